@@ -45,7 +45,7 @@ TEST_PACKAGES = (
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     print(f"== {text}", flush=True)
 
 
@@ -55,7 +55,7 @@ def run(*argv: str | Path, env: dict[str, str] | None = None) -> int:
 
 
 def must(*argv: str | Path, env: dict[str, str] | None = None) -> None:
-    """Run a command; stop with its exit status when it fails."""
+    """Run a command; if it fails, exit with a message that contains its exit status."""
     status = run(*argv, env=env)
     if status:
         sys.exit(f"bootstrap: {' '.join(str(a) for a in argv)} failed with exit status {status}")
@@ -95,7 +95,7 @@ def libvirt_modules() -> list[Path]:
 def make_venv(extra: str) -> None:
     """Create .venv with vgpuctl in it, unless it exists already for this pyproject.toml.
 
-    It takes only libvirt's module from the distribution: other packages on the machine change nothing.
+    Only libvirt's module comes from the distribution. Other packages on the machine have no effect.
     """
     modules = libvirt_modules()
     recipe = f"{extra}\n{(ROOT / 'pyproject.toml').read_text()}{ROOT}\n{modules}"
@@ -109,8 +109,8 @@ def make_venv(extra: str) -> None:
         link = next(VENV.glob("lib/python3*/site-packages")) / module.name
         link.unlink(missing_ok=True)
         link.symlink_to(module)
-    what = f"{ROOT}[{extra}]" if extra else str(ROOT)
-    must(VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "-e", what)
+    target = f"{ROOT}[{extra}]" if extra else str(ROOT)
+    must(VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "-e", target)
     stamp.write_text(digest)
 
 
@@ -154,14 +154,14 @@ def phases() -> list[tuple[str, list[str]]]:
     return [
         ("lint, types, unit, simulator, placement", [*IN_PARALLEL, *UNIT]),
         ("other hosts", [*IN_PARALLEL, "tests/remote"]),
-        ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # a play waits for half of its time
+        ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # a play spends half of its time waiting
         ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench", f"--ignore={PLACEMENT}"]),
     ]
 
 
 def test() -> int:
-    """Run all test phases, also after one has failed."""
+    """Run all test phases, even after one has failed."""
     must(PYTHON, "-m", "tests.namespaces", "true")
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
@@ -170,9 +170,9 @@ def test() -> int:
     failed = []
     for name, arguments in phases():
         say(name)
-        begun = time.monotonic()
+        started = time.monotonic()
         status = run(PYTHON, "-m", "tests.namespaces", VENV / "bin/python", "-m", "pytest", *arguments)
-        say(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'} in {time.monotonic() - begun:.0f} s")
+        say(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'} in {time.monotonic() - started:.0f} s")
         if status:
             failed.append(name)
     if failed:

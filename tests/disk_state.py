@@ -34,7 +34,7 @@ INSTALLED = ("libvirt/hooks/qemu.d/vgpuctl", "systemd/system/vgpuctl-restore.ser
 WANTED = "systemd/system/multi-user.target.wants/vgpuctl-restore.service"
 BASE, NEWER = "/srv/images/base.qcow2", "/srv/images/newer.qcow2"
 OWN = ("vm_uuid", "command")
-"""The fields that differ between any two claims of commands."""
+"""The fields that always differ between the claims of two commands."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ def written(site: Site, name: str) -> ElementTree.Element:
 
 
 def canonical(xml: str) -> str:
-    """Return a domain's <metadata> in canonical form, with its own prefixes."""
+    """Return a domain's <metadata> in canonical form, with its own namespace prefixes."""
     match = re.search("<metadata>.*</metadata>", xml)
     assert match is not None
     return ElementTree.canonicalize(match[0])
@@ -122,15 +122,15 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 @pytest.fixture(params=GPUS)
 def site(request: pytest.FixtureRequest, fresh: Callable[[str], Site]) -> Site:
     """The host in the state that version 0.1.0 left."""
-    made = fresh(request.param)
+    created = fresh(request.param)
     for part in ("run", "etc"):
-        shutil.copytree(made.saved / part, made.root / part, dirs_exist_ok=True)
-    ports = made.host().ports
-    for line in (made.saved / "devices.txt").read_text().splitlines():
+        shutil.copytree(created.saved / part, created.root / part, dirs_exist_ok=True)
+    ports = created.host().ports
+    for line in (created.saved / "devices.txt").read_text().splitlines():
         ports.sysfs.write(*line.split())
-    uuids = {f.stem: ports.hypervisor.define(f.read_text()).uuid for f in sorted((made.saved / "domains").iterdir())}
+    uuids = {f.stem: ports.hypervisor.define(f.read_text()).uuid for f in sorted((created.saved / "domains").iterdir())}
     ports.hypervisor.start(uuids["on"])
-    return made
+    return created
 
 
 def tree(directory: Path) -> dict[str, str]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, request, start, stop
-from tests.lent import carriers, vm_of
 from tests.mixed_sizes import mixed, placed
+from tests.reserving_vms import carriers, vm_of
 from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.observe import ReadScope, observe

@@ -17,7 +17,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from tests.hosts import Act, SimulatedHost, copied, mend, open_sim_host, picture
+from tests.hosts import Act, SimulatedHost, copied, open_sim_host, picture, run_reconcile
 from vgpuctl.errors import LibvirtFailed, Locked, NvmlFailed, VgpuctlError
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
@@ -49,9 +49,9 @@ CHANGING = {
     "hypervisor.redefine",
     "hypervisor.attach_device",
     "hypervisor.detach_device",
-    "storage.make_pool",
+    "storage.create_pool",
     "storage.start_pool",
-    "storage.make_volume",
+    "storage.create_volume",
     "storage.create_private_volume",
     "storage.remove_volume",
     "claims.add",
@@ -82,7 +82,7 @@ def error_of(call: str) -> Exception:
         return NvmlFailed(f"injected: {call} failed", nvml_code=999, call=call)
     if call == "processes.find_holders":
         return PermissionError(errno.EPERM, "injected", call)
-    if call in ("claims.lock", "claims.gpu_make_lock"):
+    if call in ("claims.lock", "claims.gpu_creation_lock"):
         return Locked("injected: another vgpuctl holds the host lock")
     number = errno.ENOSPC if port == "claims" else errno.EIO
     return OSError(number, f"injected: {os.strerror(number)}", call)
@@ -111,10 +111,10 @@ class Watch:
             "system",
             "unfinished_files",
         )
-        return replace(ports, **{name: _Seam(name, getattr(ports, name), self) for name in names})
+        return replace(ports, **{name: WatchedPort(name, getattr(ports, name), self) for name in names})
 
 
-class _Seam:
+class WatchedPort:
     def __init__(self, name: str, inner: Any, watch: Watch) -> None:
         self._name, self._inner, self._watch = name, inner, watch
 
@@ -183,7 +183,7 @@ def fault_points(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[
     """Yield (number, done, for good) for each fault.
 
     A change also fails after it took effect. Before the first change there is nothing to undo.
-    Most calls are reads of sysfs, and mostly alike: `every_read` selects whether each of them fails.
+    Most calls are similar reads of sysfs; they fail only with `every_read`.
     """
     for number, call in enumerate(calls, start=1):
         is_read = call in ("sysfs.read", "sysfs.readlink", "sysfs.listdir")
@@ -246,7 +246,7 @@ class Trial:
                 claim = for_good and calls[number - 1].startswith("claims.")
                 assert partly or claim, where
                 later = host.again()
-                mend(later.ports)
+                run_reconcile(later.ports)
                 self.whole(later, where)
         return refused
 
@@ -261,8 +261,8 @@ class Trial:
             child.join(30)
             assert child.exitcode == -signal.SIGKILL, where
             later = open_sim_host(host.directory, host.scenario, later=2)
-            repaired += bool(mend(later.ports, dry_run=True).data["findings"])
-            mend(later.ports)
+            repaired += bool(run_reconcile(later.ports, dry_run=True).data["findings"])
+            run_reconcile(later.ports)
             self.whole(later, where)
         return repaired
 

@@ -43,7 +43,7 @@ class Silent:
 
 
 class EagerClock:
-    """A clock that advances only in sleep(), at once; for tests that run in one process."""
+    """A clock that advances only in sleep(), which returns immediately; for tests that run in one process."""
 
     def __init__(self) -> None:
         self.seconds = 1_000_000.0
@@ -60,7 +60,7 @@ class EagerClock:
 
 @dataclass(frozen=True)
 class SimProcesses:
-    """This machine's processes; the simulated host says who holds a simulated device node.
+    """This machine's processes; the simulated host knows which of them hold a simulated device node.
 
     With `later`, the caller acts as a later process: all processes that wrote claims before are dead.
     """
@@ -133,7 +133,7 @@ def open_sim_host(
 
 
 def copied(host: SimulatedHost, directory: Path) -> SimulatedHost:
-    """Copy a host into a new directory, as seen by the same process: faster than creating it again."""
+    """Copy a host into a new directory, as the same process sees it. This is faster than creating the host again."""
     copytree(host.directory, directory)
     return open_sim_host(directory, host.scenario, later=host.later)
 
@@ -160,9 +160,9 @@ def request(profile: str | None = None, count: int = 1, name: str | None = None,
         "template": "vm",
         "force_console": False,
     }
-    named = changes.pop("gpu", None)
-    where = changes.pop("where", GpuConstraints(gpus=() if named is None else (named,)))
-    return VmRequest(**{**values, "constraints": where, **changes})
+    gpu = changes.pop("gpu", None)
+    constraints = changes.pop("where", GpuConstraints(gpus=() if gpu is None else (gpu,)))
+    return VmRequest(**{**values, "constraints": constraints, **changes})
 
 
 def yes(question: str, details: tuple[str, ...]) -> None:
@@ -197,7 +197,7 @@ def stop(ports: Host, name: str, *, force: bool = True) -> Outcome:
     return stop_vm(ports, name, force=force, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
-def mend(ports: Host, *, dry_run: bool = False) -> Outcome:
+def run_reconcile(ports: Host, *, dry_run: bool = False) -> Outcome:
     """Run reconcile."""
     return reconcile(ports, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 

@@ -22,7 +22,7 @@ def stand(host):
     return dict(state.vfs), dict(state.autoprobe), picture(host)
 
 
-def said(host):
+def configured_modes(host):
     text = host.ports.host_file.read()
     spec = parse_host_spec(text, "host.yaml") if text is not None else None
     return {a: (g.mode, g.vfs) for a, g in spec.gpus.items()} if spec else {}

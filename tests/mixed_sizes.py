@@ -49,9 +49,9 @@ def seen(host: SimulatedHost) -> tuple[Vgpu, ...]:
 def placed(host: SimulatedHost) -> dict[str, int | None]:
     """Return the placement ID of each VM's vGPU, as the driver reports it."""
     gpu = observe(host.ports, ReadScope()).gpus[0]
-    there = {f.address: f.placement_id for f in gpu.functions if f.current_type is not None}
-    there |= {m.uuid: m.placement_id for f in gpu.functions for m in f.mdevs}
-    return {str(v.vm): there[v.carrier] for v in seen(host)}
+    placements = {f.address: f.placement_id for f in gpu.functions if f.current_type is not None}
+    placements |= {m.uuid: m.placement_id for f in gpu.functions for m in f.mdevs}
+    return {str(v.vm): placements[v.carrier] for v in seen(host)}
 
 
 def overlapping(host: SimulatedHost) -> list[tuple[Vgpu, Vgpu]]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces for tests: child processes with private mounts, network links or processes, or the reason why not.
+"""Namespaces for tests: child processes with private mounts, network links or processes, or the reason why they fail.
 
 `python -m tests.namespaces COMMAND...` runs a command where tests can create namespaces, or says what is missing.
 unshare(1), ip-netns(8) and others first make the mounts below / private. That fails in a chroot into a plain
-directory, because / is not a mount point there. The command then runs in a mount namespace where / is one.
+directory, because / is not a mount point. In this case, the command runs in a mount namespace where / is one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def expect(child: subprocess.Popen[str], word: str, errors: IO[str]) -> None:
 
 def _refusal(words: tuple[str, ...]) -> str | None:
     """Return the error of unshare with these arguments, or None when it succeeds."""
-    done = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
-    return None if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
+    result = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    return None if result.returncode == 0 else result.stderr.strip() or f"exit status {result.returncode}"
 
 
 def _any_shared() -> bool:
-    """Return whether any mount is shared; the mount below a chroot's root is only in the list of process 1."""
+    """Return whether any mount is shared. In a chroot, only process 1 lists the mount that contains its root."""
     try:
         lists = [Path(f"/proc/{process}/mountinfo").read_text() for process in ("self", "1")]
     except OSError:
@@ -65,9 +65,9 @@ def main(command: list[str]) -> int:
         sys.exit(f"The tests need root, and mount, process and network namespaces: {refusal}")
     if _any_shared():
         sys.exit(f"{refusal}: / must be a mount point: outside, mount --bind DIR DIR, then chroot DIR again.")
-    with tempfile.TemporaryDirectory(prefix="vgpuctl-root-") as place:
-        words = [*UNCHANGED, "bash", "-c", BIND_ROOT, "bash", place, os.getcwd(), *command]
-        return subprocess.run(words, check=False).returncode
+    with tempfile.TemporaryDirectory(prefix="vgpuctl-root-") as directory:
+        argv = [*UNCHANGED, "bash", "-c", BIND_ROOT, "bash", directory, os.getcwd(), *command]
+        return subprocess.run(argv, check=False).returncode
 
 
 if __name__ == "__main__":

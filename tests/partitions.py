@@ -35,16 +35,16 @@ def small(directory, model="H100", *, kernel="6.8.0-45-generic", more="", faults
     return open_sim_host(directory, text=HOST.format(model=model, kernel=kernel, more=more, faults=faults))
 
 
-def stands(host, gpu=FIRST):
+def partition_state(host, gpu=FIRST):
     """Return a GPU's partition as the driver reports it: MIG, instances with placements, and mixed sizes."""
-    seen = host.sim.nvml.gpu(gpu)
-    there = (
+    reported = host.sim.nvml.gpu(gpu)
+    instances = (
         []
-        if seen.mig is None
-        else [f"{p}@{s}" for p, s in sorted((i.profile_id, str(i.placement)) for i in seen.mig.instances)]
+        if reported.mig is None
+        else [f"{p}@{s}" for p, s in sorted((i.profile_id, str(i.placement)) for i in reported.mig.instances)]
     )
-    enabled = None if seen.mig is None else (seen.mig.enabled, seen.mig.pending_enabled)
-    return enabled, there, seen.mixed_size
+    enabled = None if reported.mig is None else (reported.mig.enabled, reported.mig.pending_enabled)
+    return enabled, instances, reported.mixed_size
 
 
 def names(host, gpu=FIRST):
@@ -53,10 +53,10 @@ def names(host, gpu=FIRST):
 
 def everything(host, gpu=FIRST):
     """Return everything that a change of a partition could leave behind."""
-    seen = host.sim.nvml.gpu(gpu)
-    return stands(host, gpu), seen.scheduler.state, host.ports.host_file.read(), picture(host)
+    reported = host.sim.nvml.gpu(gpu)
+    return partition_state(host, gpu), reported.scheduler.state, host.ports.host_file.read(), picture(host)
 
 
-def said(host, gpu=FIRST):
+def configured_gpu(host, gpu=FIRST):
     """Return the host.yaml entry of a GPU."""
     return parse_host_spec(host.ports.host_file.read(), "f").gpus[gpu]

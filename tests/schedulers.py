@@ -37,14 +37,14 @@ def runs(host, gpu=A100):
     return host.sim.nvml.gpu(gpu).scheduler.state
 
 
-def said(host, gpu=A100):
+def configured_scheduler(host, gpu=A100):
     text = host.ports.host_file.read()
-    known = parse_host_spec(text, "host.yaml").gpus.get(gpu) if text is not None else None
-    return known.scheduler if known is not None else None
+    gpu_spec = parse_host_spec(text, "host.yaml").gpus.get(gpu) if text is not None else None
+    return gpu_spec.scheduler if gpu_spec is not None else None
 
 
 def everything(host):
-    return runs(host), said(host), picture(host)
+    return runs(host), configured_scheduler(host), picture(host)
 
 
 def restore(host):

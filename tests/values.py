@@ -60,7 +60,7 @@ def a100(address: str = "0000:3b:00.0", types: tuple[VgpuType, ...] = (A4C, A5C)
 
 
 def t4(address: str = "0000:5e:00.0", available: dict[str, int] | None = None, **more: Any) -> Gpu:
-    """Return a T4 with mdevs on the card itself."""
+    """Return a T4 with mdevs on the PF."""
     numbers = {T2Q.type_id: 8, T4Q.type_id: 4} if available is None else available
     own = GpuFunction(
         address, f"/sys/bus/pci/devices/{address}", driver="nvidia", iommu_group=3, available_instances=numbers
@@ -172,6 +172,6 @@ def snapshot(*gpus: Gpu, vms: Iterable[Vm] = (), claims: Iterable[Claim] = (), *
         "hypervisor": status,
         "nvml": NvmlStatus(available=True),
         "machine_id": MACHINE,
-        "live_claims": live,
+        "live_claim_carriers": live,
     }
     return Snapshot(**{**values, **more})

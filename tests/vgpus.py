@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, mend, request, yes
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, request, run_reconcile, yes
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.engine.vgpus import create_vgpu, delete_vgpu
 from vgpuctl.model.outcome import Outcome
@@ -29,6 +29,6 @@ def spec_of(host: SimulatedHost) -> HostSpec:
     return read_host_spec(host.ports) or HostSpec(1)
 
 
-def found(host: SimulatedHost) -> list[str]:
+def finding_kinds(host: SimulatedHost) -> list[str]:
     """Return the kinds of reconcile's findings."""
-    return [f["kind"] for f in mend(host.ports, dry_run=True).data["findings"]]
+    return [f["kind"] for f in run_reconcile(host.ports, dry_run=True).data["findings"]]

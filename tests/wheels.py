@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wheelhouses of this checkout, made without a package index: builds its own wheel and repacks the others.
+"""Create wheelhouses of this checkout without a package index: build vgpuctl's wheel, and repack its dependencies.
 
-The dependencies are installed where these tests run; each wheel contains the installed files without those pip added.
+The dependencies come from the environment of these tests. Each wheel contains the installed files, except those that
+pip added.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def make(directory: Path) -> None:
 
 def build(directory: Path, version: str) -> None:
     """Build vgpuctl's own wheel with the given version number."""
-    with tempfile.TemporaryDirectory() as made:
-        tree = Path(made) / "tree"
+    with tempfile.TemporaryDirectory() as temporary:
+        tree = Path(temporary) / "tree"
         tree.mkdir()
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, tree)
@@ -48,16 +49,16 @@ def build(directory: Path, version: str) -> None:
 def needed() -> Iterator[metadata.Distribution]:
     """Yield the installed dependencies of vgpuctl, direct and indirect."""
     seen = {PROGRAM, DISTRO_PACKAGE}
-    waiting = [PROGRAM]
-    while waiting:
-        for line in metadata.distribution(waiting.pop()).requires or []:
+    pending = [PROGRAM]
+    while pending:
+        for line in metadata.distribution(pending.pop()).requires or []:
             requirement = Requirement(line)
             name = normalize_name(requirement.name)
             if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
                 continue
             seen.add(name)
             yield metadata.distribution(name)
-            waiting.append(name)
+            pending.append(name)
 
 
 def pack(distribution: metadata.Distribution, directory: Path) -> None:

@@ -1,1 +1,1 @@
-"""The Ansible collection: its options, its modules on simulated hosts, its plugins, and its linters."""
+"""Tests of the Ansible collection: its options, its modules on simulated hosts, its plugins, and its linters."""

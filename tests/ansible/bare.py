@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bare Debian to which Ansible logs in by ssh: this machine's files below a layer in memory, and its own network.
+"""A bare Debian host that Ansible reaches over SSH: this machine's files under a tmpfs overlay, and its own network.
 
-Everything lives in namespaces of one child, whose first process reads our pipe. When the pipe closes, the kernel
-ends all of them, and what was installed, written and booted there is gone. This machine is not touched: its files are
-the lower layer, which nobody can write. /sys, the command line and the processor are files of ours; a reboot is what
-`stand_ins` makes of it. /proc and /dev are real.
+One child process creates the namespaces. The first process in them reads a pipe from the test. When the pipe closes,
+the kernel ends all processes in the namespaces, and everything that they installed or wrote disappears. This machine
+does not change: its files are the read-only lower layer of the overlay. The tests write the files of /sys, the kernel
+command line and cpuinfo; `stand_ins` simulates a reboot. /proc and /dev are real.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SetEnv PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VGPUCTL_HOST=sim:a100-4
 
 
 class Bare:
-    """The host. Its `files` and `programs` are written by path before anything runs there."""
+    """The host. `files` and `programs` map paths to contents, which are written before anything runs on the host."""
 
     def __init__(self, place: Path, files: Mapping[str, str], programs: Mapping[str, str] = PROGRAMS) -> None:
         self.place = place
@@ -85,35 +85,35 @@ class Bare:
             raise
 
     def close(self) -> None:
-        """End every process in there; the kernel takes the rest away."""
+        """End every process in the namespaces; the kernel removes the rest."""
         self._child.communicate(timeout=30)
         self._errors.close()
 
     def text(self, path: str) -> str:
-        """Return a file of the host."""
+        """Return the text of a file on the host."""
         return (self.root / path.lstrip("/")).read_text()
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Write a file of the host."""
-        there = self.root / path.lstrip("/")
-        there.parent.mkdir(parents=True, exist_ok=True)
-        there.unlink(missing_ok=True)
-        there.write_text(text)
-        there.chmod(mode)
+        """Write a file on the host."""
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
 
     def layer(self) -> dict[str, tuple[int, int]]:
-        """Return the files that differ from this machine: path to size and time of the last change."""
+        """Return the files that differ from this machine's: path -> (size, time of the last change)."""
         up = self.root.parent / "up"
-        found = {}
+        result = {}
         for directory, _, names in os.walk(up):
             for path in (Path(directory) / name for name in names):
                 state = path.lstat()
-                found[str(path.relative_to(up))] = (state.st_size, state.st_mtime_ns)
-        del found["fake/log"]
-        return found
+                result[str(path.relative_to(up))] = (state.st_size, state.st_mtime_ns)
+        del result["fake/log"]
+        return result
 
     def playbook(self, path: Path, *arguments: str, **variables: object) -> Ran:
-        """Run a playbook on this host, as a machine that reaches it by ssh."""
+        """Run a playbook that reaches this host over SSH."""
         inventory = self.place / "inventory.json"
         inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {"bare": self._login()}}}))
         return played(
@@ -129,19 +129,19 @@ class Bare:
         )
 
     def _login(self) -> dict[str, str]:
-        known = f"-o UserKnownHostsFile={self.place}/known_hosts -o IdentitiesOnly=yes"
+        ssh_options = f"-o UserKnownHostsFile={self.place}/known_hosts -o IdentitiesOnly=yes"
         return {
             "ansible_host": "127.0.0.1",
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(self.place / "key"),
-            "ansible_ssh_common_args": known,
+            "ansible_ssh_common_args": ssh_options,
             "ansible_python_interpreter": "/usr/bin/python3",
         }
 
     def _fill(self, files: Mapping[str, str], programs: Mapping[str, str]) -> None:
         for name in ("key", "host_key"):
-            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / name)]
-            subprocess.run(words, check=True, timeout=60)
+            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / name)]
+            subprocess.run(argv, check=True, timeout=60)
         public = (self.place / "host_key.pub").read_text()
         (self.place / "known_hosts").write_text(f"127.0.0.1 {public}")
         fake = {"host_key": (self.place / "host_key").read_text(), "sshd_config": SETTINGS, "cpuinfo": CPU,

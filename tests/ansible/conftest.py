@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Ansible that tests run: where it matters, the newest and the oldest that the collection supports."""
+"""The Ansible versions of the tests: where it matters, the newest and the oldest that the collection supports."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from tests.ansible.plays import ANSIBLE, OLDEST_ANSIBLE
 @pytest.fixture(params=[ANSIBLE, OLDEST_ANSIBLE], ids=["newest", "oldest"])
 def ansible(request: pytest.FixtureRequest) -> Path:
     """Return the directory of one Ansible's programs."""
-    found: Path = request.param
-    return found
+    result: Path = request.param
+    return result

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of Ansible's modules, made from the product's own: VM_FIELDS, and the command line of each command.
+"""The options of the Ansible modules, generated from vgpuctl's own: VM_FIELDS, and the options of each command.
 
-Two files of the collection come from here: a module's options (`module_utils/options.py`), and their documentation
-(`doc_fragments/options.py`). Name, help, example and choices have one source, the program.
+This module generates two files of the collection: the modules' options (`module_utils/options.py`), and their
+documentation (`doc_fragments/options.py`). vgpuctl is the only source of names, help texts, examples and choices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, VM_FIELDS, SpecField
 
 COLLECTION = Path(__file__).resolve().parents[2] / "ansible/ansible_collections/vgpuctl/vgpuctl"
 COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-scheduler"}
-"""Module -> the command whose options it has. `vm` has those of a spec file."""
+"""Module -> the command whose options it has. `vm` has the fields of a VM's spec file."""
 
 TYPES: dict[str, dict[str, Any]] = {
     "numa_node": {"type": "int"},
@@ -30,7 +30,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "hotplug_slots": {"type": "int"},
     "vgpu_params": {"type": "dict"},
 }
-"""Where a field is no text. A GPU is `raw`: a number that YAML made of an address must not become text unseen."""
+"""Types of the fields that are not text. A GPU is `raw`, so a module can detect an address that YAML made a number."""
 
 HEAD = '''\
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -45,8 +45,8 @@ from __future__ import annotations
 class Option:
     """One option of a module: its type, choices and documentation."""
 
-    def __init__(self, name: str, takes: dict[str, Any], said: list[str]) -> None:
-        self.name, self.takes, self.said = name, takes, said
+    def __init__(self, name: str, takes: dict[str, Any], help_lines: list[str]) -> None:
+        self.name, self.takes, self.help_lines = name, takes, help_lines
 
 
 def files() -> dict[Path, str]:
@@ -76,20 +76,20 @@ def _field(field: SpecField) -> Option:
         takes = {"type": "list", "elements": "str"}
     if field.choices:
         takes["choices"] = list(field.choices)
-    said = [_sentence(field.help.replace("; repeatable", "").replace("repeat it ", "a list "))]
+    lines = [_sentence(field.help.replace("; repeatable", "").replace("repeat it ", "a list "))]
     if field.name in ("gpu", "not_gpu"):
-        said.append("Quote an address: YAML reads some as numbers.")
+        lines.append("Quote an address: YAML reads some as numbers.")
     if field.default not in (None, False):
-        otherwise = f"V({field.default})"
-        file = "what C(defaults) of host.yaml says, or " if field.name in DEFAULTABLE_FIELDS else ""
-        said.append(f"Without it, {file}{otherwise}.")
+        default = f"V({field.default})"
+        from_file = "what C(defaults) of host.yaml says, or " if field.name in DEFAULTABLE_FIELDS else ""
+        lines.append(f"Without it, {from_file}{default}.")
     if field.example and not field.choices:
-        said.append(f"For example V({field.example}).")
-    return Option(field.name, takes, said)
+        lines.append(f"For example V({field.example}).")
+    return Option(field.name, takes, lines)
 
 
 def _of_command(name: str) -> Iterator[Option]:
-    """Yield what a command takes besides --dry-run, which is Ansible's check mode."""
+    """Yield the options of a command, except --dry-run, for which Ansible has check mode."""
     fields = {f.name: f for f in VM_FIELDS}
     for parameter in cli.load(name).params:
         key = str(parameter.name)
@@ -98,7 +98,7 @@ def _of_command(name: str) -> Iterator[Option]:
         if key in ("gpu", "not_gpu", "numa_node", "vgpu_params"):
             option = _field(fields[key])
             if key == "gpu" and not getattr(parameter, "multiple", False):
-                option.said[0] = "The GPU, by address or by model."
+                option.help_lines[0] = "The GPU, by address or by model."
         else:
             option = Option(key, _type(parameter), [_sentence(getattr(parameter, "help", "") or ARGUMENTS[name, key])])
         if parameter.required:
@@ -110,7 +110,7 @@ ARGUMENTS = {
     ("ensure-vgpu", "name"): "the vGPU's name",
     ("set-mode", "mode"): "what the GPU is set up for; unmanaged: vgpuctl places nothing there",
 }
-"""The help of arguments, which have none on the command line."""
+"""The help texts of positional arguments; the command line has none for them."""
 
 
 def _type(parameter: click.Parameter) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _type(parameter: click.Parameter) -> dict[str, Any]:
 
 
 def _sentence(text: str) -> str:
-    """Return a help text as a sentence; options of the command line are called as the module's."""
+    """Return a help text as a sentence, with the module's option names instead of the command line's."""
     text = re.sub(r" \[[^\]]*\]$", "", text.strip()).rstrip(".")
     text = re.sub(r"--([a-z-]+)", lambda match: f"O({match[1].replace('-', '_')})", text)
     first = text.split()[0]
@@ -141,7 +141,7 @@ def _documented(option: Option) -> str:
         shown = f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
         lines.append(f"    {key}: {shown.lower() if isinstance(value, bool) else shown}")
     lines.append("    description:")
-    for text in option.said:
+    for text in option.help_lines:
         quoted = "'" + text.replace("'", "''") + "'"
         lines += textwrap.wrap(quoted, 110, initial_indent="      - ", subsequent_indent="        ")
     return "\n".join(lines) + "\n"

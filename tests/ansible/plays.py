@@ -43,7 +43,7 @@ class Ran:
     tasks: tuple[Done, ...]
 
     def named(self, task: str) -> list[Done]:
-        """Return the results of the task of that name, host by host."""
+        """Return the results of the task with that name, sorted by host."""
         return sorted((t for t in self.tasks if t.task == task), key=lambda done: done.host)
 
     @property
@@ -53,15 +53,15 @@ class Ran:
 
     @property
     def failed(self) -> list[Done]:
-        """What failed."""
+        """The tasks that failed, or whose host was unreachable."""
         return [t for t in self.tasks if t.status in ("failed", "unreachable")]
 
 
 @dataclass
 class Site:
-    """Simulated hosts with names, as an inventory has them; `directory` is all that they leave.
+    """Simulated hosts by their inventory names. They write only below `directory`.
 
-    `ansible` is where the programs of the Ansible are that works on them, `program` the vgpuctl of the hosts.
+    `ansible` is the directory of Ansible's programs; `program` is the hosts' vgpuctl.
     """
 
     directory: Path
@@ -74,7 +74,7 @@ class Site:
         return {"VGPUCTL_HOST": f"sim:{self.hosts[host]}", "XDG_STATE_HOME": str(self.directory / "state" / host)}
 
     def inventory(self) -> Path:
-        """Write the inventory."""
+        """Write the inventory, and return its path."""
         path = self.directory / "inventory.json"
         local = {"ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
         hosts = {name: {**local, "vgpuctl_environment": self.environment(name)} for name in self.hosts}
@@ -119,9 +119,9 @@ def played(
     ansible: Path = ANSIBLE,
     **more: str,
 ) -> Ran:
-    """Run a playbook on an inventory's hosts; `more` is Ansible's environment besides what keeps it in `directory`.
+    """Run a playbook on an inventory's hosts; `more` adds environment variables for Ansible.
 
-    `inside` are the words before the command, which bring it into namespaces. `ansible` is where its programs are.
+    `inside` is a command prefix that enters namespaces. `ansible` is the directory of Ansible's programs.
     """
     with tempfile.NamedTemporaryFile(dir=directory, prefix="results-", mode="r") as results:
         ran = subprocess.run(
@@ -138,11 +138,11 @@ def played(
 
 
 def ansible_environment(directory: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which Ansible takes the collection from the checkout and leaves nothing elsewhere."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "VGPUCTL_"))}
+    """Return an environment in which Ansible uses this checkout's collection and writes only below `directory`."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "VGPUCTL_"))}
     return {
-        **kept,
-        "PATH": f"{ANSIBLE}:{kept['PATH']}",
+        **inherited,
+        "PATH": f"{ANSIBLE}:{inherited['PATH']}",
         "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "ansible"),
         "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "results",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for the programs of the distribution and of NVIDIA on a bare host: only what the roles use.
+"""Stand-ins for programs of the distribution and of NVIDIA on a bare host. They do only what the roles need.
 
-A reboot (`shutdown`) takes what GRUB was given as the command line, turns the IOMMU on when that says so, and loads
-NVIDIA's driver in nouveau's place when one is installed. Each program that makes a change records it in /fake/done.
+A reboot (`shutdown`) applies the kernel command line from GRUB, turns the IOMMU on if the command line says so, and
+loads NVIDIA's driver instead of nouveau if one is installed. Each program records its changes in /fake/done.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ RED_HATS_PROGRAMS = {
     "/usr/bin/virsh": VIRSH,
 }
 RED_HAT = {"/etc/redhat-release": "Red Hat Enterprise Linux release 10.0 (Coughlan)\n"}
-# Ansible's module pip requires one package with real content: the tests' own.
+# Ansible's pip module requires the real `packaging`, so its package contains the tests' own copy.
 _PACKAGING = Path(str(importlib.util.find_spec("packaging").origin)).parent
 PACKAGES = {
     "python3-packaging": {f"{PYTHON}/packaging/{path.name}": path.read_text() for path in _PACKAGING.glob("*.py")},
@@ -140,7 +140,7 @@ PACKAGES = {
     **{name: {} for name in ("gcc", "make", "dkms", f"linux-headers-{platform.release()}")},
     "libvirt-clients": {"/usr/bin/virsh": VIRSH},
 }
-"""The packages in its repository."""
+"""The packages in the bare host's repository."""
 HARDWARE = {
     "/sys/bus/pci/devices/0000:3b:00.0/vendor": "0x10de\n",
     "/sys/bus/pci/devices/0000:3b:00.0/class": "0x030200\n",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""site.yml on a bare Debian by ssh: real sshd, apt and pip; stand-ins for GRUB, systemd, libvirt and NVIDIA."""
+"""site.yml on a bare Debian over SSH: real sshd, apt and pip; stand-ins for GRUB, systemd, libvirt and NVIDIA."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ POOL = {
     "desktop_pool_image": "/srv/images/ubuntu-24.04.qcow2",
 }
 SOURCE = "/srv/vgpuctl-0.1.0-py3-none-any.whl"
-SAID = "Say what a reboot is pending for"
-ONLY_SAID_IN_CHECK_MODE = {
+PENDING_TASK = "Say what a reboot is pending for"
+ONLY_IN_CHECK_MODE = {
     "Say which packages would be installed",
     "Say which driver would be installed",
     "Say what would be installed",
 }
-NOT_SEEN_IN_CHECK_MODE = {
+NOT_IN_CHECK_MODE = {
     "Install packages with apt",
     "Make a place for the driver's file",
     "Copy the driver's file",
@@ -43,7 +43,7 @@ NOT_SEEN_IN_CHECK_MODE = {
     "Make the GPUs as host.yaml is to say",
     "Desktops of the pool",
 }
-"""Tasks that need a program missing before the first run; check mode says so."""
+"""Tasks that need a program which the first run installs; check mode reports that."""
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def names(ran: Ran) -> set[str]:
 
 def pending(ran: Ran) -> list[str]:
     """Return the messages about a pending reboot."""
-    return [t.result["msg"] for t in ran.tasks if t.task.endswith(SAID) and t.status == "ok"]
+    return [t.result["msg"] for t in ran.tasks if t.task.endswith(PENDING_TASK) and t.status == "ok"]
 
 
 def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_nothing(bare: Bare) -> None:
@@ -68,21 +68,21 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     wheels.make(made)
     shutil.copytree(made, bare.root / "srv/wheels")
     (bare.place / RUN_FILE).write_text(RUN)
-    wanted = {"vgpuctl_wheelhouse": "/srv/wheels", "gpu_driver_file": str(bare.place / RUN_FILE), **POOL}
-    wanted["vgpuctl_host_spec"] = SPEC
+    variables = {"vgpuctl_wheelhouse": "/srv/wheels", "gpu_driver_file": str(bare.place / RUN_FILE), **POOL}
+    variables["vgpuctl_host_spec"] = SPEC
 
     before = bare.layer()
-    seen = bare.playbook(SITE, "--check", "--diff", **wanted)
-    assert seen.status == 0, seen.output
+    checked = bare.playbook(SITE, "--check", "--diff", **variables)
+    assert checked.status == 0, checked.output
     assert bare.layer() == before
 
     bare.write("/fake/console-on-nouveau", "")
-    refused = bare.playbook(SITE, "--extra-vars", "gpu_host_reboot=false", **wanted)
+    refused = bare.playbook(SITE, "--extra-vars", "gpu_host_reboot=false", **variables)
     assert "nouveau is in use, by a console or a display: modprobe: FATAL" in refused.failed[0].result["msg"]
     assert "run --silent" not in bare.text("/fake/done")
     (bare.root / "fake/console-on-nouveau").unlink()
 
-    waiting = bare.playbook(SITE, "--extra-vars", "gpu_host_reboot=false", **wanted)
+    waiting = bare.playbook(SITE, "--extra-vars", "gpu_host_reboot=false", **variables)
     assert waiting.status == 0, waiting.output
     assert pending(waiting) == [
         "A reboot is pending: the kernel runs without intel_iommu=on iommu=pt;"
@@ -91,17 +91,17 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     assert "reboot" not in bare.text("/fake/done").split("\n")
     assert "Desktops of the pool" not in names(waiting)
 
-    first = bare.playbook(SITE, **wanted)
+    first = bare.playbook(SITE, **variables)
     assert first.status == 0, first.output
     assert bare.text("/fake/done").split("\n").count("reboot") == 1
     (made,) = [t for t in first.tasks if t.task.endswith("Desktops of the pool")]
     assert made.changed
     done = names(refused) | names(waiting) | names(first)
-    assert names(seen) - ONLY_SAID_IN_CHECK_MODE == done - NOT_SEEN_IN_CHECK_MODE
+    assert names(checked) - ONLY_IN_CHECK_MODE == done - NOT_IN_CHECK_MODE
 
     bare.write("/run/reboot-required", "")
     bare.write("/fake/vms", "vdi-001\n")
-    again = bare.playbook(SITE, **wanted)
+    again = bare.playbook(SITE, **variables)
     assert (again.status, again.changed) == (0, []), again.output
     assert pending(again) == [
         "A reboot is pending: /run/reboot-required is there. These VMs run, so it is yours to do: vdi-001"
@@ -109,24 +109,24 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
 
 
 def test_the_red_hat_family_uses_rpm_and_grubby(tmp_path: Path) -> None:
-    """It covers only what the stand-ins support: there is no dnf, so the run ends there."""
+    """The test covers only what the stand-ins support. There is no dnf, so the run ends at the driver's RPM package."""
     driver = tmp_path / "nvidia-vgpu-550.90.05.x86_64.rpm"
     driver.touch()
     bare = Bare(tmp_path, {**HARDWARE, **RED_HAT, SOURCE: ""}, RED_HATS_PROGRAMS)
     try:
-        seen = bare.playbook(SITE, "--check", gpu_driver_file=str(driver), vgpuctl_source=SOURCE)
+        checked = bare.playbook(SITE, "--check", gpu_driver_file=str(driver), vgpuctl_source=SOURCE)
         ran = bare.playbook(SITE, gpu_driver_file=str(driver), vgpuctl_source=SOURCE)
         done = bare.text("/fake/done").split("\n")
     finally:
         bare.close()
-    assert seen.status == 0, seen.output
-    assert {"Say which driver would be installed", "Give the words to the kernels"} <= names(seen)
-    assert "Say which packages would be installed" not in names(seen)
+    assert checked.status == 0, checked.output
+    assert {"Say which driver would be installed", "Give the words to the kernels"} <= names(checked)
+    assert "Say which packages would be installed" not in names(checked)
     assert [t.task.rpartition(" : ")[2] for t in ran.failed] == ["Install the driver's RPM package"]
     assert {"start virtqemud.socket", "grubby --update-kernel=ALL --args=intel_iommu=on iommu=pt"} <= set(done)
 
 
-def test_what_cannot_come_to_a_good_end_is_refused_before_a_change(tmp_path: Path) -> None:
+def test_a_run_that_cannot_succeed_is_refused_before_any_change(tmp_path: Path) -> None:
     files = {path: text for path, text in HARDWARE.items() if path != DMAR}
     bare = Bare(tmp_path, {**files, SOURCE: ""})
     try:

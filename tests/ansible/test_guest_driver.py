@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role guest_driver on a bare Debian by ssh: real sshd and apt; stand-ins for systemd and NVIDIA's package."""
+"""The role guest_driver on a bare Debian over SSH: real sshd and apt; stand-ins for systemd and NVIDIA's package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_guest_gets_its_driver_and_licence_once_and_the_token_is_never_shown(g
     play = guest.place / "guest.yml"
     roles = [{"role": "vgpuctl.vgpuctl.guest_driver"}]
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "roles": roles}]))
-    wanted = {
+    variables = {
         "gpu_driver_url": f"file:///srv/{driver.name}",
         "gpu_driver_sha256": hashlib.sha256(driver.read_bytes()).hexdigest(),
         "guest_driver_gridd": {"LicenseInterval": 1440},
@@ -41,22 +41,22 @@ def test_a_guest_gets_its_driver_and_licence_once_and_the_token_is_never_shown(g
     }
 
     before = guest.layer()
-    seen = guest.playbook(play, "--check", "--diff", **wanted, guest_driver_token=str(token))
-    assert seen.status == 0, seen.output
+    checked = guest.playbook(play, "--check", "--diff", **variables, guest_driver_token=str(token))
+    assert checked.status == 0, checked.output
     assert guest.layer() == before
 
-    unlicensed = guest.playbook(play, **wanted)
+    unlicensed = guest.playbook(play, **variables)
     (failed,) = unlicensed.failed
     assert "nvidia-smi -q says License Status: Unlicensed (Unrestricted) after 1 s" in failed.result["msg"]
 
-    first = guest.playbook(play, "--diff", "-vvv", **wanted, guest_driver_token=str(token))
+    first = guest.playbook(play, "--diff", "-vvv", **variables, guest_driver_token=str(token))
     assert first.status == 0, first.output
     assert guest.text("/etc/nvidia/gridd.conf") == "# Written by Ansible.\nFeatureType=1\nLicenseInterval=1440\n"
-    there = guest.root / "etc/nvidia/ClientConfigToken" / TOKEN
-    assert (oct(there.stat().st_mode & 0o7777), oct(there.parent.stat().st_mode & 0o7777)) == ("0o744", "0o755")
-    assert there.read_text() == SECRET
-    assert SECRET not in seen.output + first.output
+    installed = guest.root / "etc/nvidia/ClientConfigToken" / TOKEN
+    assert (oct(installed.stat().st_mode & 0o7777), oct(installed.parent.stat().st_mode & 0o7777)) == ("0o744", "0o755")
+    assert installed.read_text() == SECRET
+    assert SECRET not in checked.output + first.output
     assert guest.text("/fake/done").split("\n").count("reboot") == 1
 
-    again = guest.playbook(play, **wanted, guest_driver_token=str(token))
+    again = guest.playbook(play, **variables, guest_driver_token=str(token))
     assert (again.status, again.changed) == (0, []), again.output

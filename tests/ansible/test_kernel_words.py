@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel parameters of role gpu_host, set and removed again, on both families."""
+"""Role gpu_host sets kernel parameters and removes them again, on both distribution families."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FAMILIES = {
 PARTS = ("look", "boot", "reboot")
 
 
-def given(bare: Bare, *words: str, check: bool = False) -> Ran:
-    """Run the part of role gpu_host for the kernel's command line."""
+def set_parameters(bare: Bare, *parameters: str, check: bool = False) -> Ran:
+    """Run the part of role gpu_host that sets the kernel command line."""
     role = {"name": "vgpuctl.vgpuctl.gpu_host"}
     tasks = [{"ansible.builtin.setup": {"gather_subset": ["!all", "min"]}}]
     tasks += [{"ansible.builtin.include_role": {**role, "tasks_from": part}} for part in PARTS]
     path = bare.place / "words.yml"
     path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    known = {"gpu_host_virsh": {"stat": {"exists": False}}, "gpu_driver_pending": []}
-    return bare.playbook(path, *(["--check"] if check else []), **known, gpu_host_kernel_arguments=words)
+    variables = {"gpu_host_virsh": {"stat": {"exists": False}}, "gpu_driver_pending": []}
+    return bare.playbook(path, *(["--check"] if check else []), **variables, gpu_host_kernel_arguments=parameters)
 
 
 def reboots(bare: Bare) -> int:
@@ -41,23 +41,23 @@ def test_only_vgpuctls_unneeded_kernel_parameters_are_removed(tmp_path: Path, fa
     files, programs = FAMILIES[family]
     bare = Bare(tmp_path, files, programs)
     try:
-        first = given(bare, "pci=realloc", "quiet")
+        first = set_parameters(bare, "pci=realloc", "quiet")
         assert (first.failed, reboots(bare)) == ([], 1), first.output
         assert "pci=realloc" in bare.text("/fake/cmdline").split()
         assert "quiet" not in bare.text(NOTE).split(), "it was there before"
 
         before = bare.layer()
-        checked = given(bare, check=True)
+        checked = set_parameters(bare, check=True)
         assert "A reboot is pending: the kernel runs with pci=realloc, which was taken out" in checked.output
         assert any(task.endswith("Give the words to the kernels") for _, task in checked.changed)
         assert bare.layer() == before
 
-        taken = given(bare)
-        assert (taken.failed, reboots(bare)) == ([], 2), taken.output
-        words = bare.text("/fake/cmdline").split()
-        assert ("pci=realloc" in words, "quiet" in words, "iommu=pt" in words) == (False, True, True)
+        removed = set_parameters(bare)
+        assert (removed.failed, reboots(bare)) == ([], 2), removed.output
+        parameters = bare.text("/fake/cmdline").split()
+        assert ("pci=realloc" in parameters, "quiet" in parameters, "iommu=pt" in parameters) == (False, True, True)
         assert bare.text(NOTE).splitlines()[1].split() == ["intel_iommu=on", "iommu=pt"]
-        again = given(bare)
+        again = set_parameters(bare)
         assert (again.failed, again.changed, reboots(bare)) == ([], [], 2), again.output
     finally:
         bare.close()

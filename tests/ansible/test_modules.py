@@ -33,7 +33,7 @@ INFO = [
 
 
 def masked(steps: list[str]) -> list[str]:
-    """Return steps without the digits of uuids, which differ each time."""
+    """Return the steps with parts of UUIDs masked, because these differ in each run."""
     return [re.sub(r"-[0-9a-f]{8}\.qcow2", "-UUID.qcow2", step) for step in steps]
 
 
@@ -51,38 +51,42 @@ def test_each_module_changes_once_and_the_second_run_changes_nothing(tmp_path: P
     first = site.play(*ALL_MODULES)
     assert first.status == 0, first.output
     assert [task for _, task in first.changed] == [task["name"] for task in ALL_MODULES]
-    made = {done.task: done.result for done in first.tasks}
-    assert made["vm"]["vm"]["memory_mib"] == 8192
-    assert [vm["name"] for vm in made["more"]["vm"]["vms"]] == ["vdi-001", "vdi-002", "vdi-003"]
-    assert made["vgpu"]["vgpu"]["hostdev"].startswith("<hostdev")
-    assert made["scheduler"]["gpu"]["scheduler"]["running"]["policy"] == "fixed_share"
+    created = {done.task: done.result for done in first.tasks}
+    assert created["vm"]["vm"]["memory_mib"] == 8192
+    assert [vm["name"] for vm in created["more"]["vm"]["vms"]] == ["vdi-001", "vdi-002", "vdi-003"]
+    assert created["vgpu"]["vgpu"]["hostdev"].startswith("<hostdev")
+    assert created["scheduler"]["gpu"]["scheduler"]["running"]["policy"] == "fixed_share"
     second = site.play(*ALL_MODULES)
     assert (second.status, second.changed) == (0, []), second.output
-    assert all(found == [] for found in steps(second).values())
-    seen = site.play(*INFO)
-    assert (seen.status, seen.changed) == (0, []), seen.output
-    told = {done.task: done.result for done in seen.tasks}
-    assert [gpu["address"] for gpu in told["gpus"]["gpus"] + told["one"]["gpus"]] == ["0000:3b:00.0"] * 2
-    assert "A100-4C" in [p["profile"] for p in told["profiles"]["profiles"]]
-    assert [vm["name"] for vm in told["vms"]["vms"]] == ["vdi-000", "vdi-001", "vdi-002", "vdi-003"]
-    assert told["nobody"]["vms"] == []
-    assert (told["doctor"]["verdict"], len(told["doctor"]["checks"]), told["doctor"]["wrong"]) == ("ok", 2, [])
+    assert all(result == [] for result in steps(second).values())
+    queried = site.play(*INFO)
+    assert (queried.status, queried.changed) == (0, []), queried.output
+    reported = {done.task: done.result for done in queried.tasks}
+    assert [gpu["address"] for gpu in reported["gpus"]["gpus"] + reported["one"]["gpus"]] == ["0000:3b:00.0"] * 2
+    assert "A100-4C" in [p["profile"] for p in reported["profiles"]["profiles"]]
+    assert [vm["name"] for vm in reported["vms"]["vms"]] == ["vdi-000", "vdi-001", "vdi-002", "vdi-003"]
+    assert reported["nobody"]["vms"] == []
+    assert (reported["doctor"]["verdict"], len(reported["doctor"]["checks"]), reported["doctor"]["wrong"]) == (
+        "ok",
+        2,
+        [],
+    )
 
 
-def test_check_and_diff_before_show_what_the_run_then_does_and_change_nothing(site: Site) -> None:
-    def look() -> list[object]:
+def test_check_mode_with_diff_shows_the_steps_and_changes_nothing(site: Site) -> None:
+    def observed() -> list[object]:
         return [site.vgpuctl("gpu-1", *words)["data"] for words in (["list-gpus"], ["list-vms"], ["export"])]
 
-    before = look()
+    before = observed()
     checked = site.play(*ALL_MODULES, arguments=["--check", "--diff"])
     assert checked.status == 0, checked.output
     assert [task for _, task in checked.changed] == [task["name"] for task in ALL_MODULES]
-    assert look() == before
+    assert observed() == before
     for step in (step for done in checked.tasks for step in done.result["steps"]):
         assert f"+{step}" in checked.output
 
 
-def test_each_module_says_in_check_mode_what_it_does_right_after(site: Site) -> None:
+def test_each_module_reports_in_check_mode_the_steps_of_the_real_run(site: Site) -> None:
     pairs = [{**task, "diff": True, "check_mode": check} for task in ALL_MODULES for check in (True, False)]
     ran = site.play(*pairs)
     assert ran.status == 0, ran.output
@@ -91,18 +95,18 @@ def test_each_module_says_in_check_mode_what_it_does_right_after(site: Site) -> 
         assert masked(planned.result["steps"]) == masked(done.result["steps"]) != []
         plans = [result["diff"][-1]["after"].splitlines() for result in (planned.result, done.result)]
         assert plans == [planned.result["steps"], done.result["steps"]]
-    sides = {done.task: done.result["diff"][0] for done in ran.tasks[1::2]}
-    assert sides["vm"]["before"] == {}
-    assert sides["vm"]["after"]["state"] == "running"
-    assert sides["more"] == {"before": {}, "after": {f"vdi-00{n}": "there" for n in (1, 2, 3)}}
-    assert sides["host"]["after"] == {"0000:3b:00.0 reserved_for": ["vdi-*", "lab"]}
-    scheduler = {side: found["scheduler"] for side, found in sides["scheduler"].items()}
+    diffs = {done.task: done.result["diff"][0] for done in ran.tasks[1::2]}
+    assert diffs["vm"]["before"] == {}
+    assert diffs["vm"]["after"]["state"] == "running"
+    assert diffs["more"] == {"before": {}, "after": {f"vdi-00{n}": "there" for n in (1, 2, 3)}}
+    assert diffs["host"]["after"] == {"0000:3b:00.0 reserved_for": ["vdi-*", "lab"]}
+    scheduler = {side: results["scheduler"] for side, results in diffs["scheduler"].items()}
     assert scheduler == {"before": None, "after": {"policy": "fixed_share", "time_slice_ms": 2}}
-    assert sides["mode"]["after"]["mode"] == "vgpu"
+    assert diffs["mode"]["after"]["mode"] == "vgpu"
 
 
-def test_a_vm_is_taken_through_its_states_and_to_another_profile(site: Site) -> None:
-    wanted: list[dict[str, Any]] = [
+def test_a_vm_goes_through_its_states_and_to_another_profile(site: Site) -> None:
+    requests: list[dict[str, Any]] = [
         {"profile": "A100-4C", "state": "stopped"},
         {"profile": "A100-8C", "memory": "8GiB"},
         {"state": "started"},
@@ -112,16 +116,16 @@ def test_a_vm_is_taken_through_its_states_and_to_another_profile(site: Site) -> 
         {"state": "absent"},
     ]
     tasks = [
-        {"vgpuctl.vgpuctl.vm": {"name": "vdi-001", **words}, "ignore_errors": True, "diff": True} for words in wanted
+        {"vgpuctl.vgpuctl.vm": {"name": "vdi-001", **words}, "ignore_errors": True, "diff": True} for words in requests
     ]
-    made, changed, started, kept, refused, gone, never = site.play(*tasks).tasks
-    assert made.result["vm"]["state"] == "stopped"
-    sides = changed.result["diff"][0]
-    assert (sides["before"]["memory_mib"], sides["after"]["memory_mib"]) == (4096, 8192)
+    created, changed, started, unchanged, refused, deleted, missing = site.play(*tasks).tasks
+    assert created.result["vm"]["state"] == "stopped"
+    diff = changed.result["diff"][0]
+    assert (diff["before"]["memory_mib"], diff["after"]["memory_mib"]) == (4096, 8192)
     assert [v["profile"] for v in changed.result["vm"]["vgpus"]] == ["A100-8C"]
-    assert (started.result["vm"]["state"], kept.changed) == ("running", False)
+    assert (started.result["vm"]["state"], unchanged.changed) == ("running", False)
     assert (refused.status, refused.result["code"], refused.result["exit_status"]) == ("failed", "spec-differs", 3)
-    assert (gone.result["vm"]["state"], gone.result["diff"][0]["after"], never.changed) == ("absent", {}, False)
+    assert (deleted.result["vm"]["state"], deleted.result["diff"][0]["after"], missing.changed) == ("absent", {}, False)
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -167,7 +171,7 @@ UNQUOTED = """
 """
 
 
-def test_an_address_of_which_yaml_made_a_number_is_named(site: Site) -> None:
+def test_an_address_that_yaml_reads_as_a_number_is_an_error(site: Site) -> None:
     path = site.directory / "unquoted.yml"
     path.write_text(UNQUOTED)
     failed = site.playbook(path).failed
@@ -180,28 +184,28 @@ def test_a_list_of_gpus_is_refused_with_an_example(site: Site) -> None:
     assert done.result["msg"].startswith("spec.gpus: each GPU is a key, and its keys and values are below it, as in")
 
 
-def test_where_a_vgpu_goes_is_handed_on_by_both_modules(site: Site) -> None:
-    where = {"gpu": ["A100", "0000:3b:00.0"], "numa_node": 0, "placement": "depth"}
-    made = site.play(
-        {"name": "vm", "vgpuctl.vgpuctl.vm": {"name": "vdi-001", "profile": "A100-4C", "spread_group": "a", **where}},
-        {"name": "vgpu", "vgpuctl.vgpuctl.vgpu": {"name": "lab", "profile": "A100-4C", **where}},
+def test_both_modules_pass_on_the_placement_options(site: Site) -> None:
+    options = {"gpu": ["A100", "0000:3b:00.0"], "numa_node": 0, "placement": "depth"}
+    placed = site.play(
+        {"name": "vm", "vgpuctl.vgpuctl.vm": {"name": "vdi-001", "profile": "A100-4C", "spread_group": "a", **options}},
+        {"name": "vgpu", "vgpuctl.vgpuctl.vgpu": {"name": "lab", "profile": "A100-4C", **options}},
     )
-    assert [task for _, task in made.changed] == ["vm", "vgpu"], made.output
-    elsewhere = {"profile": "A100-4C", "not_gpu": ["A100", "0000:3b:00.0"]}
+    assert [task for _, task in placed.changed] == ["vm", "vgpu"], placed.output
+    excluded = {"profile": "A100-4C", "not_gpu": ["A100", "0000:3b:00.0"]}
     refused = site.play(
-        {"vgpuctl.vgpuctl.vm": {"name": "vdi-002", **elsewhere}, "ignore_errors": True},
-        {"vgpuctl.vgpuctl.vgpu": {"name": "two", **elsewhere}},
+        {"vgpuctl.vgpuctl.vm": {"name": "vdi-002", **excluded}, "ignore_errors": True},
+        {"vgpuctl.vgpuctl.vgpu": {"name": "two", **excluded}},
     )
     assert [done.result["code"] for done in refused.failed] == ["no-capacity"] * 2, refused.output
 
 
-def test_a_gpu_without_keys_is_named(site: Site) -> None:
+def test_a_gpu_without_keys_is_an_error(site: Site) -> None:
     (done,) = site.play({"vgpuctl.vgpuctl.host": {"gpus": {"A100": "vgpu"}}}).failed
     assert done.result["msg"].startswith("gpus: A100: keys and values are due")
 
 
 @pytest.mark.parametrize(("code", "changed"), [("some-failed", True), ("no-capacity", False)])
-def test_a_failure_that_left_something_changed_says_so(site: Site, code: str, changed: bool) -> None:
+def test_a_failure_reports_whether_something_changed(site: Site, code: str, changed: bool) -> None:
     error = {"code": code, "message": "2 of 3", "hint": None, "facts": {}, "exit_status": 1, "undone": [], "left": []}
     document = {"schema": "vgpuctl/1", "ok": False, "changed": changed, "warnings": [], "error": error}
     program = site.directory / "vgpuctl"
@@ -212,7 +216,7 @@ def test_a_failure_that_left_something_changed_says_so(site: Site, code: str, ch
     assert (done.result.get("code"), done.changed) == (code, changed), done.result
 
 
-def test_a_host_without_vgpuctl_says_what_installs_it(site: Site) -> None:
+def test_a_host_without_vgpuctl_names_the_role_that_installs_it(site: Site) -> None:
     path = site.directory / "without.yml"
     path.write_text("- {hosts: gpu_hosts, gather_facts: false, tasks: [vgpuctl.vgpuctl.gpu_info: ]}\n")
     (done,) = site.playbook(path).failed
@@ -233,7 +237,7 @@ def test_another_program_is_an_error(site: Site, printed: str, code: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("says", "code", "said"),
+    ("says", "code", "output"),
     [
         (json.dumps({"schema": "vgpuctl/1", "ok": False, "changed": False, "warnings": [], "error": {
             "code": "usage", "message": "no such option: -f", "hint": None, "facts": {}, "exit_status": 2}}),
@@ -241,30 +245,30 @@ def test_another_program_is_an_error(site: Site, printed: str, code: str) -> Non
         ("", "no-json", "printed no JSON: cannot go on"),
     ],
 )  # fmt: skip
-def test_a_program_that_ends_before_it_has_read_what_it_is_to_do_says_why(
-    tmp_path: Path, ansible: Path, says: str, code: str, said: str
+def test_a_program_that_ends_before_it_has_read_its_input_reports_why(
+    tmp_path: Path, ansible: Path, says: str, code: str, output: str
 ) -> None:
     site = Site(tmp_path, {"gpu-1": "a100-40"}, ansible)
     program = site.directory / "vgpuctl"
     program.write_text(f"#!/bin/sh\necho '{says}'\necho 'cannot go on' >&2\nexit 2\n")
     program.chmod(0o755)
-    more_than_a_pipe_holds = {"version": 1, "gpus": {"A100": {"reserved_for": ["vdi-*" * 100_000]}}}
-    words = {"executable": str(program), "spec": more_than_a_pipe_holds}
+    larger_than_a_pipe = {"version": 1, "gpus": {"A100": {"reserved_for": ["vdi-*" * 100_000]}}}
+    words = {"executable": str(program), "spec": larger_than_a_pipe}
     (done,) = site.play({"vgpuctl.vgpuctl.host": words}).failed
-    assert (done.result.get("code"), said in done.result["msg"]) == (code, True), done.result["msg"]
+    assert (done.result.get("code"), output in done.result["msg"]) == (code, True), done.result["msg"]
 
 
-def test_entries_of_host_yaml_go_with_prune_alone(site: Site) -> None:
+def test_host_yaml_entries_are_removed_only_with_prune(site: Site) -> None:
     assert site.play({"vgpuctl.vgpuctl.host": {"gpus": {"A100": {"cordoned": True}}}}).status == 0
     before = site.vgpuctl("gpu-1", "export")["data"]["text"]
-    wanted = {"spec": {"version": 1, "placement": {"policy": "depth"}}}
-    (done,) = site.play({"vgpuctl.vgpuctl.host": wanted}).failed
+    options = {"spec": {"version": 1, "placement": {"policy": "depth"}}}
+    (done,) = site.play({"vgpuctl.vgpuctl.host": options}).failed
     assert (done.result["code"], done.result["rc"]) == ("needs-confirmation", 2)
     assert "gpus.A100: cordoned true\nhint: prune: true" in done.result["msg"]
-    checked = site.play({"vgpuctl.vgpuctl.host": wanted}, arguments=("--check",)).tasks[0].result
+    checked = site.play({"vgpuctl.vgpuctl.host": options}, arguments=("--check",)).tasks[0].result
     assert checked["host"]["removed"] == [{"entry": "gpus.A100", "keys": {"cordoned": True}}]
     assert site.vgpuctl("gpu-1", "export")["data"]["text"] == before
-    assert site.play({"vgpuctl.vgpuctl.host": {**wanted, "prune": True}}).status == 0
+    assert site.play({"vgpuctl.vgpuctl.host": {**options, "prune": True}}).status == 0
     assert "cordoned" not in site.vgpuctl("gpu-1", "export")["data"]["text"]
     for empty in ({"spec": {}}, {"spec": {"gpus": {}}, "prune": True}):
         (done,) = site.play({"vgpuctl.vgpuctl.host": empty}).failed
@@ -293,8 +297,8 @@ def test_a_run_that_fails_half_way_is_repaired_by_running_again(tmp_path: Path) 
     assert len(done.result["facts"]["vms"]) == 3
     assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 3
     assert site.vgpuctl("gpu-1", "list-vgpus", "--unassigned")["data"] == []
-    mended = site.play(*tasks)
-    assert (mended.status, [task for _, task in mended.changed]) == (0, ["first", "then"]), mended.output
+    repaired = site.play(*tasks)
+    assert (repaired.status, [task for _, task in repaired.changed]) == (0, ["first", "then"]), repaired.output
     assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 4
     again = site.play(*tasks)
     assert (again.status, again.changed) == (0, [])

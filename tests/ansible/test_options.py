@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules' options equal the program's; VGPUCTL_REGENERATE=1 writes them again."""
+"""The modules' options match the program's. VGPUCTL_REGENERATE=1 regenerates the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = options.files()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_the_file_is_what_the_program_says(path: Path) -> None:
+def test_the_generated_file_matches_the_program(path: Path) -> None:
     if os.environ.get("VGPUCTL_REGENERATE"):
         path.write_text(FILES[path], encoding="utf-8")
     assert path.read_text(encoding="utf-8") == FILES[path], "run the tests with VGPUCTL_REGENERATE=1"

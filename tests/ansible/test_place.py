@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of role vgpuctl before it changes a host, by its own script and a server on loopback."""
+"""The checks that role vgpuctl runs before it changes a host: its own script, and a package index on loopback."""
 
 from __future__ import annotations
 
@@ -21,76 +21,80 @@ HOW = "say vgpuctl_wheelhouse, vgpuctl_index, or a wheel's path as vgpuctl_sourc
 
 
 class Index(http.server.BaseHTTPRequestHandler):
-    """An index with vgpuctl only, which requires a password below /closed."""
+    """A package index with vgpuctl only. It requires a password below /closed."""
 
     def do_GET(self) -> None:
-        known = {"/simple/vgpuctl/": 200, "/closed/vgpuctl/": 401}
-        self.send_response(known.get(self.path, 404))
+        statuses = {"/simple/vgpuctl/": 200, "/closed/vgpuctl/": 401}
+        self.send_response(statuses.get(self.path, 404))
         self.end_headers()
 
     def log_message(self, *words: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def index() -> Iterator[str]:
-    """Return the address of an index."""
+    """Run the package index and return its URL."""
     with http.server.HTTPServer(("127.0.0.1", 0), Index) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
-def said(
+def obstacles(
     home: Path, source: str = "vgpuctl", wheelhouse: str = "", index: str = "", oldest: str = "3.11", **pip: str
 ) -> str:
-    """Return what prevents installing vgpuctl on this machine, with only these settings for pip."""
-    words = ["/usr/bin/python3", "-I", str(ROLE / "files/look.py"), oldest, source, wheelhouse, index, str(home / "no")]
+    """Return what prevents the installation of vgpuctl on this machine, with only these settings for pip."""
+    argv = ["/usr/bin/python3", "-I", str(ROLE / "files/look.py"), oldest, source, wheelhouse, index, str(home / "no")]
     environment = {"HOME": str(home), "PIP_INDEX_URL": "", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", **pip}
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
-def test_the_role_asks_for_the_python_that_vgpuctl_does() -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    assert f'vgpuctl_oldest_python: "{wanted.removeprefix(">=")}"\n' in (ROLE / "vars/main.yml").read_text()
+def test_the_role_requires_the_same_python_as_vgpuctl() -> None:
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert f'vgpuctl_oldest_python: "{required.removeprefix(">=")}"\n' in (ROLE / "vars/main.yml").read_text()
 
 
 def test_an_old_python_fails_with_the_version_needed(tmp_path: Path) -> None:
     (tmp_path / WHEEL).touch()
-    told = said(tmp_path, wheelhouse=str(tmp_path), oldest="3.99")
-    assert told.startswith("/usr/bin/python3 is Python 3.")
-    assert told.endswith(", and vgpuctl needs 3.99 or newer: take a newer distribution")
+    reported = obstacles(tmp_path, wheelhouse=str(tmp_path), oldest="3.99")
+    assert reported.startswith("/usr/bin/python3 is Python 3.")
+    assert reported.endswith(", and vgpuctl needs 3.99 or newer: take a newer distribution")
 
 
 def test_a_missing_wheelhouse_or_wheel_fails(tmp_path: Path) -> None:
-    assert said(tmp_path, wheelhouse="/nowhere").endswith("no directory /nowhere on this host: copy the wheels there")
-    assert "has no wheel of vgpuctl among its 0" in said(tmp_path, wheelhouse=str(tmp_path))
-    assert "there is no /nowhere.whl on this host" in said(tmp_path, source="/nowhere.whl")
+    assert obstacles(tmp_path, wheelhouse="/nowhere").endswith(
+        "no directory /nowhere on this host: copy the wheels there"
+    )
+    assert "has no wheel of vgpuctl among its 0" in obstacles(tmp_path, wheelhouse=str(tmp_path))
+    assert "there is no /nowhere.whl on this host" in obstacles(tmp_path, source="/nowhere.whl")
     (tmp_path / WHEEL).touch()
-    assert said(tmp_path, source="vgpuctl==0.1.0", wheelhouse=str(tmp_path)) == ""
-    assert said(tmp_path, source=str(tmp_path / WHEEL)) == ""
+    assert obstacles(tmp_path, source="vgpuctl==0.1.0", wheelhouse=str(tmp_path)) == ""
+    assert obstacles(tmp_path, source=str(tmp_path / WHEEL)) == ""
 
 
 def test_a_host_without_an_index_fails_with_a_hint(tmp_path: Path) -> None:
-    assert said(tmp_path).endswith(f"no index in pip's own configuration; {HOW}")
-    assert said(tmp_path, PIP_INDEX_URL="file:///nowhere", PIP_NO_INDEX="1").startswith("nothing says from where")
-    assert said(tmp_path, PIP_FIND_LINKS="/srv/wheels") == ""
+    assert obstacles(tmp_path).endswith(f"no index in pip's own configuration; {HOW}")
+    assert obstacles(tmp_path, PIP_INDEX_URL="file:///nowhere", PIP_NO_INDEX="1").startswith("nothing says from where")
+    assert obstacles(tmp_path, PIP_FIND_LINKS="/srv/wheels") == ""
     (tmp_path / "no").write_text("")
     (tmp_path / "no").chmod(0o755)
-    assert said(tmp_path) == "", "one that is there asks for none"
+    assert obstacles(tmp_path) == "", "one that is there asks for none"
 
 
 def test_an_index_is_probed_and_refused_if_pip_would_fail(tmp_path: Path, index: str) -> None:
-    assert said(tmp_path, index=f"{index}/simple/") == ""
-    assert said(tmp_path, index=f"{index.replace('//', '//user:secret@')}/closed") == "", "pip may know the password"
-    gone = said(tmp_path, PIP_INDEX_URL=f"{index.replace('//', '//user:secret@')}/other")
-    assert gone == f"vgpuctl cannot be had: there is no {index}/other/vgpuctl/ (404); {HOW}"
-    assert said(tmp_path, PIP_INDEX_URL=f"{index}/other", PIP_EXTRA_INDEX_URL=f"{index}/simple") == ""
-    assert "Connection refused" in said(tmp_path, index="http://127.0.0.1:1/simple")
-    assert "there is no file:///nowhere/vgpuctl/" in said(tmp_path, index="file:///nowhere")
+    assert obstacles(tmp_path, index=f"{index}/simple/") == ""
+    assert obstacles(tmp_path, index=f"{index.replace('//', '//user:secret@')}/closed") == "", (
+        "pip may know the password"
+    )
+    missing = obstacles(tmp_path, PIP_INDEX_URL=f"{index.replace('//', '//user:secret@')}/other")
+    assert missing == f"vgpuctl cannot be had: there is no {index}/other/vgpuctl/ (404); {HOW}"
+    assert obstacles(tmp_path, PIP_INDEX_URL=f"{index}/other", PIP_EXTRA_INDEX_URL=f"{index}/simple") == ""
+    assert "Connection refused" in obstacles(tmp_path, index="http://127.0.0.1:1/simple")
+    assert "there is no file:///nowhere/vgpuctl/" in obstacles(tmp_path, index="file:///nowhere")
     (tmp_path / ".config/pip").mkdir(parents=True)
     (tmp_path / ".config/pip/pip.conf").write_text("[install]\nindex-url = file:///elsewhere\n")
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin"}
-    words = ["/usr/bin/python3", "-I", str(ROLE / "files/look.py"), "3.11", "vgpuctl", "", "", "/nowhere/vgpuctl"]
-    asked = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert "there is no file:///elsewhere/vgpuctl/" in asked.stdout
+    argv = ["/usr/bin/python3", "-I", str(ROLE / "files/look.py"), "3.11", "vgpuctl", "", "", "/nowhere/vgpuctl"]
+    result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert "there is no file:///elsewhere/vgpuctl/" in result.stdout

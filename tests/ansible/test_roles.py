@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and refusals of roles on this machine, in check mode, so that a role that continues changes nothing."""
+"""What roles check and refuse, on this machine. They run in check mode, so a role that continues changes nothing."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ def site(tmp_path: Path, ansible: Path) -> Site:
 
 
 def run(site: Site, role: str, part: str, *after: dict[str, Any], facts: dict[str, str], **variables: Any) -> Ran:
-    """Run a part of a role on a host of which Ansible knows facts already, as its cache has them."""
-    told = {"name": "told", "ansible.builtin.set_fact": {**facts, "cacheable": True}}
-    part_of = {"ansible.builtin.include_role": {"name": f"vgpuctl.vgpuctl.{role}", "tasks_from": part, "public": True}}
+    """Run a part of a role on a host whose facts Ansible already has in its cache."""
+    set_facts = {"name": "told", "ansible.builtin.set_fact": {**facts, "cacheable": True}}
+    include = {"ansible.builtin.include_role": {"name": f"vgpuctl.vgpuctl.{role}", "tasks_from": part, "public": True}}
     path = site.directory / "part.yml"
-    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [told, part_of, *after]}]))
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [set_facts, include, *after]}]))
     return site.playbook(path, ("--check", "--extra-vars", json.dumps(variables)))
 
 
 @pytest.mark.parametrize(
-    ("file", "facts", "said"),
+    ("file", "facts", "output"),
     [
         ("driver.rpm", DEBIAN, "is not one for Debian, whose packages are called *.deb. Give one of those"),
         ("a_1_b.deb", RED_HAT, "is not one for Rocky, whose packages are called *.rpm. Give one of those"),
     ],
 )
-def test_a_package_of_another_distribution_is_refused(site: Site, file: str, facts: dict[str, str], said: str) -> None:
+def test_a_package_of_another_distribution_is_refused(
+    site: Site, file: str, facts: dict[str, str], output: str
+) -> None:
     (site.directory / file).touch()
     (refused,) = run(site, "gpu_driver", "check", facts=facts, gpu_driver_file=str(site.directory / file)).failed
-    assert said in refused.result["msg"]
+    assert output in refused.result["msg"]
 
 
-def test_the_running_kernel_counts_and_not_a_cached_fact(site: Site) -> None:
+def test_the_role_uses_the_running_kernel_and_not_a_cached_fact(site: Site) -> None:
     shown = {"name": "shown", "ansible.builtin.debug": {"msg": "{{ gpu_driver_family }}"}}
     (done,) = run(site, "gpu_driver", "check", shown, facts=DEBIAN).named("shown")
     assert done.result["msg"]["initramfs"] == f"/boot/initrd.img-{platform.release()}"
@@ -61,7 +63,7 @@ def test_the_running_kernel_counts_and_not_a_cached_fact(site: Site) -> None:
         ("desktop_pool", "main", "desktop_pool_options"),
     ],
 )
-def test_a_list_or_a_dictionary_that_the_command_line_gave_as_a_text_is_named(
+def test_a_list_or_dictionary_that_the_command_line_passes_as_text_is_an_error(
     tmp_path: Path, role: str, part: str, option: str
 ) -> None:
     site = Site(tmp_path, {"gpu-1": "a100-40"})
@@ -69,6 +71,6 @@ def test_a_list_or_a_dictionary_that_the_command_line_gave_as_a_text_is_named(
     pool = {"desktop_pool_count": 1, "desktop_pool_profile": "A100-4C", "desktop_pool_image": "/srv/images/a.qcow2"}
     (refused,) = run(site, role, part, facts=DEBIAN, **pool, **{option: text}).failed
     assert refused.result["msg"] == "One or more items failed"
-    said = [item["msg"] for item in refused.result["results"] if item.get("failed")]
-    assert said[0].startswith(f"{option} is the text {text}. What the command line takes as KEY=VALUE is always one;")
-    assert said[0].endswith(f"-e '{{\"{option}\": ...}}'")
+    output = [item["msg"] for item in refused.result["results"] if item.get("failed")]
+    assert output[0].startswith(f"{option} is the text {text}. What the command line takes as KEY=VALUE is always one;")
+    assert output[0].endswith(f"-e '{{\"{option}\": ...}}'")

@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured in one run. They print and never fail on a time, only when the work was not the same."""
+"""Benchmarks: each prints a ratio measured in one run. A slow time never fails a test; different work does."""

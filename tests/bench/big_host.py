@@ -1,7 +1,7 @@
-"""A /sys with many mdev parents, as an NVIDIA host shows it: real directories below devices/, links from the buses.
+"""A /sys with many mdev parents, laid out as on an NVIDIA host: directories below devices/, links from the buses.
 
-16 cards of 48 GiB, 32 VFs each, 40 types on each VF: 20,480 type directories. Nothing is made on it, so what can
-be made on a card is the lesser of its VFs and the type's own maximum.
+16 cards of 48 GiB, 32 VFs each, 40 types on each VF: 20,480 type directories. It has no mdevs. So a
+card has room for the smaller of its number of VFs and the type's own maximum.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ DIRECTORIES = GPUS * VFS * len(TYPES)
 
 
 def largest(size: int) -> int:
-    """How many of one size a card carries."""
+    """Return how many vGPUs of one size fit on a card."""
     return min(VFS, FRAMEBUFFER_GIB // size)
 
 
 def expected_free() -> dict[str, int]:
-    """Each profile with how many can be made on the whole host."""
+    """Return how many vGPUs of each profile fit on the whole host."""
     return {f"A40-{size}{series}": GPUS * largest(size) for series, size in TYPES.values()}
 
 
 def type_files(series: str, size: int) -> dict[str, str]:
-    """The files of one type directory."""
+    """Return the names and contents of the files in one type directory."""
     description = (
         f"num_heads={HEADS[series]}, frl_config={45 if series == 'B' else 60}, framebuffer={size * 1024}M, "
         f"max_resolution={RESOLUTION[series]}, max_instance={largest(size)}"
@@ -48,7 +48,7 @@ def type_files(series: str, size: int) -> dict[str, str]:
 
 
 def build(sys: Path) -> None:
-    """Make the whole tree; a few seconds on a tmpfs."""
+    """Build the whole tree. This takes a few seconds on a tmpfs."""
     for name in ("bus/pci/devices", "bus/pci/drivers/nvidia", "bus/mdev/devices", "class/mdev_bus"):
         (sys / name).mkdir(parents=True)
     (sys / "kernel/iommu_groups").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The fixture to which benchmarks report their ratios."""
+"""The fixture with which benchmarks report their ratios."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Tell = Callable[..., None]
 
 @pytest.fixture
 def bench(pytestconfig: pytest.Config) -> Tell:
-    """`bench(name, ratio, limit, details)` keeps one line for the end."""
+    """`bench(name, ratio, limit, details)` records one line, which is printed at the end of the run."""
 
-    def told(name: str, ratio: float, limit: float, details: str, unit: str = "") -> None:
+    def report(name: str, ratio: float, limit: float, details: str, unit: str = "") -> None:
         tell(pytestconfig, name, ratio, limit, details, unit)
 
-    return told
+    return report

@@ -1,6 +1,6 @@
-"""One start of libvirt's hook on a simulated host; prints how long it waited for the host lock, and held it.
+"""Runs libvirt's hook once on a simulated host; prints how long it waited for the host lock and how long it held it.
 
-`python -m tests.bench.hook_driver SCENARIO < XML`: seconds waited, seconds held.
+`python -m tests.bench.hook_driver SCENARIO < XML` prints the seconds waited and the seconds held.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vgpuctl.value import replace
 
 
 class TimedClaims:
-    """The host's own claims, with a watch on both sides of the lock."""
+    """The host's claims. They time the wait for the lock and how long it is held."""
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
@@ -29,15 +29,15 @@ class TimedClaims:
 
     @contextmanager
     def lock(self, wait_seconds: float) -> Iterator[None]:
-        """Take the lock."""
-        asked = time.perf_counter()
+        """Take the lock and time it."""
+        requested_at = time.perf_counter()
         with self._claims.lock(wait_seconds):
-            had = time.perf_counter()
-            self.waited += had - asked
+            acquired_at = time.perf_counter()
+            self.waited += acquired_at - requested_at
             try:
                 yield
             finally:
-                self.held_seconds += time.perf_counter() - had
+                self.held_seconds += time.perf_counter() - acquired_at
 
 
 def main(scenario: str, xml: str) -> None:

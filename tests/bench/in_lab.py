@@ -1,8 +1,8 @@
-"""Runs inside the lab: makes VMs in one of several ways and tells how long it took, and libvirt's own create of it.
+"""Runs inside the lab: creates VMs in one of several ways; prints the total time and libvirt's own `create` time.
 
-`python3 in_lab.py WAY JOB`: JOB is a JSON file; the answer is one JSON object. Each way is a fresh Python that
-imports libvirt, with a watch on the calls that start a domain. No way is told anything that it would have to find
-out otherwise, but for the bare script: everything it needs is in the job, its XML ready made.
+`python3 in_lab.py WAY JOB`: JOB is a JSON file; the output is one JSON object. Each way runs in a new Python process
+that imports libvirt and times the calls that start a domain. Each way must find out for itself what it needs. Only the
+bare script gets everything from the job, including the finished XML.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AT_A_TIME = 4
 
 
 def bare(job: dict[str, str]) -> int:
-    """What a short script of an admin does: a linked clone, a definition, the sysfs write, the start."""
+    """Do what an admin's short script does: create a linked clone, define the domain, write to sysfs, start it."""
     import libvirt
 
     connect = libvirt.open("qemu:///system")
@@ -35,7 +35,7 @@ def bare(job: dict[str, str]) -> int:
 
 
 def virt_install(job: dict[str, str]) -> int:
-    """virt-install with a linked clone, and the mdev made just before it."""
+    """Create the mdev; then run virt-install with a linked clone."""
     Path(job["create"]).write_text(job["mdev"])
     sys.path.insert(0, "/usr/share/virt-manager")
     hostdev = ("@mode=subsystem", "@type=mdev", "@model=vfio-pci", f"source/address/@uuid={job['mdev']}")
@@ -53,7 +53,7 @@ def virt_install(job: dict[str, str]) -> int:
 
 
 def vgpuctl(job: dict[str, str]) -> int:
-    """The command, with the defaults of host.yaml."""
+    """Run vgpuctl, with the defaults of host.yaml."""
     sys.path[:0] = ["/opt/vgpuctl/src", "/opt/vgpuctl/lib"]
     from vgpuctl.cli.entry import main
 
@@ -62,7 +62,7 @@ def vgpuctl(job: dict[str, str]) -> int:
 
 
 def bare_many(job: dict[str, Any]) -> int:
-    """The same short script for several VMs, four at a time on one connection."""
+    """Do the same as `bare` for several VMs, four at a time on one connection."""
     from concurrent.futures import ThreadPoolExecutor
 
     import libvirt
@@ -70,19 +70,19 @@ def bare_many(job: dict[str, Any]) -> int:
     connect = libvirt.open("qemu:///system")
     pool = connect.storagePoolLookupByName("default")
 
-    def one(vm: dict[str, str]) -> None:
+    def create_one(vm: dict[str, str]) -> None:
         pool.createXML(vm["volume_xml"])
         domain = connect.defineXMLFlags(vm["xml"], libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
         Path(vm["create"]).write_text(vm["mdev"])
         domain.create()
 
-    with ThreadPoolExecutor(AT_A_TIME) as crew:
-        list(crew.map(one, job["vms"]))
+    with ThreadPoolExecutor(AT_A_TIME) as executor:
+        list(executor.map(create_one, job["vms"]))
     return 0
 
 
 def vgpuctl_many(job: dict[str, Any]) -> int:
-    """The command with --count."""
+    """Run vgpuctl with --count."""
     sys.path[:0] = ["/opt/vgpuctl/src", "/opt/vgpuctl/lib"]
     from vgpuctl.cli.entry import main
 
@@ -92,8 +92,8 @@ def vgpuctl_many(job: dict[str, Any]) -> int:
     return main()
 
 
-def watched(way: Callable[[dict[str, Any]], int], job: dict[str, Any], answer: str) -> int:
-    """Do it, and write down the seconds spent in libvirt's create when this process ends, however it ends."""
+def watched(way: Callable[[dict[str, Any]], int], job: dict[str, Any], seconds_file: str) -> int:
+    """Create the VMs. When this process ends for any reason, write the seconds spent in libvirt's create to a file."""
     import libvirt
 
     spent = [0.0]
@@ -103,39 +103,39 @@ def watched(way: Callable[[dict[str, Any]], int], job: dict[str, Any], answer: s
         (libvirt.virConnect, "createXML"),
     ):
         setattr(owner, name, _timed(getattr(owner, name), spent))
-    atexit.register(lambda: Path(answer).write_text(str(spent[0])))
+    atexit.register(lambda: Path(seconds_file).write_text(str(spent[0])))
     return way(job)
 
 
 def _timed(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    def timed(*arguments: Any, **named: Any) -> Any:
-        begun = time.perf_counter()
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        started = time.perf_counter()
         try:
-            return call(*arguments, **named)
+            return call(*arguments, **keywords)
         finally:
-            spent[0] += time.perf_counter() - begun
+            spent[0] += time.perf_counter() - started
 
     return timed
 
 
-def main(way: str, job_file: str, answer: str | None = None) -> int:
-    """Start a child that does it and print the times; with an answer file this is the child."""
-    if answer is not None:
-        doing: dict[str, Callable[[dict[str, Any]], int]] = {
+def main(way: str, job_file: str, seconds_file: str | None = None) -> int:
+    """Start a child that creates the VMs, and print the times. With a third argument, this process is the child."""
+    if seconds_file is not None:
+        functions: dict[str, Callable[[dict[str, Any]], int]] = {
             "vgpuctl": vgpuctl,
             "bare": bare,
             "virt-install": virt_install,
             "vgpuctl-many": vgpuctl_many,
             "bare-many": bare_many,
         }
-        return watched(doing[way], json.loads(Path(job_file).read_text()), answer)
+        return watched(functions[way], json.loads(Path(job_file).read_text()), seconds_file)
     file = f"{job_file}.seconds"
-    begun = time.perf_counter()
-    ran = subprocess.run([sys.executable, __file__, way, job_file, file], capture_output=True, text=True, check=False)
-    took = time.perf_counter() - begun
-    if ran.returncode:
-        sys.exit(f"{way}: {ran.stdout}{ran.stderr}")
-    print(json.dumps({"whole": took, "create": float(Path(file).read_text())}))
+    started = time.perf_counter()
+    child = subprocess.run([sys.executable, __file__, way, job_file, file], capture_output=True, text=True, check=False)
+    elapsed = time.perf_counter() - started
+    if child.returncode:
+        sys.exit(f"{way}: {child.stdout}{child.stderr}")
+    print(json.dumps({"whole": elapsed, "create": float(Path(file).read_text())}))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Makes VMs on a simulated host, as the CLI does one after the other, and prints how long each held the host lock.
+"""Creates VMs one after the other on a simulated host, as the CLI does; prints how long each held the host lock.
 
-`python -m tests.bench.lock_driver HOST PREFIX COUNT`: seconds and seconds of CPU, a pair a line. It
-begins when standard input ends, so that several can begin together.
+`python -m tests.bench.lock_driver HOST PREFIX COUNT` prints wall-clock seconds and CPU seconds, one pair per line. It
+starts when standard input ends, so that several processes can start together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vgpuctl.value import replace
 
 
 class TimedClaims:
-    """The host's own claims, with a watch on the lock."""
+    """The host's claims. They time how long the lock is held."""
 
     def __init__(self, claims: Claims, held_seconds: list[tuple[float, float]]) -> None:
         self._claims = claims
@@ -33,26 +33,26 @@ class TimedClaims:
 
     @contextmanager
     def lock(self, wait_seconds: float) -> Iterator[None]:
-        """Take the lock; the watch runs from when it is had until it is given back."""
+        """Take the lock and time it from acquisition to release."""
         with self._claims.lock(wait_seconds):
-            begun, cpu = time.perf_counter(), time.process_time()
+            started, cpu = time.perf_counter(), time.process_time()
             try:
                 yield
             finally:
-                self._held_seconds.append((time.perf_counter() - begun, time.process_time() - cpu))
+                self._held_seconds.append((time.perf_counter() - started, time.process_time() - cpu))
 
 
 def main(host: str, prefix: str, count: int) -> None:
-    """Make the VMs and print the times."""
+    """Create the VMs and print the times."""
     gc.set_threshold(entry.GARBAGE_THRESHOLD)
-    held: list[tuple[float, float]] = []
+    lock_times: list[tuple[float, float]] = []
     sys.stdin.read()
     for number in range(count):
         ports = hosts.open_host(Settings(host=host))
-        ports = replace(ports, claims=TimedClaims(ports.claims, held))
+        ports = replace(ports, claims=TimedClaims(ports.claims, lock_times))
         request = requests.from_options(ports, {"name": f"{prefix}-{number:03d}", "profile": ("A16-1Q",)})
         create_vm(ports, request, start=False, dry_run=False, wait_seconds=60, progress=SilentProgress())
-    print(*(f"{wall} {cpu}" for wall, cpu in held), sep="\n")
+    print(*(f"{wall} {cpu}" for wall, cpu in lock_times), sep="\n")
 
 
 if __name__ == "__main__":

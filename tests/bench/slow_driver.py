@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host on which the write that makes a vGPU takes as long as a driver's.
+"""A simulated host on which the write that creates a vGPU takes as long as with a real driver.
 
-No maker says how long that is, and no measurement is published. DRIVER_SECONDS is the shortest creation that we have
-seen timed: an mdev of a stand-in for a driver, through libvirt's nodeDeviceCreateXML. A stand-in has no GPU to talk to;
-NVIDIA's driver has.
+No vendor documents that time, and no measurement is published. DRIVER_SECONDS is the shortest creation for which we
+have a measurement: an mdev of a substitute driver, through libvirt's nodeDeviceCreateXML. The substitute has no GPU to
+talk to; NVIDIA's driver has one.
 
-`python -m tests.bench.slow_driver WORDS...` is `vgpuctl WORDS...` on such hosts.
+`python -m tests.bench.slow_driver WORDS...` runs `vgpuctl WORDS...` on such hosts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DRIVER_SECONDS = 0.2
 
 
 class SlowDriver:
-    """The files of a host with such a driver; `waited` is the sum of its time. Writes of several threads overlap."""
+    """The sysfs of a host with such a driver. `waited` is its total time. Writes by several threads overlap."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -33,23 +33,23 @@ class SlowDriver:
         return getattr(self._inner, name)
 
     def write(self, path: str, text: str) -> None:
-        """Write, and take the time."""
+        """Write, and wait as long as a real driver takes."""
         self._inner.write(path, text)
         if path.endswith("/current_vgpu_type"):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             time.sleep(DRIVER_SECONDS)
-            self.waited += time.perf_counter() - begun
+            self.waited += time.perf_counter() - started
 
 
 def main() -> int:
-    """Run the process's own command line, with a slow driver on every simulated host that it opens."""
-    as_it_is = simulated.open_simulated_host
+    """Run this process's command line, with a slow driver on every simulated host that it opens."""
+    open_fast = simulated.open_simulated_host
 
-    def slow(scenario: str) -> Host:
-        ports = as_it_is(scenario)
+    def open_slow(scenario: str) -> Host:
+        ports = open_fast(scenario)
         return replace(ports, sysfs=SlowDriver(ports.sysfs))
 
-    simulated.open_simulated_host = slow
+    simulated.open_simulated_host = open_slow
     return entry.main()
 
 

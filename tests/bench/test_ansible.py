@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task against the command that it runs: what Ansible's module adds.
+"""Compares an Ansible task with the command that it runs, to show the time that Ansible's module adds.
 
-The simulated kernel takes no time to make a vGPU and its libvirt none to start a VM: a hundred of them take little more
-than Ansible's own start. So they are made beside an empty task as well, and with a driver's time (`slow_driver`).
+The simulated kernel takes no time to create a vGPU, and the simulated libvirt takes none to start a VM. So a hundred
+VMs take little more than the start of Ansible. Two more comparisons correct for this: one adds an empty task to the
+command, and one makes each vGPU take a driver's time (`slow_driver`).
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ SCENARIO = "version: 1\ngpus: [{model: A16, count: 8}]\n"
 
 
 def took(site: Site, *tasks: Task) -> float:
-    """Return the seconds of a play, which must succeed."""
-    begun = time.perf_counter()
-    ran = site.play(*tasks)
-    seconds = time.perf_counter() - begun
-    assert ran.status == 0, ran.output
-    return seconds
+    """Return the seconds that a play takes. It must succeed."""
+    started = time.perf_counter()
+    play = site.play(*tasks)
+    elapsed = time.perf_counter() - started
+    assert play.status == 0, play.output
+    return elapsed
 
 
 def command(site: Site, *words: str) -> float:
-    """Return the seconds of a command of vgpuctl's, which must succeed."""
-    begun = time.perf_counter()
+    """Return the seconds that a vgpuctl command takes. It must succeed."""
+    started = time.perf_counter()
     document = site.vgpuctl("gpu-1", *words)
     assert document["ok"], document
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
-def test_a_task_that_changes_nothing_costs_a_look_and_an_empty_module(bench: Tell, tmp_path: Path) -> None:
+def test_time_of_a_task_without_changes(bench: Tell, tmp_path: Path) -> None:
     site = Site(tmp_path, {"gpu-1": "a100-40"})
     vm: Task = {"vgpuctl.vgpuctl.vm": {"name": "vdi-001", "profile": "A100-4C"}}
     took(site, vm)
@@ -48,39 +49,39 @@ def test_a_task_that_changes_nothing_costs_a_look_and_an_empty_module(bench: Tel
 
 
 def by_task(site: Site) -> float:
-    """Return the seconds of a task that makes a hundred VMs on a host as new."""
+    """Reset the host; return the seconds that a task takes to create a hundred VMs."""
     command(site, "sim", "reset")
     return took(site, {"vgpuctl.vgpuctl.vm": {"name": "vdi-{:03}", "count": 100, "profile": "A16-1Q"}})
 
 
 def by_command(site: Site) -> float:
-    """Return the seconds of the command that makes them."""
+    """Reset the host; return the seconds that the command takes to create a hundred VMs."""
     command(site, "sim", "reset")
     return command(site, "create-vm", "vdi-{:03}", "--count", "100", "--profile", "A16-1Q")
 
 
 def a16s(directory: Path, program: Path = PROGRAMS / "vgpuctl") -> Site:
-    """Return a host with room for them."""
+    """Return a host with room for a hundred VMs."""
     scenario = directory / "host.yaml"
     scenario.write_text(SCENARIO)
     return Site(directory, {"gpu-1": str(scenario)}, program=program)
 
 
-def test_a_hundred_desktops_in_one_task_cost_what_the_command_costs(bench: Tell, tmp_path: Path) -> None:
+def test_100_desktops_by_task_and_by_command(bench: Tell, tmp_path: Path) -> None:
     site = a16s(tmp_path)
     pair: Pair = paired(lambda: by_task(site), lambda: by_command(site), runs(1, 7))
     bench("100 desktops in one Ansible task", pair.ratio, HUNDRED_LIMIT, f"create-vm --count 100: {pair.medians()}")
     assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 100
-    with_empty = paired(lambda: by_task(site), lambda: by_command(site) + took(site, EMPTY), runs(1, 7))
+    with_empty_task = paired(lambda: by_task(site), lambda: by_command(site) + took(site, EMPTY), runs(1, 7))
     bench(
         "100 desktops in one Ansible task, beside an empty one",
-        with_empty.ratio,
+        with_empty_task.ratio,
         HUNDRED_LIMIT,
-        f"create-vm --count 100 and ping: {with_empty.medians()}",
+        f"create-vm --count 100 and ping: {with_empty_task.medians()}",
     )
 
 
-def test_a_hundred_desktops_by_task_and_command_with_driver_time(bench: Tell, tmp_path: Path) -> None:
+def test_100_desktops_by_task_and_by_command_with_a_slow_driver(bench: Tell, tmp_path: Path) -> None:
     program = tmp_path / "vgpuctl"
     program.write_text(f"#!{sys.executable}\nimport sys\nfrom tests.bench.slow_driver import main\nsys.exit(main())\n")
     program.chmod(0o755)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply` on a host that is as host.yaml says, beside `list-gpus`: it looks once, changes nothing, and says so.
+"""Compares `apply` with `list-gpus` on a host that already matches host.yaml.
 
-Once on a host of several makers' GPUs, once on eight of NVIDIA with MIG, mixed sizes and schedulers in host.yaml.
+`apply` then reads the host once and changes nothing. One test uses a host with GPUs of several vendors. The other uses
+eight NVIDIA GPUs with MIG, mixed sizes and schedulers in host.yaml.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.bench.test_restore_partitions import GPUS, HOST, SPEC
 LIMIT = 1.5
 
 
-def test_apply_on_a_host_that_is_right(bench: Tell, tmp_path: Path) -> None:
+def test_apply_without_changes(bench: Tell, tmp_path: Path) -> None:
     env = environment(tmp_path / "cache", XDG_STATE_HOME=str(tmp_path / "state"))
     host = ("--host", "sim:mixed", "--json")
     file = tmp_path / "host.yaml"
@@ -26,7 +27,7 @@ def test_apply_on_a_host_that_is_right(bench: Tell, tmp_path: Path) -> None:
     compare("apply, nothing to do", host, file, env, bench)
 
 
-def test_apply_on_a_host_with_mig_and_mixed_sizes_that_is_right(bench: Tell, tmp_path: Path) -> None:
+def test_apply_without_changes_on_a_host_with_mig_and_mixed_sizes(bench: Tell, tmp_path: Path) -> None:
     env = environment(tmp_path / "cache", XDG_STATE_HOME=str(tmp_path / "state"))
     scenario, file = tmp_path / "eight.yaml", tmp_path / "host.yaml"
     scenario.write_text(HOST)
@@ -37,7 +38,7 @@ def test_apply_on_a_host_with_mig_and_mixed_sizes_that_is_right(bench: Tell, tmp
 
 
 def compare(name: str, host: tuple[str, ...], file: Path, env: Mapping[str, str], bench: Tell) -> None:
-    """Make the host as the file says, and time what does it again beside a listing."""
+    """Apply the file; then time a second `apply`, which changes nothing, against `list-gpus`."""
     assert document([*host, "apply", "-f", str(file)], env)["changed"] is True
     assert document([*host, "apply"], env)["changed"] is False
     gpus = document([*host, "list-gpus"], env)["data"]
@@ -48,6 +49,6 @@ def compare(name: str, host: tuple[str, ...], file: Path, env: Mapping[str, str]
 
 
 def document(words: list[str], env: Mapping[str, str]) -> dict:
-    """Return what a command prints."""
-    ran = subprocess.run(vgpuctl(*words), env=env, capture_output=True, text=True, check=True)
-    return json.loads(ran.stdout)
+    """Return the JSON document that a command prints."""
+    completed = subprocess.run(vgpuctl(*words), env=env, capture_output=True, text=True, check=True)
+    return json.loads(completed.stdout)

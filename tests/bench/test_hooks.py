@@ -1,4 +1,4 @@
-"""Fifty starts at once after a boot: how long a hook waits for the others of us."""
+"""Fifty VMs start at once after a boot: how long does one hook wait for the other hooks?"""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def test_how_long_a_hook_waits_for_the_others(tmp_path: Path, monkeypatch: pytes
     subprocess.run(driver(), env=env, input=xmls[0], text=True, check=True, capture_output=True)  # compiles modules
     open_host(SCENARIO).reboot()
     pipe = subprocess.PIPE
-    started = [subprocess.Popen(driver(), env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in xmls]
-    for child, xml in zip(started, xmls, strict=True):
+    children = [subprocess.Popen(driver(), env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in xmls]
+    for child, xml in zip(children, xmls, strict=True):
         assert child.stdin is not None
         child.stdin.write(xml)
         child.stdin.flush()
-    for child in started:  # all are there, and begin together
+    for child in children:  # all processes are ready; they start together
         assert child.stdin is not None
         child.stdin.close()
         child.stdin = None
-    answers = [(child.communicate(timeout=120), child.returncode) for child in started]
-    assert [(err, status) for (_, err), status in answers] == [("", 0)] * HOOKS
+    results = [(child.communicate(timeout=120), child.returncode) for child in children]
+    assert [(err, status) for (_, err), status in results] == [("", 0)] * HOOKS
     assert len(open_simulated_host(SCENARIO).claims.all()) == HOOKS
-    waited, held = zip(*((float(a), float(b)) for (out, _), _ in answers for a, b in [out.split()]), strict=True)
+    waited, held = zip(*((float(a), float(b)) for (out, _), _ in results for a, b in [out.split()]), strict=True)
     details = f"median {statistics.median(waited):.2f} s; held {statistics.median(held) * 1000:.1f} ms, longest "
     details += f"{max(held) * 1000:.1f} ms; {HOOKS} processes on {os.cpu_count()} CPUs"
     bench(f"{HOOKS} hooks at once, the longest wait for the host lock", max(waited), WAIT_LIMIT_SECONDS, details, " s")
 
 
 def driver() -> list[str]:
-    """One hook."""
+    """Return the command that runs one hook."""
     return [sys.executable, "-m", "tests.bench.hook_driver", SCENARIO]

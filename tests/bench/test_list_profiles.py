@@ -1,6 +1,6 @@
-"""`vgpuctl list-profiles` beside `mdevctl types`, over the same /sys of 20,480 type directories.
+"""Compares `vgpuctl list-profiles` with `mdevctl types`, on the same /sys with 20,480 type directories.
 
-The tree is mounted over /sys in a private mount namespace: Debian 12's mdevctl reads no other place.
+The tree is mounted over /sys in a private mount namespace, because Debian 12's mdevctl reads no other path.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _HOLD += "echo ready && exec cat"
 
 @pytest.fixture
 def inside(tmp_path: Path) -> Iterator[list[str]]:
-    """The words that run a command where the big host's tree is /sys; a child keeps that place while it lives."""
-    place = tmp_path / "sys"
-    place.mkdir()
+    """Yield the prefix that runs a command with the big host's tree as /sys. A child keeps the namespace alive."""
+    tree = tmp_path / "sys"
+    tree.mkdir()
     pipe = subprocess.PIPE
-    argv = [*unshare(), "sh", "-c", _HOLD, str(place)]
+    argv = [*unshare(), "sh", "-c", _HOLD, str(tree)]
     errors = (tmp_path / "stderr").open("w+")
     with errors, subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child:
         assert child.stdin is not None
         try:
             expect(child, "mounted", errors)
-            big_host.build(Path(f"/proc/{child.pid}/root{place}"))
+            big_host.build(Path(f"/proc/{child.pid}/root{tree}"))
             child.stdin.write("\n")
             child.stdin.flush()
             expect(child, "ready", errors)
-            # With --root, because entering a mount namespace leaves a chroot.
+            # --root is needed because entering a mount namespace leaves a chroot.
             yield ["nsenter", f"--mount=/proc/{child.pid}/ns/mnt", f"--root=/proc/{child.pid}/root", "--"]
         finally:
             child.stdin.close()
@@ -59,19 +59,19 @@ def test_list_profiles(inside: list[str], bench: Tell, tmp_path: Path) -> None:
 
 
 def _check_ours(argv: list[str], env: dict[str, str]) -> None:
-    profiles = json.loads(_printed(argv, env))["data"]
+    profiles = json.loads(_output_of(argv, env))["data"]
     assert {p["profile"]: p["free"] for p in profiles} == big_host.expected_free()
     assert {p["max_per_gpu"] for p in profiles} == {big_host.largest(s) for s in big_host.SIZES}
     assert all(len(p["gpus"]) == big_host.GPUS for p in profiles)
 
 
 def _check_theirs(argv: list[str], env: dict[str, str]) -> None:
-    lines = _printed(argv, env).splitlines()
+    lines = _output_of(argv, env).splitlines()
     assert sum(line.startswith("  nvidia-") for line in lines) == big_host.DIRECTORIES
     assert sum(line.startswith("0000:") for line in lines) == big_host.GPUS * big_host.VFS
 
 
-def _printed(argv: list[str], env: dict[str, str]) -> str:
-    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, f"{argv}: {ran.stderr}{ran.stdout}"
-    return ran.stdout
+def _output_of(argv: list[str], env: dict[str, str]) -> str:
+    completed = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, f"{argv}: {completed.stderr}{completed.stdout}"
+    return completed.stdout

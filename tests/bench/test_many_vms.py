@@ -1,7 +1,7 @@
-"""200 VMs on a simulated host: the last ones cost what the first ones cost, and the lock is held for milliseconds.
+"""200 VMs on a simulated host: the last ones take as long as the first; the lock is held for milliseconds.
 
-Two hosts are compared in turn, one with few VMs and one with many, so that a busy machine slows both alike. What is
-timed is a process for each VM, as people and playbooks start them; the many are made in this process before.
+The test alternates between two hosts, one with few VMs and one with many, so that a busy machine slows both equally. It
+times one process per VM, as people and playbooks start them. This process creates the many VMs beforehand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VMS, COMPARED = 200, 20
 GROWTH_LIMIT, LOCK_LIMIT_MS = 1.2, 20.0
 CALLERS = 4
 Held = tuple[float, float]
-"""Seconds, and seconds of CPU."""
+"""Wall-clock seconds and CPU seconds."""
 
 SCENARIO = """version: 1
 title: room for 256 vGPUs of 1 GiB
@@ -43,7 +43,7 @@ gpus:
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Two simulated hosts, as new."""
+    """Return two new simulated hosts."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     files = (tmp_path / "few.yaml", tmp_path / "many.yaml")
     for file in files:
@@ -52,7 +52,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
 
 
 def in_this_process(words: list[str]) -> str:
-    """Run a command line here and return what it printed."""
+    """Run a command line in this process and return its output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         assert entry.main(words) == 0, out.getvalue()
@@ -60,13 +60,13 @@ def in_this_process(words: list[str]) -> str:
 
 
 def in_a_process(words: list[str], env: dict[str, str]) -> str:
-    """Run a command line in a process of its own and return what it printed."""
-    ran = subprocess.run(vgpuctl(*words), env=env, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    """Run a command line in its own process and return its output."""
+    completed = subprocess.run(vgpuctl(*words), env=env, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
-def test_the_last_vms_cost_what_the_first_cost(hosts: tuple[str, str], bench: Tell, tmp_path: Path) -> None:
+def test_the_last_vms_take_as_long_as_the_first(hosts: tuple[str, str], bench: Tell, tmp_path: Path) -> None:
     few, many = hosts
     env = environment(tmp_path / "cache", XDG_STATE_HOME=os.environ["XDG_STATE_HOME"])
     for number in range(VMS - COMPARED):
@@ -81,11 +81,11 @@ def test_the_last_vms_cost_what_the_first_cost(hosts: tuple[str, str], bench: Te
             (first, first_cpu, create(few, number)),
             (last, last_cpu, create(many, VMS - COMPARED + number)),
         ]
-        for took, cpu, words in sides[:: -1 if number % 2 else 1]:
-            begun, busy = time.perf_counter(), children_seconds()
+        for walls, cpus, words in sides[:: -1 if number % 2 else 1]:
+            started, cpu_before = time.perf_counter(), children_seconds()
             in_a_process(words, env)
-            took.append(time.perf_counter() - begun)
-            cpu.append(children_seconds() - busy)
+            walls.append(time.perf_counter() - started)
+            cpus.append(children_seconds() - cpu_before)
     check_vms(in_a_process(["--host", few, "--json", "list-vms"], env), COMPARED)
     check_vms(in_a_process(["--host", many, "--json", "list-vms"], env), VMS)
     pair = Pair(tuple(last), tuple(first))
@@ -101,32 +101,32 @@ def test_the_last_vms_cost_what_the_first_cost(hosts: tuple[str, str], bench: Te
 
 
 def children_seconds() -> float:
-    """The CPU time of this process's children that have ended."""
+    """Return the CPU time of this process's children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def create(host: str, number: int) -> list[str]:
-    """The command line that makes the n-th VM."""
+    """Return the command line that creates the n-th VM."""
     return ["--host", host, "--json", "create-vm", f"vdi-{number:03d}", "--profile", "A16-1Q"]
 
 
 def check_vms(text: str, count: int) -> None:
-    """See that all are there and run, each with a vGPU of its own."""
-    made = json.loads(text)["data"]
-    assert [vm["name"] for vm in made] == [f"vdi-{n:03d}" for n in range(count)]
-    assert {vm["state"] for vm in made} == {"running"}
-    assert len({v["carrier"] for vm in made for v in vm["vgpus"]}) == count
+    """Check that all VMs exist and run, each with its own vGPU."""
+    vms = json.loads(text)["data"]
+    assert [vm["name"] for vm in vms] == [f"vdi-{n:03d}" for n in range(count)]
+    assert {vm["state"] for vm in vms} == {"running"}
+    assert len({v["carrier"] for vm in vms for v in vm["vgpus"]}) == count
 
 
 def test_how_long_the_lock_is_held(hosts: tuple[str, str], bench: Tell, tmp_path: Path) -> None:
     host = hosts[1]
     env = environment(tmp_path / "cache", XDG_STATE_HOME=os.environ["XDG_STATE_HOME"])
     alone, together = held_alone(host, env), held_together(host, env)
-    check = json.loads(in_a_process(["--host", host, "--json", "list-vms"], env))["data"]
-    assert len(check) == VMS
+    vms = json.loads(in_a_process(["--host", host, "--json", "list-vms"], env))["data"]
+    assert len(vms) == VMS
     assert len(alone) == VMS // 2
-    assert len(together) >= VMS // 2  # more: a GPU filled up between the first look and the lock
+    assert len(together) >= VMS // 2  # more if a GPU filled up between the first read and the lock
     for what, held in (("one caller", alone), (f"{CALLERS} callers on {os.cpu_count()} CPUs", together)):
         walls, cpus = [wall * 1000 for wall, _ in held], [cpu * 1000 for _, cpu in held]
         details = f"median {statistics.median(walls):.1f} ms, longest {max(walls):.1f} ms; of that CPU "
@@ -135,19 +135,19 @@ def test_how_long_the_lock_is_held(hosts: tuple[str, str], bench: Tell, tmp_path
 
 
 def percentile(values: list[float]) -> float:
-    """The 99th percentile."""
+    """Return the 99th percentile."""
     return statistics.quantiles(values, n=100, method="inclusive")[-1]
 
 
 def held_alone(host: str, env: dict[str, str]) -> list[Held]:
-    """The times of one process that makes half of the VMs."""
-    return _answers([_driver(host, "alone", VMS // 2, env)])
+    """Return the lock times of one process that creates half of the VMs."""
+    return _lock_times([_driver(host, "alone", VMS // 2, env)])
 
 
 def held_together(host: str, env: dict[str, str]) -> list[Held]:
-    """The times of several processes that begin together."""
+    """Return the lock times of several processes that start together."""
     drivers = [_driver(host, f"caller-{n}", VMS // 2 // CALLERS, env) for n in range(CALLERS)]
-    return _answers(drivers)
+    return _lock_times(drivers)
 
 
 def _driver(host: str, prefix: str, count: int, env: dict[str, str]) -> subprocess.Popen[str]:
@@ -156,7 +156,7 @@ def _driver(host: str, prefix: str, count: int, env: dict[str, str]) -> subproce
     return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def _answers(drivers: list[subprocess.Popen[str]]) -> list[Held]:
+def _lock_times(drivers: list[subprocess.Popen[str]]) -> list[Held]:
     held: list[Held] = []
     for driver in drivers:
         assert driver.stdin is not None

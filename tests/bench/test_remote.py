@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vgpuctl list-gpus` over ten hosts by SSH beside one host, with a real sshd on each.
+"""Compares `vgpuctl list-gpus` over SSH on ten hosts with one host. Each host runs a real sshd.
 
-The ten have this machine's CPUs alone, where ten hosts have their own. So two things are measured: with the document
-of a real list-gpus played back after the time that this takes, and with ten real ones that share our CPUs.
+The ten test hosts share this machine's CPUs; ten real hosts have their own. So there are two measurements. In the
+first, each host plays back the document of a real list-gpus, after the time that list-gpus takes. In the second, each
+host runs the real list-gpus on the shared CPUs.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from tests.remote.network import Host, Network
 LIMIT = 2.0
 HOSTS = 10
 ON_A_HOST_SECONDS = 0.25
-"""What list-gpus takes on a host of its own, with the start of Python."""
+"""The time that list-gpus takes on a host with its own CPUs, including the start of Python."""
 PLAYED = "#!/bin/sh\nsleep {seconds}\nexec cat {document}\n"
 
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[Network]:
-    """Ten hosts with vgpuctl and ten that play its answer back."""
+    """Yield ten hosts with vgpuctl and ten that play back its output."""
     with tempfile.TemporaryDirectory(prefix="vgpuctl-bench-") as directory:
         document = Path(directory) / "document.json"
         played = PLAYED.format(seconds=ON_A_HOST_SECONDS, document=shlex.quote(str(document)))
         real = [Host(f"real-{number}") for number in range(HOSTS)]
         others = [Host(f"played-{number}", commands={"vgpuctl": played}) for number in range(HOSTS)]
-        made = Network(Path(directory), [*real, *others])
+        result = Network(Path(directory), [*real, *others])
         try:
-            document.write_text(made.vgpuctl(*_hosts(made, "real", 1), "list-gpus", "--json").stdout)
-            yield made
+            document.write_text(result.vgpuctl(*_hosts(result, "real", 1), "list-gpus", "--json").stdout)
+            yield result
         finally:
-            made.close()
+            result.close()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_list_gpus_over_ten_hosts(network: Network, bench: Tell, kind: str, how:
 
 
 def _check(network: Network, kind: str) -> None:
-    """Both sides do the same work: each of ten has what one has."""
+    """Check that both sides do the same work: each of the ten returns the same document as the one."""
     one = json.loads(network.vgpuctl(*_hosts(network, kind, 1), "list-gpus", "--json").stdout)
     ten = json.loads(network.vgpuctl(*_hosts(network, kind, HOSTS), "list-gpus", "--json").stdout)
     assert [row["document"] for row in ten["data"]["hosts"]] == [one] * HOSTS

@@ -1,10 +1,10 @@
-"""Restoring 64 vGPUs after a boot on a simulated host: beside the same sysfs writes made bare, and a driver's time.
+"""Restores 64 vGPUs after a boot on a simulated host, compared with the bare sysfs writes and with a driver's time.
 
-The simulated kernel takes no time to make a vGPU, so the first ratio has nothing to hide in; what a vGPU costs beside
-the driver's own time is printed as well: twenty times that is the driver's time from which on we add less than 5 %.
-Seconds are of CPU: nothing is waited for, and a busy machine does not count.
+The simulated kernel takes no time to create a vGPU, so the first test's ratio shows all of vgpuctl's overhead. The test
+also prints the overhead per vGPU. If a driver takes more than twenty times as long, vgpuctl adds less than 5 %. The
+times are CPU seconds: nothing waits, and a busy machine has no effect.
 
-In the second one each write that makes a vGPU takes as long as a driver's, see `slow_driver`.
+In the second test, each write that creates a vGPU takes as long as a driver's; see `slow_driver`.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ RATIO_LIMIT, ADDED_LIMIT_MS = 1.05, 10.0
 SPEC = parse_host_spec("version: 1\n", "host.yaml")
 
 
-def test_what_a_restore_adds_to_the_kernels_own_time(tmp_path: Path, bench: Tell) -> None:
+def test_overhead_of_a_restore_over_the_kernels_time(tmp_path: Path, bench: Tell) -> None:
     host = open_sim_host(tmp_path, "l40s-x4")
     for number in range(VGPUS):
         create(host.ports, request("L40S-1Q", name=f"vm-{number:02}"), start=False)
-    wanted = types(host)
-    assert len(wanted) == VGPUS
+    expected = types(host)
+    assert len(expected) == VGPUS
 
     def bare() -> float:
         booted = boot(host)
-        begun = time.process_time()
-        for vf, number in wanted.items():
+        started = time.process_time()
+        for vf, number in expected.items():
             booted.ports.sysfs.write(f"/sys/bus/pci/devices/{vf}/nvidia/current_vgpu_type", f"{number}\n")
-        took = time.process_time() - begun
-        assert types(booted) == wanted
-        return took
+        elapsed = time.process_time() - started
+        assert types(booted) == expected
+        return elapsed
 
     def ours() -> float:
         booted = boot(host)
-        begun = time.process_time()
+        started = time.process_time()
         restore_host(booted.ports, SPEC, dry_run=False, wait_seconds=60, progress=Silent())
-        took = time.process_time() - begun
-        assert types(booted) == wanted
-        return took
+        elapsed = time.process_time() - started
+        assert types(booted) == expected
+        return elapsed
 
     pair = paired(ours, bare, runs(2, 9))
     added = [(a - b) * 1000 / VGPUS for a, b in zip(pair.ours, pair.theirs, strict=True)]
     ratio = statistics.median(pair.ours) / statistics.median(pair.theirs)
     bench(f"restore of {VGPUS} vGPUs, of their writes into a kernel that takes no time", ratio, RATIO_LIMIT,
           pair.medians())  # fmt: skip
-    value = statistics.median(added)
-    details = f"at most 5 % from {value * 20:.0f} ms of the driver's own for each, {len(added)} runs"
-    bench(f"restore of {VGPUS} vGPUs adds to each", value, ADDED_LIMIT_MS, details, " ms")
+    median_added = statistics.median(added)
+    details = f"at most 5 % from {median_added * 20:.0f} ms of the driver's own for each, {len(added)} runs"
+    bench(f"restore of {VGPUS} vGPUs adds to each", median_added, ADDED_LIMIT_MS, details, " ms")
 
 
 def test_overhead_of_a_restore_over_the_drivers_time(tmp_path: Path, bench: Tell) -> None:
     host = open_sim_host(tmp_path, "l40s-x4")
     for number in range(VGPUS):
         create(host.ports, request("L40S-1Q", name=f"vm-{number:02}"), start=False)
-    wanted = types(host)
+    expected = types(host)
     whole, waited, worked = [], [], []
     for _ in range(runs(1, 5)):
         booted = boot(host)
         driver = SlowDriver(booted.ports.sysfs)
-        begun, busy = time.perf_counter(), time.process_time()
+        started, cpu_before = time.perf_counter(), time.process_time()
         restore_host(replace(booted.ports, sysfs=driver), SPEC, dry_run=False, wait_seconds=60, progress=Silent())
-        whole.append(time.perf_counter() - begun)
-        worked.append(time.process_time() - busy)
+        whole.append(time.perf_counter() - started)
+        worked.append(time.process_time() - cpu_before)
         waited.append(driver.waited)
-        assert types(booted) == wanted
+        assert types(booted) == expected
         assert driver.waited >= VGPUS * DRIVER_SECONDS, "each vGPU was made by the slow driver"
     ratio = statistics.median((wait + work) / wait for wait, work in zip(waited, worked, strict=True))
     clock = statistics.median(a / b for a, b in zip(whole, waited, strict=True))
@@ -85,11 +85,11 @@ def test_overhead_of_a_restore_over_the_drivers_time(tmp_path: Path, bench: Tell
 
 
 def types(host: SimulatedHost) -> dict[str, int]:
-    """What each VF carries."""
+    """Return the vGPU type on each VF."""
     return dict(host.sim._core.read_state().vf_types)
 
 
 def boot(host: SimulatedHost) -> SimulatedHost:
-    """Turn it off and on; the devices are gone."""
+    """Reboot the host; its vGPUs are gone."""
     host.sim.reboot()
     return host.again()

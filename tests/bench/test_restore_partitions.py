@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restoring a host of 8 GPUs with 16 VFs and 4 vGPUs each after a boot: MIG, mixed sizes, schedulers and the vGPUs.
+"""Restores 8 GPUs with 16 VFs and 4 vGPUs each after a boot: MIG, mixed sizes, schedulers and the vGPUs.
 
-Every call that makes the driver work takes a driver's time. Of these times two are those of stand-ins: turning VFs on
-(7 VFs of an emulated igb: `VFS_SECONDS`) and a vGPU (`DRIVER_SECONDS`, see test_restore.py). No maker and no
-measurement tells how long MIG's mode and a GPU instance take; what is known are other programs' budgets, of minutes.
-Those here are small, so that ours shows; mixed sizes and schedulers are taken to cost the driver nothing.
+Every call that makes the driver work takes a driver's time. Two of these times were measured with substitute
+drivers: enabling VFs (7 VFs of an emulated igb: `VFS_SECONDS`) and creating a vGPU (`DRIVER_SECONDS`, slow_driver.py).
+No vendor and no measurement says how long it takes to switch MIG mode or to create a GPU instance. Only the timeouts of
+other programs are known, and they are minutes. The values here are small, so that vgpuctl's own time is visible. The
+test assumes that mixed sizes and schedulers cost the driver nothing.
 
-Seconds beside the driver's are of CPU. What the simulator computes to answer is neither ours nor the driver's: it is
-measured at the ports and told apart, and the ratio with it is printed too. A real kernel takes time for its answers
-also, but microseconds.
+All other times are CPU seconds. The simulator's own computation belongs neither to vgpuctl nor to the driver. The test
+measures it at the ports, reports it separately, and also prints the ratio that includes it. A real kernel takes time to
+answer too, but only microseconds.
 """
 
 from __future__ import annotations
@@ -56,45 +57,45 @@ WANTED = {
     "RTX": ("DC-1-24Q",) * 4,
     "L40S": ("L40S-16Q", "L40S-8Q", "L40S-4Q", "L40S-2Q"),
 }
-"""What is made on each GPU, by a word of its model."""
+"""The vGPUs on each GPU, by a word in its model name."""
 
 
 class Driver:
-    """Watches the calls of a port: `waited` seconds for the driver, `answered` seconds of the simulator's own CPU."""
+    """Watches the calls of a port. `waited`: seconds for the driver. `answered`: the simulator's own CPU seconds."""
 
     def __init__(self) -> None:
         self.waited = self.answered = 0.0
         self.calls: Counter[str] = Counter()
 
     def watch(self, port: Any) -> Any:
-        """Return the port with its calls watched."""
+        """Return a wrapper that watches the port's calls."""
         return _Watched(port, self)
 
-    def call(self, name: str, does: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Let the simulator do it, and take the driver's time."""
-        begun = time.process_time()
+    def call(self, name: str, method: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Let the simulator run the call; then wait as long as the driver takes."""
+        started = time.process_time()
         try:
-            return does(*args, **named)
+            return method(*args, **keywords)
         finally:
-            self.answered += time.process_time() - begun
+            self.answered += time.process_time() - started
             self.wait(name, _seconds(name, args))
 
     def wait(self, name: str, seconds: float) -> None:
-        """Take this time for a call."""
+        """Wait this long for a call."""
         if seconds:
             self.calls[name] += 1
-            begun = time.perf_counter()
+            started = time.perf_counter()
             time.sleep(seconds)
-            self.waited += time.perf_counter() - begun
+            self.waited += time.perf_counter() - started
 
 
 class _Watched:
     def __init__(self, port: Any, driver: Driver) -> None:
-        self._seam, self._driver = port, driver
+        self._port, self._driver = port, driver
 
     def __getattr__(self, name: str) -> Any:
-        does = getattr(self._seam, name)
-        return lambda *args, **named: self._driver.call(name, does, args, named)
+        method = getattr(self._port, name)
+        return lambda *args, **keywords: self._driver.call(name, method, args, keywords)
 
 
 def _seconds(name: str, args: tuple[Any, ...]) -> float:
@@ -115,28 +116,28 @@ def test_overhead_of_a_partitioned_restore_over_the_drivers_time(tmp_path: Path,
         progress=Silent(),
     )
     for address, gpu in host.sim._core.read_state().machine.gpus.items():
-        for number, profile in enumerate(next(made for word, made in WANTED.items() if word in gpu.model)):
+        for number, profile in enumerate(next(vgpus for word, vgpus in WANTED.items() if word in gpu.model)):
             vm = request(profile, name=f"vm-{address[5:7]}-{number}", gpu=address)
             create(host.ports, vm, start=False)
-    wanted = stand(host)
-    assert [len(made) for _, _, made, _, _ in wanted.values()] == [VGPUS // GPUS] * GPUS
+    expected = gpu_states(host)
+    assert [len(vgpus) for _, _, vgpus, _, _ in expected.values()] == [VGPUS // GPUS] * GPUS
     whole, waited, answered, worked = [], [], [], []
     for _ in range(runs(1, 5)):
         booted = boot(host)
-        assert not any(made or instances for _, instances, made, _, _ in stand(booted).values())
+        assert not any(vgpus or instances for _, instances, vgpus, _, _ in gpu_states(booted).values())
         driver = Driver()
         watched = ("sysfs", "nvml", "vendor_commands", "system_log")
         ports = {name: driver.watch(getattr(booted.ports, name)) for name in watched}
-        begun, busy = time.perf_counter(), time.process_time()
+        started, cpu_before = time.perf_counter(), time.process_time()
         restore_host(
             replace(booted.ports, **ports), parse_host_spec(SPEC, "host.yaml"),
             dry_run=False, wait_seconds=60, progress=Silent(),
         )  # fmt: skip
-        whole.append(time.perf_counter() - begun)
-        worked.append(time.process_time() - busy - driver.answered)
+        whole.append(time.perf_counter() - started)
+        worked.append(time.process_time() - cpu_before - driver.answered)
         waited.append(driver.waited)
         answered.append(driver.answered)
-        assert stand(booted) == wanted
+        assert gpu_states(booted) == expected
         assert driver.calls == {"sriov_manage": GPUS, "set_mig": 5, "create_gpu_instance": 20, "write": VGPUS}
     ratio = statistics.median((wait + work) / wait for wait, work in zip(waited, worked, strict=True))
     clock = statistics.median(a / b for a, b in zip(whole, waited, strict=True))
@@ -146,15 +147,15 @@ def test_overhead_of_a_partitioned_restore_over_the_drivers_time(tmp_path: Path,
           f"{details}{len(whole)} runs")  # fmt: skip
 
 
-def stand(host: SimulatedHost) -> dict[str, tuple[Any, ...]]:
-    """What each GPU is set up for: VFs, instances, vGPUs, mixed sizes, and its schedulers."""
+def gpu_states(host: SimulatedHost) -> dict[str, tuple[Any, ...]]:
+    """Return each GPU's VFs, GPU instances, vGPUs, mixed-size mode and schedulers."""
     state = host.sim._core.read_state()
-    found = {}
+    result = {}
     for address in state.machine.gpus:
-        seen = host.sim.nvml.gpu(address)
-        assert seen is not None
-        instances = () if seen.mig is None else seen.mig.instances
-        made = {vf: kind for vf, kind in state.vf_types.items() if state.machine.functions[vf].gpu == address}
-        schedulers = (seen.scheduler.state if seen.scheduler is not None else None, seen.gi_schedulers)
-        found[address] = (state.vfs[address], instances, made, seen.mixed_size, schedulers)
-    return found
+        gpu = host.sim.nvml.gpu(address)
+        assert gpu is not None
+        instances = () if gpu.mig is None else gpu.mig.instances
+        vgpus = {vf: kind for vf, kind in state.vf_types.items() if state.machine.functions[vf].gpu == address}
+        schedulers = (gpu.scheduler.state if gpu.scheduler is not None else None, gpu.gi_schedulers)
+        result[address] = (state.vfs[address], instances, vgpus, gpu.mixed_size, schedulers)
+    return result

@@ -1,4 +1,4 @@
-"""How long vgpuctl takes to say its version, its help and a completion, beside the import of click alone."""
+"""How long vgpuctl takes to print its version, its help or a completion, compared with importing click alone."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_startup(case: str, bench: Tell, tmp_path: Path) -> None:
     words, line, expected = CASES[case]
-    more = {}
+    variables = {}
     if line is not None:
-        at = len(line.split()) - (0 if line.endswith(" ") else 1)
-        more = {"_VGPUCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(at)}
-    env = environment(tmp_path, **more)
+        word_index = len(line.split()) - (0 if line.endswith(" ") else 1)
+        variables = {"_VGPUCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(word_index)}
+    env = environment(tmp_path, **variables)
     ours = vgpuctl(*words)
     theirs = [sys.executable, "-c", "import click"]
-    said = subprocess.run(ours, env=env, capture_output=True, text=True, check=True).stdout
-    assert expected in said
+    output = subprocess.run(ours, env=env, capture_output=True, text=True, check=True).stdout
+    assert expected in output
     pair = paired(lambda: seconds(ours, env), lambda: seconds(theirs, env), runs(9, 41))
     bench(f"startup {case}", pair.ratio, LIMIT, f"{pair.medians()} of 'import click'")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `site` fixtures: one for each form of the card; inside the lab only the existing form runs."""
+"""The `site` fixture: one for each form of the card. In the lab, only the form of the lab's card runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.contract.site import FORMS, Site, open_site, real_form
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on the forms it names in its marker `forms`, or on all."""
+    """Run a test on the forms in its marker `forms`, or on all forms."""
     if "site" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("forms")
     forms = marker.args if marker else FORMS
-    here = real_form()
-    metafunc.parametrize("site", [f for f in forms if here in (None, f)], indirect=True)
+    lab_form = real_form()
+    metafunc.parametrize("site", [f for f in forms if lab_form in (None, f)], indirect=True)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a contract test runs: the simulator here, or the real host in the lab, behind the same ports.
+"""The host of a contract test: the simulator, or the real host in the lab, through the same ports.
 
-Inside the lab VGPUCTL_CONTRACT names the form of the card that was put there; elsewhere a scenario does.
+In the lab, VGPUCTL_CONTRACT names the form of the lab's card. Elsewhere, a scenario defines the card.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ gpus:
 
 @dataclass(frozen=True)
 class Site:
-    """One card in one form. `gpu` is its PF; type ids are the A100 40GB's."""
+    """A host with one card in one form. `gpu` is its PF. The type IDs are those of the A100 40GB."""
 
     ports: Host
     form: str
@@ -43,16 +43,16 @@ class Site:
 
     @property
     def vfs(self) -> tuple[str, ...]:
-        """The VFs in the order of the kernel's links."""
+        """The VFs in the order of the kernel's virtfn links."""
         entries = self.ports.sysfs.listdir(f"{PCI}/{self.gpu}")
         numbers = sorted(int(e[6:]) for e in entries if e.startswith("virtfn"))
         return tuple(self.ports.sysfs.readlink(f"{PCI}/{self.gpu}/virtfn{n}").rpartition("/")[2] for n in numbers)
 
-    def told(self) -> NvmlGpu:
+    def nvml_gpu(self) -> NvmlGpu:
         """What NVML reports for the card."""
-        found = self.ports.nvml.gpu(self.gpu)
-        assert found is not None
-        return found
+        result = self.ports.nvml.gpu(self.gpu)
+        assert result is not None
+        return result
 
     def type_file(self, vf: str, name: str = "current_vgpu_type") -> str:
         """A file of a vendor-specific VF."""
@@ -63,7 +63,7 @@ class Site:
         return f"{PCI}/{function}/mdev_supported_types/{type_id}/{name}"
 
     def refused(self, path: str, text: str) -> int | None:
-        """The errno of a write, or None when it was taken."""
+        """The errno of a write, or None if the kernel accepts it."""
         try:
             self.ports.sysfs.write(path, text)
         except OSError as error:
@@ -78,17 +78,17 @@ class Site:
             self.ports.hypervisor.make_transient(domain)
 
     def remove(self, device: str) -> None:
-        """Remove an mdev that nobody holds."""
+        """Remove an mdev that nobody uses."""
         self.ports.sysfs.write_uninterruptible(f"{MDEV}/{device}/remove", "1\n", gpu=self.gpu, deadline_seconds=20)
 
 
 def new_uuid() -> str:
-    """A fresh mdev or domain UUID."""
+    """A new UUID for an mdev or a domain."""
     return str(uuid.uuid4())
 
 
 def real_form() -> str | None:
-    """The form of the lab's card, when this is the lab."""
+    """The form of the lab's card, or None outside the lab."""
     return os.environ.get(VARIABLE)
 
 

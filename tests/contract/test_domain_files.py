@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt's own files of its domains: what restore-host reads while libvirt does not run."""
+"""libvirt's own domain files, which restore-host reads while libvirt does not run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory uni
 <os><type arch='x86_64' machine='q35'>hvm</type></os></domain>"""
 
 
-def test_a_defined_domain_has_a_file_of_its_name_until_it_is_undefined(site: Site) -> None:
+def test_a_defined_domain_has_a_file_with_its_name_until_it_is_undefined(site: Site) -> None:
     uuid = new_uuid()
     record = site.ports.hypervisor.define(DOMAIN.format(name="contract-file", uuid=uuid))
     try:

@@ -10,14 +10,14 @@ from tests.contract.site import PCI, Site
 pytestmark = pytest.mark.forms("sriov-vf")
 
 
-def test_attributes_are_roots_and_only_some_can_be_written(site: Site) -> None:
+def test_root_owns_the_attributes_and_only_some_are_writable(site: Site) -> None:
     base = f"{PCI}/{site.gpu}"
     for name, mode in (("vendor", 0o444), ("sriov_numvfs", 0o644), ("", 0o755)):
-        seen = site.ports.sysfs.permissions(f"{base}/{name}")
-        assert (seen.mode, seen.owner, seen.group) == (mode, 0, 0), name
+        permissions = site.ports.sysfs.permissions(f"{base}/{name}")
+        assert (permissions.mode, permissions.owner, permissions.group) == (mode, 0, 0), name
 
 
-def test_what_is_not_there_has_no_permissions(site: Site) -> None:
+def test_a_missing_file_has_no_permissions(site: Site) -> None:
     with pytest.raises(FileNotFoundError):
         site.ports.sysfs.permissions(f"{PCI}/{site.gpu}/none")
 
@@ -30,7 +30,7 @@ def test_resource_has_start_end_and_flags_of_each_bar_and_the_rom(site: Site) ->
     assert [bar for bar in bars if bar[0] and bar[1] > bar[0] and bar[2] & 0x200], "one in memory, with an address"
 
 
-def test_meminfo_has_the_total_and_what_is_available_in_kib(site: Site) -> None:
+def test_meminfo_has_total_and_available_memory_in_kib(site: Site) -> None:
     lines = dict(line.split(":") for line in site.ports.sysfs.read("/proc/meminfo").splitlines())
     total, available = (lines[name].split() for name in ("MemTotal", "MemAvailable"))
     assert total[1] == available[1] == "kB"

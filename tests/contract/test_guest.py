@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt reports of a guest and its screen, for domains that boot nothing."""
+"""What libvirt reports about a guest and its graphics, for domains without an operating system."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SECRET = "passw0rd"
 
 @pytest.fixture
 def uuid(site: Site) -> Iterator[str]:
-    """A uuid whose domain, if one is defined, goes afterwards."""
-    wanted = new_uuid()
-    yield wanted
-    if site.ports.hypervisor.find_domain(wanted) is not None:
-        site.ports.hypervisor.destroy(wanted)
-        site.ports.hypervisor.undefine(wanted)
+    """A new UUID. If the test defines a domain with it, the fixture removes the domain afterwards."""
+    new = new_uuid()
+    yield new
+    if site.ports.hypervisor.find_domain(new) is not None:
+        site.ports.hypervisor.destroy(new)
+        site.ports.hypervisor.undefine(new)
 
 
 def define(site: Site, uuid: str, devices: str) -> DomainInfo:
     return site.ports.hypervisor.define(DOMAIN.format(name=f"guest-{uuid[:8]}", uuid=uuid, devices=devices, cpu=""))
 
 
-def test_a_domain_that_is_off_has_no_addresses_to_ask_for(site: Site, uuid: str) -> None:
+def test_guest_addresses_of_a_stopped_domain_are_error_55(site: Site, uuid: str) -> None:
     define(site, uuid, CHANNEL)
     for source in ("agent", "lease", "arp"):
         with pytest.raises(LibvirtFailed) as caught:
@@ -42,7 +42,7 @@ def test_a_domain_that_is_off_has_no_addresses_to_ask_for(site: Site, uuid: str)
         assert caught.value.facts["libvirt_code"] == 55
 
 
-def test_an_agent_that_is_not_there_does_not_answer_and_nobody_knows_an_address(site: Site, uuid: str) -> None:
+def test_without_a_guest_agent_no_source_knows_an_address(site: Site, uuid: str) -> None:
     for devices in ("", CHANNEL):
         define(site, uuid, devices)
         site.ports.hypervisor.start(uuid)
@@ -63,20 +63,20 @@ def test_an_unknown_domain_is_error_42(site: Site) -> None:
 
 
 def test_a_password_is_reported_not_shown(site: Site, uuid: str) -> None:
-    made = define(site, uuid, SCREEN.format(more=f" passwd='{SECRET}'"))
-    assert SECRET not in made.xml
+    domain = define(site, uuid, SCREEN.format(more=f" passwd='{SECRET}'"))
+    assert SECRET not in domain.xml
     assert site.ports.hypervisor.password_protected_graphics(uuid) == {"vnc"}
 
 
-def test_a_screen_without_a_password(site: Site, uuid: str) -> None:
+def test_graphics_without_a_password(site: Site, uuid: str) -> None:
     define(site, uuid, SCREEN.format(more=""))
     assert site.ports.hypervisor.password_protected_graphics(uuid) == frozenset()
 
 
-def test_port_and_terminal_are_given_at_the_start(site: Site, uuid: str) -> None:
-    off = parse_consoles(define(site, uuid, SCREEN.format(more="") + CONSOLE).xml)
-    assert [(s.kind, s.port, s.listen) for s in off.graphics] == [("vnc", None, "127.0.0.1")]
-    assert off.serial_consoles == (("serial", None),)
+def test_libvirt_assigns_port_and_terminal_at_the_start(site: Site, uuid: str) -> None:
+    stopped = parse_consoles(define(site, uuid, SCREEN.format(more="") + CONSOLE).xml)
+    assert [(s.kind, s.port, s.listen) for s in stopped.graphics] == [("vnc", None, "127.0.0.1")]
+    assert stopped.serial_consoles == (("serial", None),)
     site.ports.hypervisor.start(uuid)
     record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turning plain VFs on and off as set-mode does: the same steps on the simulator and on a real kernel."""
+"""The steps of set-mode that turn plain VFs on and off, on the simulator and on a real kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.forms("sriov-vf")
 
 @pytest.fixture
 def card(site: Site) -> Iterator[Site]:
-    """A card without VFs, which has none afterwards either."""
+    """A card without VFs; the fixture turns off all VFs afterwards."""
     assert count_vfs(site.ports, site.gpu) == 0
     yield site
     if count_vfs(site.ports, site.gpu):
@@ -25,7 +25,7 @@ def card(site: Site) -> Iterator[Site]:
         )
 
 
-def test_vfs_go_on_change_their_number_and_go_off_again(card: Site) -> None:
+def test_vfs_are_turned_on_changed_in_number_and_turned_off(card: Site) -> None:
     for number, before in ((3, 0), (2, 3), (0, 2)):
         step = SetVfs(card.gpu, number, before, autoprobe=True)
         step.perform(card.ports)
@@ -34,13 +34,13 @@ def test_vfs_go_on_change_their_number_and_go_off_again(card: Site) -> None:
         assert list_vfs(card.ports, card.gpu) == card.vfs
 
 
-def test_no_host_driver_takes_them(card: Site) -> None:
+def test_no_host_driver_binds_to_the_vfs(card: Site) -> None:
     SetVfs(card.gpu, 2, 0, autoprobe=True).perform(card.ports)
     for vf in card.vfs:
         assert "driver" not in card.ports.sysfs.listdir(f"{PCI}/{vf}")
 
 
-def test_undo_leaves_the_card_as_it_was(card: Site) -> None:
+def test_undo_restores_the_card(card: Site) -> None:
     step = SetVfs(card.gpu, 2, 0, autoprobe=True)
     step.perform(card.ports)
     step.undo(card.ports)
@@ -48,14 +48,14 @@ def test_undo_leaves_the_card_as_it_was(card: Site) -> None:
     assert card.ports.sysfs.read(f"{PCI}/{card.gpu}/sriov_drivers_autoprobe") == "1\n"
 
 
-def test_the_vf_of_a_number_has_the_same_address_each_time(card: Site) -> None:
+def test_a_vf_with_a_given_number_always_has_the_same_address(card: Site) -> None:
     SetVfs(card.gpu, 3, 0, autoprobe=True).perform(card.ports)
     three = card.vfs
     SetVfs(card.gpu, 2, 3, autoprobe=True).perform(card.ports)
     assert card.vfs == three[:2]
 
 
-def test_too_many_are_refused_as_such(card: Site) -> None:
+def test_too_many_vfs_are_refused_with_erange(card: Site) -> None:
     total = int(card.ports.sysfs.read(f"{PCI}/{card.gpu}/sriov_totalvfs"))
     with pytest.raises(Exception) as raised:  # noqa: PT011 - the errno below says which
         SetVfs(card.gpu, total + 1, 0, autoprobe=True).perform(card.ports)

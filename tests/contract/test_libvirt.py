@@ -23,32 +23,32 @@ NO_SUCH_MDEV = """<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source
 
 @pytest.fixture
 def uuid(site: Site) -> Iterator[str]:
-    """A uuid whose domain, if one is defined, goes afterwards."""
-    wanted = new_uuid()
-    yield wanted
-    if site.ports.hypervisor.find_domain(wanted) is not None:
-        site.ports.hypervisor.destroy(wanted)
-        site.ports.hypervisor.undefine(wanted)
+    """A new UUID. If the test defines a domain with it, the fixture removes the domain afterwards."""
+    new = new_uuid()
+    yield new
+    if site.ports.hypervisor.find_domain(new) is not None:
+        site.ports.hypervisor.destroy(new)
+        site.ports.hypervisor.undefine(new)
 
 
 def define(site: Site, uuid: str, name: str = "contract-1", devices: str = "", cpu: str = "") -> None:
     site.ports.hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=devices, cpu=cpu))
 
 
-def number(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
+def libvirt_code(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
     return caught.value.facts["libvirt_code"]
 
 
 def test_find_a_defined_domain_by_name_or_uuid(site: Site, uuid: str) -> None:
     define(site, uuid)
     for key in ("contract-1", uuid):
-        found = site.ports.hypervisor.find_domain(key)
-        assert found is not None
-        assert (found.name, found.uuid, found.state, found.live_xml) == ("contract-1", uuid, VmState.STOPPED, None)
+        result = site.ports.hypervisor.find_domain(key)
+        assert result is not None
+        assert (result.name, result.uuid, result.state, result.live_xml) == ("contract-1", uuid, VmState.STOPPED, None)
     assert "contract-1" in [d.name for d in site.ports.hypervisor.domains()]
 
 
-def test_what_is_not_there_is_none(site: Site) -> None:
+def test_missing_objects_are_none(site: Site) -> None:
     assert site.ports.hypervisor.find_domain("nobody") is None
     assert site.ports.hypervisor.find_domain(new_uuid()) is None
     assert site.ports.hypervisor.network("nothing") is None
@@ -64,16 +64,16 @@ def test_a_name_with_another_uuid_is_refused(site: Site, uuid: str) -> None:
 def test_an_attribute_the_schema_does_not_know_is_error_92(site: Site, uuid: str) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         define(site, uuid, devices="<hostdev mode='subsystem' type='mdev' model='vfio-pci' no-such='1'/>")
-    assert number(caught) == 92
+    assert libvirt_code(caught) == 92
 
 
-def test_a_topology_of_another_number_of_vcpus_is_error_67(site: Site, uuid: str) -> None:
+def test_a_cpu_topology_that_contradicts_the_vcpus_is_error_67(site: Site, uuid: str) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         define(site, uuid, cpu="<cpu mode='host-passthrough'><topology sockets='1' cores='2' threads='1'/></cpu>")
-    assert number(caught) == 67
+    assert libvirt_code(caught) == 67
 
 
-def test_a_record_is_set_replaced_deleted(site: Site, uuid: str) -> None:
+def test_a_record_is_set_replaced_and_deleted(site: Site, uuid: str) -> None:
     define(site, uuid)
     site.ports.hypervisor.set_record(uuid, RECORD)
     record = site.ports.hypervisor.find_domain(uuid)
@@ -91,8 +91,8 @@ def test_a_record_is_set_replaced_deleted(site: Site, uuid: str) -> None:
     assert "urn:vgpuctl:1" not in record.xml
 
 
-def test_a_record_begins_in_one_line_before_the_memory(site: Site, uuid: str) -> None:
-    """As the hook's shell script reads it, of a VM that is off and of one that runs."""
+def test_the_start_tag_of_a_record_is_on_one_line_before_the_memory(site: Site, uuid: str) -> None:
+    """The hook's shell script relies on this, for stopped and for running VMs."""
     define(site, uuid)
     site.ports.hypervisor.set_record(uuid, '<vm xmlns="urn:vgpuctl:1" state="ready" reserve="running"><spec/></vm>')
     site.ports.hypervisor.start(uuid)
@@ -108,7 +108,7 @@ def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uu
     define(site, uuid, devices=NO_SUCH_MDEV)
     with pytest.raises(LibvirtFailed) as caught:
         site.ports.hypervisor.start(uuid)
-    assert number(caught) == 99
+    assert libvirt_code(caught) == 99
     record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     assert record.state is VmState.STOPPED
@@ -116,16 +116,16 @@ def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uu
 
 def test_each_start_gives_a_domain_another_id(site: Site, uuid: str) -> None:
     define(site, uuid)
-    seen = []
+    ids = []
     for _ in range(2):
         site.ports.hypervisor.start(uuid)
         record = site.ports.hypervisor.find_domain(uuid)
         assert record is not None
         assert record.live_xml is not None
-        seen.append(parse_domain_id(record.live_xml))
+        ids.append(parse_domain_id(record.live_xml))
         site.ports.hypervisor.destroy(uuid)
-    assert None not in seen
-    assert seen[0] != seen[1]
+    assert None not in ids
+    assert ids[0] != ids[1]
 
 
 def test_start_destroy_and_undefine(site: Site, uuid: str) -> None:
@@ -137,47 +137,45 @@ def test_start_destroy_and_undefine(site: Site, uuid: str) -> None:
     assert record.live_xml is not None
     with pytest.raises(LibvirtFailed) as caught:
         site.ports.hypervisor.start(uuid)
-    assert number(caught) == 55
+    assert libvirt_code(caught) == 55
     assert not site.ports.hypervisor.wait_stopped(uuid, 0.2)
     site.ports.hypervisor.destroy(uuid)
     site.ports.hypervisor.destroy(uuid)
     assert site.ports.hypervisor.wait_stopped(uuid, 5)
     with pytest.raises(LibvirtFailed) as caught:
         site.ports.hypervisor.shutdown(uuid)
-    assert number(caught) == 55
+    assert libvirt_code(caught) == 55
     site.ports.hypervisor.undefine(uuid)
     assert site.ports.hypervisor.find_domain(uuid) is None
 
 
-def test_a_running_domain_without_a_definition_is_not_persistent_and_is_gone_when_it_stops(
-    site: Site, uuid: str
-) -> None:
+def test_a_running_domain_without_a_definition_is_transient_and_disappears_when_it_stops(site: Site, uuid: str) -> None:
     define(site, uuid)
     hypervisor = site.ports.hypervisor
     hypervisor.start(uuid)
     defined = hypervisor.find_domain(uuid)
     site.forget_definition(uuid)
-    (left,) = [record for record in hypervisor.domains() if record.uuid == uuid]
+    (transient,) = [record for record in hypervisor.domains() if record.uuid == uuid]
     assert defined is not None
-    assert (defined.persistent, left.persistent, left.state) == (True, False, VmState.RUNNING)
-    assert left == hypervisor.find_domain(uuid)
+    assert (defined.persistent, transient.persistent, transient.state) == (True, False, VmState.RUNNING)
+    assert transient == hypervisor.find_domain(uuid)
     hypervisor.destroy(uuid)
     assert hypervisor.wait_stopped(uuid, 5)
     assert hypervisor.find_domain(uuid) is None
 
 
-def test_a_domain_that_is_defined_again_while_it_runs_is_there_when_it_is_off(site: Site, uuid: str) -> None:
+def test_a_domain_that_is_defined_again_while_it_runs_persists_after_it_stops(site: Site, uuid: str) -> None:
     define(site, uuid)
     hypervisor = site.ports.hypervisor
     hypervisor.start(uuid)
     site.forget_definition(uuid)
-    left = hypervisor.find_domain(uuid)
-    assert left is not None
-    assert hypervisor.define(left.xml).persistent
+    transient = hypervisor.find_domain(uuid)
+    assert transient is not None
+    assert hypervisor.define(transient.xml).persistent
     hypervisor.destroy(uuid)
-    off = hypervisor.find_domain(uuid)
-    assert off is not None
-    assert (off.state, off.persistent) == (VmState.STOPPED, True)
+    stopped = hypervisor.find_domain(uuid)
+    assert stopped is not None
+    assert (stopped.state, stopped.persistent) == (VmState.STOPPED, True)
 
 
 def test_the_default_network_is_active(site: Site) -> None:
@@ -186,23 +184,23 @@ def test_the_default_network_is_active(site: Site) -> None:
     assert network.active
 
 
-def test_volumes_are_thin_exclusive_and_go_without_complaint(site: Site) -> None:
+def test_volumes_are_thin_and_exclusive_and_removing_one_twice_is_no_error(site: Site) -> None:
     storage = site.ports.storage
     name = f"contract-{new_uuid()[:8]}.qcow2"
-    made = storage.make_volume("default", name, 1 << 30)
-    assert (made.name, made.capacity_bytes, made.backing_path) == (name, 1 << 30, None)
-    assert made.path == f"/var/lib/libvirt/images/{name}"
+    volume = storage.create_volume("default", name, 1 << 30)
+    assert (volume.name, volume.capacity_bytes, volume.backing_path) == (name, 1 << 30, None)
+    assert volume.path == f"/var/lib/libvirt/images/{name}"
     with pytest.raises(Exists):
-        storage.make_volume("default", name, 1 << 30)
+        storage.create_volume("default", name, 1 << 30)
     assert storage.volume("default", name) is not None
     storage.remove_volume("default", name)
     storage.remove_volume("default", name)
     assert storage.volume("default", name) is None
 
 
-def test_a_pool_is_made_active_and_removed(site: Site) -> None:
+def test_a_pool_is_created_active_and_removed(site: Site) -> None:
     name = f"pool-{new_uuid()[:8]}"
-    site.ports.storage.make_pool(name, f"/var/lib/libvirt/{name}")
+    site.ports.storage.create_pool(name, f"/var/lib/libvirt/{name}")
     pool = site.ports.storage.pool(name)
     assert pool is not None
     assert (pool.active, pool.kind, pool.path) == (True, "dir", f"/var/lib/libvirt/{name}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of creating and removing mdevs, and the siblings' counters."""
+"""Results of creating and removing mdevs, and their effect on available_instances of other types and functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOUR, EIGHT, TWENTY, FORTY = "nvidia-468", "nvidia-470", "nvidia-472", "nvidia-4
 
 @pytest.fixture
 def function(site: Site) -> Iterator[str]:
-    """A function that takes an mdev; every mdev is removed afterwards."""
+    """A PCI function that supports mdevs; the fixture removes every mdev afterwards."""
     yield functions(site)[0]
     for device in devices(site):
         site.remove(device)
@@ -58,17 +58,17 @@ def test_a_new_device_links_to_its_parent_and_type(site: Site, function: str) ->
 
 
 @pytest.mark.parametrize("text", ["", "not-a-uuid", "00000000-0000-0000-0000-00000000000"])
-def test_what_is_no_uuid_is_einval(site: Site, function: str, text: str) -> None:
+def test_an_invalid_uuid_is_einval(site: Site, function: str, text: str) -> None:
     assert create(site, function, FOUR, text) == errno.EINVAL
 
 
-def test_a_uuid_twice_is_eexist(site: Site, function: str) -> None:
+def test_a_second_mdev_with_the_same_uuid_is_eexist(site: Site, function: str) -> None:
     device = new_uuid()
     assert create(site, function, FOUR, device) is None
     assert create(site, functions(site)[-1], FOUR, device) == errno.EEXIST
 
 
-def test_another_size_is_eio_and_reads_0_available(site: Site, function: str) -> None:
+def test_another_size_is_eio_and_its_available_instances_is_0(site: Site, function: str) -> None:
     assert create(site, function, FOUR, new_uuid()) is None
     other = functions(site)[-1]
     assert available(site, other, EIGHT) == 0
@@ -76,15 +76,15 @@ def test_another_size_is_eio_and_reads_0_available(site: Site, function: str) ->
 
 
 def test_a_full_card_is_eio(site: Site, function: str) -> None:
-    places = (functions(site) * 3)[:3]
+    parents = (functions(site) * 3)[:3]
     for index in range(2):
-        assert create(site, places[index], TWENTY, new_uuid()) is None
-    assert available(site, places[2], TWENTY) == 0
-    assert create(site, places[2], TWENTY, new_uuid()) == errno.EIO
+        assert create(site, parents[index], TWENTY, new_uuid()) is None
+    assert available(site, parents[2], TWENTY) == 0
+    assert create(site, parents[2], TWENTY, new_uuid()) == errno.EIO
 
 
 @pytest.mark.forms("mdev-vf")
-def test_a_vf_takes_one_device(site: Site, function: str) -> None:
+def test_a_vf_holds_one_mdev(site: Site, function: str) -> None:
     assert available(site, function, FOUR) == 1
     assert create(site, function, FOUR, new_uuid()) is None
     assert available(site, function, FOUR) == 0
@@ -93,12 +93,12 @@ def test_a_vf_takes_one_device(site: Site, function: str) -> None:
 
 
 @pytest.mark.forms("mdev-pf")
-def test_a_card_counts_down(site: Site, function: str) -> None:
+def test_available_instances_of_a_card_count_down(site: Site, function: str) -> None:
     assert [available(site, function, t) for t in (FOUR, EIGHT, FORTY)] == [10, 5, 1]
     assert create(site, function, FOUR, new_uuid()) is None
     assert [available(site, function, t) for t in (FOUR, EIGHT, FORTY)] == [9, 0, 0]
 
 
-def test_removing_what_is_not_there_is_enoent(site: Site) -> None:
+def test_removing_a_missing_mdev_is_enoent(site: Site) -> None:
     with pytest.raises(FileNotFoundError):
         site.remove(new_uuid())

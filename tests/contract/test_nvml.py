@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's library reports of a GPU and its types, and when it sets the scheduler; in the lab through pynvml."""
+"""What NVML reports about a GPU and its vGPU types, and when it accepts a scheduler; in the lab through pynvml."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ ABSENT = "0000:7f:00.0"
 
 @pytest.fixture(autouse=True)
 def back(site: Site) -> Iterator[None]:
-    """The scheduler as the driver begins with it, afterwards."""
+    """Restore the driver's default scheduler afterwards."""
     yield
     site.ports.nvml.set_scheduler(site.gpu, SchedulerSpec(BEST))
 
 
 def scheduler(site: Site) -> GpuScheduler:
-    found = site.told().scheduler
-    assert found is not None
-    return found
+    result = site.nvml_gpu().scheduler
+    assert result is not None
+    return result
 
 
 def set_to(site: Site, *numbers: int | None, policy: SchedulerPolicy = FIXED) -> SchedulerState | None:
-    """Sets (time slice, frequency, averaging factor), and reads back."""
+    """Set (time slice, frequency, averaging factor), and return the scheduler that NVML then reports."""
     site.ports.nvml.set_scheduler(site.gpu, SchedulerSpec(policy, *numbers))
     return scheduler(site).state
 
 
 def refusal(site: Site, *numbers: int | None) -> object:
-    """NVML's number for not setting that."""
+    """The NVML error code of a scheduler setting that must fail."""
     with pytest.raises(NvmlFailed) as raised:
         site.ports.nvml.set_scheduler(site.gpu, SchedulerSpec(FIXED, *numbers))
     return raised.value.facts["nvml_code"]
 
 
 def make_vgpu(site: Site) -> str:
-    """Makes an A100-4C, past NVML; returns what `drop_vgpu` takes."""
+    """Create an A100-4C through sysfs, without NVML, and return the argument for `drop_vgpu`."""
     if site.form == "vendor-vf":
         site.ports.sysfs.write(site.type_file(site.vfs[0]), "468\n")
         return site.vfs[0]
@@ -61,13 +61,13 @@ def drop_vgpu(site: Site, device: str) -> None:
         site.remove(device)
 
 
-def test_it_answers_with_the_drivers_version(site: Site) -> None:
+def test_nvml_reports_the_driver_version(site: Site) -> None:
     status = site.ports.nvml.status()
     assert (status.available, status.reason, status.driver_version) == (True, None, "590.48.01")
 
 
 def test_a_gpu_has_its_memory_and_the_exact_maximum_of_each_type(site: Site) -> None:
-    gpu = site.told()
+    gpu = site.nvml_gpu()
     assert (gpu.model, gpu.framebuffer_mib) == ("NVIDIA A100-PCIE-40GB", 40960)
     known = {n: (t.name, t.framebuffer_mib, t.max_per_gpu) for n, t in gpu.types.items()}
     assert {n: known[n] for n in (468, 469, 470, 471, 472, 473)} == {
@@ -80,36 +80,36 @@ def test_a_gpu_has_its_memory_and_the_exact_maximum_of_each_type(site: Site) -> 
     }
 
 
-def test_types_stay_the_same_with_a_vgpu_there(site: Site) -> None:
-    before = site.told().types
+def test_a_vgpu_does_not_change_the_types(site: Site) -> None:
+    before = site.nvml_gpu().types
     device = make_vgpu(site)
-    after = site.told().types
+    after = site.nvml_gpu().types
     drop_vgpu(site, device)
     assert after == before
 
 
-def test_a_vgpu_that_no_vm_has_runs_in_no_guest(site: Site) -> None:
+def test_a_vgpu_without_a_vm_has_no_guest(site: Site) -> None:
     assert site.ports.nvml.guests(site.gpu) == ()
     device = make_vgpu(site)
-    told = site.ports.nvml.guests(site.gpu)
+    reported = site.ports.nvml.guests(site.gpu)
     drop_vgpu(site, device)
-    assert told == ()
+    assert reported == ()
 
 
-def test_a_gpu_that_is_not_there_is_not_known(site: Site) -> None:
+def test_nvml_does_not_know_a_missing_gpu(site: Site) -> None:
     assert site.ports.nvml.gpu(ABSENT) is None
     assert site.ports.nvml.guests(ABSENT) is None
     assert site.ports.nvml.placements(ABSENT) == {}
 
 
-def test_a_gpu_starts_as_best_effort_with_ranges(site: Site) -> None:
-    found = scheduler(site)
-    assert found.state == SchedulerState(BEST)
-    assert found.limits is not None
-    assert (found.limits.policies, found.limits.supports_adaptive) == (frozenset(SchedulerPolicy), True)
-    assert found.limits.time_slice_ns == (1_000_000, 30_000_000)
-    assert (found.limits.frequency_hz, found.limits.averaging_factor) == ((63, 960), (1, 60))
-    assert (found.setter_versions, found.architecture) == (("v2", "v1"), 7)
+def test_a_gpu_starts_with_best_effort_and_reports_ranges(site: Site) -> None:
+    result = scheduler(site)
+    assert result.state == SchedulerState(BEST)
+    assert result.limits is not None
+    assert (result.limits.policies, result.limits.supports_adaptive) == (frozenset(SchedulerPolicy), True)
+    assert result.limits.time_slice_ns == (1_000_000, 30_000_000)
+    assert (result.limits.frequency_hz, result.limits.averaging_factor) == ((63, 960), (1, 60))
+    assert (result.setter_versions, result.architecture) == (("v2", "v1"), 7)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_gpu_starts_as_best_effort_with_ranges(site: Site) -> None:
         (BEST, (), (None, None, None)),
     ],
 )
-def test_what_is_set_reads_back_and_what_is_left_out_is_the_drivers(
+def test_a_setting_reads_back_and_the_driver_chooses_omitted_numbers(
     site: Site,
     policy: SchedulerPolicy,
     numbers: tuple[int | None, ...],
@@ -132,7 +132,7 @@ def test_what_is_set_reads_back_and_what_is_left_out_is_the_drivers(
 
 
 @pytest.mark.parametrize("numbers", [(31,), (None, 62), (None, 961), (None, None, 61)])
-def test_numbers_out_of_its_range_are_refused_and_change_nothing(site: Site, numbers: tuple[int | None, ...]) -> None:
+def test_numbers_out_of_range_are_refused_and_change_nothing(site: Site, numbers: tuple[int | None, ...]) -> None:
     before = set_to(site, policy=EQUAL)
     assert refusal(site, *numbers) == INVALID_ARGUMENT
     assert scheduler(site).state == before
@@ -152,7 +152,7 @@ def test_a_setting_is_lost_when_the_driver_is_unbound_and_nvml_lacks_the_gpu(
 ) -> None:
     set_to(site, policy=EQUAL)
     site.ports.sysfs.write("/sys/bus/pci/drivers/nvidia/unbind", f"{site.gpu}\n")
-    meanwhile = site.ports.nvml.gpu(site.gpu)
+    while_unbound = site.ports.nvml.gpu(site.gpu)
     site.ports.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", f"{site.gpu}\n")
-    assert meanwhile is None
+    assert while_unbound is None
     assert scheduler(site).state == SchedulerState(BEST)

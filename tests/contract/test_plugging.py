@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing a domain that exists: its definition, and an mdev that comes and goes while it runs.
+"""Changes of an existing domain: its definition, and mdevs that are attached and detached.
 
-The guest here has no system: it may or may not release a device. The tests cover libvirt's guarantees in both cases.
+The guest has no operating system, so it may or may not release a device. The tests cover what libvirt guarantees in
+both cases.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ TYPE = "nvidia-468"
 
 @pytest.fixture
 def uuid(site: Site) -> Iterator[str]:
-    """A defined domain with one root port; it goes afterwards."""
-    wanted = new_uuid()
-    site.ports.hypervisor.define(DOMAIN.format(name="contract-plug", uuid=wanted, extra=""))
-    yield wanted
-    site.ports.hypervisor.destroy(wanted)
-    site.ports.hypervisor.undefine(wanted)
+    """The UUID of a defined domain with one root port; the fixture removes the domain afterwards."""
+    new = new_uuid()
+    site.ports.hypervisor.define(DOMAIN.format(name="contract-plug", uuid=new, extra=""))
+    yield new
+    site.ports.hypervisor.destroy(new)
+    site.ports.hypervisor.undefine(new)
 
 
 @pytest.fixture
 def carriers(site: Site) -> Iterator[tuple[str, str]]:
-    """Two mdevs; they go afterwards, after the domain is off."""
-    made = (new_uuid(), new_uuid())
-    for device in made:
+    """Two mdevs; the fixture removes them after the domain is off."""
+    uuids = (new_uuid(), new_uuid())
+    for device in uuids:
         site.ports.sysfs.write(site.mdev_file(site.gpu, TYPE, "create"), f"{device}\n")
-    yield made
-    for device in made:
+    yield uuids
+    for device in uuids:
         site.remove(device)
 
 
@@ -56,16 +57,16 @@ def attach(site: Site, uuid: str, xml: str, *, live: bool) -> None:
 
 
 def record(site: Site, uuid: str) -> DomainInfo:
-    found = site.ports.hypervisor.find_domain(uuid)
-    assert found is not None
-    return found
+    result = site.ports.hypervisor.find_domain(uuid)
+    assert result is not None
+    return result
 
 
 def in_config(site: Site, uuid: str) -> list[str]:
     return [h.carrier for h in parse_hostdevs(record(site, uuid).xml)]
 
 
-def number(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
+def libvirt_code(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
     return caught.value.facts["libvirt_code"]
 
 
@@ -75,9 +76,9 @@ def test_a_definition_is_replaced_and_read_back(site: Site, uuid: str) -> None:
     assert [d.name for d in site.ports.hypervisor.domains()].count("contract-plug") == 1
 
 
-def test_what_libvirt_gave_can_be_defined_again_and_reads_the_same(site: Site, uuid: str) -> None:
-    was = record(site, uuid).xml
-    assert site.ports.hypervisor.redefine(uuid, was).xml == was
+def test_libvirts_own_xml_can_be_defined_again_and_reads_the_same(site: Site, uuid: str) -> None:
+    before = record(site, uuid).xml
+    assert site.ports.hypervisor.redefine(uuid, before).xml == before
 
 
 def test_a_password_is_hidden_but_stays_in_the_definition(site: Site, uuid: str) -> None:
@@ -88,52 +89,50 @@ def test_a_password_is_hidden_but_stays_in_the_definition(site: Site, uuid: str)
     assert "secret" in site.ports.hypervisor.definition(uuid)
 
 
-def test_a_definition_is_not_renamed_and_not_made(site: Site, uuid: str) -> None:
+def test_redefine_neither_renames_nor_creates_a_domain(site: Site, uuid: str) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         site.ports.hypervisor.redefine(uuid, DOMAIN.format(name="contract-other", uuid=uuid, extra=""))
-    assert number(caught) == 9
-    nobody = new_uuid()
+    assert libvirt_code(caught) == 9
+    missing = new_uuid()
     with pytest.raises(LibvirtFailed) as caught:
-        site.ports.hypervisor.redefine(nobody, DOMAIN.format(name="contract-other", uuid=nobody, extra=""))
-    assert number(caught) == 42
+        site.ports.hypervisor.redefine(missing, DOMAIN.format(name="contract-other", uuid=missing, extra=""))
+    assert libvirt_code(caught) == 42
     assert site.ports.hypervisor.find_domain("contract-other") is None
 
 
 def test_an_attribute_the_schema_does_not_know_is_error_92_and_nothing_changes(site: Site, uuid: str) -> None:
-    was = record(site, uuid).xml
+    before = record(site, uuid).xml
     with pytest.raises(LibvirtFailed) as caught:
-        site.ports.hypervisor.redefine(uuid, was.replace("<vcpu", "<vcpu no-such='1'", 1))
-    assert number(caught) == 92
-    assert record(site, uuid).xml == was
+        site.ports.hypervisor.redefine(uuid, before.replace("<vcpu", "<vcpu no-such='1'", 1))
+    assert libvirt_code(caught) == 92
+    assert record(site, uuid).xml == before
 
 
-def test_a_device_of_a_domain_that_is_off_comes_and_goes(site: Site, uuid: str) -> None:
+def test_a_device_is_attached_and_detached_while_the_domain_is_off(site: Site, uuid: str) -> None:
     absent = new_uuid()
     attach(site, uuid, device(absent), live=False)
     assert in_config(site, uuid) == [absent]
     with pytest.raises(LibvirtFailed) as caught:
         attach(site, uuid, device(absent), live=False)
-    assert number(caught) == 67
+    assert libvirt_code(caught) == 67
     site.ports.hypervisor.detach_device(uuid, "ua-contract", live=False, config=True)
     assert in_config(site, uuid) == []
 
 
-def test_what_is_not_attached_is_error_1(site: Site, uuid: str) -> None:
+def test_detaching_a_missing_device_is_error_1(site: Site, uuid: str) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         site.ports.hypervisor.detach_device(uuid, "ua-nothing", live=False, config=True)
-    assert number(caught) == 1
+    assert libvirt_code(caught) == 1
 
 
-def test_a_domain_that_is_off_takes_nothing_live_and_keeps_its_config(site: Site, uuid: str) -> None:
+def test_a_live_attach_to_a_stopped_domain_is_error_55_and_keeps_the_config(site: Site, uuid: str) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         attach(site, uuid, device(new_uuid()), live=True)
-    assert number(caught) == 55
+    assert libvirt_code(caught) == 55
     assert in_config(site, uuid) == []
 
 
-def test_a_running_domain_has_as_many_devices_plugged_in_as_it_has_root_ports(
-    site: Site, carriers: tuple[str, str], uuid: str
-) -> None:
+def test_a_running_domain_takes_one_device_for_each_root_port(site: Site, carriers: tuple[str, str], uuid: str) -> None:
     first, second = carriers
     site.ports.hypervisor.start(uuid)
     assert count_root_ports(record(site, uuid).live_xml or "").free == 1
@@ -143,36 +142,36 @@ def test_a_running_domain_has_as_many_devices_plugged_in_as_it_has_root_ports(
     assert count_root_ports(live).free == 0
     with pytest.raises(LibvirtFailed) as caught:
         attach(site, uuid, device(second, "ua-contract-2"), live=True)
-    assert number(caught) == 1
+    assert libvirt_code(caught) == 1
     assert in_config(site, uuid) == [first]
 
 
-def test_an_mdev_that_does_not_exist_is_error_99_live_and_the_config_stays(site: Site, uuid: str) -> None:
+def test_a_live_attach_of_a_missing_mdev_is_error_99_and_keeps_the_config(site: Site, uuid: str) -> None:
     site.ports.hypervisor.start(uuid)
     with pytest.raises(LibvirtFailed) as caught:
         attach(site, uuid, device(new_uuid()), live=True)
-    assert number(caught) == 99
+    assert libvirt_code(caught) == 99
     assert in_config(site, uuid) == []
 
 
-def test_a_detach_takes_it_from_the_config_and_the_guest_may_keep_it(
+def test_a_detach_changes_the_config_and_the_guest_may_keep_the_device(
     site: Site, carriers: tuple[str, str], uuid: str
 ) -> None:
     site.ports.hypervisor.start(uuid)
     attach(site, uuid, device(carriers[0]), live=True)
     with site.ports.hypervisor.watch_device_removal(uuid, "ua-contract") as removal:
         site.ports.hypervisor.detach_device(uuid, "ua-contract", live=True, config=True)
-        told = removal.wait(10)
+        reported = removal.wait(10)
     assert in_config(site, uuid) == []
     live = [h.carrier for h in parse_hostdevs(record(site, uuid).live_xml or "")]
-    assert (told, live) in (
+    assert (reported, live) in (
         (DetachOutcome.REMOVED, []),
         (DetachOutcome.UNKNOWN, [carriers[0]]),
         (DetachOutcome.REFUSED, [carriers[0]]),
     )
 
 
-def test_a_guest_that_is_turned_off_has_nothing_plugged_in(site: Site, carriers: tuple[str, str], uuid: str) -> None:
+def test_destroying_the_guest_removes_the_device(site: Site, carriers: tuple[str, str], uuid: str) -> None:
     site.ports.hypervisor.start(uuid)
     attach(site, uuid, device(carriers[0]), live=True)
     with site.ports.hypervisor.watch_device_removal(uuid, "ua-contract") as removal:
@@ -180,7 +179,7 @@ def test_a_guest_that_is_turned_off_has_nothing_plugged_in(site: Site, carriers:
         assert removal.wait(60) is DetachOutcome.REMOVED
 
 
-def test_events_of_a_missing_domain_fail(site: Site) -> None:
+def test_watching_a_missing_domain_is_error_42(site: Site) -> None:
     with pytest.raises(LibvirtFailed) as caught, site.ports.hypervisor.watch_device_removal(new_uuid(), "ua-contract"):
         pass
-    assert number(caught) == 42
+    assert libvirt_code(caught) == 42

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several threads of one process share the ports: `--parallel` makes VMs that way."""
+"""Several threads of one process share the ports, because `--parallel` creates VMs in threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREADS, EACH, WAIT_SECONDS = 4, 3, 120.0
 
 def test_threads_define_and_undefine_at_the_same_time_and_each_sees_its_own(site: Site) -> None:
     hypervisor, ready = site.ports.hypervisor, threading.Barrier(THREADS)
-    wrong: list[object] = []
+    failures: list[object] = []
 
     def work(thread: int) -> None:
         ready.wait(WAIT_SECONDS)
@@ -25,25 +25,25 @@ def test_threads_define_and_undefine_at_the_same_time_and_each_sees_its_own(site
             name, uuid = f"contract-t{thread}-{number}", new_uuid()
             try:
                 hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices="", cpu=""))
-                found = hypervisor.find_domain(name)
-                if found is None or found.uuid != uuid or name not in [d.name for d in hypervisor.domains()]:
-                    wrong.append((name, found))
+                result = hypervisor.find_domain(name)
+                if result is None or result.uuid != uuid or name not in [d.name for d in hypervisor.domains()]:
+                    failures.append((name, result))
                 hypervisor.undefine(uuid)
             except VgpuctlError as error:
-                wrong.append((name, error))
+                failures.append((name, error))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(WAIT_SECONDS)
-    assert not wrong
+    assert not failures
     assert not [d.name for d in hypervisor.domains() if d.name.startswith("contract-t")]
 
 
-def test_an_error_reaches_the_thread_that_made_it_and_no_other(site: Site) -> None:
+def test_an_error_reaches_the_thread_that_caused_it_and_no_other(site: Site) -> None:
     hypervisor, ready = site.ports.hypervisor, threading.Barrier(THREADS)
-    answers: dict[int, object] = {}
+    results: dict[int, object] = {}
 
     def work(thread: int) -> None:
         ready.wait(WAIT_SECONDS)
@@ -51,13 +51,13 @@ def test_an_error_reaches_the_thread_that_made_it_and_no_other(site: Site) -> No
             if thread % 2:
                 hypervisor.start(new_uuid())
             else:
-                answers[thread] = hypervisor.find_domain("nobody")
+                results[thread] = hypervisor.find_domain("nobody")
         except VgpuctlError as error:
-            answers[thread] = error.facts["libvirt_code"]
+            results[thread] = error.facts["libvirt_code"]
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(WAIT_SECONDS)
-    assert answers == {0: None, 1: 42, 2: None, 3: 42}
+    assert results == {0: None, 1: 42, 2: None, 3: 42}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of a vendor-specific VF's type file: the errno table that the engine relies on."""
+"""Errors of a vendor-specific VF's current_vgpu_type file: the engine relies on these errno values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOUR, EIGHT = "468", "470"
 
 @pytest.fixture
 def vf(site: Site) -> Iterator[str]:
-    """The first VF; every VF is cleared afterwards."""
+    """The first VF; the fixture removes the vGPUs of all VFs afterwards."""
     yield site.vfs[0]
     for address in site.vfs:
         if site.ports.sysfs.read(site.type_file(address)).strip() != "0":
@@ -34,7 +34,7 @@ def test_a_free_vf_reads_0_and_lists_every_type(site: Site, vf: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["A100-4C\n", "0x1d4\n", "\n", "-1x\n"])
-def test_what_is_no_decimal_number_is_einval(site: Site, vf: str, text: str) -> None:
+def test_text_that_is_no_decimal_number_is_einval(site: Site, vf: str, text: str) -> None:
     assert site.refused(site.type_file(vf), text) == errno.EINVAL
 
 
@@ -42,12 +42,12 @@ def test_an_unknown_type_is_eio(site: Site, vf: str) -> None:
     assert site.refused(site.type_file(vf), "9999\n") == errno.EIO
 
 
-def test_0_while_there_is_none_is_eperm(site: Site, vf: str) -> None:
+def test_0_on_a_free_vf_is_eperm(site: Site, vf: str) -> None:
     assert site.refused(site.type_file(vf), "0\n") == errno.EPERM
 
 
 @pytest.mark.parametrize("again", [FOUR, EIGHT])
-def test_a_type_while_there_is_one_is_eperm_also_the_same(site: Site, vf: str, again: str) -> None:
+def test_a_second_type_is_eperm_even_if_it_is_the_same(site: Site, vf: str, again: str) -> None:
     assert site.refused(site.type_file(vf), f"{FOUR}\n") is None
     assert site.ports.sysfs.read(site.type_file(vf)) == f"{FOUR}\n"
     assert site.refused(site.type_file(vf), f"{again}\n") == errno.EPERM
@@ -71,13 +71,13 @@ def test_a_full_card_is_eio_and_lists_nothing(site: Site, vf: str) -> None:
     assert listed(site, site.vfs[5]) == []
 
 
-def test_clearing_the_last_one_opens_every_size_again(site: Site, vf: str) -> None:
+def test_clearing_the_last_vgpu_allows_every_size_again(site: Site, vf: str) -> None:
     site.ports.sysfs.write(site.type_file(vf), f"{FOUR}\n")
     site.ports.sysfs.write_uninterruptible(site.type_file(vf), "0\n", gpu=site.gpu, deadline_seconds=20)
     assert listed(site, site.vfs[1]) == ["468", "469", "470", "471", "472", "473"]
 
 
-def test_parameters_need_a_type_and_a_length_the_driver_takes(site: Site, vf: str) -> None:
+def test_parameters_need_a_type_and_a_length_that_the_driver_accepts(site: Site, vf: str) -> None:
     params = site.type_file(vf, "vgpu_params")
     assert site.refused(params, "frame_rate_limiter=0\n") == errno.ENXIO
     site.ports.sysfs.write(site.type_file(vf), f"{FOUR}\n")
@@ -86,12 +86,12 @@ def test_parameters_need_a_type_and_a_length_the_driver_takes(site: Site, vf: st
     assert site.ports.sysfs.read(params).strip() == "frame_rate_limiter=0"
 
 
-def test_the_vf_stays_with_the_vendors_driver_and_offers_a_vfio_device(site: Site, vf: str) -> None:
+def test_the_vf_stays_bound_to_the_nvidia_driver_and_has_a_vfio_device(site: Site, vf: str) -> None:
     assert site.ports.sysfs.readlink(f"/sys/bus/pci/devices/{vf}/driver").endswith("/nvidia")
     assert "vfio-dev" in site.ports.sysfs.listdir(f"/sys/bus/pci/devices/{vf}")
 
 
-def test_sriov_numvfs_is_not_written_while_the_vendors_driver_has_the_card(site: Site) -> None:
+def test_sriov_numvfs_cannot_change_while_the_nvidia_driver_has_the_card(site: Site) -> None:
     path = f"/sys/bus/pci/devices/{site.gpu}/sriov_numvfs"
     assert site.refused(path, "3\n") == errno.ENOENT
     assert site.refused(path, "99999\n") in (errno.ERANGE, errno.EINVAL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd values, and valid documents made invalid: values, YAML texts, XML texts."""
+"""Generates odd values, and changes valid YAML and XML documents into invalid ones."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ OTHERS: tuple[Any, ...] = (
 
 
 def value(rng: Random) -> Any:
-    """Return an odd value that JSON can say."""
+    """Return an odd value that JSON can represent."""
     return rng.choice(TEXTS) if rng.random() < 0.6 else copy.deepcopy(rng.choice(OTHERS))
 
 
 def text(rng: Random, given: str = "") -> str:
-    """Return an odd text, or the given one changed a little."""
+    """Return an odd text, or a small change of the given one."""
     if not given or rng.random() < 0.4:
         return rng.choice(TEXTS)
     at = rng.randrange(len(given) + 1)
@@ -101,14 +101,14 @@ def text(rng: Random, given: str = "") -> str:
 
 
 def nested(rng: Random, inner: Any) -> Any:
-    """Return the value in many lists or mappings."""
+    """Return the value nested in many lists or mappings."""
     for _ in range(rng.choice((1, 3, 70, 300))):
         inner = [inner] if rng.random() < 0.5 else {"a": inner}
     return inner
 
 
 def changed(rng: Random, document: Any) -> Any:
-    """Return the document with one to four of its values deleted, repeated, swapped, nested or replaced."""
+    """Return the document after one to four changes: values deleted, repeated, swapped, nested or replaced."""
     document = copy.deepcopy(document)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         document = _one_change(rng, document)
@@ -154,7 +154,7 @@ def _places(document: Any) -> Any:
 
 
 def yaml_text(rng: Random, document: Any) -> bytes:
-    """Return a valid document changed, as a text that may be broken too."""
+    """Return a changed copy of a valid document as text. The text may be broken too."""
     if rng.random() < 0.85:
         document = changed(rng, document)
     written = json.dumps(document, ensure_ascii=rng.random() < 0.3, indent=rng.choice((None, 1, 2)))
@@ -188,7 +188,7 @@ def _broken(rng: Random, written: str) -> str:
 
 
 def xml_text(rng: Random, given: str) -> str:
-    """Return XML with its elements, attributes and texts changed; it is still XML, mostly."""
+    """Return XML with changed elements, attributes and texts. It usually remains well-formed."""
     root = etree.fromstring(given)
     for _ in range(rng.randint(1, 5)):
         _change_element(rng, root)
@@ -222,7 +222,7 @@ def _change_element(rng: Random, root: Any) -> None:
 
 
 def _for_xml(given: str) -> str:
-    """Leave out what no XML can hold: libvirt's own writer would not either."""
+    """Remove characters that XML cannot hold. libvirt does not write them either."""
     return "".join(
         c for c in given if c in "\t\n\r" or " " <= c < "\ud800" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
     )

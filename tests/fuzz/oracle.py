@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one case in a child of its own, and reports violations.
+"""Runs one case in its own child process, and reports violations.
 
-Whatever comes in: the exit status and the error's code are documented ones, no traceback is shown, it ends, it takes no
-more memory than a command needs, and what was refused has written nothing.
+For any input:
+
+- The exit status and the error code are documented.
+- The program prints no traceback.
+- It ends, and it uses no more memory than a command needs.
+- If it refuses the input, it writes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60.0
 MOST_MORE_MEMORY = 1 << 30
-"""What a case may map beyond what is mapped before: a command takes some 100 MiB."""
+"""How much more memory a case may map than is mapped before it starts. A command needs about 100 MiB."""
 REFUSED = (2, 3)
 _UNCOUNTED = ("audit", "scratch", "lock", "templates")
 _ROW = re.compile(r"^\| `([a-z-]+)` \| ([^|]+) \|", re.M)
@@ -35,7 +39,7 @@ STATUSES = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 75, 130, 143})
 
 @dataclass(frozen=True)
 class Ended:
-    """What a case came to: an exit status, both outputs, the code of an error below the command line, what it wrote."""
+    """A case's exit status, stdout, stderr, the code of an error below the command line, and whether it wrote."""
 
     status: int
     out: str = ""
@@ -45,16 +49,16 @@ class Ended:
 
 
 Case = Callable[[Path], Ended]
-"""Runs in an empty directory of its own, which is the current one."""
+"""A case runs in its own directory, which is the current one."""
 
 
 def documented() -> frozenset[str]:
-    """Return the codes of docs/exit-codes.md."""
+    """Return the error codes in docs/exit-codes.md."""
     return frozenset(code for code, _ in _ROW.findall((ROOT / "docs/exit-codes.md").read_text()))
 
 
 def run(case: Case, base: Path | None) -> str | None:
-    """Run a case in a child, in a copy of the directory `base`; return what is wrong, None for nothing."""
+    """Run a case in a child, in a copy of the directory `base`. Return the violation, or None."""
     with tempfile.TemporaryDirectory(prefix="vgpuctl-fuzz-") as name:
         place = Path(name) / "case"
         if base is None:
@@ -67,39 +71,39 @@ def run(case: Case, base: Path | None) -> str | None:
             _child(case, place, reading, writing)
         os.close(writing)
         try:
-            return _waited(pid, reading)
+            return _result_of(pid, reading)
         finally:
             os.close(reading)
 
 
-def _waited(pid: int, reading: int) -> str | None:
-    """Return what the child found; it is killed when it does not end."""
+def _result_of(pid: int, reading: int) -> str | None:
+    """Return the violation that the child reports. Kill the child if it does not end in time."""
     process = os.pidfd_open(pid)
     try:
-        waiting = select.poll()  # select(2) takes no descriptor from 1024 on
+        waiting = select.poll()  # select(2) supports no descriptor above 1023
         waiting.register(process, select.POLLIN)
-        ended = waiting.poll(DEADLINE_SECONDS * 1000)
+        has_ended = waiting.poll(DEADLINE_SECONDS * 1000)
     finally:
         os.close(process)
-    if not ended:
+    if not has_ended:
         os.kill(pid, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if not ended:
+    if not has_ended:
         return f"it had not ended after {DEADLINE_SECONDS:.0f} seconds"
-    said = b"".join(iter(lambda: os.read(reading, 65536), b"")).decode("utf-8", "replace")
+    output = b"".join(iter(lambda: os.read(reading, 65536), b"")).decode("utf-8", "replace")
     if status != 0:
-        return f"the process ended with {status}: {said}"
-    return said or None
+        return f"the process ended with {status}: {output}"
+    return output or None
 
 
-def _child(case: Case, place: Path, reading: int, writing: int) -> None:
-    """Run the case and write what is wrong; never returns. What was found is at most what a pipe takes at once."""
+def _child(case: Case, directory: Path, reading: int, writing: int) -> None:
+    """Run the case, write the violation to the pipe and exit. The text is short enough for one write to a pipe."""
     status = 1
     try:
         os.close(reading)
         _limit()
-        found = _judged(case, place)
-        os.write(writing, (found or "").encode("utf-8", "replace")[-30_000:])
+        violation = _checked(case, directory)
+        os.write(writing, (violation or "").encode("utf-8", "replace")[-30_000:])
         status = 0
     except BaseException as error:  # noqa: BLE001
         with contextlib.suppress(BaseException):
@@ -116,29 +120,29 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _judged(case: Case, place: Path) -> str | None:
-    os.chdir(place)
-    os.environ.update(XDG_STATE_HOME=str(place / "state"), TMPDIR=str(place / "tmp"))
-    (place / "tmp").mkdir(exist_ok=True)
+def _checked(case: Case, directory: Path) -> str | None:
+    os.chdir(directory)
+    os.environ.update(XDG_STATE_HOME=str(directory / "state"), TMPDIR=str(directory / "tmp"))
+    (directory / "tmp").mkdir(exist_ok=True)
     tempfile.tempdir = None
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    ended = case(place)
-    wrong = _wrong(ended)
-    if wrong is None and ended.status in REFUSED and ended.wrote:
-        wrong = "it was refused, and something was written"
-    if wrong is None:
+    ended = case(directory)
+    violation = _violation(ended)
+    if violation is None and ended.status in REFUSED and ended.wrote:
+        violation = "it was refused, and something was written"
+    if violation is None:
         return None
-    traces = "".join(path.read_text()[-3000:] for path in (place / "tmp").glob("vgpuctl-*/traceback.txt"))
-    return f"{wrong}\n  status {ended.status}\n{_shortened(ended.out)}\n{_shortened(ended.err)}\n{traces}"
+    traces = "".join(path.read_text()[-3000:] for path in (directory / "tmp").glob("vgpuctl-*/traceback.txt"))
+    return f"{violation}\n  status {ended.status}\n{_shortened(ended.out)}\n{_shortened(ended.err)}\n{traces}"
 
 
 def _shortened(text: str) -> str:
     return text if len(text) < 4000 else f"{text[:2000]} ... {text[-2000:]}"
 
 
-def _wrong(ended: Ended) -> str | None:
-    """Return what an end breaks."""
+def _violation(ended: Ended) -> str | None:
+    """Return the invariant that the result violates, or None."""
     both = ended.out + ended.err
     if ended.status not in STATUSES:
         return f"exit status {ended.status} is not documented"
@@ -161,15 +165,15 @@ def _wrong(ended: Ended) -> str | None:
 
 
 def digest(state: Path) -> str:
-    """Return what is written of a simulated host: its journal, its files, claims and notes."""
-    found = hashlib.sha256()
+    """Return a digest of what a simulated host stores: its journal, files, claims and notes."""
+    result = hashlib.sha256()
     for path in sorted(state.rglob("*")) if state.exists() else ():
         parts = path.relative_to(state).parts
         counts = path.is_file() and not any(word in part for part in parts for word in _UNCOUNTED)
         if counts and path.stat().st_size:
-            found.update(f"{path.relative_to(state)}\0".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            result.update(f"{path.relative_to(state)}\0".encode())
+            result.update(path.read_bytes())
+    return result.hexdigest()
 
 
 def command(*words: str) -> Ended:
@@ -180,35 +184,35 @@ def command(*words: str) -> Ended:
 
 
 def call(work: Callable[[], object]) -> Ended:
-    """Call what is below the command line; what it returns is its exit status, or something that is shown."""
+    """Call code below the command line. An integer that it returns is the exit status."""
     from vgpuctl.cli import failures
     from vgpuctl.cli.settings import Settings
 
-    told: list[str] = []
+    reported: list[str] = []
 
     def run() -> int:
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the program explains it
+        except Exception as error:  # noqa: BLE001 - the program must explain any exception
             failure = failures.failure_from_exception(error, Settings())
-            told.append(failure.code)
+            reported.append(failure.code)
             print("\n".join(failures.text_lines(failure)), file=sys.stderr)
             return failure.status
         return result if isinstance(result, int) else 0
 
     ended = _captured(run)
-    return Ended(ended.status, ended.out, ended.err, told[0] if told else None, ended.wrote)
+    return Ended(ended.status, ended.out, ended.err, reported[0] if reported else None, ended.wrote)
 
 
 def _captured(run: Callable[[], int]) -> Ended:
     out, err = io.BytesIO(), io.BytesIO()
     state = Path(os.environ["XDG_STATE_HOME"])
     before = digest(state)
-    kept = sys.stdout, sys.stderr
+    saved = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (io.TextIOWrapper(stream, "utf-8", write_through=True) for stream in (out, err))
     try:
         status = run()
         texts = [stream.getvalue().decode("utf-8", "replace") for stream in (out, err)]
     finally:
-        sys.stdout, sys.stderr = kept
+        sys.stdout, sys.stderr = saved
     return Ended(status, texts[0], texts[1], wrote=digest(state) != before)

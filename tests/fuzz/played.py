@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports with answers that no libvirt and no other host would give, passed in below the command line."""
+"""Ports that give answers no libvirt and no other host would give. The tests use them below the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzz import odd
-from tests.hosts import Silent, SimulatedHost, create, delete, mend, open_sim_host, request, start, stop
+from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, request, run_reconcile, start, stop
 from vgpuctl.engine import diagnose, guest, moves, queries
 from vgpuctl.engine.export import export_host
 from vgpuctl.engine.images import list_images
@@ -21,7 +21,7 @@ from vgpuctl.host.virt import capabilities, libvirt_xml
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.ports.host import Host
 from vgpuctl.remote import reply
-from vgpuctl.remote.session import RemoteCommand, Watch
+from vgpuctl.remote.session import RemoteCommand, RunControl
 from vgpuctl.remote.ssh_session import SshSession
 from vgpuctl.value import replace
 
@@ -32,47 +32,47 @@ CAPABILITIES = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><d
 
 
 class Changed:
-    """A hypervisor that says something else of one domain, and the same each time; all else is the simulator's."""
+    """A hypervisor that changes the XML of one domain, always in the same way. The rest is the simulator's."""
 
     def __init__(self, rng: Random, real: Any) -> None:
         self._rng = rng
         self._real = real
-        self._made: dict[str, str] = {}
+        self._changed_xml: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def _other(self, xml: str) -> str:
-        if xml not in self._made:
-            self._made[xml] = odd.xml_text(self._rng, xml)
-        return self._made[xml]
+    def _alter(self, xml: str) -> str:
+        if xml not in self._changed_xml:
+            self._changed_xml[xml] = odd.xml_text(self._rng, xml)
+        return self._changed_xml[xml]
 
     def _changed(self, record: DomainInfo) -> DomainInfo:
         if record.name != "vdi-1":
             return record
         live = record.live_xml
-        return replace(record, xml=self._other(record.xml), live_xml=None if live is None else self._other(live))
+        return replace(record, xml=self._alter(record.xml), live_xml=None if live is None else self._alter(live))
 
     def domains(self) -> tuple[DomainInfo, ...]:
         return tuple(self._changed(record) for record in self._real.domains())
 
     def find_domain(self, name_or_uuid: str) -> DomainInfo | None:
-        found = self._real.find_domain(name_or_uuid)
-        return None if found is None else self._changed(found)
+        result = self._real.find_domain(name_or_uuid)
+        return None if result is None else self._changed(result)
 
     def definition(self, uuid: str) -> str:
-        return self._other(self._real.definition(uuid))
+        return self._alter(self._real.definition(uuid))
 
 
 def prepared(directory: Path) -> None:
-    """Make the host that every case of `damaged` gets a copy of."""
+    """Create the host. Every case of `damaged` gets a copy of it."""
     host = open_sim_host(directory)
     for name in ("vdi-1", "vdi-2"):
         create(host.ports, request("A100-4C", name=name))
 
 
 def damaged(rng: Random, place: Path) -> object:
-    """Run a query on a host where libvirt shows one domain changed; or read another of libvirt's documents."""
+    """Run an action on a host where libvirt shows one domain changed; or parse changed libvirt capabilities."""
     if rng.random() < 0.1:
         root = libvirt_xml.parse_xml(odd.xml_text(rng, CAPABILITIES))
         return capabilities.parse_capabilities(root, kvm=True, enrolled_keys=True)
@@ -81,12 +81,12 @@ def damaged(rng: Random, place: Path) -> object:
     result = rng.choice(ACTS)(ports)
     if isinstance(result, dict) and "stumbled" in json.dumps(result):
         raise AssertionError(json.dumps(result))
-    _others(host)
+    _check_other_vm(host)
     return result
 
 
-def _others(host: SimulatedHost) -> None:
-    """Check that the other VM is unchanged."""
+def _check_other_vm(host: SimulatedHost) -> None:
+    """Check that the other VM still exists and runs."""
     record = host.ports.hypervisor.find_domain("vdi-2")
     assert record is not None, "the VM beside it is gone"
     assert record.live_xml is not None, "the VM beside it was stopped"
@@ -107,7 +107,7 @@ ACTS: Sequence[Callable[[Host], object]] = (
     export_host,
     list_images,
     diagnose.diagnose,
-    mend,
+    run_reconcile,
     lambda ports: create(ports, request("A100-4C", name="vdi-3")),
     lambda ports: start(ports, "vdi-1"),
     lambda ports: stop(ports, "vdi-1"),
@@ -146,7 +146,7 @@ FAILURE: dict[str, Any] = {
 
 
 class Channel:
-    """A transport and its channel: a command that prints these bytes and ends."""
+    """An SSH transport and channel in one, for a command that prints these bytes and ends."""
 
     def __init__(self, out: bytes, err: bytes, status: int) -> None:
         self._streams = {"out": memoryview(out), "err": memoryview(err)}
@@ -205,27 +205,27 @@ class Channel:
 
 
 def answered(rng: Random) -> object:
-    """Parse what a played host prints, and show its error as the local command does."""
+    """Parse the output of a played host, and show its error as the local command does."""
     document = odd.changed(rng, rng.choice((DOCUMENT, FAILURE)))
-    printed = json.dumps(document, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
+    output = json.dumps(document, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
     noise = rng.choice((b"", b"Welcome\n", b"\xff\0\n" * 100, b"x" * (2 << 20), b"vgpuctl-over-ssh -1\n"))
-    begun = rng.choice((BEGUN, BEGUN, BEGUN, b"", b"vgpuctl-over-ssh " + b"9" * 5000 + b"\n"))
-    ways = (printed, printed[: rng.randrange(len(printed))], b"[" * 5000, b"x" * (20 << 20), b'{"a":' * 3000, b"\xff")
-    out = noise + begun + rng.choice((printed, printed, rng.choice(ways)))
+    marker = rng.choice((BEGUN, BEGUN, BEGUN, b"", b"vgpuctl-over-ssh " + b"9" * 5000 + b"\n"))
+    ways = (output, output[: rng.randrange(len(output))], b"[" * 5000, b"x" * (20 << 20), b'{"a":' * 3000, b"\xff")
+    out = noise + marker + rng.choice((output, output, rng.choice(ways)))
     err = rng.choice((b"", b"a line\n", b"\x1b[2J\n" * 50_000, b"x" * (4 << 20), b"\xff\n"))
     channel = Channel(out, err, rng.choice((0, 0, 1, 4, 127, 255, -1)))
-    told: list[str] = []
+    reported: list[str] = []
     session = SshSession("gpu-01", "root", channel, time.monotonic() + 60, lambda: None)
     try:
-        ran = session.run(RemoteCommand(("list-vms",)), Watch(time.monotonic() + 60, told.append, lambda: 0))
+        ended = session.run(RemoteCommand(("list-vms",)), RunControl(time.monotonic() + 60, reported.append, lambda: 0))
     finally:
         session.close()
-    assert sum(map(len, told)) < 8 << 20, "more of stderr is shown than anybody reads"
-    return _shown(rng, reply.parse(ran, "gpu-01", is_change=rng.random() < 0.5))
+    assert sum(map(len, reported)) < 8 << 20, "more of stderr is shown than anybody reads"
+    return _shown(rng, reply.parse(ended, "gpu-01", is_change=rng.random() < 0.5))
 
 
-def _shown(rng: Random, judged: reply.Reply) -> object:
-    """Print it as a command on that host prints it here."""
+def _shown(rng: Random, parsed: reply.Reply) -> object:
+    """Print the reply as the local command prints that of a remote host."""
     from vgpuctl.cli import remote_result
     from vgpuctl.cli.settings import Settings
     from vgpuctl.remote.fanout import HostReply
@@ -233,5 +233,5 @@ def _shown(rng: Random, judged: reply.Reply) -> object:
 
     settings = Settings()
     settings.kind, settings.json = rng.choice(("list-vms", "create-vm")), rng.random() < 0.5
-    reply = HostReply(Target("gpu-01", "gpu-01"), 0.1, judged)
+    reply = HostReply(Target("gpu-01", "gpu-01"), 0.1, parsed)
     return remote_result.print_reply(settings, reply, 0)

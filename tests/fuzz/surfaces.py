@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way into the program: a surface makes a case of a seed, which runs in a prepared directory of its own."""
+"""Every way into the program. A surface makes a case from a seed; the case runs in its own prepared directory."""
 
 from __future__ import annotations
 
@@ -91,17 +91,17 @@ QUERIES = (
 
 
 def prepared(directory: Path) -> Path:
-    """Make the host that every case gets a copy of: two VMs, one of which runs, and a host vGPU in host.yaml."""
+    """Create the host that every case gets a copy of: it has two VMs, one of which runs."""
     os.environ["XDG_STATE_HOME"] = str(directory / "state")
     for line in ("create-vm vdi-1 --profile A100-4C", "create-vm vdi-2 --profile A100-4C --no-start"):
-        done = command(*HOST, *line.split())
-        assert done.status == 0, done
+        result = command(*HOST, *line.split())
+        assert result.status == 0, result
     played.prepared(directory / "host")
     return directory
 
 
 def case_of(surface: str, seed: int, number: int) -> Case:
-    """Return one case; the same words give the same one."""
+    """Return one case. The same arguments give the same case."""
 
     def run(place: Path) -> Ended:
         return SURFACES[surface](Random(f"{surface} {seed} {number}"), place)
@@ -127,7 +127,7 @@ def spec(rng: Random, place: Path) -> Ended:
 
 
 def host_file(rng: Random, place: Path) -> Ended:
-    """host.yaml, given or the host's own."""
+    """host.yaml, as an option or as the host's own file."""
     file = _yaml(rng, place, HOST_FILE)
     if rng.random() < 0.5:
         line = rng.choice(
@@ -189,17 +189,17 @@ def template(rng: Random, place: Path) -> Ended:
 
 
 def line(rng: Random, place: Path) -> Ended:
-    """Words on the command line: every command and option, from click's own tree."""
+    """Words on the command line: every command and option in click's own tree."""
     return command(*HOST, *_form(rng), *words.made(rng, place))
 
 
 def libvirt(rng: Random, place: Path) -> Ended:
-    """What libvirt says of its domains, read through a hypervisor that changes it."""
+    """Domain XML from libvirt, read through a hypervisor that changes it."""
     return call(lambda: played.damaged(rng, place))
 
 
 def ssh(rng: Random, place: Path) -> Ended:
-    """The reply of another host: output bytes of a remote command, parsed as a reply."""
+    """The reply of another host: the output bytes of a remote command, parsed as a reply."""
     return call(lambda: played.answered(rng))
 
 
@@ -207,7 +207,7 @@ def ssh(rng: Random, place: Path) -> Ended:
 
 
 def tree(rng: Random, place: Path) -> Ended:
-    """A captured /sys, /proc and /run with something else in the place of some files."""
+    """A captured /sys, /proc and /run in which something else replaces some files."""
     root = place / "captured"
     for number, address in enumerate(("0000:3b:00.0", "0000:5e:00.0")):
         _device(rng, root, address, number)
@@ -263,12 +263,12 @@ def _device(rng: Random, root: Path, address: str, number: int) -> None:
 
 
 def _spoil(rng: Random, path: Path) -> None:
-    """Put something else in the place of a file, link or directory."""
+    """Replace a file, link or directory with something else."""
     if not os.path.lexists(path):
         return
-    gone = path.with_name(f"gone-{rng.randrange(1 << 30)}")
-    path.rename(gone)
-    links = (path.name, "/dev/zero", "/", "../../../../../../../..", "nowhere", "..", gone.name)
+    original = path.with_name(f"gone-{rng.randrange(1 << 30)}")
+    path.rename(original)
+    links = (path.name, "/dev/zero", "/", "../../../../../../../..", "nowhere", "..", original.name)
     names = ("virtfn²", "0000:ff:00.0", "nvidia-²", "\udcff", UUID, "x" * 200)
     ways: tuple[Callable[[], object], ...] = (
         lambda: os.mkfifo(path),
@@ -280,7 +280,7 @@ def _spoil(rng: Random, path: Path) -> None:
         lambda: path.write_bytes(rng.randbytes(300)),
         lambda: _socket(path),
         lambda: path.write_text(f"{rng.choice(odd.TEXTS[:14])!a}\n"),
-        lambda: gone.rename(path.with_name(rng.choice(names))),
+        lambda: original.rename(path.with_name(rng.choice(names))),
     )
     rng.choice(ways)()
 
@@ -291,12 +291,12 @@ def _huge(path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    """Bind a socket there: its path is longer than an address may be."""
-    here = os.getcwd()
-    with socket.socket(socket.AF_UNIX) as made:
+    """Bind a socket at this path. The whole path is longer than a socket address may be."""
+    previous = os.getcwd()
+    with socket.socket(socket.AF_UNIX) as unix_socket:
         os.chdir(path.parent)
-        made.bind(path.name)
-    os.chdir(here)
+        unix_socket.bind(path.name)
+    os.chdir(previous)
 
 
 SURFACES: dict[str, Make] = {

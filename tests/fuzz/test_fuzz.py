@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some cases of each surface; more by hand: `python -m tests.fuzz --cases 5000 --seed 2`."""
+"""Runs some cases of each surface. To run more: `python -m tests.fuzz --cases 5000 --seed 2`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SEED = 20
 
 @pytest.mark.parametrize("surface", sorted(surfaces.SURFACES))
 def test_any_input_ends_as_documented(surface):
-    """A process without threads, for each case is forked from it."""
+    """Use a process without threads, because it forks for each case."""
     words = ["--surface", surface, "--cases", str(CASES), "--seed", str(SEED)]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", *words], cwd=oracle.ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 @pytest.mark.parametrize(

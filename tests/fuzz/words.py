@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines, made from click's own tree of commands and options. They reach simulated hosts alone."""
+"""Generates command lines from click's own tree of commands and options. They reach only simulated hosts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import click
 from tests.fuzz import odd
 
 FAR = frozenset({"--host", "--hosts", "--limit", "--connect", "--host-deadline", "--hosts-at-a-time", "--root"})
-"""Options that choose another host than the simulated one."""
+"""Options that select a host other than the simulated one."""
 WAITING = frozenset({"--wait", "--timeout", "--deadline"})
-"""Options that say how long to wait: a case would wait so long."""
+"""Options that set a waiting time. A case would really wait that long."""
 KNOWN = (
     "vdi-1",
     "vdi-2",
@@ -58,11 +58,11 @@ FITTING: dict[str, tuple[str, ...]] = {
     "vcpus": ("2",),
     "policy": ("best_effort", "equal_share"),
 }
-"""What a parameter takes whose name holds such a word."""
+"""Valid values for a parameter whose name contains this word."""
 
 
 def made(rng: Random, place: Path) -> tuple[str, ...]:
-    """Return a command with some of its options and arguments, and some words that are none of them."""
+    """Return a command with some of its options and arguments, and some unrelated words."""
     from vgpuctl.cli.app import cli
 
     (place / "given.yaml").write_bytes(odd.yaml_text(rng, {"version": 1, "profile": "A100-4C"}))
@@ -78,7 +78,7 @@ def made(rng: Random, place: Path) -> tuple[str, ...]:
     if rng.random() < 0.7:
         words += ["--yes"]
     for parameter in chosen.params:
-        words += _of(rng, parameter)
+        words += _words_for(rng, parameter)
     if rng.random() < 0.1:
         words.insert(rng.randrange(len(words) + 1), _value(rng))
     if rng.random() < 0.05:
@@ -86,7 +86,7 @@ def made(rng: Random, place: Path) -> tuple[str, ...]:
     return tuple(word for word in words if word.partition("=")[0] not in FAR and not word.startswith(("ssh:", "local")))
 
 
-def _of(rng: Random, parameter: click.Parameter) -> list[str]:
+def _words_for(rng: Random, parameter: click.Parameter) -> list[str]:
     if isinstance(parameter, click.Argument):
         least = 1 if parameter.required else 0
         return [_value(rng, parameter) for _ in range(rng.choice((1, 1, 1, 1, 1, 1, least, 2)))]

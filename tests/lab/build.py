@@ -1,7 +1,7 @@
-"""Makes the lab, stage by stage, each cached under the hash of what decides it.
+"""Builds the lab stage by stage. The cache stores each stage under the hash of its inputs.
 
-A stage depends only on the stages it really uses, so a change of the test module rebuilds the modules, the
-image (seconds) and the snapshot, and never a Debian tree.
+A stage depends only on the stages that it uses. A change of the test module therefore rebuilds the modules, the
+image (seconds) and the snapshot, but no Debian tree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEEDED_PROGRAMS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The names of all stages of the present recipe."""
+    """The names (hashes) of all stages of the current recipe."""
 
     tools: str
     root: str
@@ -39,29 +39,29 @@ class Plan:
 
 @dataclass(frozen=True)
 class Built:
-    """The directories a Lab starts from."""
+    """The directories that a Lab needs to start."""
 
     tools: Path
     image: Path
 
 
 def plan() -> Plan:
-    """Hashes only; builds nothing."""
+    """Compute the hashes; build nothing."""
     here = recipe.HERE
     tools = recipe.key(recipe.SUITE, recipe.TOOLS_PACKAGES, trees.HOOKS, trees.TRIM)
     root = recipe.key(recipe.SUITE, recipe.HOST_PACKAGES, trees.TRIM)
-    wanted = (recipe.PYTHON_VERSION, *recipe.PYTHON_PLATFORMS, *recipe.PYTHON_REQUIREMENTS)
-    pylib = recipe.key(tools, wanted)
+    requirements = (recipe.PYTHON_VERSION, *recipe.PYTHON_PLATFORMS, *recipe.PYTHON_REQUIREMENTS)
+    pylib = recipe.key(tools, requirements)
     modules = recipe.key(tools, kernel.SAMPLES, *recipe.module_sources(recipe.MODULE_SOURCES))
     python = (here / name for name in ("image.py", "guest.py", "kernel.py", "cpio.py", "foreign.py"))
     image_words = (*recipe.INITRD_MODULES, *recipe.GUEST_MODULES, recipe.HOST_NAME, str(recipe.DISK_MIB))
     files = recipe.sources_under(recipe.FILES)
-    whole = recipe.key(tools, root, pylib, modules, *files, *python, image_words)
-    return Plan(tools, root, pylib, modules, whole)
+    image_key = recipe.key(tools, root, pylib, modules, *files, *python, image_words)
+    return Plan(tools, root, pylib, modules, image_key)
 
 
 def check_programs() -> None:
-    """One clear line instead of a traceback from the middle of a build."""
+    """Raise a LabError that lists the missing packages, so that no build fails halfway with a traceback."""
     missing = sorted({package for name, package in NEEDED_PROGRAMS.items() if shutil.which(name) is None})
     if missing:
         line = f"apt-get install --no-install-recommends {' '.join(missing)}"
@@ -71,23 +71,23 @@ def check_programs() -> None:
 
 
 def build() -> Built:
-    """Everything but the snapshots; a second call finds it all in the cache."""
+    """Build everything except the snapshots; a second call takes all of it from the cache."""
     root = cache.cache_dir()
     names = plan()
     with cache.build_lock(root):
-        done = root / f"image-{names.image}"
-        tools_done = root / f"tools-{names.tools}"
-        if done.is_dir() and tools_done.is_dir():
-            return Built(tools_done, done)
+        image_dir = root / f"image-{names.image}"
+        tools_dir = root / f"tools-{names.tools}"
+        if image_dir.is_dir() and tools_dir.is_dir():
+            return Built(tools_dir, image_dir)
         check_programs()
-        # Two trees at a time: unpacking packages keeps one CPU busy, not two.
-        with ThreadPoolExecutor(1) as beside:
-            making_root = beside.submit(cache.stage, root, "root", names.root, trees.make_host_root)
+        # Build two trees in parallel: unpacking packages uses only one CPU.
+        with ThreadPoolExecutor(1) as executor:
+            root_future = executor.submit(cache.stage, root, "root", names.root, trees.make_host_root)
             tools = cache.stage(root, "tools", names.tools, trees.make_tools)
             modules = cache.stage(root, "modules", names.modules, partial(kernel.make_modules, tools=tools))
-            host_root = making_root.result()
+            host_root = root_future.result()
         pylib = cache.stage(root, "pylib", names.pylib, partial(image.make_pylib, tools=tools))
         make = partial(image.make_image, tools=tools, host_root=host_root, modules=modules, pylib=pylib)
-        made = cache.stage(root, "image", names.image, make)
-        cache.drop_older(root, {tools, modules, host_root, pylib, made})
-        return Built(tools, made)
+        built_image = cache.stage(root, "image", names.image, make)
+        cache.drop_older(root, {tools, modules, host_root, pylib, built_image})
+        return Built(tools, built_image)

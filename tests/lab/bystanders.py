@@ -1,4 +1,4 @@
-"""Unmanaged objects on the same host: an mdev, a vGPU on the tested GPU, plain VFs, a VM. None of them may change."""
+"""Unmanaged objects on the same host: an mdev, a vGPU on the tested GPU, VFs, a VM. vgpuctl must not change them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ for vf in $(cat /root/their-vfs); do cat {PCI}/$vf/nvidia/current_vgpu_type; don
 
 @contextmanager
 def bystanders(lab: Lab, *, plain_vfs: bool = True) -> Iterator[None]:
-    """Create them, and check at the end that all are unchanged; call it after `put_gpu`.
+    """Create the unmanaged objects, and check at the end that none of them changed. Call this after `put_gpu`.
 
-    On the tested GPU there is one vGPU: an mdev, or the type of the last VF. `plain_vfs`: 2 VFs of another card, one
-    of them with vfio-pci.
+    The tested GPU gets one vGPU: an mdev, or a vGPU type on the last VF. With `plain_vfs`, another card gets 2 VFs,
+    and one of them is bound to vfio-pci.
     """
     script = f"""set -e
 modprobe mtty; echo {MDEV} > /sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1/create

@@ -1,8 +1,8 @@
-"""Where the lab keeps what it has built, and how a stage gets there: whole or not at all.
+"""The cache for everything that the lab builds. A stage is in the cache completely or not at all.
 
 Each stage (a Debian tree, the modules, an image, a snapshot) is one directory `<stage>-<hash of its
-inputs>`. It is built beside its place and renamed into it, so a directory that exists is complete. One lock
-for all builds: two test runs that start together build once.
+inputs>`. The build uses a temporary directory and renames it at the end, so an existing stage is complete.
+One lock covers all builds: two test runs that start together build only once.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ LOCK_DEADLINE_SECONDS = 1800.0
 
 
 def cache_dir() -> Path:
-    """The cache is outside the checkout: a fresh clone reuses what another clone built."""
-    named = os.environ.get("VGPUCTL_LAB_CACHE")
-    if named:
-        return Path(named).absolute()
+    """Return the cache directory. It is outside the checkout, so a fresh clone reuses what another clone built."""
+    configured = os.environ.get("VGPUCTL_LAB_CACHE")
+    if configured:
+        return Path(configured).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "vgpuctl-lab"
 
 
 @contextmanager
 def build_lock(root: Path) -> Iterator[None]:
-    """Held while anything is built; who waits says so."""
+    """Hold the build lock during a build. A process that has to wait prints a message."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / "lock").open("w") as handle:
         end = time.monotonic() + LOCK_DEADLINE_SECONDS
-        told = False
+        reported = False
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,15 +45,15 @@ def build_lock(root: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise LabError(f"another lab build still holds {root / 'lock'}") from None
-            if not told:
+            if not reported:
                 say("another build runs; waiting for it")
-                told = True
+                reported = True
             time.sleep(0.2)
         yield
 
 
 def stage(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Path:
-    """The finished directory of a stage; `make` fills an empty one when there is none yet."""
+    """Return the directory of a finished stage. If it does not exist, `make` fills an empty directory first."""
     place = root / f"{name}-{key}"
     if place.is_dir():
         return place
@@ -72,7 +72,7 @@ def stage(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Path
 
 
 def drop_older(root: Path, keep: set[Path]) -> None:
-    """Removes stages that the present recipe does not use and that are older than two days."""
+    """Remove stages that the current recipe does not use and that are older than two days."""
     limit = time.time() - 2 * 86400
     for place in root.iterdir():
         if place.is_dir() and place not in keep and place.stat().st_mtime < limit:
@@ -80,5 +80,5 @@ def drop_older(root: Path, keep: set[Path]) -> None:
 
 
 def say(text: str) -> None:
-    """Progress for people; never on stdout."""
+    """Print a progress message to stderr, never to stdout."""
     print(f"lab: {text}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Runs one program of L1 with a deadline, and shows what it printed when it fails.
+"""Runs one program on L1 with a deadline, and shows its output if it fails.
 
-Every child of the lab's build goes through here, so that none hangs a test run forever and none fails
-silently.
+The lab's build starts every child process through this module, so no child hangs a test run forever and no
+child fails silently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def run(
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
 ) -> str:
-    """Returns stdout and stderr together; raises CommandFailed with both when the status is not 0."""
+    """Return stdout and stderr together; raise CommandFailed with both if the exit status is not 0."""
     words = [str(word) for word in argv]
     process = subprocess.Popen(
         words,
@@ -51,7 +51,7 @@ def run(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the child with its own children: its process group, which start_new_session made."""
+    """Kill the child and its own children: the process group that start_new_session created."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Makes the lab's fixtures known to the tests in this directory when no root conftest does."""
+"""Loads the lab's fixtures for the tests in this directory if no root conftest loads them."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A plugin that is registered already is left as it is."""
+    """Import the plugin; this has no effect if it is registered already."""
     config.pluginmanager.import_plugin("tests.lab.plugin")

@@ -1,4 +1,4 @@
-"""Talks to a guest through the serial console that every VM of vgpuctl has."""
+"""Talks to a guest through its serial console. Every VM that vgpuctl creates has one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 
 from tests.lab.machine import Lab
 
-# Runs inside L2. A new line wakes the guest's shell; what it was asked is answered between two marks. Their number is
-# this question's own: a slow guest still answers copies of the question before, sent to wake it. So one that is saying
-# something is not asked again: it would answer old copies for ever.
+# Runs inside L2. A new line wakes the guest's shell. The shell prints its answer between two markers. The markers
+# contain a number that is unique to this question, because a slow guest may still answer repeats of the previous one.
+# The script repeats the question only while the guest is silent; otherwise the guest would answer repeats forever.
 TALK = r"""
 import os, re, select, subprocess, sys, termios, time, tty
 name, question, deadline, number = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3]), int(sys.argv[4])
@@ -32,7 +32,7 @@ print(seen.decode(errors="replace"))
 """
 
 
-# The same for a guest that has no shell: prints what it says until a line fits.
+# The same for a guest without a shell: reads the console until the output matches a pattern, then prints it.
 LISTEN = r"""
 import os, re, select, subprocess, sys, termios, time, tty
 name, wanted, deadline = sys.argv[1], sys.argv[2].encode(), time.monotonic() + float(sys.argv[3])
@@ -50,17 +50,17 @@ print(seen.decode(errors="replace"))
 
 
 def read_console(lab: Lab, name: str, wanted: str, *, timeout: float) -> str:
-    """What a guest says from now on, until a pattern fits."""
+    """Return what a guest prints from now on, up to the first match of the pattern `wanted`."""
     return lab.run(["python3", "-c", LISTEN, name, wanted, f"{timeout:g}"], timeout=timeout + 30).stdout
 
 
 def ask_guest(lab: Lab, name: str, question: str, *, timeout: float = 480) -> str:
-    """What the guest's shell answers; waits until there is a shell."""
+    """Return the answer of the guest's shell; wait until the shell is ready."""
     number = random.randrange(10**6, 10**7)
     words = ["python3", "-c", TALK, name, question, f"{timeout:g}", str(number)]
-    said = lab.run(words, timeout=timeout + 30).stdout
-    answers = re.findall(rf"answer-begin-{number}(.*?)answer-end-{number}", said, re.DOTALL)
-    assert answers, said
+    output = lab.run(words, timeout=timeout + 30).stdout
+    answers = re.findall(rf"answer-begin-{number}(.*?)answer-end-{number}", output, re.DOTALL)
+    assert answers, output
     return str(answers[-1])
 
 

@@ -1,4 +1,4 @@
-"""Writes initial ramdisks (cpio, newc): a format of forty lines is cheaper than one more program to need."""
+"""Writes initial ramdisks (cpio, newc): forty lines of code are cheaper than one more required program."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Ramdisk:
-    """Entries in the order they were added; directories are added with what they hold."""
+    """The entries in the order in which they were added. A new entry also adds its missing parent directories."""
 
     _parts: list[bytes] = field(default_factory=list)
     _known: set[str] = field(default_factory=set)
 
     def add_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
-        """A regular file, and the directories above it."""
+        """Add a regular file and its parent directories."""
         self._parents(path)
         self._entry(path, stat.S_IFREG | mode, content)
 
     def add_directory(self, path: str) -> None:
-        """An empty directory, and those above it."""
+        """Add an empty directory and its parent directories."""
         self._parents(f"{path}/x")
 
     def add_node(self, path: str, major: int, minor: int) -> None:
-        """A character device."""
+        """Add a character device and its parent directories."""
         self._parents(path)
         self._entry(path, stat.S_IFCHR | 0o600, b"", (major, minor))
 
     def content(self) -> bytes:
-        """The archive, not compressed: reading it back costs an emulated CPU more than its size costs us."""
+        """Return the archive uncompressed: decompression on an emulated CPU costs more than the larger size does."""
         end = _header("TRAILER!!!", 0, 0, 0, (0, 0))
-        whole = b"".join(self._parts) + end
-        return whole + b"\0" * (-len(whole) % 512)
+        archive = b"".join(self._parts) + end
+        return archive + b"\0" * (-len(archive) % 512)
 
     def _parents(self, path: str) -> None:
         words = path.split("/")[:-1]

@@ -1,6 +1,6 @@
-"""The tiny guest L3 as libvirt domains: definition, waiting for what it says on its serial console, shutdown.
+"""The tiny guest L3 as a libvirt domain: defines it, waits for its serial console output, and shuts it down.
 
-For tests of the lab, and for tests that need a domain which vgpuctl did not make.
+Used by tests of the lab, and by tests that need a domain that vgpuctl did not create.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DISK = """<disk type='file' device='disk'>
 
 
 def serial_log(name: str) -> str:
-    """Where a domain made by `tiny_domain` keeps what its guest prints."""
+    """Return the path of the log with the guest's console output, for a domain from `tiny_domain`."""
     return f"/var/log/libvirt/qemu/{name}-serial.log"
 
 
 def tiny_domain(name: str, *, devices: str = "", memory_mib: int = 128, disk: bool = False) -> str:
-    """A KVM guest on a q35 board; boots the kernel directly, or from the disk image."""
+    """Return the XML of a KVM guest with machine type q35. It boots the kernel directly, or from the disk image."""
     return f"""<domain type='kvm'>
   <name>{name}</name>
   <memory unit='MiB'>{memory_mib}</memory>
@@ -48,39 +48,39 @@ def tiny_domain(name: str, *, devices: str = "", memory_mib: int = 128, disk: bo
 
 
 def pci_hostdev(address: str, *, managed: bool = True) -> str:
-    """A host device by its PCI address, as `devices` of `tiny_domain`."""
+    """Return the XML of a PCI host device, for the `devices` argument of `tiny_domain`."""
     domain, bus, slot, function = re.split(r"[:.]", address)
-    where = f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'"
-    kind = "yes" if managed else "no"
-    source = f"<source><address {where}/></source>"
-    return f"<hostdev mode='subsystem' type='pci' managed='{kind}'>{source}</hostdev>"
+    attributes = f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'"
+    managed_value = "yes" if managed else "no"
+    source = f"<source><address {attributes}/></source>"
+    return f"<hostdev mode='subsystem' type='pci' managed='{managed_value}'>{source}</hostdev>"
 
 
 def mdev_hostdev(uuid: str) -> str:
-    """A mediated device by its UUID, as `devices` of `tiny_domain`."""
+    """Return the XML of a mediated device, for the `devices` argument of `tiny_domain`."""
     source = f"<source><address uuid='{uuid}'/></source>"
     return f"<hostdev mode='subsystem' type='mdev' model='vfio-pci'>{source}</hostdev>"
 
 
 def start(lab: Lab, name: str, xml: str) -> None:
-    """Defines and starts; returns when libvirt says so."""
+    """Define and start a domain; return as soon as libvirt reports that it has started."""
     lab.run("virsh define /dev/stdin", stdin=xml)
     lab.run(["virsh", "start", name])
 
 
 def wait_ready(lab: Lab, name: str, *, timeout: float = 120) -> str:
-    """What the guest printed, once it is up."""
+    """Wait until the guest is up, then return what it printed."""
     log = serial_log(name)
     lab.run(["timeout", f"{timeout:g}", "wait-for-line", log, READY], timeout=timeout + 30)
     return lab.read(log)
 
 
 def seen_devices(serial: str) -> list[str]:
-    """`vendor:device` of every PCI function that the guest listed, four hexadecimal digits each."""
+    """Return `vendor:device` of every PCI function that the guest listed, with four hexadecimal digits each."""
     return [f"{vendor}:{device}" for vendor, device in re.findall(r"guest pci \S+ 0x(\S+) 0x(\S+)", serial)]
 
 
 def shut_down(lab: Lab, name: str, *, timeout: float = 60) -> None:
-    """Presses the power button and waits until libvirt says that the domain is off."""
+    """Press the power button and wait until libvirt reports that the domain is off."""
     lab.run(["virsh", "shutdown", name])
     lab.wait_until(f"virsh domstate {name} | grep -qx 'shut off'", timeout=timeout)

@@ -1,4 +1,4 @@
-"""One QEMU process on a private disk: its start, its control socket, its console, and whether it is there."""
+"""One QEMU process on a private disk: starts it, controls it through QMP, reads its console, detects its death."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from tests.lab import recipe
 from tests.lab.build import Built
 from tests.lab.errors import LabDied, LabError
-from tests.lab.foreign import qemu, qemu_environment
 from tests.lab.qmp import Qmp
+from tests.lab.tools_tree import qemu, qemu_environment
 
 PANIC = re.compile(r"Kernel panic - not syncing.*|corrupted stack end detected.*")
 
 
 class Emulator:
-    """Runs in `work`, which holds disk.qcow2; makes console.log, qemu.log and the control socket there."""
+    """Runs in the directory `work`, which holds disk.qcow2. Creates console.log, qemu.log and the QMP socket there."""
 
     def __init__(self, built: Built, work: Path, flavour: str, load: str | None = None) -> None:
         self.work = work
@@ -43,7 +43,7 @@ class Emulator:
             raise
 
     def _control(self) -> Qmp:
-        """The socket appears before a snapshot is loaded; the first answer comes after it."""
+        """Connect to QMP. QEMU creates the socket before it loads a snapshot, and answers only after that."""
         end = time.monotonic() + 60
         while not (self.work / "qmp").exists():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -55,28 +55,28 @@ class Emulator:
             raise LabError(f"the emulator did not start: {exc}\n{self.log_text()}") from exc
 
     def _forwarded_port(self) -> int:
-        """The emulator chose a free port; it lists its forwards."""
+        """Return the port on L1 that QEMU chose for the forward to L2's sshd."""
         listing = self.qmp.monitor("info usernet")
-        found = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", listing)
-        if found is None:
+        result = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", listing)
+        if result is None:
             raise LabError(f"no forwarded port in: {listing}")
-        return int(found[1])
+        return int(result[1])
 
     def save(self, tag: str) -> None:
-        """Memory, devices and disk, under a name; an older one of that name is replaced."""
+        """Save memory, devices and disk under a name; replace an older snapshot of that name."""
         answer = self.qmp.monitor(f"savevm {tag}")
         if answer.strip():
             raise LabError(f"savevm {tag}: {answer.strip()}")
 
     def load(self, tag: str) -> None:
-        """Back to a saved state, in the same process."""
+        """Restore a saved state in the same QEMU process."""
         answer = self.qmp.monitor(f"loadvm {tag}")
         if answer.strip():
             raise LabError(f"loadvm {tag}: {answer.strip()}")
         self._console_start = _size(self.work / "console.log")
 
     def console_text(self) -> str:
-        """What the kernel and systemd printed since the last load."""
+        """Return what the kernel and systemd printed since the last load."""
         path = self.work / "console.log"
         if not path.exists():
             return ""
@@ -85,12 +85,15 @@ class Emulator:
             return handle.read().decode(errors="replace")
 
     def log_text(self) -> str:
-        """What the emulator itself printed."""
+        """Return what QEMU itself printed."""
         path = self.work / "qemu.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def death(self) -> str | None:
-        """Why it is certainly dead, or None. The caller decides about a silent guest, because it can query it."""
+        """Return the proof that the emulator or its guest is dead, or None.
+
+        For a silent guest the caller decides, because only the caller can query the guest.
+        """
         status = self.process.poll()
         if status is not None:
             return f"the emulator ended with status {status}: {self.log_text()[-500:]}"
@@ -98,7 +101,7 @@ class Emulator:
         return panic[0].strip() if panic else None
 
     def quit(self) -> None:
-        """Lets the emulator flush its disk; then makes sure."""
+        """Let QEMU flush its disk and quit; kill it if it does not end in time."""
         try:
             self.qmp.execute("quit")
             self.process.wait(30)
@@ -107,16 +110,16 @@ class Emulator:
         self.kill()
 
     def kill(self) -> None:
-        """By pid, without asking."""
+        """Kill the process at once."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(30)
 
 
 def command(built: Built, work: Path, flavour: str, load: str | None) -> list[str]:
-    """The whole command line. Its device part must be the same when a snapshot is saved and loaded."""
+    """Return QEMU's command line. Its devices must be the same when a snapshot is saved and when it is loaded."""
     return [
-        # A test run that is killed takes its emulator with it.
+        # If the test run is killed, the kernel kills its emulator too.
         *("setpriv", "--pdeathsig", "KILL", "--"),
         *qemu(built.tools),
         *("-name", "vgpulab"),

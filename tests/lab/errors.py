@@ -1,21 +1,21 @@
-"""What can go wrong in the lab, told apart: no lab, a command that failed, an L2 that died.
+"""The errors of the lab: the lab does not work, a command failed, or L2 died.
 
-The difference matters to the test runner: only a dead L2 is a reason to run a test again.
+The difference matters to the test runner: it repeats a test only if L2 died.
 """
 
 from __future__ import annotations
 
 
 class LabError(Exception):
-    """The lab cannot do what was asked; the message says what to do about it."""
+    """The lab cannot do what the caller requested; the message says how to fix that."""
 
 
 class LabDied(LabError):
-    """The emulated host itself is dead: not a failed test, and not vgpuctl's doing."""
+    """The emulated host itself is dead. This is no test failure, and vgpuctl is not the cause."""
 
 
 class CommandFailed(LabError):
-    """A command ended with a status that the caller did not expect, or ran past its deadline."""
+    """A command ended with an unexpected exit status, or ran past its deadline."""
 
     def __init__(self, what: str, status: int | None, output: str) -> None:
         self.what = what

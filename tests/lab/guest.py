@@ -1,6 +1,6 @@
-"""Makes the tiny guest L3: the smallest VM that proves what it sees and obeys the power button.
+"""Builds the tiny guest L3: the smallest VM that lists its devices and reacts to the power button.
 
-Two forms of the same: kernel and initrd for a direct boot, and a disk that boots under SeaBIOS without
+It comes in two forms: kernel and initrd for a direct boot, and a disk that boots under SeaBIOS without
 options.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.lab import kernel, recipe
 from tests.lab.cpio import Ramdisk
-from tests.lab.foreign import inside, qemu_img, workshop
+from tests.lab.tools_tree import inside, qemu_img, workshop
 
 DISK_MIB = 32
 COMMAND_LINE = "console=ttyS0 quiet mitigations=off no_timer_check nokaslr panic=-1"
@@ -24,7 +24,7 @@ APPEND initrd=initrd {COMMAND_LINE}
 
 
 def make_guest(place: Path, tools: Path, module_tree: Path) -> None:
-    """Fills `place` with vmlinuz, initrd and tiny.qcow2."""
+    """Write vmlinuz, initrd, cmdline and tiny.qcow2 to `place`."""
     shutil.copy(kernel.image(tools), place / "vmlinuz")
     init = recipe.FILES / "guest/init"
     (place / "initrd").write_bytes(ramdisk(tools, init, module_tree, recipe.GUEST_MODULES))
@@ -33,7 +33,7 @@ def make_guest(place: Path, tools: Path, module_tree: Path) -> None:
 
 
 def ramdisk(tools: Path, init: Path, module_tree: Path, modules: tuple[str, ...]) -> bytes:
-    """busybox, an init script and the modules it loads in the order of /modules/order."""
+    """Return a ramdisk with busybox, an init script, and the modules that it loads in the order of /modules/order."""
     disk = Ramdisk()
     disk.add_node("dev/console", 5, 1)
     disk.add_file("bin/busybox", (tools / "usr/bin/busybox").read_bytes(), 0o755)
@@ -46,7 +46,7 @@ def ramdisk(tools: Path, init: Path, module_tree: Path, modules: tuple[str, ...]
 
 
 def _make_disk(place: Path, tools: Path) -> None:
-    """A FAT disk without partitions: SeaBIOS only wants a boot sector."""
+    """Make a FAT disk without partitions: SeaBIOS needs only a boot sector."""
     with workshop(tools) as work:
         for name in ("vmlinuz", "initrd"):
             shutil.copy(place / name, work / name)

@@ -1,7 +1,7 @@
-"""A holder of a VFIO device that /proc does not show: its descriptors are in flight in a socket and open nowhere.
+"""Holds a VFIO device invisibly: its file descriptors are in flight in a socket, so /proc shows no process with them.
 
-vgpuctl looks for holders before it takes a device away. Only somebody it cannot see makes the kernel park the write
-that takes the device, as it does when a VM opens the device between the check and the write.
+vgpuctl looks for holders before it removes a device. Only a holder that vgpuctl cannot see makes the kernel block the
+write that removes the device. The same happens if a VM opens the device between vgpuctl's check and its write.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from tests.lab.machine import Lab
 
 # Opens the device as QEMU does (linux/vfio.h: VFIO_GROUP_SET_CONTAINER 104, VFIO_SET_IOMMU 102 with type 1,
-# VFIO_GROUP_GET_DEVICE_FD 106, all of type ';'), sends what it has into a socket nobody reads, and closes its own.
+# VFIO_GROUP_GET_DEVICE_FD 106, all of type ';'), sends the descriptors into a socket that nobody reads, and closes
+# its own copies.
 HOLD = r"""
 import ctypes, fcntl, os, socket, struct, sys
 group, device = sys.argv[1:]
@@ -31,13 +32,13 @@ sys.stdin.read()
 
 @contextmanager
 def held_unseen(lab: Lab, directory: str) -> Iterator[None]:
-    """Hold the device of this sysfs directory to the end of the block; who waits for it in the kernel then goes on."""
+    """Hold the device of this sysfs directory until the block ends; then a blocked write in the kernel continues."""
     group = lab.run(f"basename $(readlink {directory}/iommu_group)").stdout.strip()
     lab.run("cat > /root/hold.py", stdin=HOLD)
     process = lab.start_command(["python3", "/root/hold.py", group, directory.rpartition("/")[2]])
     try:
-        said = process.stdout.readline() if process.stdout else ""
-        assert said == "held\n", process.communicate()
+        output = process.stdout.readline() if process.stdout else ""
+        assert output == "held\n", process.communicate()
         yield
     finally:
         process.communicate(timeout=60)

@@ -1,7 +1,7 @@
-"""Puts L2 together: Debian's tree, kernel, modules, Python packages, the guest, settings and keys.
+"""Builds the image of L2: Debian's tree, kernel, modules, Python packages, the guest, settings and keys.
 
-The result is a read-only raw disk with a kernel and a tiny initrd beside it: booting the kernel directly
-skips firmware and boot loader, and an initrd with a few modules is quicker than Debian's.
+The result is a read-only raw disk, a kernel and a tiny initrd. A direct kernel boot skips firmware and boot
+loader, and an initrd with a few modules is faster than Debian's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.lab import guest, kernel, recipe
 from tests.lab.command import run
-from tests.lab.foreign import compile_python, program
+from tests.lab.tools_tree import compile_python, program
 
-# Units that cost time at boot or disturb a test (libvirt-guests can hold a reboot for minutes).
+# Units that slow down the boot or disturb a test (libvirt-guests can delay a reboot for minutes).
 MASKED = (
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"),
     *("e2scrub_reap.service", "fstrim.timer", "logrotate.timer", "man-db.timer", "getty@tty1.service"),
@@ -30,7 +30,7 @@ MASKED = (
 
 
 def make_pylib(place: Path, tools: Path) -> None:
-    """The dependencies of vgpuctl for L2's Python, from wheels only, compiled by that Python."""
+    """Install vgpuctl's dependencies for L2's Python, from wheels only, and compile them with that Python."""
     platforms = [word for name in recipe.PYTHON_PLATFORMS for word in ("--platform", name)]
     argv = [
         *(sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location"),
@@ -45,9 +45,9 @@ def make_pylib(place: Path, tools: Path) -> None:
 
 
 def make_image(place: Path, tools: Path, host_root: Path, modules: Path, pylib: Path) -> None:
-    """Fills `place` with disk.raw, vmlinuz, initrd, the ssh key and known_hosts."""
+    """Write disk.raw, vmlinuz, initrd, the ssh key and known_hosts to `place`."""
     root = place / "root"
-    # Hard links: changed files are written again, never in place.
+    # These are hard links to the cached tree: replace a file, never change it in place.
     run(["cp", "-al", host_root, root], deadline_seconds=120)
     kernel.install_modules(root, tools, modules)
     module_tree = root / "usr/lib/modules" / kernel.version(tools)
@@ -71,10 +71,10 @@ def _settings(root: Path) -> None:
     _write(root / "etc/hostname", recipe.HOST_NAME + "\n")
     _write(root / "etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {recipe.HOST_NAME}\n")
     _write(root / "etc/machine-id", uuid.uuid5(uuid.NAMESPACE_DNS, recipe.HOST_NAME).hex + "\n")
-    # No line for the root disk: systemd would wait for its device unit.
+    # fstab has no line for the root disk: systemd would wait for its device unit.
     _write(root / "etc/fstab", "")
     _write(root / "etc/resolv.conf", "")
-    # Newer than /usr: systemd does none of its work after an update (ldconfig, users, catalogue).
+    # Stamps newer than /usr make systemd skip its work after an update (ldconfig, users, catalogue).
     for stamp in ("etc/.updated", "var/.updated"):
         _write(root / stamp, "")
     for unit in MASKED:
@@ -82,7 +82,7 @@ def _settings(root: Path) -> None:
 
 
 def _keys(place: Path, root: Path) -> None:
-    """One key for the tests, one for the host: the lab accepts no other client, and the tests no other host."""
+    """Create one key for the tests and one for the host. L2 accepts only that client, the tests only that host."""
     for old in (root / "etc/ssh").glob("ssh_host_*"):
         old.unlink()
     for name in ("id_ed25519", "host_key"):
@@ -108,7 +108,7 @@ def _install_guest(root: Path, work: Path, tools: Path, module_tree: Path) -> No
 
 
 def _file_system(disk: Path, root: Path, tools: Path) -> None:
-    """ext4 with its journal, as on a real host: tests reset L2 in the middle of things."""
+    """Make an ext4 file system with a journal, as on a real host: tests reset L2 while it is writing."""
     with disk.open("wb") as handle:
         handle.truncate(recipe.DISK_MIB << 20)
     options = [
@@ -130,7 +130,7 @@ def _file_system(disk: Path, root: Path, tools: Path) -> None:
 
 
 def _fresh(path: Path) -> Path:
-    """A path that nothing stands at: never through a hard link or symlink of the cached tree."""
+    """Remove what is at this path, so that a write does not follow a hard link or symlink into the cached tree."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or path.exists():
         os.unlink(path)

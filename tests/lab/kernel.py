@@ -1,7 +1,7 @@
-"""The kernel of L2 and its modules: those out of Debian's package and those built here against its headers.
+"""The kernel of L2 and its modules: those from Debian's package, and those built here against its headers.
 
-The compiler lives in the tools tree, so L2's image carries none. A module that does not build stops the
-lab's build with the compiler's words.
+The compiler is in the tools tree, so L2's image has none. If a module does not compile, the lab's build fails
+and shows the compiler's output.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from pathlib import Path
 from tests.lab import recipe
 from tests.lab.command import run
 from tests.lab.errors import LabError
-from tests.lab.foreign import inside, program, workshop
+from tests.lab.tools_tree import inside, program, workshop
 
 SAMPLES = ("mtty", "mdpy", "mbochs")
 
 
 def version(tools: Path) -> str:
-    """The only kernel in the tools tree."""
+    """Return the version of the only kernel in the tools tree."""
     return next((tools / "kernel/usr/lib/modules").iterdir()).name
 
 
 def image(tools: Path) -> Path:
-    """The compressed kernel."""
+    """Return the path of the compressed kernel."""
     return tools / "kernel/boot" / f"vmlinuz-{version(tools)}"
 
 
 def module_directories() -> list[Path]:
-    """Each directory with a Makefile under module/ is one module of the lab's own."""
+    """Return the sources of the lab's own modules: each directory with a Makefile under module/ is one."""
     return sorted(path.parent for path in recipe.MODULE_SOURCES.rglob("Makefile"))
 
 
 def make_modules(place: Path, tools: Path) -> None:
-    """Builds the mdev samples and the lab's own modules into `place`."""
+    """Build the kernel's mdev samples and the lab's own modules into `place`."""
     with workshop(tools) as work:
         samples = work / "samples"
         shutil.copytree(tools / "kernel/vfio-mdev", samples)
@@ -53,15 +53,15 @@ def make_modules(place: Path, tools: Path) -> None:
 def _kbuild(tools: Path, work: Path, source: Path, place: Path) -> None:
     build = f"/usr/lib/modules/{version(tools)}/build"
     inside(tools, work, ["make", "-j2", "-C", build, f"M=/{source.relative_to(tools)}", "modules"])
-    made = sorted(source.rglob("*.ko"))
-    if not made:
+    built = sorted(source.rglob("*.ko"))
+    if not built:
         raise LabError(f"the module build of {source.name} made no .ko file")
-    for module in made:
+    for module in built:
         shutil.copy(module, place / module.name)
 
 
 def install_modules(root: Path, tools: Path, extra: Path) -> None:
-    """Puts all modules of the kernel package and those of `extra` under a root tree, with their index."""
+    """Copy all modules of the kernel package and those in `extra` into a root tree, and run depmod."""
     release = version(tools)
     target = root / "usr/lib/modules" / release
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,19 +73,19 @@ def install_modules(root: Path, tools: Path, extra: Path) -> None:
 
 
 def with_dependencies(tree: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    """Modules in loading order, unpacked; `tree` is a module directory with an index."""
+    """Return modules in loading order, uncompressed; `tree` is a module directory with modules.dep."""
     lines = (line.split(":") for line in (tree / "modules.dep").read_text().splitlines())
-    needs = {_name(path): (path, rest.split()) for path, rest in lines}
+    dependencies = {_name(path): (path, rest.split()) for path, rest in lines}
     order: dict[str, str] = {}
 
     def visit(name: str) -> None:
-        path, wanted = needs[name]
-        for other in reversed(wanted):
+        path, required = dependencies[name]
+        for other in reversed(required):
             order.setdefault(_name(other), other)
         order.setdefault(name, path)
 
     for name in names:
-        if name in needs:
+        if name in dependencies:
             visit(name)
     return [(f"{name}.ko", _unpacked(tree / path)) for name, path in order.items()]
 

@@ -1,7 +1,7 @@
-"""Runs inside the lab: kills vgpuctl with SIGKILL at random instants, lets reconcile fix it, and checks what is left.
+"""Runs inside the lab: kills vgpuctl with SIGKILL at random times, runs reconcile, and checks what is left.
 
-`python3 -m tests.lab.killing SEED COUNT`: a line of JSON for each kill. Each command is a fork of this process, which
-has imported everything before: so the instants fall into the work and not into the start of an interpreter.
+`python3 -m tests.lab.killing SEED COUNT` prints one line of JSON for each kill. Each command is a fork of this process,
+which has already imported all modules. The kills therefore hit the command's work, not the start of Python.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from typing import Any, NamedTuple
 VM = "vm"
 PROFILES = ("A100-4C", "A100-5C")
 PLAIN = "0000:02:00.0"
-"""A function with plain VFs, for set-mode."""
+"""A PCI function with plain VFs, for set-mode."""
 NVIDIA = "0000:01:00.0"
-"""The GPU, whose VFs sriov-manage turns on and off."""
+"""The GPU. sriov-manage enables and disables its VFs."""
 
 FIRST_GUESS_SECONDS, LONG_GUESS_SECONDS = 2.0, 15.0
 MARGIN = 1.1
 PATIENCE_SECONDS = 240.0
 IMAGES, TINY = Path("/var/lib/libvirt/images"), "tiny.qcow2"
 SETTLE_SECONDS = 30.0
-"""A guest that was asked to shut down has done so within this time."""
+"""A guest shuts down within this time after the request."""
 DRAINED = Path("/run/vgpuctl/drained")
 CLAIMS, MDEVS, PCI = Path("/run/vgpuctl/claims"), Path("/sys/bus/mdev/devices"), Path("/sys/bus/pci/devices")
 
 
 class Operation(NamedTuple):
-    """What is killed. `words` brings the host where it can be done, and returns its command line.
+    """A command to kill. `words` prepares the host for the command and returns the command line.
 
-    `guess`: how long it takes, before that was measured. `runs`: the VM runs before it, and has to run after it.
+    `guess`: the estimated duration until one is measured. `runs`: the VM runs before the command and must run after it.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Operation(NamedTuple):
 
 
 def forked(words: list[str], out: int) -> int:
-    """Start a command of vgpuctl in a child of its own; returns its pid."""
+    """Start a vgpuctl command in a forked child process; return its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -74,7 +74,7 @@ def forked(words: list[str], out: int) -> int:
 
 
 def vgpuctl(*words: str) -> tuple[int, dict[str, Any]]:
-    """Do a command to its end; its status and its document."""
+    """Run a command to its end; return its exit status and its JSON document."""
     read, write = os.pipe()
     pid = forked(list(words), write)
     os.close(write)
@@ -85,7 +85,7 @@ def vgpuctl(*words: str) -> tuple[int, dict[str, Any]]:
 
 
 def must(*words: str) -> Any:
-    """The data of a command that succeeds; one that says "again later" is asked again."""
+    """Return the data of a command that succeeds; repeat it while it exits with 75 (try again later)."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         status, document = vgpuctl(*words)
@@ -97,102 +97,102 @@ def must(*words: str) -> Any:
 
 
 def killed_after(seconds: float, words: list[str]) -> tuple[bool, float]:
-    """Kill a command after so long; whether it lived until then, and how long it lived."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    begun = time.monotonic()
-    pid = forked(words, nowhere)
-    os.close(nowhere)
-    while time.monotonic() - begun < seconds:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
+    """Kill a command after `seconds`; return whether the kill ended it, and how long it ran."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    started = time.monotonic()
+    pid = forked(words, devnull)
+    os.close(devnull)
+    while time.monotonic() - started < seconds:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
             if os.waitstatus_to_exitcode(status):
                 raise SystemExit(f"{' '.join(words)} failed by itself: {vgpuctl(*words)}")
-            return False, time.monotonic() - begun
+            return False, time.monotonic() - started
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
-    return os.WIFSIGNALED(status), time.monotonic() - begun
+    return os.WIFSIGNALED(status), time.monotonic() - started
 
 
 # -------------------------------------------------- the host before the kill
 
 
 def have(vgpus: int, state: str = "stopped") -> list[dict[str, Any]]:
-    """Have the VM with so many vGPUs in this state, or no VM for 0; returns its vGPUs."""
-    there = bool(must("list-vms"))
-    if not vgpus or not there:
-        if there:
+    """Ensure that the VM exists with this number of vGPUs and in this state (0: no VM); return its vGPUs."""
+    exists = bool(must("list-vms"))
+    if not vgpus or not exists:
+        if exists:
             must("delete-vm", VM)
         if not vgpus:
             return []
         must("create-vm", VM, "--profile", PROFILES[0], "--no-start")
-    now = must("show-vm", VM)
-    if now["state"] != "stopped":
+    vm = must("show-vm", VM)
+    if vm["state"] != "stopped":
         must("stop-vm", VM, "--force")
-    found = now["vgpus"]
-    if len(found) > vgpus:
-        extra = [word for vgpu in found[vgpus:] for word in ("--vgpu", vgpu["carrier"])]
+    current = vm["vgpus"]
+    if len(current) > vgpus:
+        extra = [word for vgpu in current[vgpus:] for word in ("--vgpu", vgpu["carrier"])]
         must("detach", VM, *extra)
-    for _ in range(vgpus - len(found)):
-        must("attach", VM, "--profile", found[0]["profile"] if found else PROFILES[0])
+    for _ in range(vgpus - len(current)):
+        must("attach", VM, "--profile", current[0]["profile"] if current else PROFILES[0])
     if state == "running":
         must("start-vm", VM)
     return list(must("show-vm", VM)["vgpus"])
 
 
 def create(_chance: random.Random) -> list[str]:
-    """Make the VM."""
+    """Create the VM."""
     have(0)
     return ["create-vm", VM, "--profile", PROFILES[0], "--no-start"]
 
 
 def delete(_chance: random.Random) -> list[str]:
-    """Delete it."""
+    """Delete the VM."""
     have(1)
     return ["delete-vm", VM]
 
 
 def attach(_chance: random.Random) -> list[str]:
-    """Give the VM, which is off, a second vGPU."""
+    """Attach a second vGPU to the stopped VM."""
     (first,) = have(1)
     return ["attach", VM, "--profile", first["profile"]]
 
 
 def attach_running(_chance: random.Random) -> list[str]:
-    """Give it one while it runs."""
+    """Attach a second vGPU to the running VM."""
     (first,) = have(1, "running")
     return ["attach", VM, "--profile", first["profile"]]
 
 
 def detach(chance: random.Random) -> list[str]:
-    """Take one of two."""
+    """Detach one of two vGPUs."""
     return ["detach", VM, "--vgpu", chance.choice(have(2))["carrier"]]
 
 
 def set_profile(_chance: random.Random) -> list[str]:
-    """Give it another size."""
+    """Change the profile of the VM's vGPU."""
     (first,) = have(1)
     other = PROFILES[first["profile"] == PROFILES[0]]
     return ["set-profile", VM, "--profile", other]
 
 
 def refresh(_chance: random.Random) -> list[str]:
-    """Build it again from its image."""
+    """Rebuild the VM from its image."""
     have(1)
     return ["refresh-vm", VM, "--image", str(IMAGES / TINY)]
 
 
 def refresh_drained(_chance: random.Random) -> list[str]:
-    """Build it again while it runs, with a guest that hears the power button."""
+    """Rebuild the running VM; its guest reacts to the power button."""
     have(1, "running")
     wait_booted()
     return ["refresh-vm", VM, "--image", str(IMAGES / TINY), "--drain"]
 
 
 def wait_booted() -> None:
-    """Wait until the guest's shell answers on its serial console: from then on it hears the power button."""
-    found = subprocess.run(["virsh", "ttyconsole", VM], capture_output=True, text=True, check=True)
-    line = os.open(found.stdout.strip(), os.O_RDWR | os.O_NOCTTY)
+    """Wait until the guest's shell answers on its serial console: from then on it reacts to the power button."""
+    result = subprocess.run(["virsh", "ttyconsole", VM], capture_output=True, text=True, check=True)
+    line = os.open(result.stdout.strip(), os.O_RDWR | os.O_NOCTTY)
     tty.setraw(line)
     seen, until = b"", time.monotonic() + PATIENCE_SECONDS
     while b"booted-2" not in seen:
@@ -205,7 +205,7 @@ def wait_booted() -> None:
 
 
 def set_mode_nvidia(chance: random.Random) -> list[str]:
-    """Turn all VFs of the NVIDIA GPU on or off, by its maker's command."""
+    """Enable or disable all VFs of the NVIDIA GPU with sriov-manage."""
     have(0)
     before, after = chance.sample(("vgpu", "passthrough"), 2)
     must("set-mode", NVIDIA, before)
@@ -213,7 +213,7 @@ def set_mode_nvidia(chance: random.Random) -> list[str]:
 
 
 def set_mode(_chance: random.Random) -> list[str]:
-    """Turn another number of plain VFs on."""
+    """Enable a different number of plain VFs."""
     number = int((PCI / PLAIN / "sriov_numvfs").read_text())
     return ["set-mode", PLAIN, "sriov", "--vfs", "2" if number != 2 else "3"]
 
@@ -230,19 +230,19 @@ OPERATIONS = (
     Operation("set-mode", set_mode),
     Operation("set-mode, sriov-manage", set_mode_nvidia),
 )
-"""All that are killed; one more is one line here."""
+"""All commands to kill. To add one, add a line here."""
 
 
 # ------------------------------------------------------ the host after it
 
 
 def names(directory: Path) -> set[str]:
-    """What is in a directory, nothing when it is not there."""
+    """Return the names in a directory, or an empty set if the directory does not exist."""
     return set(os.listdir(directory)) if directory.is_dir() else set()
 
 
 def devices() -> set[str]:
-    """Every vGPU that the kernel has: mdevs, and VFs with a type."""
+    """Return every vGPU in the kernel: mdevs, and VFs with a vGPU type."""
     typed = set()
     for file in PCI.glob("*/nvidia/current_vgpu_type"):
         with contextlib.suppress(OSError):
@@ -252,7 +252,7 @@ def devices() -> set[str]:
 
 
 def made_at_the_next_start(vms: list[dict[str, Any]]) -> list[str]:
-    """Start and stop VMs that are off and whose place is kept without its device; what is missing then is wrong."""
+    """Start and stop each stopped VM, as a start creates missing vGPUs; return the vGPUs that are still missing."""
     for vm in vms:
         if vm["state"] == "stopped":
             must("start-vm", vm["name"])
@@ -262,7 +262,7 @@ def made_at_the_next_start(vms: list[dict[str, Any]]) -> list[str]:
 
 
 def left_over() -> list[str]:
-    """What has no owner, or is not as its record says, after reconcile."""
+    """Return everything that is still wrong after reconcile: it has no owner, or it does not match its record."""
     wrong = [f"still to mend: {f}" for f in must("reconcile", "--dry-run")["findings"]]
     vms = must("list-vms")
     owned = {v["carrier"] for vm in vms for v in vm["vgpus"]}
@@ -278,7 +278,7 @@ def left_over() -> list[str]:
 
 
 def started_again() -> list[str]:
-    """Wait for a guest's shutdown from before the kill, and let reconcile start it; returns its findings."""
+    """Wait for a guest shutdown that began before the kill, let reconcile start the VM, and return its findings."""
     until = time.monotonic() + SETTLE_SECONDS
     while names(DRAINED) and time.monotonic() < until:
         if must("show-vm", VM)["state"] == "stopped":
@@ -288,7 +288,7 @@ def started_again() -> list[str]:
 
 
 def settled_state() -> str:
-    """The VM's state once libvirt has started it: until then it is paused, on a busy machine for many seconds."""
+    """Return the VM's state after libvirt has started it. Until then it is paused, for seconds on a busy machine."""
     until = time.monotonic() + SETTLE_SECONDS
     while (state := str(must("show-vm", VM)["state"])) == "paused" and time.monotonic() < until:
         time.sleep(0.5)
@@ -298,14 +298,14 @@ def settled_state() -> str:
 def one(operation: Operation, longest: dict[str, float], chance: random.Random) -> dict[str, Any]:
     """Kill one operation, run reconcile, and check the host."""
     words = operation.words(chance)
-    after = chance.uniform(0, MARGIN * longest.get(operation.name, operation.guess))
-    killed, lived = killed_after(after, words)
+    kill_time = chance.uniform(0, MARGIN * longest.get(operation.name, operation.guess))
+    killed, duration = killed_after(kill_time, words)
     if not killed:
-        longest[operation.name] = lived
-    found = [f["kind"] for f in must("reconcile", "--dry-run")["findings"]]
+        longest[operation.name] = duration
+    findings = [f["kind"] for f in must("reconcile", "--dry-run")["findings"]]
     must("reconcile")
     if operation.runs:
-        found += started_again()
+        findings += started_again()
     left = left_over()
     if operation.runs and (state := settled_state()) != "running":
         left.append(f"VM {VM} is {state}, and should run")
@@ -313,12 +313,12 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
         must(*words)
     if words[:2] == ["set-mode", NVIDIA]:
         must("set-mode", NVIDIA, "vgpu")
-    return {"operation": operation.name, "killed": killed, "seconds": lived, "found": found, "left": left}
+    return {"operation": operation.name, "killed": killed, "seconds": duration, "found": findings, "left": left}
 
 
 def main(seed: int, count: int) -> int:
-    """Print a line for each kill: every operation in turn, in an order that is shuffled again for each round."""
-    import libvirt  # noqa: F401 - every fork has it then
+    """Print one line for each kill. Each round runs every operation once, in a new random order."""
+    import libvirt  # noqa: F401 - so that every fork has it already
 
     import vgpuctl
 
@@ -332,7 +332,7 @@ def main(seed: int, count: int) -> int:
         for operation in chance.sample(OPERATIONS, len(OPERATIONS))[: count - done]:
             result = one(operation, longest, chance)
             while not result["killed"] and not result["left"]:
-                result = one(operation, longest, chance)  # it was done before its time had come
+                result = one(operation, longest, chance)  # the command ended before the kill
             print(json.dumps(result), flush=True)
             done += 1
     return 0

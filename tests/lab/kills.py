@@ -1,7 +1,7 @@
-"""Kills in the lab, many of them, and the table of what came of them: `python -m tests.lab kills --count 200`.
+"""Kills vgpuctl many times in the lab and writes a table of the results: `python -m tests.lab kills --count 200`.
 
-They come in rounds, each on a fresh snapshot with its own seed and the GPU in the next form. When the emulated host
-itself dies, its round counts for nothing; how often that was is in the table.
+The kills come in rounds. Each round uses a fresh snapshot, its own seed, and the GPU in the next form. If the emulated
+host itself dies, its round does not count; the page reports how often that happened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.lab.vgpuctl_in import put_gpu, use_defaults
 TABLE = CHECKOUT / "docs" / "kills.md"
 FORMS = ("mdev-vf", "vendor-vf", "mdev-pf")
 ROUND = 2 * len(OPERATIONS)
-"""So many kills between two snapshots: each operation twice."""
+"""The number of kills in one round: each operation twice."""
 
 SECONDS_EACH = 60.0
 COMMAND = "cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib python3 -m tests.lab.killing {} {}"
@@ -49,54 +49,54 @@ Instants are counted from the fork of a process that has vgpuctl's modules in me
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill: after so many seconds, what reconcile then found, and what was left after it."""
+    """One kill: its time in seconds, what reconcile found afterwards, and what reconcile left."""
 
     operation: str
     killed: bool
     seconds: float
-    found: list[str]
+    findings: list[str]
     left: list[str]
     form: str
     seed: int
 
 
 def kill_in(lab: Lab, form: str, seed: int, count: int) -> list[Kill]:
-    """So many kills on a clean lab with its GPU in this form."""
+    """Run `count` kills on a clean lab with its GPU in this form."""
     put_gpu(lab, form)
     put_nvml(lab)
     put_sriov_manage(lab)
     lab.run("modprobe igb")
     use_defaults(lab)
-    done = lab.run(COMMAND.format(seed, count), check=False, timeout=60 + SECONDS_EACH * count)
-    kills = [Kill(**json.loads(line), form=form, seed=seed) for line in done.stdout.splitlines()]
-    if done.returncode:
-        raise AssertionError(f"seed {seed}, {form}, after {len(kills)} kills: {done.stdout[-500:]}{done.stderr}")
+    result = lab.run(COMMAND.format(seed, count), check=False, timeout=60 + SECONDS_EACH * count)
+    kills = [Kill(**json.loads(line), form=form, seed=seed) for line in result.stdout.splitlines()]
+    if result.returncode:
+        raise AssertionError(f"seed {seed}, {form}, after {len(kills)} kills: {result.stdout[-500:]}{result.stderr}")
     return kills
 
 
 def kill_many(count: int, seconds: float, results: Path | None) -> int:
-    """Kill until there are so many, or the time is over; write the table. Returns the exit status."""
+    """Kill until there are `count` kills or the time is over, write the table, and return the exit status."""
     deaths: list[str] = []
     keeper = Keeper("normal", deaths)
-    kills = _kept(results)
+    kills = _load(results)
     until = time.monotonic() + seconds
     try:
         for number in _numbers():
-            wanted = min(ROUND, count - len(kills))
-            if wanted <= 0 or time.monotonic() > until:
+            missing = min(ROUND, count - len(kills))
+            if missing <= 0 or time.monotonic() > until:
                 break
             seed = int.from_bytes(os.urandom(4), "big")
             try:
-                new = kill_in(keeper.clean(), FORMS[number % len(FORMS)], seed, wanted)
+                new = kill_in(keeper.clean(), FORMS[number % len(FORMS)], seed, missing)
             except LabDied as error:
                 deaths.append(str(error))
                 continue
             kills += new
-            _keep(results, new)
+            _append(results, new)
             say(f"{len(kills)} kills, {sum(bool(k.left) for k in kills)} left something over")
     finally:
         keeper.stop()
-        if kills:  # also when it was interrupted
+        if kills:  # also after an interrupt
             TABLE.write_text(table(kills, len(deaths)))
             say(f"{TABLE}: {len(kills)} kills")
     return int(any(k.left for k in kills) or not kills)
@@ -109,20 +109,20 @@ def _numbers() -> Iterator[int]:
         number += 1
 
 
-def _kept(results: Path | None) -> list[Kill]:
+def _load(results: Path | None) -> list[Kill]:
     if results is None or not results.exists():
         return []
     return [Kill(**json.loads(line)) for line in results.read_text().splitlines()]
 
 
-def _keep(results: Path | None, kills: Iterable[Kill]) -> None:
+def _append(results: Path | None, kills: Iterable[Kill]) -> None:
     if results is not None:
         with results.open("a") as file:
             file.writelines(f"{json.dumps(asdict(kill))}\n" for kill in kills)
 
 
 def table(kills: list[Kill], deaths: int) -> str:
-    """The page: a row for each operation, and one for all of them."""
+    """Return the page: a table with one row for each operation and one row for all of them."""
     seeds = list(dict.fromkeys(kill.seed for kill in kills))
     forms = ", ".join(sorted({kill.form for kill in kills}))
     head = HEAD.format(
@@ -139,9 +139,9 @@ def table(kills: list[Kill], deaths: int) -> str:
 
 
 def row(name: str, kills: list[Kill]) -> str:
-    """One line of the table."""
-    instants = [kill.seconds for kill in kills]
-    found = Counter(kind for kill in kills for kind in kill.found)
-    kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found.items())) or "nothing"
-    mended, left = sum(bool(kill.found) for kill in kills), sum(len(kill.left) for kill in kills)
-    return f"| {name} | {len(kills)} | {min(instants):.2f} to {max(instants):.2f} | {mended} | {kinds} | {left} |"
+    """Return one row of the table."""
+    seconds = [kill.seconds for kill in kills]
+    counts = Counter(kind for kill in kills for kind in kill.findings)
+    kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(counts.items())) or "nothing"
+    with_findings, left = sum(bool(kill.findings) for kill in kills), sum(len(kill.left) for kill in kills)
+    return f"| {name} | {len(kills)} | {min(seconds):.2f} to {max(seconds):.2f} | {with_findings} | {kinds} | {left} |"

@@ -1,4 +1,4 @@
-"""The virtual GPU host as tests see it: start, run, save, load, hot plug, tell when it is dead."""
+"""The virtual GPU host for tests: start, run commands, save, load, hot-plug devices, detect its death."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.lab import recipe
 from tests.lab.build import Built
 from tests.lab.emulator import Emulator
 from tests.lab.errors import CommandFailed, LabDied, LabError
-from tests.lab.foreign import qemu_img
 from tests.lab.remote import CONNECTION_LOST, Remote, Result
+from tests.lab.tools_tree import qemu_img
 
 BOOT_DEADLINE_SECONDS = 240.0
 CONNECT_DEADLINE_SECONDS = 60.0
 
 
 class Lab:
-    """One L2. Its disk is a private copy, so the cache stays as it was built."""
+    """One L2. Its disk is a private copy, so the cache stays unchanged."""
 
     def __init__(self, built: Built, *, flavour: str = "normal", snapshot: Path | None = None) -> None:
         self.flavour = flavour
@@ -36,9 +36,9 @@ class Lab:
         self._tags: set[str] = set()
 
     def start(self) -> None:
-        """From the snapshot when there is one, else a cold boot; returns when L2 answers.
+        """Start from the snapshot if there is one, else with a cold boot; return when L2 answers.
 
-        Called again, it forgets everything and starts afresh: the way out when L2 died.
+        A second call discards all state and starts again. Use it after L2 died.
         """
         self.stop()
         self.work = Path(tempfile.mkdtemp(prefix="vgpulab-"))
@@ -68,11 +68,11 @@ class Lab:
             raise LabDied(f"{exc}; {self.dead() or 'its console: ' + self.console_text()[-2000:]}") from exc
 
     def _set_clock(self) -> None:
-        """A restored guest lives at the time of its snapshot."""
+        """Set L2's clock, because a restored guest has the time of its snapshot."""
         self.run(["date", "-s", f"@{time.time():.3f}"])
 
     def stop(self) -> None:
-        """Ends the emulator and removes its disk and all that was saved on it."""
+        """Kill the emulator and remove its disk with all saved states."""
         if self._remote is not None:
             self._remote.close()
         if self._emulator is not None:
@@ -84,7 +84,7 @@ class Lab:
             self.work = Path()
 
     def shut(self) -> None:
-        """Ends the emulator so that its disk, with all snapshots, is whole and can be kept or used again."""
+        """End the emulator cleanly, so that its disk with all snapshots can be used again."""
         self.remote.close()
         self.emulator.quit()
         self._remote = self._emulator = None
@@ -104,15 +104,15 @@ class Lab:
         return self._remote
 
     def pause(self) -> None:
-        """Takes no CPU until `resume`; the guest does not notice but for its clock."""
+        """Stop L2 until `resume`, so that it uses no CPU. The guest notices this only by its clock."""
         self.emulator.qmp.execute("stop")
 
     def resume(self) -> None:
-        """Goes on after `pause`."""
+        """Continue after `pause`."""
         self.emulator.qmp.execute("cont")
 
     def reboot(self, *, hard: bool = False, timeout: float = 240) -> None:
-        """Restarts L2 in good order, or as the reset button does; returns when it has booted and settled."""
+        """Reboot L2 cleanly, or with `hard` as the reset button does; return when its boot is complete."""
         before = self.boot_id()
         if hard:
             self.emulator.qmp.execute("system_reset")
@@ -127,18 +127,18 @@ class Lab:
         self.run("systemctl is-system-running --wait", check=False, timeout=timeout)
 
     def boot_id(self) -> str:
-        """Another one after each boot of L2's kernel."""
+        """Return the boot ID of L2's kernel. It changes with each boot."""
         return self.read("/proc/sys/kernel/random/boot_id").strip()
 
     def save(self, tag: str) -> None:
-        """Keeps memory, devices and disk under a name."""
+        """Save memory, devices and disk under a name."""
         if self._plugged:
             raise LabError("an emulated NVMe cannot be saved: save before hotplug_nvme")
         self.emulator.save(tag)
         self._tags.add(tag)
 
     def load(self, tag: str) -> None:
-        """Back to a saved state. A hot-plugged device is part of none, so then a fresh emulator loads it."""
+        """Restore a saved state. No state contains a hot-plugged device; with one, a new emulator loads the state."""
         reason = self.dead()
         if reason is not None:
             raise LabDied(f"the emulated host died: {reason}")
@@ -152,9 +152,9 @@ class Lab:
         self._set_clock()
 
     def at(self, tag: str, make: Callable[[Lab], None], *, on: str = "session") -> None:
-        """Loads the state `tag`; the first time it is made, by `make` on the state `on`, and saved.
+        """Load the state `tag`. The first call loads the state `on`, runs `make`, and saves the result as `tag`.
 
-        For what many tests start from. It survives a death of L2, which a fixture of wider scope would not.
+        Use it for a state that many tests start from. Unlike a fixture of wider scope, it survives a death of L2.
         """
         if tag in self._tags:
             self.load(tag)
@@ -164,7 +164,7 @@ class Lab:
         self.save(tag)
 
     def hotplug_nvme(self, *, timeout: float = 60) -> str:
-        """Plugs an NVMe with 16 VFs into an empty root port; its PCI address, once L2 sees it."""
+        """Plug an NVMe with 16 VFs into an empty root port; return its PCI address as soon as L2 sees it."""
         free = [port for port in recipe.NVME_PORTS if port not in self._plugged]
         if not free:
             raise LabError("all NVMe ports are taken")
@@ -180,7 +180,7 @@ class Lab:
         raise LabError(f"the hot-plugged NVMe did not appear within {timeout:g} s")
 
     def pci_addresses(self) -> list[str]:
-        """All PCI functions that L2's kernel knows."""
+        """Return the addresses of all PCI functions in L2's kernel."""
         return self.run(["ls", "/sys/bus/pci/devices"]).stdout.split()
 
     def run(
@@ -191,9 +191,10 @@ class Lab:
         timeout: float = 120,
         stdin: str | bytes = b"",
     ) -> Result:
-        """Runs a command (a list) or a script (a string) as root in L2.
+        """Run a command (a list) or a script (a string) as root in L2.
 
-        LabDied when L2 died under it; CommandFailed past the deadline, and with `check` for a status not 0.
+        Raise LabDied if L2 dies meanwhile. Raise CommandFailed past the deadline and, with `check`, if the exit status
+        is not 0.
         """
         data = stdin.encode() if isinstance(stdin, str) else stdin
         if not self.remote.connected:
@@ -207,23 +208,23 @@ class Lab:
         if result.returncode == CONNECTION_LOST:
             self.raise_if_dead()
         if check and result.returncode != 0:
-            said = result.stdout + result.stderr
-            raise CommandFailed(f"in the lab: {result.argv}", result.returncode, said)
+            output = result.stdout + result.stderr
+            raise CommandFailed(f"in the lab: {result.argv}", result.returncode, output)
         return result
 
     def wait_until(self, script: str, *, timeout: float = 60) -> None:
-        """Waits inside L2 until the script's status is 0; CommandFailed past the deadline."""
+        """Wait inside L2 until the script's exit status is 0; raise CommandFailed past the deadline."""
         loop = f"until {{ {script}\n}}; do sleep 0.1; done"
         self.run(["timeout", f"{timeout:g}", "bash", "-c", loop], timeout=timeout + 30)
 
     def start_command(self, command: Sequence[str] | str) -> subprocess.Popen[str]:
-        """Starts a command in L2 and returns at once."""
+        """Start a command in L2 and return at once."""
         if not self.remote.connected:
             self._connect(CONNECT_DEADLINE_SECONDS)
         return self.remote.start(command)
 
     def push(self, tree: Path, dest: str, *, timeout: float = 120) -> None:
-        """Copies what is under `tree` (or one file) into the directory `dest` of L2."""
+        """Copy the content of `tree` (or one file) into the directory `dest` of L2."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             for path in sorted(tree.iterdir()) if tree.is_dir() else [tree]:
@@ -232,15 +233,15 @@ class Lab:
         self.run(script, stdin=buffer.getvalue(), timeout=timeout)
 
     def read(self, path: str) -> str:
-        """The text of a file in L2."""
+        """Return the text of a file in L2."""
         return self.run(["cat", path]).stdout
 
     def console_text(self) -> str:
-        """What L2's console printed since the last load."""
+        """Return what L2's console printed since the last load."""
         return self._emulator.console_text() if self._emulator else ""
 
     def alive(self) -> bool:
-        """Whether L2 still runs: its process is there, no panic, and it answers or at least still prints."""
+        """Return whether L2 still runs: QEMU runs, no panic, and L2 answers or at least still prints."""
         try:
             self.raise_if_dead()
         except LabDied:
@@ -248,11 +249,11 @@ class Lab:
         return True
 
     def dead(self) -> str | None:
-        """Why it is certainly dead, without asking it anything; None when there is no such sign."""
+        """Return the proof that L2 is dead, or None if there is none. This does not query L2."""
         return self._emulator.death() if self._emulator else "the emulator is not running"
 
     def raise_if_dead(self, *, patience: float = 60) -> None:
-        """LabDied with the reason. Silence alone is death only when the console stands still as well."""
+        """Raise LabDied with the reason if L2 is dead. A silent L2 is dead only if its console is silent too."""
         reason = self.dead()
         if reason is None:
             printed = len(self.console_text())

@@ -1,7 +1,7 @@
-"""Debian 12's libvirt 9.0 in the place of the lab's own: its daemon and libraries alone, beside L2's Debian 13.
+"""Replaces the lab's libvirt with libvirt 9.0 from Debian 12: only its daemon and libraries, on L2's Debian 13.
 
-Three packages (10 MB unpacked, seconds to fetch) are enough: what else they need is in the newer Debian too. QEMU and
-everything else stay L2's.
+The few packages (10 MB unpacked, seconds to download) are enough, because Debian 13 has their other dependencies. QEMU
+and everything else are L2's own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ setsid {PLACE}/usr/sbin/libvirtd -p /run/libvirt9/pid -f /run/libvirt9/libvirtd.
 
 
 def tree() -> Path:
-    """The unpacked packages, from the cache."""
+    """Return the directory of the unpacked packages in the cache."""
     root = cache.cache_dir()
     with cache.build_lock(root):
         return cache.stage(root, "libvirt9", recipe.key(SUITE, PACKAGES, UNPACK), _unpack)
@@ -59,7 +59,7 @@ def _unpack(place: Path) -> None:
 
 @contextmanager
 def old_libvirt(lab: Lab) -> Iterator[str]:
-    """Stop L2's libvirt and start 9.0; gives the URI of its socket."""
+    """Stop L2's libvirt and start libvirt 9.0; yield the URI of its socket."""
     lab.push(tree() / "root/usr", f"{PLACE}/usr")
     lab.run(START)
     lab.wait_until(f"[ -S {SOCKET} ]")

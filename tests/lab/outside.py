@@ -1,4 +1,4 @@
-"""Programs of this machine that log in at L2 by themselves, as at any host: ssh's files, and Ansible's inventory."""
+"""ssh files and an Ansible inventory, so that programs on this machine (L1) can log in to L2 as to any other host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECT_SECONDS = 60
 
 
 def make_home(lab: Lab, home: Path) -> None:
-    """Fills a home with the lab's key, a known_hosts that has L2's sshd at its port here, and ssh's settings."""
+    """Fill a home directory with the lab's key, a known_hosts for L2's forwarded sshd port, and an ssh config."""
     ssh = home / ".ssh"
     ssh.mkdir(mode=0o700)
     shutil.copy(lab.built.image / "id_ed25519", ssh)
@@ -31,26 +31,26 @@ def make_home(lab: Lab, home: Path) -> None:
 
 
 def know(lab: Lab, home: Path) -> None:
-    """Makes the key of L2's sshd the one that a home knows."""
+    """Write the host key of L2's sshd to known_hosts in a home directory."""
     key = (lab.built.image / "known_hosts").read_text().partition(" ")[2]
     (home / ".ssh/known_hosts").write_text(f"[127.0.0.1]:{lab.emulator.port} {key}")
 
 
 def write_inventory(lab: Lab, place: Path) -> Path:
-    """An inventory of L2 alone, in the group that the playbooks are for."""
-    there = {"ansible_host": "127.0.0.1", "ansible_port": lab.emulator.port, "ansible_user": "root"}
+    """Write an inventory with L2 as the only host, in the group that the playbooks use; return its path."""
+    connection = {"ansible_host": "127.0.0.1", "ansible_port": lab.emulator.port, "ansible_user": "root"}
     path = place / "inventory.json"
-    hosts = {"vgpulab": {**there, "ansible_python_interpreter": "/usr/bin/python3"}}
+    hosts = {"vgpulab": {**connection, "ansible_python_interpreter": "/usr/bin/python3"}}
     path.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
     return path
 
 
 @contextmanager
 def ansible_logins(lab: Lab, home: Path) -> Iterator[dict[str, str]]:
-    """Ansible's settings for logins with a home's ssh files: one connection for many tasks, and pipelining.
+    """Yield Ansible's settings for logins with a home's ssh files: one connection for many tasks, and pipelining.
 
-    The connection ends with the block, since L2's next state knows nothing of it. Its socket is beside the lab's own:
-    the path of a socket must be short.
+    The connection ends with the block, because the next state that L2 loads does not have it. Its socket is in the
+    lab's work directory, because the path of a socket must be short.
     """
     with tempfile.TemporaryDirectory(dir=lab.work) as sockets:
         try:

@@ -1,11 +1,11 @@
 """The pytest side of the lab: fixtures, a deadline for every lab test, and the rule for an L2 that died.
 
-Emulation is not the thing under test. A test during which L2 itself died (LabDied) runs again from the
-snapshot, at most twice, counted and printed. A failed assertion is never run again. A lab that cannot start
+The emulation is not under test. If L2 itself dies during a test (LabDied), the plugin runs the test again from the
+snapshot, at most twice, and reports the number of deaths. It never repeats a failed assertion. A lab that cannot start
 fails the run.
 
-With pytest-xdist each worker has an L2 of its own, which takes up to 2 GiB of memory. It has one CPU, so two of them
-keep two CPUs busy: with three each test takes half as long again, and all together hardly less.
+With pytest-xdist each worker has its own L2, which needs up to 2 GiB of memory. An L2 has one CPU, so two of them
+keep two CPUs busy. With three, each test takes half as long again, and the whole run is hardly faster.
 
 Load it with `pytest_plugins = ["tests.lab.plugin"]` in the root conftest, or as tests/lab/conftest.py does.
 """
@@ -37,11 +37,11 @@ _used = pytest.StashKey[bool]()
 
 
 class DeadlineExceeded(Exception):
-    """The test did not end in time. L2 may be fine: this is a failure of the test."""
+    """The test did not end in time. This is a test failure; L2 may be fine."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker for tests that need longer."""
+    """Register the marker for tests that need more time."""
     text = f"deadline(seconds): a lab test may take this long, {DEADLINE_SECONDS} without the marker"
     config.addinivalue_line("markers", text)
     config.stash[_deaths] = []
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the tests of the second L2 in one worker, it is as dear to start as the first; first: xdist reads it."""
+    """Run all tests of the second L2 in one worker, as its start is slow. `tryfirst`: xdist reads the marker."""
     for item in items:
         if "lab_apparmor" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("apparmor"))
@@ -68,24 +68,24 @@ def _keeper(config: pytest.Config, flavour: str) -> Keeper:
 
 @pytest.fixture(scope="session")
 def lab_session(pytestconfig: pytest.Config) -> Lab:
-    """The running L2 with this checkout's vgpuctl in it; its state is what the test before left."""
+    """The running L2 with this checkout's vgpuctl; it has the state that the previous test left."""
     return _keeper(pytestconfig, "normal").running()
 
 
 @pytest.fixture
 def lab(lab_session: Lab, pytestconfig: pytest.Config) -> Lab:
-    """L2 in the clean state "session"."""
+    """The L2 in the clean state "session"."""
     return _keeper(pytestconfig, "normal").clean()
 
 
 @pytest.fixture
 def lab_apparmor(pytestconfig: pytest.Config) -> Lab:
-    """A second L2 in a clean state, with AppArmor on and QEMU as an ordinary user, as Debian sets it up."""
+    """A second L2 in a clean state, set up as Debian does it: AppArmor enabled, QEMU runs as an unprivileged user."""
     return _keeper(pytestconfig, "apparmor").clean()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker reports how often its L2 died."""
+    """In a worker, report how often its L2 died."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None and session.config.stash[_keepers]:
         output["lab_deaths"] = session.config.stash[_deaths]
@@ -93,27 +93,27 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Collects the reports of the workers."""
-    told = getattr(node, "workeroutput", {}).get("lab_deaths")
-    if told is not None:
-        node.config.stash[_deaths].extend(told)
+    """Collect the reports of the workers."""
+    reported = getattr(node, "workeroutput", {}).get("lab_deaths")
+    if reported is not None:
+        node.config.stash[_deaths].extend(reported)
         node.config.stash[_used] = True
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """However the run ends, no emulator is left."""
+    """Stop all emulators, however the run ends."""
     for keeper in config.stash.get(_keepers, {}).values():
         keeper.stop()
 
 
 def uses_lab(item: pytest.Item) -> bool:
-    """Whether a test uses any fixture of the lab, directly or through another one."""
+    """Return whether a test uses a lab fixture, directly or through another fixture."""
     return bool(FIXTURES & set(getattr(item, "fixturenames", ())))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Runs a lab test, again if L2 died under it."""
+    """Run a lab test, and repeat it if L2 died during the test."""
     if not uses_lab(item):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -133,7 +133,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _forget(item: pytest.Item) -> None:
-    """Makes the item runnable again: fixtures that failed would answer with their old failure."""
+    """Reset a test for another run: a failed fixture would otherwise raise its cached failure again."""
     info = getattr(item, "_fixtureinfo")  # noqa: B009
     for definitions in info.name2fixturedefs.values():
         for definition in definitions:
@@ -147,7 +147,7 @@ def _forget(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, None]:
-    """Remembers a death, and shows L2's console beside a failure."""
+    """Record a death of L2, and add L2's console output to a failure report."""
     outcome = yield
     if not uses_lab(item) or call.excinfo is None:
         return
@@ -163,21 +163,21 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """The first set-up may build the whole lab."""
+    """Limit the set-up time; the limit is long, because the first set-up may build the whole lab."""
     with _deadline(item, SETUP_DEADLINE_SECONDS):
         yield
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Every lab test ends in time."""
+    """Limit the time of every lab test."""
     marker = item.get_closest_marker("deadline")
     with _deadline(item, int(marker.args[0]) if marker else DEADLINE_SECONDS):
         yield
 
 
 class _deadline:
-    """Raises DeadlineExceeded in the test itself, wherever it waits; nothing for tests without a lab."""
+    """Raises DeadlineExceeded inside the test, wherever it waits; has no effect on tests without a lab."""
 
     def __init__(self, item: pytest.Item, seconds: int) -> None:
         self._active = uses_lab(item)
@@ -198,7 +198,7 @@ class _deadline:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Says how often L2 died, also when it never did."""
+    """Print how often L2 died, even if it never did."""
     if not config.stash[_keepers] and not config.stash.get(_used, False):
         return
     deaths = config.stash[_deaths]

@@ -1,6 +1,6 @@
-"""Talks to the emulator over its control socket (QMP): snapshots, hot plug, state.
+"""Talks to QEMU over its control socket (QMP): snapshots, hot plug, state.
 
-savevm and loadvm are used as monitor commands; they answer with nothing on success and with text on failure.
+savevm and loadvm are human monitor commands. They print nothing on success and a message on failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.lab.errors import LabDied, LabError
 
 
 class Qmp:
-    """One connection, one command at a time; events are read and dropped."""
+    """One QMP connection. It runs one command at a time and discards events."""
 
     def __init__(self, path: Path, *, deadline_seconds: float = 30) -> None:
         self._buffer = b""
@@ -27,7 +27,7 @@ class Qmp:
     def execute(
         self, command: str, arguments: Mapping[str, str | int] | None = None, *, deadline_seconds: float = 60
     ) -> Any:
-        """The command's return value; LabError with the emulator's own words when it refuses."""
+        """Return the command's result; raise LabError with QEMU's own message if the command fails."""
         message = {"execute": command, "arguments": dict(arguments or {})}
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
@@ -41,12 +41,12 @@ class Qmp:
                 return answer["return"]
 
     def monitor(self, line: str, *, deadline_seconds: float = 120) -> str:
-        """A human monitor command; what it printed."""
+        """Run a human monitor command; return its output."""
         words = {"command-line": line}
         return str(self.execute("human-monitor-command", words, deadline_seconds=deadline_seconds))
 
     def close(self) -> None:
-        """Only the connection; the emulator goes on."""
+        """Close only the connection; the emulator continues."""
         self._socket.close()
 
     def _read_object(self, deadline_seconds: float) -> dict[str, Any]:

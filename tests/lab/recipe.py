@@ -1,8 +1,7 @@
-"""What the virtual GPU host is made of: packages, command lines, and the hashes that name the results.
+"""The definition of the virtual GPU host: packages, command lines, and the hashes that name the results.
 
-Everything that decides what the lab is stands here or in files/ and module/, so the hash over them names the
-lab. A snapshot needs the same QEMU, command line and base image: that holds because all three are in its
-name.
+This file, files/ and module/ define the whole lab, so a hash over them identifies it. A snapshot loads only with
+the same QEMU, command line and base image. The name of the snapshot contains all three, so they always match.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MODULE_SOURCES = HERE / "module"
 
 SUITE = "trixie"
 
-# L1's tools come from L2's suite: a QEMU with igb and NVMe SR-IOV, and the Python that compiles .pyc files.
+# L1's tools come from the same suite as L2: a QEMU with igb and NVMe SR-IOV, and the Python that compiles .pyc files.
 TOOLS_PACKAGES = (
     *("qemu-system-x86", "qemu-utils", "python3", "gcc", "make", "kmod", "linux-headers-amd64"),
     *("linux-source-6.12", "e2fsprogs", "dosfstools", "mtools", "syslinux", "busybox-static"),
@@ -30,7 +29,7 @@ HOST_PACKAGES = (
     *("mdevctl", "apparmor", "virtinst", "ovmf", "swtpm", "swtpm-tools"),
 )
 
-# vgpuctl's own dependencies (libvirt comes from Debian), and what its contract tests need inside L2.
+# vgpuctl's own dependencies (libvirt comes from Debian), and the packages that its contract tests need inside L2.
 PYTHON_REQUIREMENTS = (
     *("click", "rich", "ruamel.yaml", "jinja2", "lxml", "nvidia-ml-py", "paramiko", "pycdlib"),
     *("pytest", "hypothesis"),
@@ -40,7 +39,7 @@ PYTHON_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 
 # Kernel modules that the tiny initrd of L2 loads before it can see its root disk and its network card.
 INITRD_MODULES = ("virtio_blk", "virtio_net", "crc32c_generic", "ext4")
-# The tiny guest L3: the power button, so that `virsh shutdown` works.
+# Kernel modules of the tiny guest L3: the power button, so that `virsh shutdown` works.
 GUEST_MODULES = ("button", "evdev")
 
 HOST_NAME = "vgpulab"
@@ -52,7 +51,7 @@ NVME_VFS = 16
 
 
 def kernel_command_line(flavour: str) -> str:
-    """`iommu=nopt` makes the IOMMU translate for every device, as on a host that passes devices through."""
+    """Return L2's kernel command line. `iommu=nopt`: the IOMMU translates for every device, as for passthrough."""
     words = [
         "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=0 net.ifnames=0 mitigations=off audit=0",
         "intel_iommu=on iommu=nopt tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1",
@@ -64,7 +63,7 @@ def kernel_command_line(flavour: str) -> str:
 
 
 def machine_arguments() -> list[str]:
-    """The board. One CPU: two of them race in multi-threaded emulation under nested SVM and kill L2."""
+    """Return machine options. L2 has one CPU: two race in multi-threaded emulation of nested SVM and kill it."""
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"),
         *("-machine", "q35", "-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max,la57=off"),
@@ -74,7 +73,7 @@ def machine_arguments() -> list[str]:
 
 
 def device_arguments() -> list[str]:
-    """The devices the tests use. Each SR-IOV device is alone behind its root port: a group for each VF."""
+    """Return the test devices. Each SR-IOV device has its own root port, so each VF has its own IOMMU group."""
     devices = [
         "virtio-blk-pci,drive=root,addr=0x3",
         "virtio-net-pci,netdev=control,addr=0x4,romfile=",
@@ -92,20 +91,20 @@ def device_arguments() -> list[str]:
         "edu,id=edu1,bus=bridge,addr=0x1",
         "edu,id=edu2,bus=bridge,addr=0x2",
     ]
-    # The subsystems cannot be hot-plugged, the controllers (which block snapshots) must be.
+    # QEMU cannot hot-plug the subsystems. The controllers must be hot-plugged, because they block snapshots.
     devices += [f"nvme-subsys,id=subsys-{port},nqn=nqn.vgpulab.{port}" for port in NVME_PORTS]
     return [word for device in devices for word in ("-device", device)]
 
 
 def sources_under(directory: Path) -> list[Path]:
-    """Every file that decides what is built, in a fixed order."""
+    """Return every file that affects the build, in a fixed order."""
     return sorted(path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def module_sources(directory: Path) -> list[Path]:
-    """What the compiler reads: neither notes beside it nor what an earlier build left there."""
-    found = sources_under(directory)
-    return [path for path in found if path.name in {"Makefile", "Kbuild"} or _is_source(path)]
+    """Return the files that the compiler reads, without notes and without the output of an earlier build."""
+    files = sources_under(directory)
+    return [path for path in files if path.name in {"Makefile", "Kbuild"} or _is_source(path)]
 
 
 def _is_source(path: Path) -> bool:
@@ -113,7 +112,7 @@ def _is_source(path: Path) -> bool:
 
 
 def key(*parts: str | Path | Iterable[str]) -> str:
-    """A short hash over words and files (name and content)."""
+    """Return a short hash over words and files (name, executable bit and content)."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Path):
@@ -126,7 +125,7 @@ def key(*parts: str | Path | Iterable[str]) -> str:
 
 
 def nvme_properties(port: str) -> dict[str, str | int]:
-    """An NVMe controller whose VFs each can have queues and an interrupt of their own."""
+    """Return the properties of an NVMe controller. Each of its VFs can have its own queues and its own interrupt."""
     queues = NVME_VFS * 2 + 2
     return {
         "driver": "nvme",

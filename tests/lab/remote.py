@@ -1,4 +1,4 @@
-"""Commands inside L2 over ssh: one master connection, cheap sessions, only the image's keys."""
+"""Runs commands inside L2 over ssh: one master connection, cheap sessions, and only the image's keys."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from tests.lab import recipe
 from tests.lab.errors import LabError
 
-# Nothing post-quantum and nothing that an emulated CPU is slow at.
+# No post-quantum algorithm, and none that is slow on an emulated CPU.
 CRYPTO = ("KexAlgorithms=curve25519-sha256", "Ciphers=aes128-gcm@openssh.com,chacha20-poly1305@openssh.com")
-# ssh itself answers 255 when the connection, not the command, failed.
+# ssh itself exits with 255 if the connection fails, as opposed to the command.
 CONNECTION_LOST = 255
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command in L2 answered."""
+    """The result of a command in L2."""
 
     argv: str
     returncode: int
@@ -30,7 +30,7 @@ class Result:
 
 
 class Remote:
-    """The way to one running L2; to be closed before L2's state changes under the connection (loadvm)."""
+    """The ssh connection to one running L2. Close it before loadvm replaces L2's state."""
 
     def __init__(self, image: Path, work: Path, port: int) -> None:
         self._control = work / "ssh"
@@ -45,7 +45,7 @@ class Remote:
         self._base = ["ssh", "-F", "none", "-p", str(port), *words]
 
     def connect(self, *, deadline_seconds: float, patience: float = 30) -> None:
-        """Tries until L2 answers; `patience` is for one try: short while L2 boots, long when it is busy."""
+        """Retry until L2 answers. `patience` limits one try: short while L2 boots, long if L2 is busy."""
         end = time.monotonic() + deadline_seconds
         while not self._try_master(min(patience, deadline_seconds)):
             if time.monotonic() > end:
@@ -55,12 +55,12 @@ class Remote:
     def _try_master(self, patience: float) -> bool:
         self.close()
         options = ("-o", "ControlMaster=yes", "-o", f"ConnectTimeout={max(1, int(patience))}")
-        silent = subprocess.DEVNULL
+        devnull = subprocess.DEVNULL
         self._master = subprocess.Popen(
             [*self._base, *options, "-N", "root@127.0.0.1"],
-            stdin=silent,
-            stdout=silent,
-            stderr=silent,
+            stdin=devnull,
+            stdout=devnull,
+            stderr=devnull,
             start_new_session=True,
         )
         end = time.monotonic() + patience
@@ -72,11 +72,11 @@ class Remote:
 
     @property
     def connected(self) -> bool:
-        """Whether the master connection stands, as far as L1 knows."""
+        """Return whether the master connection is open, as far as L1 knows."""
         return self._master is not None and self._master.poll() is None and self._control.exists()
 
     def argv(self, command: Sequence[str] | str, *, tty: bool = False) -> list[str]:
-        """The words that run something in L2: a list is quoted, a string is a script for L2's shell."""
+        """Return the ssh command line for a command in L2. A list is quoted; a string is a script for L2's shell."""
         text = command if isinstance(command, str) else shlex.join(command)
         return [*self._base, "-o", "ControlMaster=no", *(["-tt"] if tty else []), "root@127.0.0.1", text]
 
@@ -88,10 +88,13 @@ class Remote:
         stdin: bytes = b"",
         watch: Callable[[], str | None] | None = None,
     ) -> Result:
-        """Never raises for a status; TimeoutExpired past the deadline, or as soon as `watch` has a reason."""
+        """Run a command in L2 and return its result, whatever its exit status is.
+
+        Raise TimeoutExpired past the deadline, or as soon as `watch` returns a reason.
+        """
         argv = self.argv(command)
         end = time.monotonic() + timeout
-        # A file, not a pipe: communicate() called a second time would not go on sending.
+        # A file, not a pipe: a second call of communicate() would not continue to send stdin.
         with tempfile.TemporaryFile() as source:
             source.write(stdin)
             source.seek(0)
@@ -104,7 +107,7 @@ class Remote:
                         out, err = process.communicate(timeout=max(0.01, min(1.0, left)))
                         break
                     except subprocess.TimeoutExpired:
-                        # Killed below, its pipes not read to their end: the master holds them open as well.
+                        # The process is killed below. Its pipes never reach EOF: the master has them open too.
                         if left <= 1.0 or (watch is not None and watch()):
                             raise
             except BaseException:
@@ -114,12 +117,12 @@ class Remote:
         return Result(argv[-1], process.returncode, *printed)
 
     def start(self, command: Sequence[str] | str) -> subprocess.Popen[str]:
-        """A command that runs beside others: for tests that release many at once."""
+        """Start a command and return at once, for tests that run many commands in parallel."""
         pipe = subprocess.PIPE
         return subprocess.Popen(self.argv(command), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def close(self) -> None:
-        """Drops the connection without a word to L2."""
+        """Drop the connection without a message to L2."""
         if self._master is not None:
             if self._master.poll() is None:
                 self._master.kill()

@@ -1,7 +1,7 @@
-"""Keeps one L2 for a test run: built, started, given this checkout's vgpuctl, put back before each test.
+"""Keeps one L2 for a test run: builds and starts it, installs this checkout's vgpuctl, resets it before each test.
 
-The source goes in as files with .pyc beside them, compiled here by L2's Python: under emulation the first
-import of everything costs far more than all the copying.
+The source is copied together with .pyc files, which L2's Python compiles here on L1. Under emulation the first
+import of all modules takes far longer than the copy.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tests.lab import build, recipe
 from tests.lab.errors import LabDied, LabError
-from tests.lab.foreign import compile_python
 from tests.lab.machine import Lab
 from tests.lab.snapshot import snapshot
+from tests.lab.tools_tree import compile_python
 
 CHECKOUT = recipe.HERE.parent.parent
 PUSHED = ("vgpuctl", "templates", "ansible", "tests", "pyproject.toml", "conftest.py")
@@ -25,7 +25,7 @@ START_TRIES = 3
 
 
 class Keeper:
-    """One flavour's L2. `deaths` is shared by all of a run: a death while starting is counted too."""
+    """The L2 of one flavour. All keepers of a run share `deaths`; a death during the start counts too."""
 
     def __init__(self, flavour: str, deaths: list[str]) -> None:
         self.flavour = flavour
@@ -36,11 +36,11 @@ class Keeper:
         self._hopeless: LabError | None = None
 
     def running(self) -> Lab:
-        """The Lab, started and set up; the state of L2 is whatever it is."""
+        """Return the Lab, started and set up. L2 has any state."""
         if self._hopeless is not None:
             raise self._hopeless
         if self._lab is None:
-            self._lab = self._made()
+            self._lab = self._build()
         if not self._usable or self._lab.dead():
             self._start(self._lab)
         elif not self.awake:
@@ -49,7 +49,7 @@ class Keeper:
         return self._lab
 
     def clean(self) -> Lab:
-        """The Lab in the state "session"; a Lab that does not load it is started again."""
+        """Return the Lab in the state "session"; start it again if it dies while it loads that state."""
         lab = self.running()
         try:
             lab.load(TAG)
@@ -59,23 +59,23 @@ class Keeper:
         return lab
 
     def rest(self) -> None:
-        """Takes no CPU while another L2 is used."""
+        """Pause L2 while another L2 is in use, so that it takes no CPU."""
         if self._lab is not None and self.awake and not self._lab.dead():
             self._lab.pause()
         self.awake = False
 
     def stop(self) -> None:
-        """Ends the emulator."""
+        """Stop the emulator."""
         self._usable = self.awake = False
         if self._lab is not None:
             self._lab.stop()
 
     def console_text(self) -> str:
-        """What L2 printed."""
+        """Return what L2's console printed."""
         return self._lab.console_text() if self._lab is not None else ""
 
-    def _made(self) -> Lab:
-        """Builds what is missing. A build that failed would fail again for every test: it is tried once."""
+    def _build(self) -> Lab:
+        """Build what is missing, only once per run: a failed build would fail again for every test."""
         try:
             built = build.build()
             return Lab(built, flavour=self.flavour, snapshot=snapshot(built, self.flavour))
@@ -99,17 +99,17 @@ class Keeper:
 
 
 def set_up(lab: Lab) -> None:
-    """Puts this checkout's vgpuctl into L2, where the command `vgpuctl` runs it."""
+    """Copy this checkout's vgpuctl into L2, where the command `vgpuctl` runs it."""
     push_source(lab)
-    # Loads Python and the package once, so that no test pays for reading them from the disk.
+    # Load Python and the package once, so that no test has to read them from the disk.
     lab.run("vgpuctl --version || true", timeout=120)
 
 
 def push_source(lab: Lab) -> None:
-    """Copies the checkout with fresh .pyc files; also for a test that changes the source."""
+    """Copy the checkout with new .pyc files. Tests that change the source call this too."""
     with tempfile.TemporaryDirectory(prefix="vgpulab-source-") as name:
         tree = Path(name)
-        for path in (CHECKOUT / wanted for wanted in PUSHED):
+        for path in (CHECKOUT / entry for entry in PUSHED):
             if path.is_dir():
                 shutil.copytree(path, tree / path.name, ignore=LEFT_OUT)
             elif path.exists():

@@ -1,7 +1,7 @@
-"""Boots L2 once, lets it settle, and keeps it with its memory: every later start takes seconds.
+"""Boots L2 once, waits until its boot is complete, and saves it with its memory. Every later start takes seconds.
 
-The snapshot lives inside a disk that only holds differences to the image; a Lab copies that disk, not the
-image.
+The snapshot is inside an overlay disk, which holds only the differences from the image. A Lab copies that disk,
+not the image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TAG = "base"
 
 
 def snapshot(built: Built, flavour: str) -> Path:
-    """The disk with the snapshot; booted now when the cache has none."""
+    """Return the disk with the snapshot; boot L2 now and create it if the cache has none."""
     words = (*recipe.machine_arguments(), *recipe.device_arguments(), recipe.kernel_command_line(flavour))
     name = recipe.key(built.image.name, built.tools.name, words, flavour)
     root = cache.cache_dir()

@@ -1,4 +1,4 @@
-"""What a boot takes away comes back before libvirt starts, and a plain `virsh start` makes what is missing."""
+"""Before libvirt starts, vgpuctl restores the vGPUs that a boot loses. A plain `virsh start` creates missing ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import A100, IGB, must, put_gpu, use_defaults
 
-# What an installation by pip would do: the interpreter finds vgpuctl without the environment (-I).
+# Has the effect of an installation with pip: Python finds vgpuctl without environment variables (-I).
 INSTALLED = """
 place=$(python3 -c 'import site; print(*site.getsitepackages(), sep="\\n")' | grep -m1 ^/usr/local)
 mkdir -p "$place" && printf '%s\\n' /opt/vgpuctl/src /opt/vgpuctl/lib > "$place/vgpuctl.pth"
@@ -21,7 +21,7 @@ echo 'options vgpulab pf={IGB} form=mdev-pf' > /etc/modprobe.d/vgpulab.conf
 
 @pytest.mark.quick
 @pytest.mark.deadline(900)
-def test_a_vgpu_is_there_again_after_a_boot_and_a_plain_start_makes_a_missing_one(lab: Lab) -> None:
+def test_a_vgpu_is_restored_after_a_boot_and_a_plain_start_creates_a_missing_one(lab: Lab) -> None:
     lab.run(f"{INSTALLED}{AT_BOOT}")
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
@@ -46,7 +46,7 @@ def test_a_vgpu_is_there_again_after_a_boot_and_a_plain_start_makes_a_missing_on
 
 @pytest.mark.quick
 @pytest.mark.deadline(900)
-def test_a_gpu_that_is_not_ready_lets_libvirt_go_and_its_vm_is_started_when_it_is(lab: Lab) -> None:
+def test_a_gpu_that_is_not_ready_does_not_block_libvirt_and_its_vm_starts_later(lab: Lab) -> None:
     lab.run(INSTALLED)
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
@@ -55,7 +55,7 @@ def test_a_gpu_that_is_not_ready_lets_libvirt_go_and_its_vm_is_started_when_it_i
     carrier = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")["vgpus"][0]["carrier"]
     lab.run("virsh autostart vm-1")
     lab.reboot()
-    # The driver is not there: the unit has let libvirt go, and goes on waiting.
+    # The driver is not loaded: the unit no longer holds libvirt back, and continues to wait.
     lab.wait_until("virsh domstate vm-1 | grep -qx 'shut off'", timeout=300)
     shown = lab.run("systemctl show -p ActiveState,SubState vgpuctl-restore.service").stdout.split()
     assert shown == ["ActiveState=active", "SubState=running"]
@@ -93,16 +93,16 @@ def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
 
 @pytest.mark.deadline(900)
 @pytest.mark.parametrize("form", [pytest.param("mdev-pf", marks=pytest.mark.quick), "vendor-vf"])
-def test_a_vm_that_reserves_only_to_run_has_its_vgpu_from_a_plain_start_to_its_end(lab: Lab, form: str) -> None:
+def test_a_vm_that_reserves_while_running_has_its_vgpu_only_from_start_to_stop(lab: Lab, form: str) -> None:
     lab.run(INSTALLED)
     put_gpu(lab, form)
     use_defaults(lab)
     must(lab, "install-host", "--restart-libvirt")
     words = ("--profile", "A100-4C", "--no-start")
-    lent = must(lab, "create-vm", "lent", *words, "--reserve", "running")["vgpus"][0]
+    vgpu = must(lab, "create-vm", "lent", *words, "--reserve", "running")["vgpus"][0]
     assert lab.run("ls /run/vgpuctl/claims", check=False).stdout.split() == []
     lab.run("virsh start lent", timeout=120)
-    assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [lent["carrier"]]
+    assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [vgpu["carrier"]]
     assert must(lab, "show-vm", "lent")["vgpus"][0]["present"]
     lab.run("virsh destroy lent")
     assert lab.run("ls /run/vgpuctl/claims").stdout.split() == []
@@ -110,7 +110,7 @@ def test_a_vm_that_reserves_only_to_run_has_its_vgpu_from_a_plain_start_to_its_e
     assert must(lab, "reconcile")["findings"] == []
     kept = must(lab, "create-vm", "kept", *words)["vgpus"][0]
     if form == "vendor-vf":
-        assert kept["carrier"] == lent["carrier"]
+        assert kept["carrier"] == vgpu["carrier"]
         refused = lab.run("virsh start lent", check=False, timeout=120)
         assert refused.returncode != 0
         assert "kept has it; vgpuctl start-vm lent" in refused.stderr

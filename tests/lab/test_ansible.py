@@ -1,4 +1,4 @@
-"""A controller outside logs in at L2 by ssh, as at any host, and site.yml makes a desktop with a vGPU there."""
+"""An Ansible controller outside L2 logs in by ssh, as to any host, and site.yml creates a desktop with a vGPU there."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ WANTED = {
 }
 DESKTOPS = "vgpuctl.vgpuctl.desktop_pool : Desktops of the pool"
 OF_A_UUID = re.compile(r"(?<=vdi-001-)[0-9a-f]{8}")
-"""Check mode shows another uuid than the run."""
+"""Check mode shows a different UUID than the real run."""
 
 
 @pytest.fixture
 def site(lab: Lab, tmp_path: Path) -> Iterator[Callable[..., Ran]]:
-    """Runs site.yml on L2, from outside."""
+    """Run site.yml on L2 from outside."""
     make_home(lab, tmp_path)
     words = ("--extra-vars", json.dumps(WANTED))
     with ansible_logins(lab, tmp_path) as logins:
@@ -43,13 +43,13 @@ def site(lab: Lab, tmp_path: Path) -> Iterator[Callable[..., Ran]]:
 
 
 def steps(ran: Ran) -> dict[str, list[str]]:
-    """Return the steps of each task that changed something, or in check mode would."""
-    found = {}
+    """Return the steps of each task that changed something, or would do so without check mode."""
+    result = {}
     for done in ran.tasks:
         if done.changed:
             parts = done.result.get("results", [done.result])
-            found[done.task] = [OF_A_UUID.sub("", step) for part in parts for step in part["steps"]]
-    return found
+            result[done.task] = [OF_A_UUID.sub("", step) for part in parts for step in part["steps"]]
+    return result
 
 
 @pytest.mark.deadline(600)

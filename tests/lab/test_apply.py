@@ -1,11 +1,11 @@
-"""apply, diff and assert on a real kernel: a file becomes the host, and changes by other programs are reported."""
+"""apply, diff and assert on a real kernel: apply makes the host match a file; diff and assert report later changes."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.lab.machine import Lab
-from tests.lab.partitioned import STATE, partitioned_host, told
+from tests.lab.partitioned import STATE, driver_lines, partitioned_host
 from tests.lab.vgpuctl_in import HOST_YAML, IGB, call, must
 
 WANTED = f"""{HOST_YAML}gpus:
@@ -26,7 +26,7 @@ def test_apply_is_idempotent_and_reports_and_fixes_drift(lab: Lab) -> None:
     assert lab.read(f"/sys/bus/pci/devices/{IGB}/sriov_numvfs").strip() == "0"
     must(lab, "apply", "-f", "/root/wanted.yaml")
     assert int(lab.read(f"/sys/bus/pci/devices/{IGB}/sriov_numvfs")) > 0
-    assert (told(lab, "scheduler"), lab.read("/etc/vgpuctl/host.yaml")) == (FIXED, WANTED)
+    assert (driver_lines(lab, "scheduler"), lab.read("/etc/vgpuctl/host.yaml")) == (FIXED, WANTED)
     assert must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start", status=4)["code"] == "no-capacity"
     assert call(lab, "diff")[0] == call(lab, "assert")[0] == 0
     assert must(lab, "apply")["steps"] == []
@@ -35,7 +35,7 @@ def test_apply_is_idempotent_and_reports_and_fixes_drift(lab: Lab) -> None:
     status, document = call(lab, "diff")
     assert status == 7
     assert "equal_share" in str(document)
-    assert told(lab, "scheduler") == EQUAL
+    assert driver_lines(lab, "scheduler") == EQUAL
     must(lab, "apply")
-    assert told(lab, "scheduler") == FIXED
+    assert driver_lines(lab, "scheduler") == FIXED
     assert call(lab, "diff")[0] == 0

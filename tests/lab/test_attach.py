@@ -1,4 +1,4 @@
-"""vGPUs for existing VMs, on a real libvirt and QEMU: attached and detached while they run."""
+"""vGPUs for existing VMs, on a real libvirt and QEMU: attach and detach, also while the VM runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_stopped_vm_gets_another_profile_and_a_gpu_another_number_of_vfs(lab: 
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_plain_vfs_are_turned_on_and_off_and_written_down(lab: Lab) -> None:
+def test_plain_vfs_are_enabled_and_disabled_and_recorded(lab: Lab) -> None:
     lab.run("modprobe igb")
     use_defaults(lab)
     must(lab, "set-mode", IGB, "sriov", "--vfs", "3")
@@ -72,7 +72,7 @@ def test_plain_vfs_are_turned_on_and_off_and_written_down(lab: Lab) -> None:
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_guest_lets_a_vgpu_go_while_it_runs_and_one_that_is_paused_keeps_it_until_later(lab: Lab) -> None:
+def test_a_running_guest_releases_a_vgpu_and_a_paused_one_does_so_after_it_resumes(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
@@ -85,8 +85,8 @@ def test_a_guest_lets_a_vgpu_go_while_it_runs_and_one_that_is_paused_keeps_it_un
     assert guest_devices(lab, "vm-1").count(A100) == 1
     assert lab.run("ls /sys/bus/mdev/devices").stdout.split() == [v["carrier"] for v in made["vgpus"]]
     must(lab, "attach", "vm-1", "--profile", "A100-4C")
-    lab.run("virsh suspend vm-1")  # who does not run does not answer
-    busy = must(lab, "--wait", "5", "detach", "vm-1", "--vgpu", new_one(lab, made), status=75)
+    lab.run("virsh suspend vm-1")  # a paused guest does not answer
+    busy = must(lab, "--wait", "5", "detach", "vm-1", "--vgpu", extra_vgpu(lab, made), status=75)
     assert "vm-1" in busy["message"]
     assert len(must(lab, "show-vm", "vm-1")["vgpus"]) == 2
     lab.run("virsh resume vm-1")
@@ -96,8 +96,8 @@ def test_a_guest_lets_a_vgpu_go_while_it_runs_and_one_that_is_paused_keeps_it_un
     must(lab, "delete-vm", "vm-1")
 
 
-def new_one(lab: Lab, made: dict[str, Any]) -> str:
-    """The vGPU that a VM has in addition to its original ones."""
+def extra_vgpu(lab: Lab, made: dict[str, Any]) -> str:
+    """Return the vGPU that vm-1 has in addition to its original ones."""
     now = must(lab, "show-vm", "vm-1")
     (carrier,) = {v["carrier"] for v in now["vgpus"]} - {v["carrier"] for v in made["vgpus"]}
     return str(carrier)

@@ -1,7 +1,7 @@
-"""create-vm against a bare script and virt-install, on the lab's real libvirt. Prints ratios; no time fails a test.
+"""Compares create-vm with a bare script and virt-install on the lab's real libvirt. Prints ratios; none fails a test.
 
-Everything in the lab is emulated, so seconds mean nothing here, ratios do. What is asserted is that all three made
-the same: a running VM with a linked clone, whose mdev is on the host and belongs to it.
+Everything in the lab is emulated, so only the ratios are meaningful, not the seconds. The tests assert that all three
+create the same: a running VM with a linked clone, and an mdev on the host that belongs to the VM.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_six_at_once_next_to_a_script_that_starts_four(lab: Lab, pytestconfig: p
 
 
 def six(lab: Lab, way: str, name: str, xml: str, create: str) -> float:
-    """Make six VMs, see that they are right, and take them away again."""
+    """Create six VMs, check them, and remove them again; return the seconds."""
     names = [f"{name}-{number}" for number in range(1, SIX + 1)]
     job = {"pattern": f"{name}-{{}}", "vms": [job_for(lab, n, xml, create) for n in names]}
     lab.run("cat > /root/job.json", stdin=json.dumps(job))
@@ -84,15 +84,15 @@ def six(lab: Lab, way: str, name: str, xml: str, create: str) -> float:
 
 
 def create_file(lab: Lab) -> str:
-    """The file that makes an mdev of the profile."""
+    """Return the sysfs file that creates an mdev of the profile."""
     kind = next(p["type_id"] for p in must(lab, "list-profiles") if p["profile"] == PROFILE)
     return f"/sys/bus/pci/devices/{IGB}/mdev_supported_types/{kind}/create"
 
 
 def say(config: pytest.Config, times: dict[str, list[dict[str, float]]]) -> None:
     """Print the three ratios."""
-    outside = {way: [t["whole"] - t["create"] for t in found] for way, found in times.items()}
-    whole = {way: [t["whole"] for t in found] for way, found in times.items()}
+    outside = {way: [t["whole"] - t["create"] for t in result] for way, result in times.items()}
+    whole = {way: [t["whole"] for t in result] for way, result in times.items()}
     for name, measured, other, limit in (
         ("create-vm outside libvirt's create, of a bare script", outside, "bare", OUTSIDE_BARE),
         ("create-vm outside libvirt's create, of virt-install", outside, "virt-install", OUTSIDE_VIRT_INSTALL),
@@ -107,7 +107,7 @@ def say(config: pytest.Config, times: dict[str, list[dict[str, float]]]) -> None
 
 
 def one(lab: Lab, way: str, name: str, xml: str, create: str) -> dict[str, float]:
-    """Make one VM, see that it is right, and take it away again."""
+    """Create one VM, check it, and remove it again; return the times."""
     job = job_for(lab, name, xml, create)
     lab.run("cat > /root/job.json", stdin=json.dumps(job))
     took: dict[str, float] = json.loads(lab.run(["python3", SCRIPT, way, "/root/job.json"], timeout=300).stdout)
@@ -126,7 +126,7 @@ def one(lab: Lab, way: str, name: str, xml: str, create: str) -> dict[str, float
 
 
 def job_for(lab: Lab, name: str, xml: str, create: str) -> dict[str, str]:
-    """The input of each method; the XML is vgpuctl's own with another name and other UUIDs."""
+    """Return the input for each method. Its XML is vgpuctl's own with another name and other UUIDs."""
     (old,) = re.findall(r"<uuid>(.+?)</uuid>", xml)
     (old_mdev,) = re.findall(r"<address uuid='(.+?)'", xml)
     (old_disk,) = re.findall(r"<source file='(.+?)'", xml)

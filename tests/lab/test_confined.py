@@ -1,4 +1,4 @@
-"""AppArmor on, QEMU an ordinary user, as Debian sets a host up: every backend works, and so does libvirt's hook."""
+"""AppArmor enabled and QEMU as an unprivileged user, as on Debian: every backend works, and so does libvirt's hook."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.lab.test_after_boot import INSTALLED
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, put_gpu, use_defaults
 
 EDU = "0000:03:00.0"
-# A Python that is not in /usr/bin, as pyenv, uv and conda have theirs.
+# A Python outside /usr/bin, as pyenv, uv and conda install it.
 OTHER_PYTHON = "/opt/python/bin/python3.13"
 CONFINED = "pid=$(cat /run/libvirt/qemu/vm-1.pid); cat /proc/$pid/attr/current; ps -o user= -p $pid"
 
 
 def confined(lab: Lab) -> bool:
-    """Whether vm-1's QEMU has an AppArmor profile of its own and an ordinary user."""
-    said = lab.run(CONFINED).stdout
-    return "(enforce)" in said and said.splitlines()[-1].startswith("libvirt")
+    """Return whether vm-1's QEMU has its own AppArmor profile and runs as an unprivileged user."""
+    output = lab.run(CONFINED).stdout
+    return "(enforce)" in output and output.splitlines()[-1].startswith("libvirt")
 
 
 @pytest.mark.quick

@@ -1,4 +1,4 @@
-"""The contract tests of the simulator, run inside the lab on the real kernel and libvirt."""
+"""Runs the simulator's contract tests inside the lab, on the real kernel and libvirt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9, twenty callers, libvirtd down, a VM deleted without vgpuctl: nothing leaks, nothing is assigned twice."""
+"""kill -9, 20 parallel callers, libvirtd down, a VM deleted without vgpuctl: no leaks, and no slot for two VMs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ results = [(c.communicate()[0], c.returncode) for c in callers]
 print(json.dumps([[status, json.loads(out)] for out, status in results]))
 """
 
-# Kills create-vm with SIGKILL as soon as its domain is defined: claimed and defined, the rest on its way.
+# Kills create-vm with SIGKILL as soon as its domain is defined: the claim and the domain exist, the rest does not yet.
 KILL = r"""
 import os, signal, subprocess, sys, time
 child = subprocess.Popen(["vgpuctl", "create-vm", "vm-1", "--profile", "A100-4C"], stdout=subprocess.DEVNULL,
@@ -43,8 +43,8 @@ def test_what_kill_9_leaves_is_undone_by_reconcile(lab: Lab) -> None:
     before = leftovers(lab)
     lab.run(["python3", "-c", KILL], timeout=180)
     assert leftovers(lab) != before, "nothing was left: the crash came too early to prove anything"
-    found = must(lab, "reconcile", "--dry-run")["findings"]
-    assert [f["kind"] for f in found] == ["half-made"]
+    result = must(lab, "reconcile", "--dry-run")["findings"]
+    assert [f["kind"] for f in result] == ["half-made"]
     must(lab, "reconcile")
     assert leftovers(lab) == before
     assert must(lab, "reconcile")["findings"] == []

@@ -1,4 +1,4 @@
-"""What happens to a host after the first day: other tools, restarts, full disks, kills, each on the real thing."""
+"""Day-two problems on a real host: other tools, restarts, full disks, kills."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, use_defaults
 
 KILLS = 10
-# Restarts libvirtd while ten VMs are made one after the other.
+# Restarts libvirtd while vgpuctl creates ten VMs one after the other.
 RESTART = r"""
 import json, subprocess, sys
 answers = []
@@ -44,7 +44,7 @@ def test_reconcile_cleans_up_after_a_kill_at_any_time(lab: Lab) -> None:
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_libvirtd_restarted_while_vms_are_made_leaves_whole_vms_and_nothing_else(lab: Lab) -> None:
+def test_libvirtd_restarted_during_create_vm_leaves_complete_vms_and_nothing_else(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     answers = json.loads(lab.run(["python3", "-c", RESTART], timeout=500).stdout)

@@ -1,4 +1,4 @@
-"""VMs that swap their placements at once, with real libvirt, VFIO and guests."""
+"""VMs that swap their GPUs in one round, with real libvirt, VFIO and guests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lab.nvidia_host import put_nvml
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, use_defaults
 
 NAMES = ("vm-0", "vm-1", "vm-2")
-# Moves each VM to the GPU where it is not, all in one round, as plan-moves carries such a round out.
+# Moves each VM to the other GPU, all in one round, in the same way as plan-moves executes a round.
 SWAP = f"""
 from vgpuctl.cli.progress import SilentProgress
 from vgpuctl.engine.moves import move_in_rounds

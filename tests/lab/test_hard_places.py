@@ -1,4 +1,4 @@
-"""A host that refuses writes: /etc read-only, no inodes, and a vGPU that dies under its VM."""
+"""Hosts with faults: a read-only /etc, no free inodes, and a vGPU that fails while its VM uses it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_inodes_in_pool_or_run_it_fails_cleanly(lab: Lab) -> None:
 
 @pytest.mark.quick
 @pytest.mark.deadline(400)
-def test_a_vgpu_that_fails_under_a_running_vm_is_shown_and_the_vm_works_on(lab: Lab) -> None:
+def test_a_vgpu_that_fails_in_a_running_vm_is_shown_and_the_vm_keeps_running(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     with bystanders(lab, plain_vfs=False):

@@ -1,4 +1,4 @@
-"""Ctrl-C once and twice while a VM is made, on the real host: undone, or leftovers listed and fixed by reconcile."""
+"""Ctrl-C during create-vm: the first undoes everything; a second lists the leftovers, and reconcile removes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.lab.bystanders import bystanders
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import leftovers, must, put_gpu, use_defaults
 
-# Sends SIGINT once the domain is defined, and with "twice" again as soon as the command says that it undoes.
+# Sends SIGINT as soon as the domain is defined. With "twice" it sends another one when the command prints "undoing".
 INTERRUPT = r"""
 import json, os, signal, subprocess, sys, time
 child = subprocess.Popen(["vgpuctl", "--yes", "create-vm", "vm-1", "--profile", "A100-4C"], stderr=subprocess.PIPE,
@@ -38,16 +38,16 @@ def test_ctrl_c_undoes_and_twice_says_what_is_left_for_reconcile(lab: Lab) -> No
     use_defaults(lab)
     with bystanders(lab):
         before = leftovers(lab)
-        status, said = json.loads(lab.run(["python3", "-c", INTERRUPT, "once"], timeout=200).stdout)
-        assert status == 130, said
-        assert "undone completely" in said
-        assert leftovers(lab) == before, said
+        status, output = json.loads(lab.run(["python3", "-c", INTERRUPT, "once"], timeout=200).stdout)
+        assert status == 130, output
+        assert "undone completely" in output
+        assert leftovers(lab) == before, output
         assert must(lab, "reconcile", "--dry-run")["findings"] == []
-        status, said = json.loads(lab.run(["python3", "-c", INTERRUPT, "twice"], timeout=200).stdout)
-        assert status == 130, said
-        assert "left" in said
-        assert "vgpuctl reconcile" in said
-        assert leftovers(lab) != before, f"nothing was left, so the second signal stopped nothing: {said}"
+        status, output = json.loads(lab.run(["python3", "-c", INTERRUPT, "twice"], timeout=200).stdout)
+        assert status == 130, output
+        assert "left" in output
+        assert "vgpuctl reconcile" in output
+        assert leftovers(lab) != before, f"nothing was left, so the second signal stopped nothing: {output}"
         must(lab, "reconcile")
         assert leftovers(lab) == before
         assert must(lab, "reconcile")["findings"] == []

@@ -21,7 +21,7 @@ EDU_IDS = "1234:11e8"
         ("mdpy", "mdpy-vga", "1b36:000f"),
     ],
 )
-def test_a_sample_mdev_reaches_the_guest_and_goes_with_the_vm(lab: Lab, module: str, profile: str, ids: str) -> None:
+def test_a_guest_sees_a_sample_mdev_and_delete_vm_removes_it(lab: Lab, module: str, profile: str, ids: str) -> None:
     lab.run(["modprobe", module])
     use_defaults(lab)
     before = leftovers(lab)
@@ -32,7 +32,7 @@ def test_a_sample_mdev_reaches_the_guest_and_goes_with_the_vm(lab: Lab, module: 
     assert leftovers(lab) == before
 
 
-def test_a_plain_vf_reaches_the_guest_and_is_given_back(lab: Lab) -> None:
+def test_a_guest_sees_a_plain_vf_and_delete_vm_frees_it(lab: Lab) -> None:
     lab.run(f"modprobe igb && echo 2 > /sys/bus/pci/devices/{IGB}/sriov_numvfs")
     use_defaults(lab)
     first = must(lab, "create-vm", "vm-1", "--mode", "sriov", "--gpu", IGB)

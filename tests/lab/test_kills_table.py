@@ -1,4 +1,4 @@
-"""The table of kills describes each kill and shows all leftovers."""
+"""The table in docs/kills.md counts every kill and every leftover, and kills are saved between runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TWO = Kill("attach", True, 1.25, [], ["claim x", "device x"], "vendor-vf", 8)
 THREE = Kill("set-mode", True, 0.25, ["leaked"], [], "vendor-vf", 8)
 
 
-def test_each_operation_has_its_row_and_the_last_is_all_of_them() -> None:
+def test_each_operation_has_a_row_and_the_last_row_is_the_total() -> None:
     text = kills.table([ONE, TWO, THREE], deaths=2)
     rows = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert rows == [
@@ -30,9 +30,9 @@ def test_each_operation_has_its_row_and_the_last_is_all_of_them() -> None:
     assert "Seeds: 7, 8." in text
 
 
-def test_kills_survive_to_the_next_run(tmp_path: Path) -> None:
+def test_kills_are_saved_for_the_next_run(tmp_path: Path) -> None:
     file = tmp_path / "kills"
-    assert kills._kept(file) == []
-    kills._keep(file, [ONE])
-    kills._keep(file, [TWO])
-    assert kills._kept(file) == [ONE, TWO]
+    assert kills._load(file) == []
+    kills._append(file, [ONE])
+    kills._append(file, [TWO])
+    assert kills._load(file) == [ONE, TWO]

@@ -1,4 +1,4 @@
-"""The lab itself works: without these tests, a failing lab test says nothing about vgpuctl."""
+"""Tests of the lab itself. Only if they pass does a failing lab test say something about vgpuctl."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IGB = "/sys/bus/pci/devices/0000:01:00.0"
 IGB_VF = "8086:10ca"
 
 
-def test_the_host_is_settled_and_right(lab: Lab) -> None:
+def test_the_host_is_fully_booted_and_set_up(lab: Lab) -> None:
     assert lab.run("uname -r").stdout.startswith("6.12.")
     assert lab.run("systemctl is-system-running").stdout.strip() == "running"
     assert "default" in lab.run("virsh net-list --name").stdout.split()
@@ -27,9 +27,9 @@ def test_no_network_outside(lab: Lab) -> None:
     assert lab.run("timeout 5 bash -c '< /dev/tcp/10.0.2.2/22'", check=False).returncode != 0
 
 
-def test_python_modules_of_vgpuctl_are_there(lab: Lab) -> None:
-    ours = "click, rich, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko, pycdlib"
-    lab.run(f"PYTHONPATH=/opt/vgpuctl/lib python3 -c 'import {ours}, pytest, hypothesis, libvirt'")
+def test_python_modules_of_vgpuctl_are_installed(lab: Lab) -> None:
+    modules = "click, rich, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko, pycdlib"
+    lab.run(f"PYTHONPATH=/opt/vgpuctl/lib python3 -c 'import {modules}, pytest, hypothesis, libvirt'")
 
 
 @pytest.mark.parametrize("disk", [False, True], ids=["kernel", "disk"])
@@ -46,7 +46,7 @@ def test_igb_makes_vfs_each_in_its_own_group(lab: Lab) -> None:
     assert len(groups) == len(set(groups)) == 7
 
 
-def test_a_guest_sees_the_vf_it_was_given(lab: Lab) -> None:
+def test_a_guest_sees_its_vf(lab: Lab) -> None:
     lab.run(f"modprobe igb && echo 7 > {IGB}/sriov_numvfs")
     address = lab.run(f"basename $(readlink {IGB}/virtfn0)").stdout.strip()
     start(lab, "tiny", tiny_domain("tiny", devices=pci_hostdev(address)))
@@ -62,7 +62,7 @@ def test_two_edu_functions_share_one_iommu_group(lab: Lab) -> None:
     assert len(set(groups)) == 2
 
 
-def test_load_gives_the_clean_state_back(lab: Lab) -> None:
+def test_load_restores_the_clean_state(lab: Lab) -> None:
     lab.run(f"modprobe igb && echo 7 > {IGB}/sriov_numvfs && touch /root/left-behind")
     lab.load("session")
     assert lab.run(f"cat {IGB}/sriov_numvfs").stdout.strip() == "0"
@@ -146,7 +146,7 @@ def test_apparmor_confines_an_ordinary_qemu(lab_apparmor: Lab) -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("part", "facts"), [("proc", 20), ("mixed", 25), ("mig", 38)])
-def test_the_module_has_the_drivers_own_files_and_refuses_as_its_table_says(lab: Lab, part: str, facts: int) -> None:
+def test_the_module_has_the_drivers_files_and_refuses_what_its_table_says(lab: Lab, part: str, facts: int) -> None:
     lab.push(recipe.MODULE_SOURCES / "check.sh", "/root")
     result = lab.run(f"KO=$(modinfo -n vgpulab) bash /root/check.sh {part}", check=False, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr

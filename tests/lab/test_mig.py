@@ -1,4 +1,4 @@
-"""MIG through vgpuctl on the lab's module: VMs in GPU instances, and how instances are lost and restored."""
+"""MIG through vgpuctl on the lab's module: VMs in GPU instances, and instances that get lost and restored."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.nvidia_host import NODE
-from tests.lab.partitioned import cycle_vfs, instances, partitioned_host, told, vf_says, wait_for_vm
+from tests.lab.partitioned import cycle_vfs, driver_lines, instances, partitioned_host, vf_says, wait_for_vm
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must
 
 ONE, THREE = 19, 9
-"""The ids of 1g.5gb and 3g.20gb."""
+"""The profile IDs of 1g.5gb and 3g.20gb."""
 OFF, ON = ["1 0 0"], ["1 1 1"]
 
 
@@ -22,14 +22,14 @@ def test_a_vm_runs_in_an_instance_and_apply_restores_a_vf_cycle(lab: Lab, form: 
     must(lab, "set-mode", IGB, "vgpu")
     before = leftovers(lab)
     must(lab, "set-mig", IGB, "1g.5gb:2", "3g.20gb")
-    assert told(lab, "mig") == ON
+    assert driver_lines(lab, "mig") == ON
     wanted = instances(lab)
     assert sorted(profile for profile, _ in wanted) == [THREE, ONE, ONE]
     assert must(lab, "show-gpu", IGB)["mode"] == "mig-vgpu"
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-3-20C")
     assert A100 in guest_devices(lab, "vm-1")
-    (gi,) = [line.split()[0] for line in told(lab, "gi") if line.split()[1] == str(THREE)]
-    assert [line.split()[5] for line in told(lab, "vgpu")] == [gi]
+    (gi,) = [line.split()[0] for line in driver_lines(lab, "gi") if line.split()[1] == str(THREE)]
+    assert [line.split()[5] for line in driver_lines(lab, "vgpu")] == [gi]
     if form == "vendor-vf":
         assert vf_says(lab, made["vgpus"][0]["carrier"], "gpu_instance_id") == int(gi)
     must(lab, "create-vm", "vm-2", "--profile", "A100-3-20C", "--no-start", status=4)
@@ -38,13 +38,13 @@ def test_a_vm_runs_in_an_instance_and_apply_restores_a_vf_cycle(lab: Lab, form: 
     must(lab, "set-scheduler", IGB, "--policy", "equal_share", status=6)
     must(lab, "delete-vm", "vm-1")
     cycle_vfs(lab)
-    assert (told(lab, "mig"), instances(lab)) == (ON, [])
+    assert (driver_lines(lab, "mig"), instances(lab)) == (ON, [])
     must(lab, "assert", status=7)
     must(lab, "apply")
     assert instances(lab) == wanted
     assert must(lab, "apply")["steps"] == []
     must(lab, "set-mig", IGB, "--off")
-    assert told(lab, "mig") == OFF
+    assert driver_lines(lab, "mig") == OFF
     must(lab, "create-vm", "vm-3", "--profile", "A100-4C", "--no-start")
     must(lab, "delete-vm", "vm-3")
     assert leftovers(lab) == before
@@ -52,18 +52,18 @@ def test_a_vm_runs_in_an_instance_and_apply_restores_a_vf_cycle(lab: Lab, form: 
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_mode_that_waits_for_a_reset_gets_one_when_nobody_has_the_driver_open(lab: Lab) -> None:
+def test_a_pending_mig_mode_gets_its_gpu_reset_once_no_process_has_the_driver_open(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf", "mig_at_reset=Y")
     lab.run(f"exec 9<{NODE}; sleep 600 >/dev/null 2>&1 & echo $! > /run/monitor.pid")
     refused = must(lab, "set-mig", IGB, "7g.40gb", status=75)
     assert "sleep 600" in refused["message"]
     assert refused["left"] == []
-    assert told(lab, "mig") == OFF
+    assert driver_lines(lab, "mig") == OFF
     lab.run("kill $(cat /run/monitor.pid)")
     must(lab, "set-mig", IGB, "7g.40gb")
-    assert (told(lab, "mig"), instances(lab)) == (ON, [(0, 0)])
+    assert (driver_lines(lab, "mig"), instances(lab)) == (ON, [(0, 0)])
     must(lab, "set-mig", IGB, "--off")
-    assert (told(lab, "mig"), instances(lab)) == (OFF, [])
+    assert (driver_lines(lab, "mig"), instances(lab)) == (OFF, [])
 
 
 @pytest.mark.quick
@@ -80,10 +80,10 @@ def test_a_boot_that_loses_mig_mode_restores_all_and_passthrough_disables_it_unt
     ]
     lab.run("virsh autostart vm-1")
     lab.reboot()
-    assert (told(lab, "mig"), instances(lab)) == (ON, wanted)
+    assert (driver_lines(lab, "mig"), instances(lab)) == (ON, wanted)
     wait_for_vm(lab, "vm-1")
     assert "Result=success" in lab.run("systemctl show -p Result vgpuctl-restore.service").stdout
-    assert sorted(line.split()[1] for line in told(lab, "vgpu")) == ["474", "476"]
+    assert sorted(line.split()[1] for line in driver_lines(lab, "vgpu")) == ["474", "476"]
     vgpus = [must(lab, "show-vm", name)["vgpus"][0] for name in ("vm-1", "vm-2")]
     assert [(v["carrier"], v["present"]) for v in vgpus] == [(carrier, True) for carrier in carriers]
     assert must(lab, "reconcile")["findings"] == []
@@ -91,6 +91,6 @@ def test_a_boot_that_loses_mig_mode_restores_all_and_passthrough_disables_it_unt
     for name in ("vm-1", "vm-2"):
         must(lab, "delete-vm", name)
     assert must(lab, "set-mode", IGB, "passthrough")["vfs"]["enabled"] == 0
-    assert told(lab, "mig") == OFF
-    must(lab, "set-mode", IGB, "vgpu")  # and host.yaml still says how it is partitioned then
-    assert (told(lab, "mig"), instances(lab)) == (ON, wanted)
+    assert driver_lines(lab, "mig") == OFF
+    must(lab, "set-mode", IGB, "vgpu")  # host.yaml still has the MIG layout, so vgpu mode restores it
+    assert (driver_lines(lab, "mig"), instances(lab)) == (ON, wanted)

@@ -1,4 +1,4 @@
-"""create-vm on the three forms of the vendor's driver: a real kernel, real VFIO, a KVM guest that sees its GPU."""
+"""create-vm on the three forms of NVIDIA's driver: a real kernel, real VFIO, and a KVM guest that sees its GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vgpuctl with NVIDIA's library on the lab's module: exact maxima, active vGPUs; and without it, or with an old one."""
+"""vgpuctl with NVML on the lab's module: exact maxima and active vGPUs; also with an old library, or without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.lab.vgpuctl_in import (
 
 MAXIMA = {"A100-4C": 10, "A100-5C": 8, "A100-8C": 5, "A100-10C": 4, "A100-20C": 2, "A100-40C": 1}
 REFUSED = "no room for GRID A100-4C"
-"""What the module logs when it refuses a write; nobody writes where the numbers already say that nothing fits."""
+"""The module's log message when it refuses a write. vgpuctl skips the write if NVML's maxima leave no room."""
 ACTIVE = """
 import pynvml as nvml
 nvml.nvmlInit()
@@ -34,19 +34,19 @@ nvml.nvmlShutdown()
 
 
 def active(lab: Lab) -> list[list[str]]:
-    """What NVML says of the vGPUs that VMs have: type, VM, kind of its id, uuid; last what fits and what is taken."""
+    """Return NVML's active vGPUs: type, VM, kind of VM ID, UUID; then the creatable types and the used MiB."""
     lines = lab.run("PYTHONPATH=/opt/vgpuctl/lib python3 -", stdin=ACTIVE).stdout.splitlines()
     return [line.split() for line in lines]
 
 
 def maxima(lab: Lab) -> dict[str, int | None]:
-    """The most of each time-sliced profile on a GPU, as list-profiles has it."""
+    """Return the maximum number per GPU of each time-sliced profile, as list-profiles reports it."""
     known = profiles(lab)
     return {name: known[name]["max_per_gpu"] for name in MAXIMA}
 
 
 def refused_writes(lab: Lab) -> int:
-    """How often a write was refused for want of room."""
+    """Return how often the module refused a write because nothing more fits."""
     return lab.run("dmesg").stdout.count(REFUSED)
 
 
@@ -85,9 +85,9 @@ def test_nvml_names_the_vm_that_has_a_vgpu(lab: Lab, form: str) -> None:
     use_defaults(lab)
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
     assert A100 in guest_devices(lab, "vm-1")
-    *vgpus, rest = active(lab)
+    *vgpus, capacity = active(lab)
     assert [(kind, vm) for kind, vm, _, _ in vgpus] == [("468", made["uuid"])]
-    assert rest == ["[468]", "4096"]
+    assert capacity == ["[468]", "4096"]
     if form == "mdev-pf":
         assert vgpus[0][3] == made["vgpus"][0]["carrier"]
     must(lab, "stop-vm", "vm-1")

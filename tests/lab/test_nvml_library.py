@@ -1,4 +1,4 @@
-"""The lab's libnvidia-ml through the real pynvml, on files written here instead of the module's: needs no host."""
+"""Tests the lab's libnvidia-ml with the real pynvml. The tests write the module's files themselves and need no host."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ vgpu 7 468 00000000-0000-4000-8000-000000000001 {} 10 4294967295
 vgpu 8 468 00000000-0000-4000-8000-000000000002 0 0 4294967295
 """
 MIG = ("mig 1 0 1", "mig 1 1 1\ngi 1 9 4\nci 1 0 2\nci 1 2 1\ngi 7 19 0\ngi_scheduler 7 2 2 33 1041666")
-"""What makes of it a card with MIG and two instances."""
-# Prints each answer, or the number of NVML's error; `gpu` is the card's handle.
+"""The replacement that turns CARD into a card with MIG and two GPU instances."""
+# Prints each answer, or the number of the NVML error; `gpu` is the card's handle.
 ASK = """
 import os, sys
 import pynvml as n
@@ -99,7 +99,7 @@ Ask = Callable[..., list[Any]]
 
 @pytest.fixture
 def qemu() -> Iterator[int]:
-    """A process that names a VM as QEMU does."""
+    """A process whose command line names a VM, as QEMU's does."""
     words = ["-c", "input()", "-uuid", VM]
     with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as process:
         yield process.pid
@@ -108,7 +108,7 @@ def qemu() -> Iterator[int]:
 
 @pytest.fixture
 def ask(tmp_path: Path, qemu: int) -> Ask:
-    """Asks a library that was built for these files."""
+    """Return a function that builds the library for these files and asks it questions."""
     card = tmp_path / "gpus/0000:01:00.0"
     card.mkdir(parents=True)
 
@@ -121,8 +121,8 @@ def ask(tmp_path: Path, qemu: int) -> Ask:
     ) -> list[Any]:
         (card / "vgpulab").write_text(CARD.format(qemu).replace(*change))
         (tmp_path / "version").write_text(VERSION.format(version))
-        made = [f"OUT={tmp_path}", f"PROC={tmp_path}", "NODE=/dev/null", f"BUILD={build}"]
-        run(["make", "-B", "-s", "-C", HERE / "nvml", *made], deadline_seconds=60)
+        settings = [f"OUT={tmp_path}", f"PROC={tmp_path}", "NODE=/dev/null", f"BUILD={build}"]
+        run(["make", "-B", "-s", "-C", HERE / "nvml", *settings], deadline_seconds=60)
         environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "LAB_FILES": str(tmp_path)}
         argv = [sys.executable, "-c", program, *questions]
         text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
@@ -157,7 +157,7 @@ def test_a_vgpu_is_active_while_a_vm_has_it(ask: Ask) -> None:
     ) == [[7], (468, "00000000-0000-4000-8000-000000000001", (VM.encode(), 1)), 6]
 
 
-def test_the_structs_of_the_scheduler_are_where_pynvml_expects_them(ask: Ask) -> None:
+def test_the_scheduler_structs_have_the_layout_that_pynvml_expects(ask: Ask) -> None:
     assert ask(
         "limits(n.nvmlDeviceGetVgpuSchedulerCapabilities(gpu))",
         "(lambda s: (s.schedulerPolicy, s.arrMode, s.schedulerParams.vgpuSchedData.timeslice))"
@@ -177,7 +177,7 @@ def test_the_structs_of_the_scheduler_are_where_pynvml_expects_them(ask: Ask) ->
     ]
 
 
-def test_where_a_vgpu_of_one_of_several_sizes_is_and_may_be(ask: Ask) -> None:
+def test_a_mixed_size_vgpu_has_a_placement_and_possible_placements(ask: Ask) -> None:
     assert ask(
         "n.nvmlDeviceGetVgpuHeterogeneousMode(gpu), n.nvmlVgpuInstanceGetPlacementId(7)",
         "places(n.nvmlDeviceGetVgpuTypeSupportedPlacements, version=2, mode=n.NVML_VGPU_PGPU_HETEROGENEOUS_MODE)",

@@ -1,4 +1,4 @@
-"""libvirt 9.0, as Debian 12 has it: no vendor-specific VF for a VM, and vgpuctl refuses before anything is made."""
+"""libvirt 9.0 from Debian 12 cannot use vendor-specific VFs; vgpuctl refuses before it creates anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.vgpuctl_in import call, leftovers, must, put_gpu, use_defaults
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_libvirt_9_refuses_vendor_vfs_and_create_vm_says_so_before_anything_is_made(lab: Lab) -> None:
+def test_libvirt_9_refuses_vendor_vfs_and_create_vm_says_so_before_it_creates_anything(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     with bystanders(lab, plain_vfs=False):
@@ -28,12 +28,12 @@ def test_libvirt_9_refuses_vendor_vfs_and_create_vm_says_so_before_anything_is_m
             assert "10.0" in document["error"]["hint"]
             checks = {c["id"]: c for c in must(lab, "--connect", uri, "doctor", status=6)["checks"]}
             assert checks["libvirt"]["verdict"] == "fail"
-            # The reason for the refusal: libvirt 9.0 itself takes no device whose driver is not vfio-pci.
+            # The reason for the refusal: libvirt 9.0 itself accepts no device with a driver other than vfio-pci.
             theirs = tiny_domain("by-hand", devices=pci_hostdev(vf, managed=False))
             lab.run(f"virsh -c '{uri}' define /dev/stdin", stdin=theirs)
-            said = lab.run(f"virsh -c '{uri}' start by-hand", check=False, timeout=120)
-            assert said.returncode != 0
-            assert "manually detached" in said.stderr
+            output = lab.run(f"virsh -c '{uri}' start by-hand", check=False, timeout=120)
+            assert output.returncode != 0
+            assert "manually detached" in output.stderr
             lab.run(f"virsh -c '{uri}' undefine by-hand")
         lab.run("systemctl start libvirtd.socket libvirtd.service")
         assert leftovers(lab) == before

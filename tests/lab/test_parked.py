@@ -1,4 +1,4 @@
-"""Writes that the kernel parks: an mdev removed, a type cleared, VFs turned off, while somebody holds the device."""
+"""Writes that block in the kernel while a process holds the device: remove an mdev, clear a type, disable VFs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, call, leftovers, must, use_defaults
 
 PCI = "/sys/bus/pci/devices"
-# All commands at once, because each waits half a minute for the kernel.
+# Runs all commands in parallel, because each waits half a minute for the kernel.
 AT_ONCE = r"""
 import json, subprocess, sys
 commands = [subprocess.Popen(["vgpuctl", "--json", "--yes", *words], stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""The rule for a dead L2, on a fake Lab: a death runs a test again, a failed assertion never."""
+"""The rule for a dead L2, with a fake Lab: the plugin repeats a test after a death, never after a failed assertion."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_it():
     _run(pytester, body).assert_outcomes(failed=1)
 
 
-def test_a_lab_that_cannot_be_made_fails_the_run(pytester: pytest.Pytester) -> None:
+def test_a_lab_that_cannot_be_built_fails_the_run(pytester: pytest.Pytester) -> None:
     body = """
 from tests.lab.errors import LabError
 
@@ -108,7 +108,9 @@ def test_it(lab):
     result.stdout.fnmatch_lines(["*DeadlineExceeded: not done after 1 s*"])
 
 
-def test_tests_of_the_second_host_are_one_workers(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_worker_runs_all_tests_of_the_second_host(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(recipe.HERE.parent.parent))
     pytester.makepyfile(
         FAKE

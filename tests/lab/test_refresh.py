@@ -1,4 +1,4 @@
-"""A VM with a seed for cloud-init is rebuilt from another image, on a real libvirt and QEMU, and boots from it."""
+"""refresh-vm rebuilds a VM with a cloud-init seed from another image; it boots on a real libvirt and QEMU."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def test_a_running_vm_with_a_seed_is_refreshed_and_boots_from_the_new_image(lab:
     assert lab.run(["stat", "-c", "%a", seed]).stdout.strip() == "600"
     assert lab.run(["blkid", "-p", "-o", "value", "-s", "LABEL", seed]).stdout.strip() == "cidata"
     assert lab.run(["grep", "-c", SECRET, seed]).stdout.strip() == "1"
-    told = lab.run(f"journalctl --no-pager | grep {SECRET}; grep -rl {SECRET} /var/log /etc /run", check=False).stdout
-    assert told.split() == []
+    reported = lab.run(
+        f"journalctl --no-pager | grep {SECRET}; grep -rl {SECRET} /var/log /etc /run", check=False
+    ).stdout
+    assert reported.split() == []
     assert A100 in guest_devices(lab, "vm-1")
     now = must(lab, "refresh-vm", "vm-1", "--image", NEWER, "--drain")
     assert (now["state"], now["uuid"], now["mac_addresses"]) == ("running", made["uuid"], made["mac_addresses"])

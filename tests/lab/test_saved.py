@@ -1,4 +1,4 @@
-"""Managed save and restore with a vGPU that can be saved, and a start that another hook refuses after vgpuctl's."""
+"""Managed save and restore with a vGPU that supports it, and a start that another hook refuses after vgpuctl's hook."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.lab.vgpuctl_in import leftovers, must, use_defaults
 
 MTTY_IDS = "4348:3253"
 OTHER_HOOK = "/etc/libvirt/hooks/qemu.d/zz-other"
-# mtty can be saved, but tracks dirty memory through a part of the kernel that Debian leaves out (CONFIG_IOMMUFD): QEMU
-# is configured to save it anyway and to do without.
+# mtty supports migration, but tracks dirty pages through a kernel feature that Debian disables (CONFIG_IOMMUFD). These
+# options make QEMU save the device anyway, without dirty page tracking.
 SAVABLE = """<qemu:override><qemu:device alias='ua-vgpuctl-0'><qemu:frontend>
 <qemu:property name='enable-migration' type='string' value='on'/>
 <qemu:property name='x-device-dirty-page-tracking' type='string' value='off'/>
@@ -23,14 +23,14 @@ SAVABLE = """<qemu:override><qemu:device alias='ua-vgpuctl-0'><qemu:frontend>
 
 
 def make_savable(lab: Lab, name: str) -> None:
-    """Redefine the VM with QEMU's options, as an admin would with `virsh edit`."""
+    """Redefine the VM with these QEMU options, as an admin would with `virsh edit`."""
     xml = lab.run(f"virsh dumpxml --inactive {name}").stdout
     space = "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' "
     lab.run("virsh define /dev/stdin", stdin=xml.replace("<domain ", space, 1).replace("</domain>", SAVABLE))
 
 
 def guest_boot(lab: Lab, name: str) -> str:
-    """Another one after each boot of the guest's kernel."""
+    """Return the boot ID of the guest's kernel. It changes with each boot."""
     return str(
         re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", ask_guest(lab, name, "cat /proc/sys/kernel/random/boot_id"))[-1]
     )
@@ -59,7 +59,7 @@ def test_a_saved_vm_keeps_vgpu_and_claim_and_resumes_also_after_a_boot(lab: Lab)
         assert (saved["state"], saved["vgpus"]) == ("stopped", made["vgpus"])
         assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [carrier]
         assert must(lab, "reconcile")["findings"] == []
-        # As a boot leaves it: the saved memory stays, devices and claims are gone.
+        # The state after a host reboot: the saved memory is still there, the devices and claims are gone.
         lab.run(f"echo 1 > /sys/bus/mdev/devices/{carrier}/remove && rm /run/vgpuctl/claims/{carrier}")
         lab.run("virsh start vm-1", timeout=120)
         assert guest_boot(lab, "vm-1") == boot, "it booted afresh"

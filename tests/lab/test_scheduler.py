@@ -1,4 +1,4 @@
-"""set-scheduler on the lab's module: through either version of NVML, through modprobe's file, and after a boot."""
+"""set-scheduler on the lab's module: through both NVML API versions, through a modprobe.d file, and after a boot."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ STATE = f"/proc/driver/nvidia/gpus/{IGB}/vgpulab"
 
 
 def in_driver(lab: Lab) -> list[int]:
-    """What the module has: policy, mode, averaging factor, slice in ns."""
+    """Return the module's scheduler state: policy, ARR mode, averaging factor, time slice in ns."""
     lines = lab.read(STATE).splitlines()
     return next([int(word) for word in line.split()[1:]] for line in lines if line.startswith("scheduler "))
 
 
 def running(lab: Lab) -> tuple[Any, ...]:
-    """What show-gpu says runs: policy, microseconds of a slice, and who says so."""
-    found = must(lab, "show-gpu", IGB)["scheduler"]["running"]
-    return found["policy"], found["time_slice_us"], found["source"]
+    """Return the running scheduler from show-gpu: policy, time slice in microseconds, and source."""
+    result = must(lab, "show-gpu", IGB)["scheduler"]["running"]
+    return result["policy"], result["time_slice_us"], result["source"]
 
 
 @pytest.mark.deadline(900)
-def test_it_is_set_refused_with_a_vgpu_drained_and_restored_by_a_boot(lab: Lab) -> None:
+def test_it_is_set_refused_while_a_vgpu_exists_drained_and_restored_after_a_boot(lab: Lab) -> None:
     lab.run(INSTALLED)
     lab.run("echo vgpulab > /etc/modules-load.d/vgpulab.conf; cat > /etc/modprobe.d/vgpulab.conf",
             stdin=f"options vgpulab pf={IGB} form=vendor-vf vfs=7\n")  # fmt: skip
@@ -43,7 +43,7 @@ def test_it_is_set_refused_with_a_vgpu_drained_and_restored_by_a_boot(lab: Lab) 
     assert running(lab) == ("equal_share", 1041.666, "NVML")
     assert must(lab, "set-scheduler", IGB, "--policy", "equal_share")["steps"] == []
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
-    guest_devices(lab, "vm-1")  # a guest that has booted hears the power button
+    guest_devices(lab, "vm-1")  # wait: only a booted guest reacts to the power button
     fixed = ("set-scheduler", IGB, "--policy", "fixed_share", "--time-slice", "4")
     assert must(lab, *fixed, status=3)["facts"]["vms"] == ["vm-1"]
     assert in_driver(lab) == [2, 2, 33, 1041666]
@@ -57,14 +57,14 @@ def test_it_is_set_refused_with_a_vgpu_drained_and_restored_by_a_boot(lab: Lab) 
     assert [v["present"] for v in must(lab, "show-vm", "vm-1")["vgpus"]] == [True]
     assert "Result=success" in lab.run("systemctl show -p Result vgpuctl-restore.service").stdout
     must(lab, "start-vm", "vm-1")
-    must(lab, "stop-vm", "vm-1", "--force")  # it has not booted, and does not hear the power button
+    must(lab, "stop-vm", "vm-1", "--force")  # the guest has not booted yet, so it ignores the power button
     must(lab, "delete-vm", "vm-1")
     assert must(lab, "reconcile")["findings"] == []
 
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_an_old_library_sets_it_by_version_1_and_taking_the_gpu_from_its_driver_loses_it(lab: Lab) -> None:
+def test_an_old_library_sets_it_through_version_1_and_a_driver_unbind_loses_it(lab: Lab) -> None:
     build, option = OLD
     put_gpu(lab, "mdev-pf", option)
     put_nvml(lab, build)
@@ -80,7 +80,7 @@ def test_an_old_library_sets_it_by_version_1_and_taking_the_gpu_from_its_driver_
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_modprobe_file_counts_from_the_next_driver_load_as_the_kernel_log_shows(lab: Lab) -> None:
+def test_a_modprobe_file_takes_effect_at_the_next_driver_load_as_the_kernel_log_shows(lab: Lab) -> None:
     lab.run("cat > /etc/modprobe.d/vgpulab.conf", stdin=f"options vgpulab pf={IGB} form=mdev-pf\n")
     lab.run("modprobe nvidia")
     put_nvml(lab)

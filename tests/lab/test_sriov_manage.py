@@ -1,4 +1,4 @@
-"""set-mode on an NVIDIA GPU whose VFs its own command turns on and off, on a real kernel; and blocking processes."""
+"""set-mode on a real kernel: enables and disables an NVIDIA GPU's VFs with sriov-manage, names blocking processes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tests.lab.vgpuctl_in import IGB, call, must, put_gpu, use_defaults
 
 PLAIN = "0000:02:00.0"
 VFS = 8
-"""All that the emulated device can have; its own driver uses one less."""
+"""The maximum of the emulated device; its own driver uses one less."""
 
 
 def vfs(lab: Lab, gpu: str = IGB) -> int:
-    """How many VFs the kernel has."""
+    """Return how many VFs the GPU has in the kernel."""
     return int(lab.read(f"/sys/bus/pci/devices/{gpu}/sriov_numvfs"))
 
 
 def at_boot(lab: Lab, form: str) -> None:
-    """Has the driver come at each boot, as its packages do; its VFs stay off."""
+    """Load the driver at each boot, as its packages do; its VFs stay disabled."""
     lab.run("echo vgpulab > /etc/modules-load.d/vgpulab.conf; cat > /etc/modprobe.d/vgpulab.conf",
             stdin=f"options vgpulab pf={IGB} form={form} vfs=0\n")  # fmt: skip
 
 
 @pytest.mark.deadline(900)
 @pytest.mark.parametrize("form", ["vendor-vf", "mdev-vf"])
-def test_the_vfs_come_and_go_and_come_back_after_a_boot(lab: Lab, form: str) -> None:
+def test_vfs_are_enabled_and_disabled_and_restored_after_a_boot(lab: Lab, form: str) -> None:
     lab.run(INSTALLED)
     at_boot(lab, form)
     put_gpu(lab, form, vfs=0)
@@ -76,7 +76,7 @@ def test_vgpuctl_closes_the_driver_and_names_other_openers(lab: Lab) -> None:
     lab.run(f"exec 9<{NODE}; sleep 600 >/dev/null 2>&1 & echo $! > /run/monitor.pid")
     refused = must(lab, "set-mode", IGB, "passthrough", status=3)
     assert "sleep 600" in refused["message"]
-    # It is tried again, for a monitor would have let the GPU go; each time the holder is who keeps it.
+    # vgpuctl retries, because a monitor might close the driver in the meantime. Each try sees the same holder.
     held = [line.split()[-2:] for line in heard(lab)[2:] if not line.endswith(" ran")]
     assert held == [["sleep", "600"]] * 6
     assert (vfs(lab), "passthrough" in lab.read("/etc/vgpuctl/host.yaml")) == (VFS, False)
@@ -91,7 +91,7 @@ def test_a_running_vm_blocks_its_vfs_until_drained_and_then_runs_again(lab: Lab)
     use_defaults(lab)
     must(lab, "set-mode", PLAIN, "sriov", "--vfs", "2")
     made = must(lab, "create-vm", "vm-1", "--mode", "sriov", "--gpu", PLAIN)
-    guest_devices(lab, "vm-1")  # a guest that has booted hears the power button
+    guest_devices(lab, "vm-1")  # wait: only a booted guest reacts to the power button
     refused = must(lab, "set-mode", PLAIN, "sriov", "--vfs", "4", status=3)
     assert "vm-1" in refused["message"]
     assert vfs(lab, PLAIN) == 2

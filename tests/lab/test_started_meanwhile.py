@@ -1,4 +1,4 @@
-"""Another program starts a VM while vgpuctl makes it: on a real libvirt, as soon as its device is there."""
+"""On a real libvirt, another program starts a VM while vgpuctl still creates it, as soon as its device exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import must, put_gpu, use_defaults
 
-# Starts the VM from another process again and again from the moment it is defined, until libvirt takes it.
+# From the moment the VM is defined, another process tries to start it until libvirt accepts a start.
 RACE = r"""
 import json, os, subprocess, sys, time
 child = subprocess.Popen(["vgpuctl", "--json", "create-vm", "vm-1", "--profile", "A100-4C"], stdout=subprocess.PIPE,
@@ -34,7 +34,7 @@ print(json.dumps([first, child.returncode, json.loads(out)]))
 
 
 @pytest.mark.deadline(400)
-def test_a_vm_that_somebody_starts_while_it_is_made_keeps_its_disk_and_is_ready(lab: Lab) -> None:
+def test_a_vm_that_another_program_starts_during_create_vm_keeps_its_disk_and_is_ready(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     first, status, document = json.loads(lab.run(["python3", "-c", RACE], timeout=300).stdout)

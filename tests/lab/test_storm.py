@@ -1,4 +1,4 @@
-"""Six `virsh start` at once, each making its vGPU by libvirt's hook, while vgpuctl makes, lists and deletes VMs."""
+"""Six parallel `virsh start`, where libvirt's hook creates each vGPU, while vgpuctl creates, lists and deletes VMs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.lab.machine import Lab
 from tests.lab.test_after_boot import INSTALLED
 from tests.lab.vgpuctl_in import must, put_gpu, use_defaults
 
-# Starts all at once; meanwhile one loop makes and deletes a VM, one lists, and one takes the host lock again and again
-# as one more of those who wait for it, which shows how long a wait is.
+# Starts all VMs at once. Meanwhile one loop creates and deletes a VM, and one loop lists VMs. A third loop takes the
+# host lock again and again, to measure how long a process waits for it.
 STORM = r"""
 import fcntl, json, os, subprocess, threading, time
 done = threading.Event()
@@ -67,19 +67,19 @@ def test_six_plain_starts_at_once_get_their_vgpu_without_long_waits(lab: Lab) ->
     must(lab, "install-host", "--restart-libvirt")
     with bystanders(lab):
         must(lab, "create-vm", "vm-{}", "--count", "6", "--profile", "A100-4C", "--no-start")
-        # As a boot leaves it: neither devices nor claims.
+        # The state after a host reboot: neither devices nor claims exist.
         lab.run("cd /run/vgpuctl/claims && for c in *; do echo 1 > /sys/bus/mdev/devices/$c/remove; rm $c; done")
-        found = json.loads(lab.run(["python3", "-c", STORM], timeout=700).stdout)
-        assert [status for _, status in found["answers"]] == [0] * 6, found["answers"]
-        assert found["failed"] == []
-        assert found["made"]
-        assert found["listed"]
-        longest = max(found["waits"])
+        result = json.loads(lab.run(["python3", "-c", STORM], timeout=700).stdout)
+        assert [status for _, status in result["answers"]] == [0] * 6, result["answers"]
+        assert result["failed"] == []
+        assert result["made"]
+        assert result["listed"]
+        longest = max(result["waits"])
         print(
-            f"6 starts in {found['took']:.1f} s, emulated; {found['made']} VMs made, {found['listed']} lists; "
-            f"longest of {len(found['waits'])} waits for the lock {longest:.3f} s"
+            f"6 starts in {result['took']:.1f} s, emulated; {result['made']} VMs made, {result['listed']} lists; "
+            f"longest of {len(result['waits'])} waits for the lock {longest:.3f} s"
         )
-        assert len(found["waits"]) > 6, "who waits for the lock has its turn between the starts"
+        assert len(result["waits"]) > 6, "who waits for the lock has its turn between the starts"
         vms = must(lab, "list-vms")
         ours = {vm["name"]: vm["vgpus"] for vm in vms if vm["owner"] == "ours"}
         assert sorted(ours) == [f"vm-{n}" for n in range(1, 7)]

@@ -1,4 +1,4 @@
-"""vGPUs without a VM, on a real libvirt and QEMU: what create-vgpu prints goes to a guest of virsh."""
+"""vGPUs without a VM, on a real libvirt and QEMU: virsh attaches the device XML from create-vgpu to an unmanaged VM."""
 
 from __future__ import annotations
 

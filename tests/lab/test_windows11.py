@@ -1,7 +1,7 @@
-"""Windows 11's VM on real parts: OVMF with secure boot, swtpm, and KVM's Hyper-V enlightenments. No Windows runs.
+"""A VM for Windows 11 with real OVMF, secure boot, swtpm, and KVM's Hyper-V enlightenments. No test runs Windows.
 
-UEFI under KVM ends the emulated host (CONTRIBUTING.md, "The lab"), so the halves are tried apart: the firmware in a VM
-whose processor QEMU emulates, as the built-in template has it on a host without KVM; and KVM's half with BIOS.
+UEFI under KVM kills the emulated host (CONTRIBUTING.md, "The lab"), so the tests check the two halves separately. One
+VM runs the firmware on an emulated CPU, as the built-in template does on a host without KVM. Another uses KVM and BIOS.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.lab.vgpuctl_in import call, leftovers, must, put_gpu
 REQUEST = ("--os", "windows11", "--profile", "A100-4C", "--memory", "4GiB", "--vcpus", "2")
 SWTPM = "/usr/bin/swtpm"
 UNSIGNED = "/var/lib/libvirt/images/unsigned.qcow2"
-# `debug` makes swtpm write down what the firmware asks of it.
+# `debug` makes swtpm log the requests of the firmware.
 EMULATED = """set -e
 mkdir -p /etc/vgpuctl/templates
 sed -e 's/vm\\.kvm/false/g' -e "s/version='2.0'/& debug='4'/" /opt/vgpuctl/src/templates/vm.xml.j2 \
     > /etc/vgpuctl/templates/emulated.xml.j2"""
-# A disk with an EFI system partition, and Debian's kernel as its boot loader: not signed with a key of Microsoft's.
-# busybox makes FAT32 alone, and with less than 65525 clusters of 512 bytes the firmware takes it for FAT16: so 40 MiB.
+# A disk with an EFI system partition and Debian's kernel as its boot loader, which has no signature by Microsoft.
+# busybox creates only FAT32. With fewer than 65525 clusters of 512 bytes the firmware reads it as FAT16: hence 40 MiB.
 MAKE_UNSIGNED = f"""set -e
 disk=$(mktemp)
 python3 - $disk <<'END'
@@ -51,13 +51,13 @@ NOT_LOADED = r"BdsDxe: failed to load Boot0001[^\r]*\r"
 
 
 def windows_leftovers(lab: Lab) -> str:
-    """What is left on the host, with variable stores and TPMs; empty on a clean one."""
+    """Return what is left on the host, including UEFI variable stores and TPM state; empty on a clean host."""
     script = "find /var/lib/libvirt/qemu/nvram /var/lib/libvirt/swtpm /run/libvirt/qemu/swtpm -mindepth 1"
     return leftovers(lab) + lab.run(script, check=False).stdout
 
 
 @pytest.mark.deadline(1500)
-def test_the_firmware_of_windows_11_measures_its_boot_and_refuses_what_is_not_signed(lab_apparmor: Lab) -> None:
+def test_the_firmware_for_windows_11_measures_its_boot_and_refuses_unsigned_loaders(lab_apparmor: Lab) -> None:
     lab = lab_apparmor
     put_gpu(lab, "mdev-vf")
     lab.run(f"{EMULATED}\n{MAKE_UNSIGNED}")
@@ -72,8 +72,8 @@ def test_the_firmware_of_windows_11_measures_its_boot_and_refuses_what_is_not_si
         "<tpm model='tpm-crb'",
     ):
         assert re.search(part, live), live
-    said = read_console(lab, "win", NOT_LOADED, timeout=900)
-    assert re.search("failed to load Boot0001.*: Access Denied", said), said
+    output = read_console(lab, "win", NOT_LOADED, timeout=900)
+    assert re.search("failed to load Boot0001.*: Access Denied", output), output
     lab.run("! cmp -s /usr/share/OVMF/OVMF_VARS_4M.ms.fd /var/lib/libvirt/qemu/nvram/win_VARS.fd")
     assert EXTEND.search(lab.read("/var/log/swtpm/libvirt/qemu/win-swtpm.log"))
     must(lab, "stop-vm", "win", "--force")
@@ -90,7 +90,7 @@ def test_the_firmware_of_windows_11_measures_its_boot_and_refuses_what_is_not_si
 
 @pytest.mark.quick
 @pytest.mark.deadline(400)
-def test_without_swtpm_or_a_firmware_with_keys_windows_11_is_refused_before_anything_is_made(lab: Lab) -> None:
+def test_without_swtpm_or_firmware_with_keys_windows_11_is_refused_before_any_change(lab: Lab) -> None:
     put_gpu(lab, "mdev-vf")
     before = windows_leftovers(lab)
     firmware = "/usr/share/qemu/firmware"
@@ -111,16 +111,16 @@ def test_without_swtpm_or_a_firmware_with_keys_windows_11_is_refused_before_anyt
 
 
 @pytest.mark.deadline(400)
-def test_kvm_takes_the_enlightenments_and_the_processors_of_windows_11(lab: Lab) -> None:
+def test_kvm_accepts_the_enlightenments_and_cpus_for_windows_11(lab: Lab) -> None:
     put_gpu(lab, "mdev-vf")
     xml = lab.run(["vgpuctl", "create-vm", "win", *REQUEST, "--disk", "1GiB", "--print-xml"]).stdout
-    for pattern, instead in (
+    for pattern, replacement in (
         ("<os firmware='efi'>", "<os>"),
         ("<(firmware|metadata|hostdev)[ >].*?</\\1>", ""),
         ("/var/lib/libvirt/images/win-[^']*", "/var/lib/libvirt/images/tiny.qcow2"),
         (">4096<", ">256<"),
     ):
-        xml, count = re.subn(pattern, instead, xml, flags=re.DOTALL)
+        xml, count = re.subn(pattern, replacement, xml, flags=re.DOTALL)
         assert count, pattern
     lab.run("virsh define --validate /dev/stdin", stdin=xml)
     lab.run("virsh start win", timeout=120)

@@ -1,7 +1,7 @@
-"""Makes the two Debian trees: the tools (QEMU, compiler, kernel headers) and the root of L2.
+"""Builds the two Debian trees: the tools (QEMU, compiler, kernel headers) and the root of L2.
 
-The kernel package is downloaded in the same run as its headers and unpacked beside them, never installed:
-headers, kernel and modules always match, and no initramfs is made that nobody boots.
+One run downloads the kernel package together with its headers, and unpacks the kernel without installing it.
+So headers, kernel and modules always match, and the build creates no unused initramfs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.lab.command import run
 
 TREE_DEADLINE_SECONDS = 900.0
 
-# Runs on L1 with the tree as "$1". MMDEBSTRAP_APT_CONFIG makes L1's apt-get work on the tree's package lists.
+# Runs on L1 with the tree as "$1". MMDEBSTRAP_APT_CONFIG makes L1's apt-get use the tree's package lists.
 KERNEL_HOOK = r"""set -eu
 version=$(basename "$(ls -d "$1"/usr/src/linux-headers-*-amd64)"); version=${version#linux-headers-}
 mkdir -p "$1/kernel/deb"
@@ -31,7 +31,7 @@ mv linux-source-*/samples/vfio-mdev "$1/kernel/vfio-mdev"
 rm -r linux-source-*
 """
 HOOKS = (f"--customize-hook={KERNEL_HOOK}", f"--customize-hook={SAMPLES_HOOK}")
-# Documentation and translations are most of a minimal tree, and nothing in the lab reads them.
+# Documentation and translations are the largest part of a minimal tree, and nothing in the lab reads them.
 TRIM = (
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--dpkgopt=path-exclude=/usr/share/man/*",
@@ -42,12 +42,12 @@ TRIM = (
 
 
 def make_tools(place: Path) -> None:
-    """QEMU, Python 3.13, compiler and headers, with the unpacked kernel under /kernel."""
+    """Build the tree with QEMU, Python 3.13, compiler and headers, and with the unpacked kernel under /kernel."""
     _debootstrap(place, recipe.TOOLS_PACKAGES, HOOKS)
 
 
 def make_host_root(place: Path) -> None:
-    """The root tree of L2, without a kernel and without our files."""
+    """Build the root tree of L2, without a kernel and without the lab's files."""
     _debootstrap(place, recipe.HOST_PACKAGES, ())
 
 

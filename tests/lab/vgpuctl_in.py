@@ -1,4 +1,4 @@
-"""Runs vgpuctl in the lab and reads its JSON; puts GPUs of each kind on the host."""
+"""Runs vgpuctl in the lab and reads its JSON; creates emulated GPUs of each kind on the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ defaults:
 
 
 def call(lab: Lab, *words: str, timeout: float = 480) -> tuple[int, dict[str, Any]]:
-    """Exit status and the one JSON document of a command; on a busy machine a guest's start takes minutes."""
+    """Return a command's exit status and JSON document. `timeout` is long: a guest may need minutes to start."""
     result = lab.run(["vgpuctl", "--json", "--yes", *words], check=False, timeout=timeout)
     try:
         return result.returncode, json.loads(result.stdout)
@@ -28,37 +28,37 @@ def call(lab: Lab, *words: str, timeout: float = 480) -> tuple[int, dict[str, An
 
 
 def must(lab: Lab, *words: str, status: int = 0) -> Any:
-    """The data of a command that ends as expected, or its error."""
+    """Run a command, check its exit status, and return its data, or its error if it reports one."""
     code, document = call(lab, *words)
     assert code == status, document
     return document["data"] if document["ok"] else document["error"]
 
 
 def use_defaults(lab: Lab) -> None:
-    """Gives the host a host.yaml, so that `create-vm --profile P` alone makes a tiny guest."""
+    """Write a host.yaml whose defaults make `create-vm --profile P` create a tiny guest."""
     lab.run("mkdir -p /etc/vgpuctl && cat > /etc/vgpuctl/host.yaml", stdin=HOST_YAML)
 
 
 def put_gpu(lab: Lab, form: str, *options: str, address: str = IGB, vfs: int = 7) -> None:
-    """Makes an emulated SR-IOV device an A100 with the vendor's driver in a form, and more `options` of the module."""
+    """Load the module, which turns an emulated SR-IOV device into an A100 with this `form` of NVIDIA's driver."""
     enabled = [] if form == "mdev-pf" else [f"vfs={vfs}"]
     lab.run(["modprobe", "vgpulab", f"pf={address}", f"form={form}", *enabled, *options])
 
 
 def put_gpu_with_16_vfs(lab: Lab, form: str) -> str:
-    """The same on an NVMe with 16 VFs, which is plugged in now; returns the GPU's address."""
+    """Hot-plug an NVMe with 16 VFs and turn it into a GPU, as `put_gpu` does; return its address."""
     address = lab.hotplug_nvme()
     put_gpu(lab, form, address=address, vfs=16)
     return address
 
 
 def profiles(lab: Lab) -> dict[str, dict[str, Any]]:
-    """Every profile of the host by name."""
+    """Return every profile of the host by name."""
     return {p["profile"]: p for p in must(lab, "list-profiles", "--all")}
 
 
 def leftovers(lab: Lab) -> str:
-    """What is left on the host of VMs, devices, claims and disks; empty on a clean one."""
+    """Return the VMs, devices, claims and disks that are left on the host; empty on a clean host."""
     script = f"""virsh list --all --name; ls /sys/bus/mdev/devices 2>/dev/null; ls /run/vgpuctl/claims 2>/dev/null
         grep -Ls '^0$' /sys/bus/pci/devices/*/nvidia/current_vgpu_type
         ls /var/lib/libvirt/images | grep -v '^{TINY.rpartition("/")[2]}$'"""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plant bugs one at a time in a copy of the checkout, and see which tests find them: `python -m tests.mutate`.
+"""Plant bugs one at a time in a copy of the checkout, and report which tests find them: `python -m tests.mutate`.
 
-By hand, after a change of what they hold: it takes ten minutes or more. The copy has a virtual environment of its own,
-which takes the package from the copy and all else from this one: also a child that ignores PYTHONPATH gets the copy's
-package. Each test that found a bug is run once more without it and has to pass then.
+Run it by hand after a change to the rules or their tests. It takes ten minutes or more. The copy has its own virtual
+environment, which uses the package in the copy and everything else from this environment. So even a child process that
+ignores PYTHONPATH imports the copy's package. Each test that finds a bug runs again without the bug and must then pass.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ Made by `.venv/bin/python -m tests.mutate` on {date}.
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a bug. `found_by`: the test that failed first, None when none did."""
+    """The result of a bug. `found_by`: the first test that failed, or None."""
 
     bug: Bug
     found_by: str | None
 
 
 class CannotTell(Exception):
-    """The tests did not run, or fail without the bug too."""
+    """The tests did not run, or they fail even without the bug."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the bugs; 0 when none survived, 1 when one did, 2 when one does not apply or its tests cannot tell."""
+    """Plant the bugs. Return 0 if none survived, 1 if one did, 2 if one does not apply or its tests cannot tell."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=(__doc__ or "").split(":")[0])
     parser.add_argument("--only", metavar="NAME", action="append", help="this bug alone, and no table; repeatable")
     parser.add_argument("--list", action="store_true", help="name the bugs and their rules, and plant none")
-    asked = parser.parse_args(arguments)
-    unknown = sorted(set(asked.only or ()) - {bug.name for bug in BUGS})
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.only or ()) - {bug.name for bug in BUGS})
     if unknown:
         parser.error(f"there is no bug {', '.join(unknown)}; --list names them")
-    bugs = [bug for bug in BUGS if not asked.only or bug.name in asked.only]
-    if asked.list:
+    bugs = [bug for bug in BUGS if not options.only or bug.name in options.only]
+    if options.list:
         print("\n".join(f"{bug.name:32} {bug.rule}" for bug in bugs))
         return 0
     try:
@@ -74,23 +74,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DoesNotApply, CannotTell) as error:
         print(error, file=sys.stderr)
         return 2
-    if not asked.only:
+    if not options.only:
         TABLE.write_text(table(results))
     return 1 if any(one.found_by is None for one in results) else 0
 
 
 def run(bugs: Sequence[Bug]) -> list[Result]:
-    """Plant each in a copy, run its tests, and put the file back."""
+    """Plant each bug in a copy, run its tests, and restore the file."""
     results = []
     with tempfile.TemporaryDirectory(prefix="vgpuctl-mutate-") as directory:
         copy = Path(directory) / "checkout"
         copytree(CHECKOUT, copy, ignore=LEFT_OUT, symlinks=True)
         _make_environment(copy)
         for number, bug in enumerate(bugs, 1):
-            begun = time.monotonic()
+            started = time.monotonic()
             results.append(Result(bug, _found_by(copy, bug)))
             outcome = results[-1].found_by or "SURVIVED"
-            print(f"[{number}/{len(bugs)}] {bug.name}: {outcome} ({time.monotonic() - begun:.0f} s)", flush=True)
+            print(f"[{number}/{len(bugs)}] {bug.name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)
     return results
 
 
@@ -99,44 +99,44 @@ def _make_environment(copy: Path) -> None:
     (packages,) = (copy / ".venv").glob("lib/python3*/site-packages")
     (packages / "copy.pth").write_text(f"{copy}\n{sysconfig.get_path('purelib')}\n")
     words = [copy / ".venv/bin/python", "-I", "-c", "import vgpuctl; print(vgpuctl.__file__)"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    if not Path(said).is_relative_to(copy):
-        raise CannotTell(f"the package that runs would be {said.strip()}, not the one below {copy}")
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    if not Path(output).is_relative_to(copy):
+        raise CannotTell(f"the package that runs would be {output.strip()}, not the one below {copy}")
 
 
 def _found_by(copy: Path, bug: Bug) -> str | None:
     file = copy / bug.file
-    sound = file.read_text()
+    original = file.read_text()
     file.write_text(bug.planted(copy))
     try:
-        status, out = _pytest(copy, bug.tests)
+        status, output = _pytest(copy, bug.tests)
     finally:
-        file.write_text(sound)
-    found = FOUND.search(out)
+        file.write_text(original)
+    failure = FOUND.search(output)
     if status == 0:
         return None
-    if status != 1 or found is None:
-        raise CannotTell(f"{bug.name}: its tests did not run (pytest ended with {status}):\n{out[-2000:]}")
-    status, out = _pytest(copy, (found[1],))
+    if status != 1 or failure is None:
+        raise CannotTell(f"{bug.name}: its tests did not run (pytest ended with {status}):\n{output[-2000:]}")
+    status, output = _pytest(copy, (failure[1],))
     if status != 0:
-        raise CannotTell(f"{bug.name}: {found[1]} fails without it, too:\n{out[-2000:]}")
-    return found[1]
+        raise CannotTell(f"{bug.name}: {failure[1]} fails without it, too:\n{output[-2000:]}")
+    return failure[1]
 
 
 def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     words = [str(copy / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             words, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise CannotTell(f"{' '.join(words)}: not over after {LONGEST_SECONDS} seconds") from error
-    return done.returncode, done.stdout + done.stderr
+    return completed.returncode, completed.stdout + completed.stderr
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return docs/mutations.md."""
+    """Return the text of docs/mutations.md."""
     survived = sum(one.found_by is None for one in results)
     head = HEAD.format(total=len(results), survived=survived or "None", date=time.strftime("%Y-%m-%d", time.gmtime()))
     rows = [

@@ -29,7 +29,7 @@ class Bug:
             DoesNotApply: the old text is not there exactly once.
         """
         text = (checkout / self.file).read_text()
-        found = text.count(self.old)
-        if found != 1:
-            raise DoesNotApply(f"{self.name}: {self.file} has the old text {found} times, not once")
+        result = text.count(self.old)
+        if result != 1:
+            raise DoesNotApply(f"{self.name}: {self.file} has the old text {result} times, not once")
         return text.replace(self.old, self.new)

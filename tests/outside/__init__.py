@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another program starts, destroys or undefines a VM while vgpuctl works on it, before each call of a port."""
+"""Trials in which another program starts, destroys or undefines a VM before a port call of a vgpuctl command."""

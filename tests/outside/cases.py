@@ -18,9 +18,9 @@ from tests.hosts import (
     SimulatedHost,
     create,
     delete,
-    mend,
     open_sim_host,
     request,
+    run_reconcile,
     start,
     stop,
     yes,
@@ -67,7 +67,7 @@ HOSTS = {
         "",
     ),
 }
-"""For each kind of device a host, what its VMs get, and another profile."""
+"""For each kind of device: a host, the profile or GPU that its VMs get, and a second profile."""
 
 TWO_GPUS = {
     "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
@@ -79,7 +79,7 @@ SEED = UserData("/root/user-data", "#cloud-config\na: 1\n")
 
 @dataclass(frozen=True)
 class Case:
-    """A command, on a host that `prepared` makes. `targets`: the VMs that another program acts on, one at a time."""
+    """A command on a host that `prepared` creates. `targets`: the VMs that another program acts on, one at a time."""
 
     command: str
     kind: str
@@ -89,12 +89,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The command and the kind of device."""
+        """Return the command and the kind of device."""
         return f"{self.command} {self.kind}"
 
 
 class Tally(Silent):
-    """Progress of several VMs that shows nothing."""
+    """Progress of several VMs. It prints nothing."""
 
     def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None: ...
 
@@ -113,7 +113,7 @@ def empty(directory: Path, kind: str) -> SimulatedHost:
 
 
 def with_vm(directory: Path, kind: str, *, on: bool, reboot: bool = False, **changes: object) -> SimulatedHost:
-    """Return a host with a VM, and with `reboot` after one: its device is to be made again."""
+    """Return a host with a VM. With `reboot`, the host then reboots, so the VM's device must be created again."""
     host = empty(directory, kind)
     create(host.ports, asked(kind, **changes), start=on)
     if reboot:
@@ -124,7 +124,7 @@ def with_vm(directory: Path, kind: str, *, on: bool, reboot: bool = False, **cha
 def killed(
     directory: Path, kind: str, before: Callable[[Path, str], SimulatedHost], act: Act, call: str
 ) -> SimulatedHost:
-    """Return a host on which a process that did this was killed in such a call, once it was done."""
+    """Return a host on which a process ran `act` and was killed right after the call named `call`."""
     host = before(directory, kind)
 
     def die(number: int, done: str, args: object) -> None:
@@ -147,17 +147,17 @@ def _create(ports: Host, kind: str, *, on: bool = True, **changes: object) -> Ou
 
 def _many(ports: Host, kind: str) -> Outcome:
     names = ("vm", "vm-2")
-    wanted = asked(kind, name="vm")
+    vm_request = asked(kind, name="vm")
     return ensure_vms(
-        ports, wanted, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Tally()
+        ports, vm_request, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Tally()
     )
 
 
 def _ensure(ports: Host, kind: str, state: str, **changes: object) -> Outcome:
     sources = dict.fromkeys(changes, "typed")
-    wanted = replace(asked(kind, **changes), sources=sources)
+    vm_request = replace(asked(kind, **changes), sources=sources)
     return ensure_vm(
-        ports, wanted, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
+        ports, vm_request, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
     )
 
 
@@ -188,8 +188,8 @@ def _stop(ports: Host, *, force: bool) -> Outcome:
 
 
 def _apply(ports: Host) -> Outcome:
-    wanted = read_desired_state(ports, None, ("gpus[0000:86:00.0].mode=sriov", "gpus[0000:86:00.0].vfs=2"))
-    return apply_host(ports, wanted, ApplyOptions(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
+    desired = read_desired_state(ports, None, ("gpus[0000:86:00.0].mode=sriov", "gpus[0000:86:00.0].vfs=2"))
+    return apply_host(ports, desired, ApplyOptions(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
 
 
 def _restore(ports: Host) -> Outcome:
@@ -197,7 +197,7 @@ def _restore(ports: Host) -> Outcome:
 
 
 def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> SimulatedHost:
-    """Return two GPUs with one VM on each, to be moved together; or VMs that have each other's places."""
+    """Return two GPUs: one VM on each, and both fit on one; with `locked_out`, VMs that can only exchange GPUs."""
     gpu, small, large = TWO_GPUS[kind]
     kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
     host = open_sim_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
@@ -217,7 +217,7 @@ def _room(ports: Host, kind: str) -> Outcome:
 
 
 def _exchange(ports: Host) -> None:
-    """Put each VM on the other GPU, all at once."""
+    """Move each VM to the other GPU, all in one round."""
     snapshot = observe(ports, ReadScope(types=True))
     one, other = (gpu.address for gpu in snapshot.gpus)
     moves = []
@@ -250,58 +250,60 @@ def _scheduled(directory: Path) -> SimulatedHost:
 
 
 def _of_kind(kind: str) -> Iterator[Case]:
-    """Yield what every kind of device has."""
-    lends = {"reserve": "running"}
+    """Yield the cases that every kind of device has."""
+    reserve = {"reserve": "running"}
     on, off = partial(with_vm, kind=kind, on=True), partial(with_vm, kind=kind, on=False)
-    lent = partial(off, **lends)
+    off_reserve = partial(off, **reserve)
     yield Case("create-vm", kind, partial(empty, kind=kind), partial(_create, kind=kind))
     yield Case("create-vm --no-start", kind, partial(empty, kind=kind), partial(_create, kind=kind, on=False))
-    yield Case("create-vm --reserve running", kind, partial(empty, kind=kind), partial(_create, kind=kind, **lends))
+    yield Case("create-vm --reserve running", kind, partial(empty, kind=kind), partial(_create, kind=kind, **reserve))
     if kind != "passthrough":
         yield Case("create-vm --count 2", kind, partial(empty, kind=kind), partial(_many, kind=kind), ("vm", "vm-2"))
     yield Case("ensure-vm (new)", kind, partial(empty, kind=kind), partial(_ensure, kind=kind, state="started"))
     yield Case("ensure-vm (memory)", kind, off, partial(_ensure, kind=kind, state="started", memory_mib=2048))
     yield Case("start-vm", kind, partial(off, reboot=True), partial(start, name="vm"))
-    yield Case("start-vm --reserve running", kind, lent, partial(start, name="vm"))
+    yield Case("start-vm --reserve running", kind, off_reserve, partial(start, name="vm"))
     yield Case("stop-vm", kind, on, partial(_stop, force=False))
-    yield Case("stop-vm --reserve running", kind, partial(on, **lends), partial(_stop, force=True))
+    yield Case("stop-vm --reserve running", kind, partial(on, **reserve), partial(_stop, force=True))
     yield Case("delete-vm", kind, on, partial(delete, name="vm"))
     yield Case("delete-vm (off)", kind, off, partial(delete, name="vm"))
-    yield Case("delete-vm --reserve running", kind, lent, partial(delete, name="vm"))
+    yield Case("delete-vm --reserve running", kind, off_reserve, partial(delete, name="vm"))
     yield Case("refresh-vm", kind, off, partial(_refresh, drain=False))
     yield Case("refresh-vm --drain", kind, on, partial(_refresh, drain=True))
     yield Case("restore-host", kind, partial(off, reboot=True), _restore)
-    made = partial(_create, kind=kind)
+    create_one = partial(_create, kind=kind)
     for call, act, before in (
-        ("storage.make_volume", made, empty),
+        ("storage.create_volume", create_one, empty),
         ("hypervisor.set_record", partial(delete, name="vm"), partial(with_vm, on=False)),
         ("hypervisor.redefine", partial(_refresh, drain=False), partial(with_vm, on=False)),
     ):
         host = partial(killed, kind=kind, before=before, act=act, call=call)
-        what = {"storage.make_volume": "half made", "hypervisor.set_record": "half removed"}.get(call, "half refreshed")
-        yield Case(f"reconcile ({what})", kind, host, mend)
+        what = {"storage.create_volume": "half made", "hypervisor.set_record": "half removed"}.get(
+            call, "half refreshed"
+        )
+        yield Case(f"reconcile ({what})", kind, host, run_reconcile)
 
 
 def _of_vgpus(kind: str) -> Iterator[Case]:
-    """Yield what is done to vGPUs alone."""
+    """Yield the cases that only vGPUs have."""
     on, off = partial(with_vm, kind=kind, on=True), partial(with_vm, kind=kind, on=False)
-    to_lend = partial(_ensure, kind=kind, state="present", reserve="running")
+    set_reserve = partial(_ensure, kind=kind, state="present", reserve="running")
     yield Case("attach", kind, on, partial(_attach, kind=kind))
     yield Case("attach (off)", kind, off, partial(_attach, kind=kind))
     yield Case("detach", kind, on, _detach)
     yield Case("detach (off)", kind, off, _detach)
     yield Case("set-profile", kind, off, partial(_set_profile, kind=kind))
-    yield Case("ensure-vm (reserve)", kind, off, to_lend)
+    yield Case("ensure-vm (reserve)", kind, off, set_reserve)
     for is_on in (True, False):
         state = "" if is_on else " (off)"
-        crowd = partial(two_gpus, kind=kind, on=is_on)
-        room, places = partial(crowd, locked_out=False), partial(crowd, locked_out=True)
-        yield Case(f"plan-moves --yes{state}", kind, room, partial(_room, kind=kind), ("vm", "vm-2"))
-        yield Case(f"plan-moves, exchange{state}", kind, places, _exchange, ("vm", "vm-2"))
+        two = partial(two_gpus, kind=kind, on=is_on)
+        can_share, must_exchange = partial(two, locked_out=False), partial(two, locked_out=True)
+        yield Case(f"plan-moves --yes{state}", kind, can_share, partial(_room, kind=kind), ("vm", "vm-2"))
+        yield Case(f"plan-moves, exchange{state}", kind, must_exchange, _exchange, ("vm", "vm-2"))
 
 
 def all_cases() -> tuple[Case, ...]:
-    """Return every command on every kind of device that it is for."""
+    """Return every command on every kind of device that it supports."""
     cases = [case for kind in HOSTS for case in _of_kind(kind)]
     cases += [case for kind in TWO_GPUS for case in _of_vgpus(kind)]
     flex, gpu = partial(_flex, on=True), "0000:86:00.0"

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.outside.trial import ACTIONS, Result
 
 FULL = "vendor-vf"
-"""The devices with which every trial is made, also in a sample."""
+"""The kind of device for which every trial runs, even in a sample."""
 PAGE = Path(__file__).parents[2] / "docs" / "outside.md"
 HEAD = """# Somebody else starts, destroys or undefines the VM
 
@@ -35,7 +35,7 @@ Made by `.venv/bin/python -m tests.outside`.
 
 
 def page(results: Sequence[Result], sample: int | None) -> str:
-    """Return the page. `sample`: the most trials of a command that is sampled."""
+    """Return the page. `sample`: the maximum number of trials of a command that is sampled."""
     names = list(dict.fromkeys((r.case.command, r.case.kind) for r in results))
     rows = [_row(*name, [r for r in results if (r.case.command, r.case.kind) == name]) for name in names]
     wrong, effective = sum(bool(r.wrong) for r in results), sum(r.effective for r in results)
@@ -48,9 +48,9 @@ def page(results: Sequence[Result], sample: int | None) -> str:
 
 
 def _row(command: str, kind: str, results: Sequence[Result]) -> str:
-    """Return a command's line: the actions that were possible, and how the command ended in all trials."""
-    done = Counter(r.instant.action for r in results if r.effective)
-    ended = Counter(r.status for r in results)
-    others = ", ".join(f"{status}: {number}" for status, number in sorted(ended.items()) if status) or "none"
-    counts = " | ".join(str(done[action]) for action in ACTIONS)
-    return f"| {command} | {kind} | {counts} | {ended[0]} | {others} | {sum(bool(r.wrong) for r in results)} |"
+    """Return a command's row: the actions that libvirt allowed, and the exit statuses of all trials."""
+    action_counts = Counter(r.instant.action for r in results if r.effective)
+    status_counts = Counter(r.status for r in results)
+    others = ", ".join(f"{status}: {number}" for status, number in sorted(status_counts.items()) if status) or "none"
+    counts = " | ".join(str(action_counts[action]) for action in ACTIONS)
+    return f"| {command} | {kind} | {counts} | {status_counts[0]} | {others} | {sum(bool(r.wrong) for r in results)} |"

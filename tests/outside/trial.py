@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command while another program starts, destroys or undefines a VM at one instant, and the invariants.
+"""Runs one command while another program starts, destroys or undefines a VM, and checks the invariants.
 
-While a VM is not off nothing of it goes: no disk, record, definition, device or claim. The command ends with a
-documented status, and `reconcile` comes to rest, leaves running VMs alone and leaves nothing without an owner.
+A VM that is not off keeps its disks, record, definition, devices and claims. The command ends with a documented status.
+Repeated `reconcile` runs reach a state without changes, leave running VMs alone and leave nothing without an owner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shutil import rmtree
 from typing import Any
 
 from tests.faults import CHANGING, Watch
-from tests.hosts import SimulatedHost, copied, mend, open_sim_host
+from tests.hosts import SimulatedHost, copied, open_sim_host, run_reconcile
 from tests.outside.cases import Case
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_xml import parse_domain
@@ -28,14 +28,14 @@ from vgpuctl.sim.state import State
 
 ACTIONS = ("start", "destroy", "undefine")
 STATUSES = frozenset({1, 2, 3, 4, 5, 6, 75})
-"""The exit statuses in docs/exit-codes.md of a command without a signal."""
+"""The failure statuses in docs/exit-codes.md, without those of signals."""
 ROUNDS = 5
 LOOKS = frozenset({"sysfs.read", "sysfs.readlink", "sysfs.listdir"})
 
 
 @dataclass(frozen=True)
 class Instant:
-    """An action of another program on one VM, before one call."""
+    """An action of another program on one VM, before one port call."""
 
     action: str
     target: str
@@ -44,7 +44,7 @@ class Instant:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a trial. `effective`: the action was possible then. `wrong`: violated invariants."""
+    """The result of a trial. `effective`: libvirt allowed the action. `wrong`: the violated invariants."""
 
     case: Case
     instant: Instant
@@ -56,42 +56,42 @@ class Result:
 
     @property
     def where(self) -> str:
-        """Say which trial it was."""
+        """Return which trial it was."""
         i = self.instant
         return f"{self.case.name}: {i.action} {i.target} before call {i.number} {self.call}"
 
 
-def _things(host: SimulatedHost, state: State, uuid: str) -> set[str]:
-    """Return what a running VM has."""
+def _parts_of(host: SimulatedHost, state: State, uuid: str) -> set[str]:
+    """Return the definition, record, disks, devices and claims that a running VM has."""
     domain, running = state.domains[uuid], state.running[uuid]
     claims = {c.carrier for c in host.ports.claims.all() if c.vm_uuid == uuid}
     plain = host.sim._core.machine.functions.keys() - state.vf_types.keys()
-    there = {c for c in running.carriers if c in state.mdevs or state.vf_types.get(c)} | (plain & set(running.carriers))
+    live = {c for c in running.carriers if c in state.mdevs or state.vf_types.get(c)} | (plain & set(running.carriers))
     files = parse_disk_sources(running.xml).files
     return {
         *(["definition"] if domain.persistent else []),
         *(["record"] if "urn:vgpuctl:1" in domain.xml else []),
         *(f"disk {path}" for path in files if path in state.files),
-        *(f"device {carrier}" for carrier in there),
+        *(f"device {carrier}" for carrier in live),
         *(f"claim {carrier}" for carrier in claims & set(running.carriers)),
     }
 
 
 @dataclass
 class Running:
-    """Looks at the running VMs again and again: nothing of one may go while it runs."""
+    """Checks the running VMs repeatedly: a VM must lose nothing while it runs."""
 
     host: SimulatedHost
     had: dict[str, set[str]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
-    def look(self, when: str) -> None:
-        """Check that every running VM has what it had when it was first seen running."""
+    def check(self, when: str) -> None:
+        """Check that every running VM still has everything that it had at the previous check."""
         state = self.host.sim._core.read_state()
         self.had = {uuid: had for uuid, had in self.had.items() if uuid in state.running}
         for uuid, running in state.running.items():
-            now = _things(self.host, state, uuid)
-            had = {t for t in self.had.get(uuid, now) if _held(t, running.carriers)}
+            now = _parts_of(self.host, state, uuid)
+            had = {t for t in self.had.get(uuid, now) if _still_belongs(t, running.carriers)}
             self.wrong += [f"{when}: {running.name} runs and lost its {thing}" for thing in sorted(had - now)]
             self.wrong += [
                 f"{when}: {running.name} runs without {p}"
@@ -101,38 +101,38 @@ class Running:
             self.had[uuid] = now
 
     def undefined(self, uuid: str) -> None:
-        """Another program removed the definition: vgpuctl need not keep it."""
+        """Record that another program removed the definition: vgpuctl need not keep it."""
         self.had.get(uuid, set()).discard("definition")
 
 
-def _held(thing: str, carriers: tuple[str, ...]) -> bool:
-    """Say whether it still is something of the VM: a guest may have let a device go."""
+def _still_belongs(thing: str, carriers: tuple[str, ...]) -> bool:
+    """Return whether `thing` still belongs to the VM: a guest may have released a device."""
     kind, _, carrier = thing.partition(" ")
     return kind not in ("device", "claim") or carrier in carriers
 
 
 @dataclass
 class Trials:
-    """The trials of one case: each has a copy of the host that was made once."""
+    """The trials of one case. Each runs on a copy of a host that is created once."""
 
     case: Case
     directory: Path
 
     @cached_property
     def made(self) -> SimulatedHost:
-        """The host as it is before the command."""
+        """Return the host as it is before the command."""
         made = self.case.prepared(self.directory / "made")
         made.sim.close()
         return made
 
     @cached_property
     def seen(self) -> tuple[tuple[str, dict[str, str]], ...]:
-        """Each call of the command when nobody meddles, and the state of each target before it."""
+        """Return each call of the undisturbed command, and the state of each target before the call."""
         host = copied(self.made, self.directory / "dry")
-        beside, seen = open_sim_host(host.directory, host.scenario), []
+        other, seen = open_sim_host(host.directory, host.scenario), []
 
         def note(number: int, call: str, args: tuple[Any, ...]) -> None:
-            state = beside.sim._core.read_state()
+            state = other.sim._core.read_state()
             states = {}
             for name in self.case.targets:
                 uuid = state.uuids_by_name.get(name)
@@ -140,11 +140,11 @@ class Trials:
             seen.append((call, states))
 
         self.case.act(Watch(before=note).watch(host.ports))
-        _close(host, beside)
+        _close(host, other)
         return tuple(seen)
 
     def instants(self) -> Iterator[Instant]:
-        """Yield every instant at which an action is possible: before a call, but not between two looks at sysfs."""
+        """Yield every instant at which an action is possible: before a call, but not between two sysfs reads."""
         possible = {"start": ("off",), "destroy": ("on",), "undefine": ("on", "off")}
         last = ""
         for number, (call, states) in enumerate(self.seen, start=1):
@@ -154,33 +154,33 @@ class Trials:
             last = call
 
     def run(self, instant: Instant) -> Result:
-        """Carry the command out with the action at that instant, then reconcile, and see that nothing is lost."""
+        """Run the command with the action at that instant; then reconcile, and check the invariants."""
         directory = self.directory / f"{instant.action}-{instant.target}-{instant.number}"
         host = copied(self.made, directory)
-        beside = open_sim_host(host.directory, host.scenario, later=host.later)
-        running, files = Running(beside), set(beside.sim._core.read_state().files)
-        running.look("before")
+        other = open_sim_host(host.directory, host.scenario, later=host.later)
+        running, files = Running(other), set(other.sim._core.read_state().files)
+        running.check("before")
         effective: list[str] = []
 
         def before(number: int, call: str, args: tuple[Any, ...]) -> None:
-            if number == instant.number and (uuid := _meddle(beside, instant)) is not None:
+            if number == instant.number and (uuid := _interfere(other, instant)) is not None:
                 effective.append(uuid)
                 if instant.action == "undefine":
                     running.undefined(uuid)
-                running.look(f"after {instant.action}")
+                running.check(f"after {instant.action}")
 
         def after(number: int, call: str, args: tuple[Any, ...]) -> None:
             if call in CHANGING:
-                running.look(f"after call {number} {call}")
+                running.check(f"after call {number} {call}")
 
         error, wrong = _outcome(self.case, Watch(before=before, after=after).watch(host.ports))
         wrong += _of_error(error)
-        running.look("at the end")
-        later = beside.again()
-        wrong += _rest(later, running)
-        gone = instant.action == "undefine" and bool(effective)
-        wrong += _leaks(later, files, undefined=gone, failed=error is not None)
-        _close(host, beside, later)
+        running.check("at the end")
+        later = other.again()
+        wrong += _settle(later, running)
+        undefined = instant.action == "undefine" and bool(effective)
+        wrong += _leaks(later, files, undefined=undefined, failed=error is not None)
+        _close(host, other, later)
         rmtree(directory)
         status, text = (0, "") if error is None else (error.status, str(error))
         call = self.seen[instant.number - 1][0]
@@ -192,20 +192,20 @@ def _close(*hosts: SimulatedHost) -> None:
         host.sim.close()
 
 
-def _meddle(host: SimulatedHost, instant: Instant) -> str | None:
-    """Do what another program does; None where libvirt refuses it now."""
+def _interfere(host: SimulatedHost, instant: Instant) -> str | None:
+    """Do what the other program does and return the VM's UUID; None if libvirt refuses the action."""
     uuid = host.sim._core.read_state().uuids_by_name.get(instant.target)
     if uuid is None:
         return None
-    runs = uuid in host.sim._core.read_state().running
+    is_running = uuid in host.sim._core.read_state().running
     with suppress(VgpuctlError):
         if instant.action == "start":
             _hook(host, uuid)
             host.sim.hypervisor.start(uuid)
-        elif instant.action == "destroy" and runs:
+        elif instant.action == "destroy" and is_running:
             host.sim.hypervisor.destroy(uuid)
         elif instant.action == "undefine":
-            (host.sim.hypervisor.make_transient if runs else host.sim.hypervisor.undefine)(uuid)
+            (host.sim.hypervisor.make_transient if is_running else host.sim.hypervisor.undefine)(uuid)
         else:
             return None
         return uuid
@@ -213,11 +213,11 @@ def _meddle(host: SimulatedHost, instant: Instant) -> str | None:
 
 
 def _hook(host: SimulatedHost, uuid: str) -> None:
-    """Let vgpuctl's hook refuse the start of a VM that goes, as libvirt does; else nobody has installed it."""
+    """Let vgpuctl's hook refuse the start of a VM that is being removed. Other starts run without the hook."""
     xml = host.sim._core.read_state().domains[uuid].xml
     record = parse_domain(xml, VmState.STOPPED, host.ports.machine_id).record
-    leaves = any(c.leaving and c.vm_uuid == uuid for c in host.ports.claims.all())
-    if leaves or (record is not None and record.state is RecordState.REMOVING):
+    is_leaving = any(c.leaving and c.vm_uuid == uuid for c in host.ports.claims.all())
+    if is_leaving or (record is not None and record.state is RecordState.REMOVING):
         prepare(host.ports, xml)
 
 
@@ -226,7 +226,7 @@ def _outcome(case: Case, ports: Any) -> tuple[VgpuctlError | None, list[str]]:
         case.act(ports)
     except VgpuctlError as error:
         return error, []
-    except Exception as error:  # noqa: BLE001 - that it is not one of ours is what is to be seen
+    except Exception as error:  # noqa: BLE001 - the trial reports any error that is not vgpuctl's
         return None, [f"a bare {type(error).__name__}: {error}"]
     return None, []
 
@@ -242,28 +242,28 @@ def _of_error(error: VgpuctlError | None) -> list[str]:
     return wrong
 
 
-def _rest(later: SimulatedHost, running: Running) -> list[str]:
-    """Reconcile until nothing changes any more; VMs that run go on, and are whole."""
-    on = set(later.sim._core.read_state().running)
+def _settle(later: SimulatedHost, running: Running) -> list[str]:
+    """Reconcile until nothing changes any more. Running VMs must keep running and lose nothing."""
+    running_before = set(later.sim._core.read_state().running)
     wrong, left = [], ""
     for number in range(ROUNDS):
-        # Each is a command of its own: what the one before claimed has no living process any more.
+        # Each round is a separate command: the process behind the previous round's claims no longer lives.
         command = open_sim_host(later.directory, later.scenario, later=later.later + number)
         try:
-            done = mend(command.ports)
-            left = str(done.data["findings"]) if done.changed else ""
+            outcome = run_reconcile(command.ports)
+            left = str(outcome.data["findings"]) if outcome.changed else ""
         except VgpuctlError as error:
             left = str(error)
         _close(command)
-        running.look("after reconcile")
+        running.check("after reconcile")
         if not left:
             break
-    wrong += [f"reconcile stopped {uuid}" for uuid in on - set(later.sim._core.read_state().running)]
+    wrong += [f"reconcile stopped {uuid}" for uuid in running_before - set(later.sim._core.read_state().running)]
     return wrong + ([f"reconcile does not come to rest: {left}"] if left else [])
 
 
 def _leaks(host: SimulatedHost, files: set[str], *, undefined: bool, failed: bool) -> list[str]:
-    """Return what nobody owns, what is half-way, and disks that a record names and that are gone."""
+    """Return things without an owner, unfinished changes, and missing disks that a record names."""
     state = host.sim._core.read_state()
     claims = {c.carrier: c.vm_uuid for c in host.ports.claims.all()}
     wrong = [f"a claim on {c} of a VM that is gone" for c, uuid in claims.items() if uuid not in state.domains]
@@ -288,7 +288,7 @@ def _leaks(host: SimulatedHost, files: set[str], *, undefined: bool, failed: boo
 
 
 def sampled(trials: list[Trials], count: int, seed: int) -> list[tuple[Trials, Instant]]:
-    """Return so many instants, of all cases in turn, drawn by this seed."""
+    """Return this many random instants for this seed, taken from all cases in turn."""
     random = Random(seed)
     decks = []
     for each in trials:

@@ -1,1 +1,1 @@
-"""Other hosts over SSH, with a real sshd on each: tests/remote/network.py."""
+"""Tests of commands on other hosts over SSH. tests/remote/network.py runs a real sshd for each host."""

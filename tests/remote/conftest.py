@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of these tests, made once: ten as a site has them, and others that are wrong in one way each."""
+"""The hosts of these tests, created once: ten as a site has them, and others that each have one fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED, LIAR, ENDLESS 
     "endless",
 )  # fmt: skip
 FRESH, EMPTY, BEHIND, HALTED, CRAMPED = "fresh", "empty", "behind", "halted", "cramped"
-"""Hosts that lack vgpuctl: one of them has an old one, and one too little room."""
+"""Hosts without vgpuctl. A test installs an old version on BEHIND; CRAMPED has too little disk space."""
 TARDY = "tardy"
 TARDY_PROGRAM = """\
 import sys
@@ -61,7 +61,7 @@ exec "$@"
 
 @pytest.fixture(scope="session")
 def network() -> Iterator[Network]:
-    """All hosts, with everybody's key in known_hosts but that of UNKNOWN, and another one for CHANGED."""
+    """All hosts. known_hosts has the key of each host, except that UNKNOWN has none and CHANGED has a wrong one."""
     hosts = [
         *(Host(name) for name in GOOD),
         Host(DEAD, on=False),
@@ -87,26 +87,26 @@ def network() -> Iterator[Network]:
         ),
     ]
     with tempfile.TemporaryDirectory(prefix="vgpuctl-remote-") as directory:
-        place = Path(directory)
-        place.chmod(0o755)  # one who is not root logs in as well, and pytest's own directories are root's
-        made = Network(place, hosts)
+        path = Path(directory)
+        path.chmod(0o755)  # a user who is not root logs in too, and only root can read pytest's own directories
+        running = Network(path, hosts)
         try:
-            _distrust(made)
-            yield made
+            _write_known_hosts(running)
+            yield running
         finally:
-            made.close()
+            running.close()
 
 
-def _distrust(made: Network) -> None:
-    known = made.home / ".ssh" / "known_hosts"
-    lines = made.know(*(name for name in made.hosts if name not in (CHANGED, UNKNOWN)))
-    other = made.know(GOOD[0]).split()
-    known.write_text(f"{lines}{made.hosts[CHANGED].address} {other[1]} {other[2]}\n")
+def _write_known_hosts(network: Network) -> None:
+    known_hosts = network.home / ".ssh" / "known_hosts"
+    lines = network.know(*(name for name in network.hosts if name not in (CHANGED, UNKNOWN)))
+    wrong_key = network.know(GOOD[0]).split()
+    known_hosts.write_text(f"{lines}{network.hosts[CHANGED].address} {wrong_key[1]} {wrong_key[2]}\n")
 
 
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This checkout's vgpuctl, and all that it needs."""
+    """A wheelhouse with this checkout's vgpuctl and all its dependencies."""
     directory: Path = tmp_path_factory.mktemp("wheelhouse")
     wheels.make(directory)
     return directory
@@ -114,26 +114,26 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ssh(network: Network) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command on hosts by name; several make the form for several."""
+    """Return a function that runs a command on hosts. It takes their names in one string, separated by spaces."""
 
     def run(names: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        chosen = [f"--host=ssh://{network.hosts[name].address}" for name in names.split()]
-        done = network.vgpuctl(*chosen, *words, **more)
+        options = [f"--host=ssh://{network.hosts[name].address}" for name in names.split()]
+        result = network.vgpuctl(*options, *words, **more)
         if "--json" in words:
-            _check(done.stdout)
-        return done
+            _validate(result.stdout)
+        return result
 
     return run
 
 
-def _check(text: str) -> None:
-    found = json.loads(text)
-    jsonschema.validate(found, schemas.document_schema(found["kind"]))
+def _validate(text: str) -> None:
+    document = json.loads(text)
+    jsonschema.validate(document, schemas.document_schema(document["kind"]))
 
 
 @pytest.fixture
 def inventory(network: Network, tmp_path: Path) -> Path:
-    """The ten hosts as an Ansible inventory."""
+    """An Ansible inventory of the ten hosts."""
     path = tmp_path / "hosts.ini"
     lines = [f"{name} ansible_host={network.hosts[name].address}" for name in [*GOOD, DEAD, CHANGED, OLDER, SLOW]]
     path.write_text("\n".join(["[gpu]", *lines, "[gpu:vars]", "ansible_user=root", ""]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on other hosts: one, ten with some broken, and every reason why a host gives no reply."""
+"""Commands on one other host and on ten hosts, some of them broken, and every reason why a valid reply is missing."""
 
 from __future__ import annotations
 
@@ -40,67 +40,67 @@ Ssh = Callable[..., "subprocess.CompletedProcess[str]"]
 SPEC = "{name: from-file, profile: A100-4C}\n"
 
 
-def hosts_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+def hosts_of(result: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     """Return the hosts of a document by name."""
-    return {row["host"]: row for row in json.loads(done.stdout)["data"]["hosts"]}
+    return {row["host"]: row for row in json.loads(result.stdout)["data"]["hosts"]}
 
 
-def error_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def error_of(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """Return the error of one host's document."""
-    found: dict[str, Any] = json.loads(done.stdout)["error"]
-    return found
+    error: dict[str, Any] = json.loads(result.stdout)["error"]
+    return error
 
 
-def test_one_host_prints_as_a_local_command_does(network: Network, ssh: Ssh) -> None:
+def test_one_remote_host_prints_the_same_as_a_local_command(network: Network, ssh: Ssh) -> None:
     local = network.vgpuctl("--host", "sim:a100-40", "list-gpus")
-    there = ssh("gpu-01", "list-gpus")
-    assert (there.stdout, there.stderr, there.returncode) == (local.stdout, local.stderr, 0)
+    remote = ssh("gpu-01", "list-gpus")
+    assert (remote.stdout, remote.stderr, remote.returncode) == (local.stdout, local.stderr, 0)
 
 
-def test_one_hosts_document_is_that_of_the_command(network: Network, ssh: Ssh) -> None:
+def test_the_json_of_one_remote_host_equals_the_local_json(network: Network, ssh: Ssh) -> None:
     local = network.vgpuctl("--host", "sim:a100-40", "list-profiles", "--json")
     assert ssh("gpu-01", "list-profiles", "--json").stdout == local.stdout
 
 
 def test_remote_errors_equal_local_ones(ssh: Ssh) -> None:
-    done = ssh("gpu-01", "create-vm", "--profile", "A100-4D")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "vgpuctl: no GPU on this host knows the profile 'A100-4D'   [not-found]" in done.stderr
+    result = ssh("gpu-01", "create-vm", "--profile", "A100-4D")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "vgpuctl: no GPU on this host knows the profile 'A100-4D'   [not-found]" in result.stderr
 
 
-def test_ten_hosts_and_none_stops_the_others(network: Network, inventory: Path) -> None:
-    done = network.vgpuctl("--hosts", str(inventory), "--host-deadline", "20", "list-gpus", "--json")
-    found = hosts_of(done)
-    assert list(found) == [*GOOD, DEAD, CHANGED, OLDER, SLOW]
-    assert {name: found[name]["exit_status"] for name in GOOD} == dict.fromkeys(GOOD, 0)
-    assert all(found[name]["document"]["data"][0]["address"] == "0000:3b:00.0" for name in GOOD)
-    codes = {name: found[name]["document"]["error"]["code"] for name in (DEAD, CHANGED, OLDER, SLOW)}
+def test_on_ten_hosts_the_broken_ones_do_not_stop_the_others(network: Network, inventory: Path) -> None:
+    result = network.vgpuctl("--hosts", str(inventory), "--host-deadline", "20", "list-gpus", "--json")
+    hosts = hosts_of(result)
+    assert list(hosts) == [*GOOD, DEAD, CHANGED, OLDER, SLOW]
+    assert {name: hosts[name]["exit_status"] for name in GOOD} == dict.fromkeys(GOOD, 0)
+    assert all(hosts[name]["document"]["data"][0]["address"] == "0000:3b:00.0" for name in GOOD)
+    codes = {name: hosts[name]["document"]["error"]["code"] for name in (DEAD, CHANGED, OLDER, SLOW)}
     assert codes == {DEAD: "unreachable", CHANGED: "host-key", OLDER: "host-cannot", SLOW: "deadline"}
-    assert found[OLDER]["document"]["error"]["facts"]["there"] == "0.0.9"
-    assert found[SLOW]["document"]["error"]["facts"]["host_deadline_seconds"] == 20
-    assert done.returncode == 3
-    assert json.loads(done.stdout)["error"]["facts"]["failed"] == [DEAD, CHANGED, OLDER, SLOW]
+    assert hosts[OLDER]["document"]["error"]["facts"]["there"] == "0.0.9"
+    assert hosts[SLOW]["document"]["error"]["facts"]["host_deadline_seconds"] == 20
+    assert result.returncode == 3
+    assert json.loads(result.stdout)["error"]["facts"]["failed"] == [DEAD, CHANGED, OLDER, SLOW]
 
 
 def test_text_output_has_one_table_with_hosts(network: Network, inventory: Path) -> None:
     words = ("--limit", "gpu,!gpu-07,!gpu-1*", "--limit", "!gpu-09", "--hosts-at-a-time", "2", "list-gpus")
-    done = network.vgpuctl("--hosts", str(inventory), *words)
-    head, *rows = done.stdout.splitlines()
+    result = network.vgpuctl("--hosts", str(inventory), *words)
+    head, *rows = result.stdout.splitlines()
     assert head.split()[:2] == ["HOST", "ADDRESS"]
     assert [row.split()[0] for row in rows] == list(GOOD)
-    assert "gpu-08: its key is not the one of" in done.stderr
-    assert done.stderr.splitlines()[-1] == ("vgpuctl: 1 of 7 hosts failed: gpu-08 (host-key)   [some-hosts-failed]")
+    assert "gpu-08: its key is not the one of" in result.stderr
+    assert result.stderr.splitlines()[-1] == ("vgpuctl: 1 of 7 hosts failed: gpu-08 (host-key)   [some-hosts-failed]")
 
 
-def test_changes_are_made_on_each_with_progress_named_by_host(ssh: Ssh, network: Network) -> None:
-    done = ssh("gpu-02 gpu-03", "create-vm", "both", "--profile", "A100-4C")
+def test_changes_run_on_each_host_and_progress_lines_name_the_host(ssh: Ssh, network: Network) -> None:
+    result = ssh("gpu-02 gpu-03", "create-vm", "both", "--profile", "A100-4C")
     first, second = (network.hosts[name].address for name in ("gpu-02", "gpu-03"))
-    assert done.returncode == 0
-    assert done.stdout.startswith(f"== {first}\nboth: running\n")
-    assert f"\n== {second}\nboth: running\n" in done.stdout
-    last = r": \[(\d)/\1\] start VM both"  # one step fewer where another test had the storage pool made
-    assert all(re.search(re.escape(address) + last, done.stderr) for address in (first, second))
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"== {first}\nboth: running\n")
+    assert f"\n== {second}\nboth: running\n" in result.stdout
+    last = r": \[(\d)/\1\] start VM both"  # one step fewer if another test has created the storage pool
+    assert all(re.search(re.escape(address) + last, result.stderr) for address in (first, second))
     again = ssh("gpu-02 gpu-04", "create-vm", "both", "--profile", "A100-4C", "--json")
     assert [row["exit_status"] for row in hosts_of(again).values()] == [3, 0]
     assert json.loads(again.stdout)["changed"] is True
@@ -115,84 +115,84 @@ def test_a_question_is_not_answered_for_the_user(ssh: Ssh) -> None:
 
 
 @pytest.mark.parametrize("words", [("-f", "FILE"), ("-fFILE",), ("--file=FILE",), ("--file", "-")])
-def test_a_file_of_this_machine_reaches_the_other_side(ssh: Ssh, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_local_file_reaches_the_remote_host(ssh: Ssh, tmp_path: Path, words: tuple[str, ...]) -> None:
     path = tmp_path / "vm.yaml"
     path.write_text(SPEC)
-    typed = [word.replace("FILE", str(path)) for word in words]
-    done = ssh("gpu-06", "ensure-vm", *typed, "--json", stdin=SPEC if "-" in words else "")
-    assert done.returncode == 0, done.stdout
-    assert json.loads(done.stdout)["data"]["name"] == "from-file"
+    arguments = [word.replace("FILE", str(path)) for word in words]
+    result = ssh("gpu-06", "ensure-vm", *arguments, "--json", stdin=SPEC if "-" in words else "")
+    assert result.returncode == 0, result.stdout
+    assert json.loads(result.stdout)["data"]["name"] == "from-file"
 
 
 def test_no_argument_reaches_a_shell(ssh: Ssh, tmp_path: Path) -> None:
     mark = tmp_path / "made"
     name = f"a'b\"$(touch {mark})`touch {mark}`;touch {mark}"
-    done = ssh("gpu-01", "show-vm", name, "--json")
-    assert done.returncode == 2
-    assert error_of(done)["message"].count(name) == 1
+    result = ssh("gpu-01", "show-vm", name, "--json")
+    assert result.returncode == 2
+    assert error_of(result)["message"].count(name) == 1
     assert not mark.exists()
 
 
 def test_an_unknown_key_is_refused_and_nothing_is_written(network: Network, ssh: Ssh) -> None:
-    known = network.home / ".ssh" / "known_hosts"
-    before = known.read_text()
+    known_hosts = network.home / ".ssh" / "known_hosts"
+    before = known_hosts.read_text()
     error = error_of(ssh(UNKNOWN, "list-gpus", "--json"))
     assert error["code"] == "host-key"
-    assert str(known) in error["facts"]["files"]
-    assert known.read_text() == before
+    assert str(known_hosts) in error["facts"]["files"]
+    assert known_hosts.read_text() == before
 
 
-def test_another_port_is_known_by_its_own_line_or_by_that_very_key_without_a_port(network: Network) -> None:
-    known = network.home / ".ssh" / "known_hosts"
-    before, address = known.read_text(), network.hosts[PORTED].address
+def test_a_host_on_another_port_matches_its_own_line_or_the_same_key_without_a_port(network: Network) -> None:
+    known_hosts = network.home / ".ssh" / "known_hosts"
+    before, address = known_hosts.read_text(), network.hosts[PORTED].address
     url = f"ssh://root@{address}:2222"
     assert network.vgpuctl("--host", url, "list-gpus").returncode == 0
     try:
-        other = network.know(GOOD[0]).split()
-        known.write_text(f"{before}[{address}]:2222 {other[1]} {other[2]}\n")
+        wrong_key = network.know(GOOD[0]).split()
+        known_hosts.write_text(f"{before}[{address}]:2222 {wrong_key[1]} {wrong_key[2]}\n")
         refused = network.vgpuctl("--host", url, "list-gpus", "--json")
     finally:
-        known.write_text(before)
-    assert error_of(refused)["facts"]["place"] == f"{known}:{len(before.splitlines()) + 1}"
-    assert f"ssh-keygen -R '[{address}]:2222' -f {known}; ssh -p 2222 root@{address}" in error_of(refused)["hint"]
+        known_hosts.write_text(before)
+    assert error_of(refused)["facts"]["place"] == f"{known_hosts}:{len(before.splitlines()) + 1}"
+    assert f"ssh-keygen -R '[{address}]:2222' -f {known_hosts}; ssh -p 2222 root@{address}" in error_of(refused)["hint"]
 
 
-def test_a_changed_key_names_the_line_and_what_to_do(network: Network, ssh: Ssh) -> None:
-    done = ssh(CHANGED, "list-gpus", "--json")
-    known = network.home / ".ssh" / "known_hosts"
-    line = len(known.read_text().splitlines())
-    assert done.returncode == 3
-    assert error_of(done)["facts"]["place"] == f"{known}:{line}"
-    assert f"ssh-keygen -R '{network.hosts[CHANGED].address}' -f {known}" in error_of(done)["hint"]
+def test_a_changed_key_shows_the_line_and_the_command_that_removes_it(network: Network, ssh: Ssh) -> None:
+    result = ssh(CHANGED, "list-gpus", "--json")
+    known_hosts = network.home / ".ssh" / "known_hosts"
+    line = len(known_hosts.read_text().splitlines())
+    assert result.returncode == 3
+    assert error_of(result)["facts"]["place"] == f"{known_hosts}:{line}"
+    assert f"ssh-keygen -R '{network.hosts[CHANGED].address}' -f {known_hosts}" in error_of(result)["hint"]
 
 
-def test_a_dead_host_is_temporary(ssh: Ssh) -> None:
-    done = ssh(DEAD, "list-gpus", "--json")
-    assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
+def test_an_unreachable_host_is_a_temporary_failure(ssh: Ssh) -> None:
+    result = ssh(DEAD, "list-gpus", "--json")
+    assert (result.returncode, error_of(result)["code"]) == (75, "unreachable")
 
 
 def test_a_silent_host_is_dropped_at_its_timeout(ssh: Ssh) -> None:
-    done = ssh(MUTE, "--host-deadline", "2", "list-gpus", "--json")
-    assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
-    assert "does not speak SSH" in error_of(done)["message"]
+    result = ssh(MUTE, "--host-deadline", "2", "list-gpus", "--json")
+    assert (result.returncode, error_of(result)["code"]) == (75, "unreachable")
+    assert "does not speak SSH" in error_of(result)["message"]
 
 
 @pytest.mark.parametrize(
-    ("host", "check", "said"),
+    ("host", "check", "output"),
     [
         (SHA1, "ssh-algorithms", "no algorithm in common"),
         (BARE, "vgpuctl", "there is no vgpuctl that can be run"),
         (OLDER, "version", "its vgpuctl 0.0.9 does not know the line"),
     ],
 )
-def test_an_unsuitable_host_names_the_lack(ssh: Ssh, host: str, check: str, said: str) -> None:
-    done = ssh(host, "list-gpus", "--json")
-    assert (done.returncode, error_of(done)["facts"]["check"]) == (6, check)
-    assert said in error_of(done)["message"]
+def test_an_unsuitable_host_reports_what_is_missing(ssh: Ssh, host: str, check: str, output: str) -> None:
+    result = ssh(host, "list-gpus", "--json")
+    assert (result.returncode, error_of(result)["facts"]["check"]) == (6, check)
+    assert output in error_of(result)["message"]
 
 
 @pytest.mark.parametrize(
-    ("host", "line", "status", "code", "said"),
+    ("host", "line", "status", "code", "output"),
     [
         (LIAR, "list-vms", 6, "host-cannot", "not what list-vms answers here: data is null, not a list"),
         (LIAR, "list-gpus", 1, "failed", "ok is false, and the exit status 0"),
@@ -202,24 +202,24 @@ def test_an_unsuitable_host_names_the_lack(ssh: Ssh, host: str, check: str, said
         (ENDLESS, "list-vms", 6, "host-cannot", "it printed more than 1 MiB before vgpuctl began"),
     ],
 )
-def test_a_nonsense_reply_is_an_error_of_its_host_only(
-    ssh: Ssh, network: Network, host: str, line: str, status: int, code: str, said: str
+def test_an_invalid_reply_is_an_error_of_its_host_only(
+    ssh: Ssh, network: Network, host: str, line: str, status: int, code: str, output: str
 ) -> None:
-    done = ssh(f"{host} gpu-01", "--json", *line.split())
-    liar, honest = (hosts_of(done)[network.hosts[name].address] for name in (host, "gpu-01"))
-    assert (done.returncode, liar["exit_status"], liar["document"]["error"]["code"]) == (status, status, code)
-    assert said in liar["document"]["error"]["message"]
+    result = ssh(f"{host} gpu-01", "--json", *line.split())
+    liar, honest = (hosts_of(result)[network.hosts[name].address] for name in (host, "gpu-01"))
+    assert (result.returncode, liar["exit_status"], liar["document"]["error"]["code"]) == (status, status, code)
+    assert output in liar["document"]["error"]["message"]
     assert honest["document"]["kind"] == line.split()[-2 if "delete-vm" in line else -1]
 
 
-def test_stderr_without_an_end_does_not_fill_the_terminal(ssh: Ssh) -> None:
-    done = ssh(LIAR, "list-vgpus")
-    assert done.returncode == 1
-    lines = done.stderr.splitlines()
+def test_endless_stderr_does_not_fill_the_terminal(ssh: Ssh) -> None:
+    result = ssh(LIAR, "list-vgpus")
+    assert result.returncode == 1
+    lines = result.stderr.splitlines()
     assert (len(lines), lines[10_000]) == (10_002, "what it prints on stderr from here on is not shown")
 
 
-def test_a_wrong_own_key_is_named(network: Network, ssh: Ssh, tmp_path: Path) -> None:
+def test_each_unusable_client_key_is_listed_with_the_reason(network: Network, ssh: Ssh, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(tmp_path / "locked")], check=True)
     with_config(
@@ -235,25 +235,25 @@ def test_a_wrong_own_key_is_named(network: Network, ssh: Ssh, tmp_path: Path) ->
 
 
 def with_config(network: Network, text: str) -> None:
-    """Write ~/.ssh/config of who logs in."""
+    """Write the client's ~/.ssh/config."""
     (network.home / ".ssh" / "config").write_text(text)
 
 
-def test_other_output_is_an_error(ssh: Ssh) -> None:
-    done = ssh(BROKEN, "list-gpus", "--json")
-    assert done.returncode == 1
-    assert error_of(done)["facts"]["printed"] == "[1, 2]\n"
-    assert error_of(done)["facts"]["said"] == "trouble"
+def test_output_that_is_no_document_is_an_error(ssh: Ssh) -> None:
+    result = ssh(BROKEN, "list-gpus", "--json")
+    assert result.returncode == 1
+    assert error_of(result)["facts"]["printed"] == "[1, 2]\n"
+    assert error_of(result)["facts"]["said"] == "trouble"
 
 
 def test_a_noisy_bashrc_is_only_a_warning(ssh: Ssh) -> None:
-    done = ssh(NOISY, "list-gpus", "--json")
-    assert (done.returncode, json.loads(done.stdout)["kind"]) == (0, "list-gpus")
-    assert "warning: 10.77.0.11: the shell there prints before any command" in done.stderr
-    assert "Welcome to noisy" in done.stderr
+    result = ssh(NOISY, "list-gpus", "--json")
+    assert (result.returncode, json.loads(result.stdout)["kind"]) == (0, "list-gpus")
+    assert "warning: 10.77.0.11: the shell there prints before any command" in result.stderr
+    assert "Welcome to noisy" in result.stderr
 
 
-def test_sudo_makes_a_user_root_or_says_why_not(network: Network) -> None:
+def test_sudo_makes_a_user_root_or_the_error_shows_why_not(network: Network) -> None:
     url = f"ssh://{USER}@{network.hosts[SUDOER].address}"
     refused = network.vgpuctl("--host", url, "list-gpus", "--json")
     assert (refused.returncode, error_of(refused)["facts"]["check"]) == (6, "sudo")
@@ -264,7 +264,7 @@ def test_sudo_makes_a_user_root_or_says_why_not(network: Network) -> None:
     assert network.vgpuctl("--host", url, "list-gpus", "--json").returncode == 0
 
 
-def test_ssh_config_names_host_user_port_key_and_the_way_there(network: Network, tmp_path: Path) -> None:
+def test_ssh_config_sets_host_user_port_key_and_proxy(network: Network, tmp_path: Path) -> None:
     key = tmp_path / "elsewhere"
     (network.home / ".ssh" / "id_ed25519").rename(key)
     (network.home / ".ssh" / "more.conf").write_text("Host front\n  HostName 10.77.0.1\n")
@@ -275,20 +275,20 @@ def test_ssh_config_names_host_user_port_key_and_the_way_there(network: Network,
         f" IdentityFile {key}\n IdentitiesOnly yes\n ConnectTimeout 30\n",
     )
     try:
-        straight = network.vgpuctl("--host", f"ssh://{address}", "list-gpus", "--json")
-        over = network.vgpuctl("--host", "ssh://behind", "list-gpus", "--json")
+        direct = network.vgpuctl("--host", f"ssh://{address}", "list-gpus", "--json")
+        by_jump_host = network.vgpuctl("--host", "ssh://behind", "list-gpus", "--json")
         command = f"ssh -i {key} -o UserKnownHostsFile={network.home}/.ssh/known_hosts -W %h:%p %r@10.77.0.1"
         with_config(
             network,
             f"Host behind\n User wrong\n Port 23\n HostName {address}\n IdentityFile {key}\n ProxyCommand {command}\n",
         )
-        by_command = network.vgpuctl("--host", "ssh://root@behind:22", "list-gpus", "--json")
+        by_proxy_command = network.vgpuctl("--host", "ssh://root@behind:22", "list-gpus", "--json")
     finally:
         key.rename(network.home / ".ssh" / "id_ed25519")
         with_config(network, "")
-    assert error_of(straight)["facts"]["check"] == "login"
-    assert over.returncode == 0, over.stdout
-    assert by_command.returncode == 0, by_command.stdout
+    assert error_of(direct)["facts"]["check"] == "login"
+    assert by_jump_host.returncode == 0, by_jump_host.stdout
+    assert by_proxy_command.returncode == 0, by_proxy_command.stdout
 
 
 def test_keys_of_the_agent_are_used(network: Network, tmp_path: Path) -> None:
@@ -297,8 +297,8 @@ def test_keys_of_the_agent_are_used(network: Network, tmp_path: Path) -> None:
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
     try:
         env = {"SSH_AUTH_SOCK": str(socket)}
-        waited = network.inside("sh", "-c", f"while ! [ -S {socket} ]; do sleep 0.05; done")
-        subprocess.run(waited, check=True, timeout=30)
+        wait = network.inside("sh", "-c", f"while ! [ -S {socket} ]; do sleep 0.05; done")
+        subprocess.run(wait, check=True, timeout=30)
         subprocess.run(["ssh-add", "-q", str(key)], env=network.environment(**env), check=True)
         key.rename(tmp_path / "away")
         assert network.vgpuctl("--host", "ssh://root@10.77.0.1", "list-gpus", env=env).returncode == 0
@@ -309,14 +309,14 @@ def test_keys_of_the_agent_are_used(network: Network, tmp_path: Path) -> None:
         agent.wait(timeout=30)
 
 
-def test_ctrl_c_here_undoes_there(network: Network) -> None:
-    """Ten VMs are being made, a second each; those that are whole stay, and nothing half made is left."""
+def test_ctrl_c_on_the_client_undoes_the_changes_on_the_host(network: Network) -> None:
+    """The command creates ten VMs, one second each. Complete VMs stay; no partly created VM is left."""
     url = f"ssh://root@{network.hosts[TARDY].address}"
-    words = network.argv(
+    argv = network.argv(
         "--host", url, *shlex.split("create-vm 'c-{:03}' --count 10 --profile A100-4C --json --progress")
     )
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, env=network.environment(), stdout=pipe, stderr=pipe, text=True) as child:
+    with subprocess.Popen(argv, env=network.environment(), stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdout is not None
         assert child.stderr is not None
         assert child.stderr.readline()
@@ -332,9 +332,9 @@ def test_ctrl_c_here_undoes_there(network: Network) -> None:
 
 def test_remote_work_continues_when_the_client_dies(network: Network) -> None:
     url = f"ssh://root@{network.hosts['gpu-04'].address}"
-    words = network.argv("--host", url, *shlex.split("create-vm 'k-{:03}' --count 6 --profile A100-4C"))
+    argv = network.argv("--host", url, *shlex.split("create-vm 'k-{:03}' --count 6 --profile A100-4C"))
     null = subprocess.DEVNULL
-    with subprocess.Popen(words, env=network.environment(), stdout=null, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(argv, env=network.environment(), stdout=null, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         assert child.stderr.readline()
         child.kill()
@@ -343,16 +343,16 @@ def test_remote_work_continues_when_the_client_dies(network: Network) -> None:
         rows = json.loads(network.vgpuctl("--host", url, "list-vms", "--json").stdout)["data"]
         return [row["state"] for row in rows if row["name"].startswith("k-")]
 
-    until = time.monotonic() + 60
+    deadline = time.monotonic() + 60
     while states() != ["running"] * 6:
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
 
 
-def test_ctrl_c_says_what_happened_on_each_host(network: Network, ssh: Ssh) -> None:
+def test_ctrl_c_reports_what_happened_on_each_host(network: Network, ssh: Ssh) -> None:
     hosts = [f"--host=ssh://{network.hosts[name].address}" for name in ("gpu-02", SLOW)]
-    words = network.argv(*hosts, "--hosts-at-a-time", "1", "create-vm", "later", "--profile", "A100-4C", "--json")
+    argv = network.argv(*hosts, "--hosts-at-a-time", "1", "create-vm", "later", "--profile", "A100-4C", "--json")
     pipe = subprocess.PIPE
-    with subprocess.Popen(words[:-1], env=network.environment(), stdout=pipe, stderr=pipe, text=True) as child:
+    with subprocess.Popen(argv[:-1], env=network.environment(), stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stderr is not None
         while "start VM later" not in child.stderr.readline():
             assert child.poll() is None
@@ -364,21 +364,21 @@ def test_ctrl_c_says_what_happened_on_each_host(network: Network, ssh: Ssh) -> N
 
 
 def test_the_tests_leave_nothing_on_this_machine(network: Network) -> None:
-    """What is in the network is nowhere else, so that it goes with it."""
+    """The bridge and the hosts exist only in the test network, so they disappear with it."""
     assert "hub" in network.run("ip", "-br", "link")
     assert "hub" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
     assert "gpu-01" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
 
 
-def test_entries_of_host_yaml_go_with_yes_alone_and_come_back_by_undo(ssh: Ssh, tmp_path: Path) -> None:
+def test_apply_removes_host_yaml_entries_only_with_yes_and_undo_restores_them(ssh: Ssh, tmp_path: Path) -> None:
     file = tmp_path / "host.yaml"
     file.write_text("version: 1\n")
     assert ssh("gpu-06", "cordon", "A100").returncode == 0
     for empty in ("/dev/null", "-"):
-        done = ssh("gpu-06", "apply", "--yes", "-f", empty)
-        assert (done.returncode, "standard input says nothing" in done.stderr) == (2, True)
-    asked = ssh("gpu-06", "apply", "-f", str(file))
-    assert (asked.returncode, "gpus.0000:3b:00.0: cordoned true" in asked.stderr) == (2, True)
+        result = ssh("gpu-06", "apply", "--yes", "-f", empty)
+        assert (result.returncode, "standard input says nothing" in result.stderr) == (2, True)
+    unconfirmed = ssh("gpu-06", "apply", "-f", str(file))
+    assert (unconfirmed.returncode, "gpus.0000:3b:00.0: cordoned true" in unconfirmed.stderr) == (2, True)
     assert error_of(ssh("gpu-06", "apply", "-f", str(file), "--json"))["code"] == "needs-confirmation"
     assert ssh("gpu-06", "diff").stdout == "the host is as asked for\n"
     assert "gone from host.yaml:" in ssh("gpu-06", "apply", "--yes", "-f", str(file)).stdout

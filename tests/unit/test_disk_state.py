@@ -81,13 +81,13 @@ def test_its_files_are_read(site: Site) -> None:
 
 def test_leftovers_of_killed_commands_can_be_fixed_and_removed(site: Site) -> None:
     ports = site.host()
-    found = [(f["kind"], f["what"].split()[1]) for f in site.run("reconcile", "--dry-run")["findings"]]
+    result = [(f["kind"], f["what"].split()[1]) for f in site.run("reconcile", "--dry-run")["findings"]]
     whole = [("half-set-up", SPARE)] if site.kind == "vendor-vf" else []
-    assert {f for f in found if f[0] not in ("half-changed", "drained")} == {
+    assert {f for f in result if f[0] not in ("half-changed", "drained")} == {
         ("half-removed", "gone"), ("half-made", "half"), ("half-made", "idle"), ("half-exchanged", "second"),
         ("half-exchanged", "third"), ("half-refreshed", "refresh"), *whole,
     }  # fmt: skip
-    assert {kind for kind, _ in found} >= {"half-changed", "drained"}
+    assert {kind for kind, _ in result} >= {"half-changed", "drained"}
     site.run("reconcile")
     assert site.run("reconcile")["findings"] == []
     vms = {vm["name"]: vm["state"] for vm in site.run("list-vms")}
@@ -120,14 +120,14 @@ def test_leftovers_of_killed_commands_can_be_fixed_and_removed(site: Site) -> No
 def test_a_hanging_write_blocks_its_gpu_for_others(site: Site) -> None:
     (note,) = (site.root / "run" / "stuck").iterdir()
     note.unlink()
-    said = json.loads((site.saved / "run" / "stuck" / note.name).read_text())
+    output = json.loads((site.saved / "run" / "stuck" / note.name).read_text())
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    said["process"] = {"pid": os.getpid(), "start_ticks": ticks}
-    note.with_name(str(os.getpid())).write_text(json.dumps(said))
+    output["process"] = {"pid": os.getpid(), "start_ticks": ticks}
+    note.with_name(str(os.getpid())).write_text(json.dumps(output))
     small = PROFILES[site.kind][0]
-    refused = site.run("create-vm", "new", "--profile", small, "--gpu", said["gpu"], status=75)
+    refused = site.run("create-vm", "new", "--profile", small, "--gpu", output["gpu"], status=75)
     assert (refused["code"], refused["facts"]["pid"]) == ("stuck", os.getpid())
-    assert said["path"] in refused["message"]
+    assert output["path"] in refused["message"]
 
 
 def test_host_yaml_is_edited_as_it_is(site: Site) -> None:

@@ -66,8 +66,8 @@ def blocks(text: str) -> Iterator[Block]:
 
 def headings(path: Path) -> set[str]:
     """Return the anchors of a document's headings, as GitHub generates them."""
-    found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
+    result = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in result}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
@@ -120,8 +120,8 @@ class Walk:
             name, _, value = command.removeprefix("export ").partition("=")
             self.env[name] = value
             return ""
-        said = _EXIT.search(command)
-        wanted = int(said.group(1)) if said else 0
+        output = _EXIT.search(command)
+        wanted = int(output.group(1)) if output else 0
         argv = ["bash", "-c", command]
         out, err = subprocess.PIPE, subprocess.STDOUT
         ran = subprocess.run(
@@ -154,10 +154,10 @@ def test_every_command_for_a_simulated_host_runs(document: Path, tmp_path: Path)
         assert same("\n".join(new)) == same(text), "run the tests with VGPUCTL_REGENERATE=1"
 
 
-def without_transcripts(found: list[Block], new: list[str], walk: Walk) -> Iterator[Block]:
+def without_transcripts(result: list[Block], new: list[str], walk: Walk) -> Iterator[Block]:
     """Yield the blocks that are no transcript; run each transcript and put what it printed into `new`."""
     moved = 0
-    for block in found:
+    for block in result:
         if block.language != "console":
             yield block
             continue

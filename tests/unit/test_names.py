@@ -40,6 +40,8 @@ MODULES = [
     for path in sorted((ROOT / "vgpuctl").rglob("*.py"))
     if not str(path.relative_to(ROOT / "vgpuctl")).startswith(LEAVING)
 ]
+TEST_MODULES = [path for path in sorted((ROOT / "tests").rglob("*.py")) if "exchange" not in path.name]
+"""The tests of exchanges leave with what they test."""
 GONE = (
     "afar", "crew", "emptied", "found", "homeless", "lent", "lends", "promise", "promised", "said", "seams", "someday",
     "told", "wish", "wishes", "world", "worlds",
@@ -92,3 +94,15 @@ def test_no_identifier_is_of_a_private_dialect(path):
     for node in ast.walk(ast.parse(path.read_text())):
         used.update(getattr(node, field) for kind, field in IDENTIFIERS if isinstance(node, kind))
     assert not {name for name in used if not name.isupper() and set(name.lower().strip("_").split("_")) & set(GONE)}
+
+
+@pytest.mark.parametrize("path", TEST_MODULES, ids=_name)
+def test_no_variable_of_a_test_is_of_a_private_dialect(path):
+    """Only whole names count here: the names of test functions are sentences."""
+    used = {
+        getattr(node, field)
+        for node in ast.walk(ast.parse(path.read_text()))
+        for kind, field in IDENTIFIERS
+        if isinstance(node, kind)
+    }
+    assert not {name for name in used if name.strip("_") in (*GONE, "look", "looks", "stands", "beside", "mend")}

@@ -92,15 +92,15 @@ def _imports(tree: ast.Module) -> Iterator[str]:
     ],
 )
 def test_each_outside_library_has_one_importer(library, allowed):
-    found = {_names(p) for p in MODULES if library in set(_imports(ast.parse(p.read_text())))}
-    assert found == allowed
+    result = {_names(p) for p in MODULES if library in set(_imports(ast.parse(p.read_text())))}
+    assert result == allowed
 
 
 @pytest.mark.parametrize(("library", "layer"), [("click", "cli"), ("rich", "cli")])
 def test_each_of_these_libraries_stays_in_its_layer(library, layer):
-    found = {_names(p) for p in MODULES if library in set(_imports(ast.parse(p.read_text())))}
-    assert found
-    assert all(name.startswith(f"vgpuctl/{layer}/") for name in found)
+    result = {_names(p) for p in MODULES if library in set(_imports(ast.parse(p.read_text())))}
+    assert result
+    assert all(name.startswith(f"vgpuctl/{layer}/") for name in result)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_names)

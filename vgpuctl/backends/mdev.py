@@ -61,7 +61,7 @@ class CreateMdev(Value):
         if self.vgpu.placement_id is None:
             self._create(host)
         else:
-            with host.claims.gpu_make_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
+            with host.claims.gpu_creation_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
                 self._create(host)
                 move_to_placement(host, self.vgpu)
         if self.vgpu.params:

@@ -148,7 +148,7 @@ class MoveVgpu(Value):
     def perform(self, host: Host) -> None:
         """Write the placement."""
         if self.vgpu.placement_id is not None:
-            with host.claims.gpu_make_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
+            with host.claims.gpu_creation_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
                 move_to_placement(host, self.vgpu)
 
     def verify(self, host: Host) -> None:

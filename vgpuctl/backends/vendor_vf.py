@@ -74,7 +74,7 @@ class SetVgpuType(Value):
         if self.vgpu.placement_id is None and not self.gi_ids:
             self._write_type(host)
         else:
-            with host.claims.gpu_make_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
+            with host.claims.gpu_creation_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
                 self._write_type(host)
                 move_to_placement(host, self.vgpu)
                 move_to_gpu_instance(host, self.vgpu, self.gi_ids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs with MIG as if each vGPU created its own GPU instance and removed it: the result of an ideal partition.
+"""A model of GPUs with MIG that create and remove a GPU instance with each vGPU: the capacity of an ideal partition.
 
 vgpuctl itself creates no instance for a VM (`set-mig` does, when no running vGPU prevents it). So only `simulate` uses
 this.
@@ -13,12 +13,15 @@ from vgpuctl.model.mig import GiProfile, MigState
 from vgpuctl.placement.slice_kind import Footprint, SliceKind
 from vgpuctl.value import Value
 
+CARRIER_POOL = 0
+
 
 class OnDemandGpu(Value):
-    """What a GPU with MIG offers on demand; equal objects are of one kind.
+    """What a GPU with MIG offers on demand. GPUs with equal objects share one `SliceKind`.
 
     `footprints`: profile, its framebuffer in MiB, where its instance may start, its number of memory slices, and the
-    pools from which it takes one unit. Profiles that share an instance with others are omitted.
+    numbers of the pools from which it takes one unit. Types of which several fit into one instance are omitted.
+    `pools`: the capacity of each pool. The first is the carriers; the others are limits of GPU instance profiles.
     """
 
     model: str
@@ -34,21 +37,21 @@ class OnDemandGpu(Value):
             self.framebuffer_mib,
             {profile: mib for profile, mib, *_ in self.footprints},
             {
-                p: Footprint(starts, size, tuple((pool, 1) for pool in pools))
-                for p, _, starts, size, pools in self.footprints
+                profile: Footprint(starts, size, tuple((pool, 1) for pool in pools))
+                for profile, _, starts, size, pools in self.footprints
             },
             slices=self.slices,
             pools=self.pools,
         )
 
 
-def describe_on_demand(gpu: Gpu) -> OnDemandGpu | None:
+def make_on_demand_gpu(gpu: Gpu) -> OnDemandGpu | None:
     """Return what a GPU offers on demand; None where MIG is off, or its placements or its framebuffer are unknown."""
     mig = gpu.mig
     if mig is None or not mig.enabled or not mig.profiles or gpu.framebuffer_mib is None:
         return None
-    exclusive = [(t, p) for t in gpu.types if (p := _own_gi_profile(gpu, mig, t)) is not None]
-    limits = sorted(
+    exclusive = [(t, p) for t in gpu.types if (p := _exclusive_gi_profile(gpu, mig, t)) is not None]
+    limits = sorted(  # a limit of as many instances as there are placements never applies
         {p.profile_id: p.max_instances for _, p in exclusive if p.max_instances < len(p.placements)}.items()
     )
     pool = {profile_id: pool_number for pool_number, (profile_id, _) in enumerate(limits, 1)}
@@ -57,8 +60,8 @@ def describe_on_demand(gpu: Gpu) -> OnDemandGpu | None:
             vgpu_type.profile,
             vgpu_type.framebuffer_mib or 0,
             tuple(sorted(span.start for span in profile.placements)),
-            profile.placements[0].size,
-            (0, *([pool[profile.profile_id]] if profile.profile_id in pool else [])),
+            profile.placements[0].size,  # all placements of a profile have one size
+            (CARRIER_POOL, *([pool[profile.profile_id]] if profile.profile_id in pool else [])),
         )
         for vgpu_type, profile in exclusive
     )
@@ -67,7 +70,7 @@ def describe_on_demand(gpu: Gpu) -> OnDemandGpu | None:
     return OnDemandGpu(gpu.model, gpu.framebuffer_mib, footprints, slices, (carriers, *(limit for _, limit in limits)))
 
 
-def _own_gi_profile(gpu: Gpu, mig: MigState, vgpu_type: VgpuType) -> GiProfile | None:
+def _exclusive_gi_profile(gpu: Gpu, mig: MigState, vgpu_type: VgpuType) -> GiProfile | None:
     """Return the GPU instance profile of a type that has an instance to itself; None for any other type."""
     if vgpu_type.gi_profile_id is None or vgpu_type.framebuffer_mib is None or (vgpu_type.max_per_gi or 1) > 1:
         return None

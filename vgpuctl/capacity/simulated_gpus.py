@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.capacity.gpu_states import build_fleet_state
-from vgpuctl.capacity.mig_on_demand import OnDemandGpu, describe_on_demand
+from vgpuctl.capacity.mig_on_demand import OnDemandGpu, make_on_demand_gpu
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Fleet, GpuGroup
@@ -36,12 +36,12 @@ class SimulatedGpus(Value):
 
     def keep_kinds(self, useful: Sequence[bool]) -> SimulatedGpus:
         """Return only the GPUs of the useful kinds; `useful` has one value for each kind."""
-        return replace(self, gpus=tuple(gpu for gpu in self.gpus if useful[gpu.group.kind]))
+        return replace(self, gpus=tuple(gpu for gpu in self.gpus if useful[gpu.group.kind_index]))
 
     @property
     def framebuffer_mib(self) -> int:
         """The framebuffer of all GPUs together."""
-        return sum(self.kinds[gpu.group.kind].framebuffer_mib for gpu in self.gpus)
+        return sum(self.kinds[gpu.group.kind_index].framebuffer_mib for gpu in self.gpus)
 
     @property
     def used_mib(self) -> tuple[int, ...]:
@@ -68,11 +68,11 @@ def list_simulated_gpus(
         group = state.fleet.group_of(number)
         used_mib = sum(slot.vgpu.framebuffer_mib or 0 for slot in slots)
         current = InitialGpu(group, state.fleet.vgpu_count(number), used_mib)
-        gpus.append(current if keep_vgpus else InitialGpu(GpuGroup(group.kind, kinds[group.kind].empty)))
+        gpus.append(current if keep_vgpus else InitialGpu(GpuGroup(group.kind_index, kinds[group.kind_index].empty)))
     excluded = dict(state.excluded_gpus)
     kind_numbers: dict[OnDemandGpu, int] = {}
     for gpu in snapshot.gpus if instances_on_demand else ():
-        on_demand = describe_on_demand(gpu) if _has_mig(gpu) else None
+        on_demand = make_on_demand_gpu(gpu) if _has_mig(gpu) else None
         if on_demand is None and _has_mig(gpu):
             excluded[gpu.address] = "where its GPU instances may be is not known"
         elif on_demand is not None:
@@ -92,5 +92,5 @@ def _first_of_each_kind(kinds: Sequence[GpuKind], fleet: Fleet, gpus: Sequence[G
     """Return a GPU of each kind."""
     gpu_by_kind: dict[int, Gpu] = {}
     for number, gpu in enumerate(gpus):
-        gpu_by_kind.setdefault(fleet.group_of(number).kind, gpu)
+        gpu_by_kind.setdefault(fleet.group_of(number).kind_index, gpu)
     return [gpu_by_kind[number] for number in range(len(kinds))]

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.cli.streams import escape_unprintable, supports_unicode
+from vgpuctl.cli.streams import escape_invisible, supports_unicode
 from vgpuctl.value import Value, as_dict
 
 SCHEMA = "vgpuctl/1"
@@ -86,6 +86,6 @@ def to_json_value(value: object) -> object:
 def text(document: Mapping[str, object]) -> str:
     """Return a document as the text to print."""
     return (
-        escape_unprintable(json.dumps(to_json_value(document), indent=2, ensure_ascii=not supports_unicode(sys.stdout)))
+        escape_invisible(json.dumps(to_json_value(document), indent=2, ensure_ascii=not supports_unicode(sys.stdout)))
         + "\n"
     )

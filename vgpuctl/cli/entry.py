@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with signals.handle_signals() as guard:
             return _run(list(arguments), guard)
     gc.set_threshold(GARBAGE_THRESHOLD)
-    status = _run(sys.argv[1:], signals.install())
+    status = _run(sys.argv[1:], signals.install_handlers())
     gc.freeze()
     return status
 
@@ -44,7 +44,7 @@ def _run(args: list[str], guard: signals.SignalGuard) -> int:
         settings.args = tuple(args)
         return app.run(settings, args)
     except BaseException as exc:  # noqa: BLE001
-        guard.close()
+        guard.ignore_signals()
         return _report(exc, settings, args, guard)
 
 
@@ -57,7 +57,7 @@ def _report(exc: BaseException, settings: Settings | None, args: list[str], guar
 
     settings = settings or Settings()
     settings.json = settings.json or _wants_json(args)
-    return failures.report(exc, settings, signal_status=guard.status)
+    return failures.report(exc, settings, signal_status=guard.exit_status)
 
 
 def _report_without_click(exc: ImportError, args: list[str]) -> int:

@@ -47,7 +47,7 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
-def build_request(host: Host, path: str | None, sets: tuple[str, ...], undo: int | None = None) -> DesiredState:
+def read_desired_state(host: Host, path: str | None, sets: tuple[str, ...], undo: int | None = None) -> DesiredState:
     """Return the desired state that the options describe. `undo`: how many versions of host.yaml to go back.
 
     Raises:
@@ -73,7 +73,7 @@ def compare(settings: Settings, kind: str, path: str | None, sets: tuple[str, ..
 
         host = hosts.open_host(settings)
         apply_options = host_plan.ApplyOptions(drain, settings.wait)
-        result = apply.diff_host(host, build_request(host, path, sets), apply_options)
+        result = apply.diff_host(host, read_desired_state(host, path, sets), apply_options)
         data: dict[str, Any] = {
             **result.data,
             "steps": list(result.steps),

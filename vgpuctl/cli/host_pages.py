@@ -18,14 +18,14 @@ def _apply_page(data: Data) -> Page:
     lines = [
         f"{gpu['address']}: {_key_values(gpu['after'])}" for gpu in data["gpus"] if gpu["steps"] or gpu["differences"]
     ]
-    lines += [f"{row['key']}: {_value_text(row['wanted'])}" for row in data["settings"]]
+    lines += [f"{row['key']}: {_yaml_text(row['wanted'])}" for row in data["settings"]]
     lines += _removed_lines(data, "gone from host.yaml:")
     return Page([*lines, f"the host is as host.yaml says; steps done: {len(data['steps'])}"])
 
 
 def _removed_lines(data: Data, title: str) -> list[str]:
     """Return the removed entries, one per line; nothing if none is removed."""
-    rows = [f"  {row['entry']}: {_value_text(row['keys'])}" for row in data.get("removed", ())]
+    rows = [f"  {row['entry']}: {_yaml_text(row['keys'])}" for row in data.get("removed", ())]
     return [title, *rows] if rows else []
 
 
@@ -35,7 +35,7 @@ def _diff_page(data: Data) -> Page:
     removed = _removed_lines(data, "would go from host.yaml:")
     if not rows and not removed and not any(gpu["steps"] for gpu in data["gpus"]):
         return Page(["the host is as asked for"])
-    cells = tuple((target, row["key"], _value_text(row["is"]), _value_text(row["wanted"])) for target, row in rows)
+    cells = tuple((target, row["key"], _yaml_text(row["is"]), _yaml_text(row["wanted"])) for target, row in rows)
     blocks: list[Block] = [Table(("GPU", "KEY", "IS", "WANTED"), cells)] if cells else []
     if data["steps"]:
         blocks += ["", *dry_run({**data, "sources": None}).blocks]
@@ -43,18 +43,18 @@ def _diff_page(data: Data) -> Page:
 
 
 def _key_values(settings: Mapping[str, Any]) -> str:
-    parts = [f"{key} {_value_text(value)}" for key, value in settings.items() if value is not None]
+    parts = [f"{key} {_yaml_text(value)}" for key, value in settings.items() if value is not None]
     return ", ".join(parts) or "nothing is asked for"
 
 
-def _value_text(value: object) -> str:
+def _yaml_text(value: object) -> str:
     """Return a value as host.yaml writes it, in one line."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_value_text(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_yaml_text(item)}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -59,7 +59,7 @@ def check_options(
     return parallel or DEFAULT_PARALLEL
 
 
-def ensure_vms(
+def run_ensure_vms(
     settings: Settings,
     kind: str,
     build_request: Callable[[Host], tuple[VmRequest, tuple[str, ...]]],

@@ -43,11 +43,11 @@ def run(settings: Settings, context: click.Context) -> int:
         try:
             targets = _resolve_targets(settings)
             replies = _collect_replies(settings, context, targets, guard)
-            guard.close()
+            guard.ignore_signals()
         except BaseException as exc:  # noqa: BLE001
-            guard.close()
-            return failures.report(exc, settings, signal_status=guard.status)
-        stopped = guard.status if guard.received else 0
+            guard.ignore_signals()
+            return failures.report(exc, settings, signal_status=guard.exit_status)
+        stopped = guard.exit_status if guard.received else 0
         if len(settings.ssh_hosts) == 1 and settings.hosts is None:
             return remote_result.print_reply(settings, replies[0], stopped)
         return remote_result.print_replies(settings, replies, stopped)

@@ -51,28 +51,28 @@ class HostPage(Value):
 def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
     """Print one host's reply as the command prints its own result, and return the exit status."""
     reply = _check_reply(settings, reply)
-    if reply.reply is None:
+    if reply.parsed is None:
         status = failures.report(_reply_error(reply), settings, signal_status=stopped or 130)
         return stopped or status
-    for warning in reply.reply.warnings:
+    for warning in reply.parsed.warnings:
         streams.write_err(f"warning: {streams.sanitize(warning)}")
-    body = reply.reply.document
+    body = reply.parsed.document
     settings.kind = str(body.get("kind", settings.kind))
     if not body["ok"]:
         failures.print_failure(settings, parse_failure(body["error"]), document.text(body) if settings.json else None)
-        return reply.reply.status
+        return reply.parsed.status
     if settings.json:
         changes = {output.LOCAL: body["data"]} if body.get("changed") else {}
         printed = output.write_result(settings.kind, lambda: streams.write_out(document.text(body)), changes)
-        return reply.reply.status if printed else 1
-    return run.print_result(settings, _command_result(settings, reply.reply))
+        return reply.parsed.status if printed else 1
+    return run.print_result(settings, _command_result(settings, reply.parsed))
 
 
 def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int) -> int:
     """Print several hosts' replies, and return the worst exit status."""
     replies = [_check_reply(settings, reply) for reply in replies]
     rows = [_host_row(settings, reply, stopped) for reply in replies]
-    warnings = [warning for reply in replies if reply.reply for warning in reply.reply.warnings]
+    warnings = [warning for reply in replies if reply.parsed for warning in reply.parsed.warnings]
     changes = {row.host: row.document.get("data") for row in rows if row.document["ok"] and row.document.get("changed")}
     status = stopped or worst_status(row.exit_status for row in rows)
     if settings.json:
@@ -142,8 +142,8 @@ def _string_list(value: object) -> list[str]:
 
 def _host_row(settings: Settings, reply: HostReply, stopped: int) -> HostRow:
     target, address = reply.target, _ssh_url(reply.target)
-    if reply.reply is not None:
-        return HostRow(target.name, address, reply.reply.status, reply.seconds, reply.reply.document)
+    if reply.parsed is not None:
+        return HostRow(target.name, address, reply.parsed.status, reply.seconds, reply.parsed.document)
     failure = failures.failure_from_exception(_reply_error(reply), settings, signal_status=stopped or 130)
     return HostRow(
         target.name, address, failure.status, reply.seconds, failures.failure_document(failure, settings.kind)
@@ -206,9 +206,9 @@ def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
 
 def _check_reply(settings: Settings, reply: HostReply) -> HostReply:
     """Return the reply; if its data has not the shape that this version expects, replace the data with an error."""
-    if reply.reply is None or not reply.reply.document["ok"]:
+    if reply.parsed is None or not reply.parsed.document["ok"]:
         return reply
-    body = reply.reply.document
+    body = reply.parsed.document
     kind, data = body.get("kind"), body["data"]
     mismatch = None if kind == settings.kind else f"it is of the kind {kind!r:.99}"
     mismatch = mismatch or shape_check.find_mismatch(data, KINDS[settings.kind])
@@ -218,7 +218,7 @@ def _check_reply(settings: Settings, reply: HostReply) -> HostReply:
             return reply
         except Exception as exc:  # noqa: BLE001 - a page may rely on more than the shape guarantees
             mismatch = f"{type(exc).__name__} {exc}"
-    return replace(reply, reply=None, error=_shape_error(settings.kind, reply.target, body, mismatch))
+    return replace(reply, parsed=None, error=_shape_error(settings.kind, reply.target, body, mismatch))
 
 
 def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: str) -> VgpuctlError:

@@ -73,15 +73,15 @@ def perform(
     with signals.handle_signals() as guard:
         try:
             result = action(guard)
-            guard.close()
+            guard.ignore_signals()
             return print_result(settings, result)
         except BaseException as exc:  # noqa: BLE001
             if not guard.received:
                 from vgpuctl.cli import attach_doctor
 
                 attach_doctor.add_findings(exc, settings)
-            guard.close()
-            return failures.report(exc, settings, signal_status=guard.status, on_failure=on_failure)
+            guard.ignore_signals()
+            return failures.report(exc, settings, signal_status=guard.exit_status, on_failure=on_failure)
 
 
 def print_result(settings: Settings, result: CommandOutput) -> int:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SIGINT, SIGTERM and SIGHUP (a lost terminal) do while a command runs.
 
-The first raises Interrupted in the main thread, and the engine undoes what it did. The second raises
-KeyboardInterrupt, which stops the undo. Once the result is being printed, signals have no effect: the document stays
-complete.
+The first raises Interrupted in the main thread, and the engine undoes the steps done so far. The second raises
+KeyboardInterrupt, which stops the undo. Once the result is being printed, signals have no effect, so that the JSON
+document is complete.
 
-Python loses an exception that a handler raises inside a weak reference's callback or a finaliser. Code that tries
-several alternatives may take Interrupted for a failure of one of them. So `SignalGuard.check` is called before every
-step, and stops there a command that the first signal did not stop.
+Python loses an exception that a handler raises inside a weak reference's callback or a finaliser. Code that catches
+VgpuctlError to try an alternative may swallow Interrupted, which is one. So `SignalGuard.check` is called before every
+step: it raises Interrupted again if a signal came.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class SignalGuard:
         """Raise Interrupted if a signal came.
 
         Raises:
-            Interrupted: a signal came, and the code that was running then went on.
+            Interrupted: a signal came earlier, and its exception was lost.
         """
         if self.received:
             raise self._interrupted()
 
-    def close(self) -> None:
+    def ignore_signals(self) -> None:
         """Ignore signals from here on, even while the interpreter exits."""
         for number in self.handled_signals:
             signal.signal(number, signal.SIG_IGN)
         self.handled_signals = ()
 
     @property
-    def status(self) -> int:
-        """The exit status of a command that the first signal stopped."""
+    def exit_status(self) -> int:
+        """The exit status of a command that the first signal stopped; SIGINT's where no signal was received."""
         return 128 + (self.received[0] if self.received else int(signal.SIGINT))
 
     def _interrupted(self) -> Interrupted:
@@ -70,8 +70,8 @@ class SignalGuard:
 _active: list[SignalGuard] = []
 
 
-def install() -> SignalGuard:
-    """Handle signals until the process ends; outside the main thread there is nothing to handle."""
+def install_handlers() -> SignalGuard:
+    """Install the handlers, in the main thread; in another thread, return a guard that handles nothing."""
     guard = SignalGuard()
     if threading.current_thread() is threading.main_thread():
         handled = tuple(n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN)
@@ -91,7 +91,7 @@ def handle_signals() -> Iterator[SignalGuard]:
         return
     old_handlers = [(number, signal.getsignal(number)) for number in SIGNALS]
     old_hook = sys.unraisablehook
-    guard = install()
+    guard = install_handlers()
     try:
         yield guard
     finally:
@@ -104,9 +104,10 @@ def handle_signals() -> Iterator[SignalGuard]:
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Hold signals back inside the block: a package whose import was interrupted cannot be imported again completely.
+    """Delay signals inside the block. Use it around imports.
 
-    Python sets a submodule as its package's attribute only when it loads it, and a loaded submodule stays loaded.
+    After an interrupted import, loaded submodules stay in `sys.modules`, and importing their package again does not set
+    them as its attributes.
     """
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing to stdout and stderr: no text can control the terminal, and a stream that failed is not tried again."""
+"""Writing to stdout and stderr. After an error a stream goes to /dev/null.
+
+Callers pass text of other programs through `sanitize` first, so that it cannot control the terminal.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,23 @@ _ASCII_FALLBACKS = {ord(character): fallback for character, fallback in {
 """Every non-ASCII character that the program itself prints, with its form where the terminal's encoding lacks it."""
 _ERROR_HANDLER = "vgpuctl-ascii"
 
-_UNUSUAL_CHARACTER = re.compile(r"[^\t\n -~]")
+_NOT_PLAIN_ASCII = re.compile(r"[^\t\n -~]")
+"""A fast filter: only these characters may be invisible."""
 
 
 def sanitize(text: str) -> str:
-    """Replace invisible characters except tabs and line ends: names come from libvirt, drivers and files."""
-    return _UNUSUAL_CHARACTER.sub(lambda match: match[0] if is_visible(match[0]) else "\N{REPLACEMENT CHARACTER}", text)
+    """Replace invisible characters except tabs and line ends: a name could hold a terminal's control sequence."""
+    return _NOT_PLAIN_ASCII.sub(lambda match: match[0] if is_visible(match[0]) else "\N{REPLACEMENT CHARACTER}", text)
 
 
-def escape_unprintable(text: str) -> str:
-    """Write invisible characters as JSON escapes; the json module does so only for ASCII control characters."""
-    return _UNUSUAL_CHARACTER.sub(lambda match: match[0] if is_visible(match[0]) else _escape(match[0]), text)
+def escape_invisible(text: str) -> str:
+    """Return JSON with invisible characters as escapes; the json module escapes only ASCII control characters."""
+    return _NOT_PLAIN_ASCII.sub(lambda match: match[0] if is_visible(match[0]) else _escape(match[0]), text)
 
 
 def _escape(character: str) -> str:
-    pairs = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{pairs[index]:02x}{pairs[index + 1]:02x}" for index in range(0, len(pairs), 2))
+    utf16 = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{utf16[index]:02x}{utf16[index + 1]:02x}" for index in range(0, len(utf16), 2))
 
 
 def write_out(text: str) -> None:
@@ -52,7 +56,7 @@ def write_err(text: str) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Say whether the stream is a terminal, with a person at it, that can do more than plain text."""
+    """Say whether the stream is a terminal that can do more than plain text (TERM is set, and not dumb)."""
     try:
         return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
     except ValueError:
@@ -73,7 +77,8 @@ def _write(stream: TextIO | None, text: str) -> None:
 def supports_unicode(stream: TextIO | None) -> bool:
     """Say whether the stream's reader can display every character.
 
-    Python writes UTF-8 in the C locale (PEP 540), whose terminal can display only ASCII.
+    In the C locale Python turns on its UTF-8 mode (PEP 540), although the terminal may display only ASCII. There the
+    locale's own character set decides.
     """
     if not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf"):
         return False
@@ -87,9 +92,9 @@ def supports_unicode(stream: TextIO | None) -> bool:
 def _encodable_text(stream: TextIO, text: str) -> str:
     """Return the text as the stream can show it: the program's own symbols become ASCII where it lacks them."""
     if text.isascii() or supports_unicode(stream):
-        return text.encode("utf-8", "replace").decode()
+        return text.encode("utf-8", "replace").decode()  # lone surrogates cannot be written
     encoding = stream.encoding
-    if encoding.lower().startswith("utf"):
+    if encoding.lower().startswith("utf"):  # UTF-8 mode in the C locale
         return text.translate(_ASCII_FALLBACKS).encode("utf-8", "replace").decode()
     return text.encode(encoding, _ERROR_HANDLER).decode(encoding)
 
@@ -102,7 +107,7 @@ def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send the rest to /dev/null: Python would complain when it flushes at exit."""
+    """Redirect the stream to /dev/null; otherwise Python reports an error when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON Schemas of the files that people write, for editors and for checks by other programs.
 
-The shapes that check the files also produce the schemas, so both always match. A schema expresses less than the rules
-(it cannot check fields together), so vgpuctl itself never uses it.
+A `Shape` declares the keys of a file. vgpuctl checks the files with it and makes these schemas from it, so both always
+match. A schema cannot express rules that involve several fields, so vgpuctl itself never uses one.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def _mapping_schema(shape: Shape) -> dict[str, Any]:
 
 def _value_schema(key: Key) -> dict[str, Any]:
     body = _mapping_schema(key.nested_shape) if key.nested_shape is not None else dict(key.json_schema)
-    if key.entry_shape is not None:
+    if key.map_value_shape is not None:  # a mapping from free names to values of one shape
         body = {
             "type": "object",
-            "additionalProperties": {"anyOf": [_mapping_schema(key.entry_shape), {"type": "null"}]},
+            "additionalProperties": {"anyOf": [_mapping_schema(key.map_value_shape), {"type": "null"}]},
         }
-    if not key.required:
+    if not key.required:  # it may be null; an existing anyOf is extended, not nested
         body = {"anyOf": [*body.get("anyOf", [body]), {"type": "null"}]}
     return {**body, "description": key.help}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`placement:` of host.yaml: which GPU with room takes a new vGPU, and which later requests need room too."""
+"""`placement:` of host.yaml: how vgpuctl chooses a GPU for a new vGPU, and how often each profile is requested."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_WEIGHT = 1_000_000
 
 
 def parse_placement_spec(value: object) -> PlacementSpec:
-    """Check the section."""
-    given: dict[str, Any] = PLACEMENT_SHAPE.check(value)
-    return PlacementSpec(**given)
+    """Check the section and return it."""
+    checked: dict[str, Any] = PLACEMENT_SHAPE.check(value)
+    return PlacementSpec(**checked)
 
 
 def _parse_demand(value: object) -> dict[str, float]:
-    """Check how often profiles are requested: a mapping from profiles to weights, of which only the ratio counts."""
+    """Check `demand`: a mapping from profiles to weights, of which only the ratio counts."""
     if not isinstance(value, Mapping) or not value:
         raise ValueError("a mapping from profiles to weights is due here, like {A40-4Q: 3, A40-8Q: 1}")
     problems: list[Problem] = []

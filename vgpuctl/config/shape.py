@@ -34,7 +34,7 @@ class Key(Value):
     help: str
     json_schema: Mapping[str, Any] = EMPTY_MAPPING
     nested_shape: Shape | None = None
-    entry_shape: Shape | None = None
+    map_value_shape: Shape | None = None
     required: bool = False
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user-data of cloud-init, checked before a VM gets it: text that cloud-init would ignore is refused.
 
-cloud-init recognizes the kinds by how the text begins (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP) or by a
-MIME header, and only warns in the guest's log about anything else. For cloud-config the YAML is parsed too; only the
-guest's cloud-init knows how a module uses its keys. No message quotes the text: it holds secrets.
+cloud-init recognizes the format by the first line (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP) or by a MIME
+header, and only warns in the guest's log about anything else. For cloud-config the YAML is parsed too. Its keys are not
+checked: what they mean depends on the guest's cloud-init. No message quotes the text, because it may hold secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parse_user_data(text: str, path: str) -> UserData:
     """Return user-data that cloud-init understands; `path` is its file, for messages.
 
     Raises:
-        InvalidInput: each problem as `file:line:column: what is wrong`.
+        InvalidInput: the first problem, as `file:line:column: what is wrong`.
     """
     if len(text.encode()) > MAX_USER_DATA_BYTES:
         raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
@@ -40,21 +40,25 @@ def parse_user_data(text: str, path: str) -> UserData:
     if lines[0].lower().startswith(_MIME):
         return UserData(path, text)
     jinja = lines[0] == _JINJA
-    header = lines[1] if jinja and len(lines) > 1 else lines[0]
-    word, _, rest = header.partition(" ")
-    if not header.startswith("#!") and word not in _HEADERS:
-        words = ", ".join((*_HEADERS, "#!", f"'{_JINJA}'"))
+    header_line = lines[1] if jinja and len(lines) > 1 else lines[0]
+    word, _, rest = header_line.partition(" ")
+    if not header_line.startswith("#!") and word not in _HEADERS:
+        allowed = ", ".join((*_HEADERS, "#!", f"'{_JINJA}'"))
         where = "its second line" if jinja else "its first line"
-        raise _problem_error(path, 1 + jinja, f"cloud-init would ignore it: {where} must begin with one of {words}")
-    if not jinja and word in (CLOUD_CONFIG, _ARCHIVE):
+        raise _problem_error(path, 1 + jinja, f"cloud-init would ignore it: {where} must begin with one of {allowed}")
+    has_url_in_header = bool(rest) and word in _INCLUDES
+    if not jinja and word in (CLOUD_CONFIG, _ARCHIVE):  # a Jinja template becomes YAML only in the guest
         _check_yaml(text, path, SequenceNode if word == _ARCHIVE else MappingNode)
-    elif not any(lines[1 + jinja :]) and not (rest and word in _INCLUDES):
+    elif not any(lines[1 + jinja :]) and not has_url_in_header:
         raise _problem_error(path, 1, "nothing follows its header")
     return UserData(path, text)
 
 
 def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[SequenceNode]) -> None:
-    """Check that the text is YAML of the expected kind; the reader's own error quotes the text, so it is dropped."""
+    """Check that the text is YAML of the expected kind.
+
+    The parser's own error quotes the text. So ours is raised outside `except`, where it gets no `__context__`.
+    """
     kind = "a mapping (key: value)" if expected is MappingNode else "a list of parts"
     problem: InvalidInput | None = None
     try:

@@ -7,9 +7,9 @@ import difflib
 
 from vgpuctl.doctor import (
     boot,
-    confinement,
     gpus,
     guests,
+    kernel_security,
     leftovers,
     memory,
     messages,
@@ -35,7 +35,7 @@ CHECKS: tuple[Check, ...] = (
     *messages.CHECKS,
     *partition_checks.CHECKS,
     *scheduler_checks.CHECKS,
-    *confinement.CHECKS,
+    *kernel_security.CHECKS,
     *vms.CHECKS,
     *memory.CHECKS,
     *leftovers.CHECKS,

@@ -39,7 +39,7 @@ class Finding(Value):
     fix: str | None = None
 
 
-class RequiredPaths(Value):
+class PathsToRead(Value):
     """Absolute paths that a check needs: files to read, directories to list, and paths whose permissions matter.
 
     `configs`: directories to list, of which every file NAME.conf is read too.
@@ -132,8 +132,8 @@ class Check(Value):
     title: str
     looks_at: str
     run: Callable[[CheckContext], Finding]
-    paths: RequiredPaths = RequiredPaths()
-    find_paths: Callable[[Snapshot], RequiredPaths] | None = None
+    paths: PathsToRead = PathsToRead()
+    find_paths: Callable[[Snapshot], PathsToRead] | None = None
     explains: tuple[str, ...] = ()
     needs_vms: bool = False
     needs_types: bool = False

@@ -11,7 +11,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     fail,
     not_applicable,
     ok,
@@ -139,7 +139,7 @@ CHECKS = (
         title="mdevctl does not make devices on vgpuctl's GPUs",
         looks_at=f"`{MDEVCTL_DIRECTORY}/PARENT`",
         run=require_snapshot(_check_mdevctl),
-        paths=RequiredPaths(folders=(MDEVCTL_DIRECTORY,)),
+        paths=PathsToRead(folders=(MDEVCTL_DIRECTORY,)),
         explains=("no-capacity",),
     ),
 )

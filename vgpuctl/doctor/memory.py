@@ -7,7 +7,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     not_applicable,
     ok,
     require_snapshot,
@@ -52,7 +52,7 @@ CHECKS = (
         title="the memory that VMs with devices lock is there",
         looks_at=f"the VMs' memory, `{MEMINFO}`",
         run=require_snapshot(_check_locked_memory),
-        paths=RequiredPaths(files=(MEMINFO,)),
+        paths=PathsToRead(files=(MEMINFO,)),
         needs_vms=True,
     ),
 )

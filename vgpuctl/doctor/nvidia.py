@@ -11,7 +11,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     fail,
     not_applicable,
     ok,
@@ -24,7 +24,7 @@ from vgpuctl.doctor.scheduler_checks import read_modprobe_files
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
-from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS
+from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH
 
 VGPUD, VGPU_MGR = NVIDIA_SERVICES
 SLICE_DIRECTORIES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
@@ -149,9 +149,9 @@ def _check_firmware(context: CheckContext, snapshot: Snapshot) -> Finding:
     forced = [
         f"{file.path}: {FIRMWARE_OPTION}={match[1]}" for file in files for match in _MODPROBE_OPTION.finditer(file.text)
     ]
-    loaded = _LOADED_OPTION.search(context.file(DRIVER_PARAMS).text or "")
+    loaded = _LOADED_OPTION.search(context.file(DRIVER_PARAMS_PATH).text or "")
     if loaded is not None and int(loaded[1]) & _MODE_MASK != _MODE_DEFAULT:
-        forced.append(f"{DRIVER_PARAMS}: the driver was loaded with EnableGpuFirmware {loaded[1]}")
+        forced.append(f"{DRIVER_PARAMS_PATH}: the driver was loaded with EnableGpuFirmware {loaded[1]}")
     if forced:
         return warn(
             *shorten(forced),
@@ -195,7 +195,7 @@ CHECKS = (
         looks_at=f"`{PROC_VERSION}`, `{MODULE_VERSION}`, NVML, `libnvidia-ml.so.VERSION` in "
         f"`{'`, `'.join(LIBRARY_DIRECTORIES)}`",
         run=require_snapshot(_check_version),
-        paths=RequiredPaths(files=(PROC_VERSION, MODULE_VERSION), folders=LIBRARY_DIRECTORIES),
+        paths=PathsToRead(files=(PROC_VERSION, MODULE_VERSION), folders=LIBRARY_DIRECTORIES),
         explains=("nvml", "nvml-failed", "driver", "partition", "scheduler"),
     ),
     Check(
@@ -203,7 +203,7 @@ CHECKS = (
         title="NVIDIA's services for vGPUs run",
         looks_at=f"`{VGPU_MGR}.service/cgroup.procs` in `{'`, `'.join(SLICE_DIRECTORIES)}`, the log of `{VGPUD}`",
         run=require_snapshot(_check_services),
-        paths=RequiredPaths(
+        paths=PathsToRead(
             files=tuple(f"{at}/{VGPU_MGR}.service/cgroup.procs" for at in SLICE_DIRECTORIES),
             folders=(*SLICE_DIRECTORIES, *UNIT_DIRECTORIES),
         ),
@@ -221,9 +221,9 @@ CHECKS = (
     Check(
         id="gpu-firmware",
         title="the driver decides which GPUs use their firmware (GSP)",
-        looks_at=f"`{DRIVER_PARAMS}`, `{FIRMWARE_OPTION}` in `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
+        looks_at=f"`{DRIVER_PARAMS_PATH}`, `{FIRMWARE_OPTION}` in `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
         run=require_snapshot(_check_firmware),
-        paths=RequiredPaths(files=(DRIVER_PARAMS,), configs=DIRECTORIES),
+        paths=PathsToRead(files=(DRIVER_PARAMS_PATH,), configs=DIRECTORIES),
         explains=("device-failed",),
     ),
     Check(

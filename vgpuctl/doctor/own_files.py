@@ -9,7 +9,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     fail,
     not_applicable,
     ok,
@@ -105,7 +105,7 @@ CHECKS = (
         title="only root writes vgpuctl's claims",
         looks_at=f"owner and mode of `{RUN_DIRECTORY}`",
         run=_check_run_directory,
-        paths=RequiredPaths(permissions=(RUN_DIRECTORY,)),
+        paths=PathsToRead(permissions=(RUN_DIRECTORY,)),
         explains=("run-directory",),
     ),
     Check(
@@ -113,14 +113,14 @@ CHECKS = (
         title="host.yaml is understood, and only root writes it",
         looks_at=f"`{HOST_FILE}`, its owner and mode",
         run=_check_host_file,
-        paths=RequiredPaths(files=(HOST_FILE,), permissions=(HOST_FILE,)),
+        paths=PathsToRead(files=(HOST_FILE,), permissions=(HOST_FILE,)),
     ),
     Check(
         id="demand",
         title="host.yaml asks for profiles that GPUs here offer",
         looks_at=f"`placement: demand:` of `{HOST_FILE}`, the GPUs' vGPU types",
         run=require_snapshot(_check_demand),
-        paths=RequiredPaths(files=(HOST_FILE,)),
+        paths=PathsToRead(files=(HOST_FILE,)),
         needs_types=True,
     ),
     Check(
@@ -128,7 +128,7 @@ CHECKS = (
         title="the host has a machine id",
         looks_at=f"`{MACHINE_ID}`",
         run=_check_machine_id,
-        paths=RequiredPaths(files=(MACHINE_ID,)),
+        paths=PathsToRead(files=(MACHINE_ID,)),
         explains=("machine-id",),
     ),
 )

@@ -11,7 +11,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     fail,
     not_applicable,
     ok,
@@ -138,7 +138,7 @@ CHECKS = (
         title="no change of MIG waits for a reset",
         looks_at=f"NVML, `{KERNEL_RELEASE}`",
         run=require_snapshot(_check_mig_mode),
-        paths=RequiredPaths(files=(KERNEL_RELEASE,)),
+        paths=PathsToRead(files=(KERNEL_RELEASE,)),
         explains=("busy", "partition", "no-capacity"),
     ),
     Check(

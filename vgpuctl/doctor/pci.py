@@ -14,7 +14,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     fail,
     not_applicable,
     ok,
@@ -113,8 +113,8 @@ def _is_pci(gpu: Gpu) -> bool:
     return gpu.vendor_id is not None
 
 
-def _resource_paths(snapshot: Snapshot) -> RequiredPaths:
-    return RequiredPaths(files=tuple(f"{g.path}/resource" for g in snapshot.gpus if _is_pci(g)))
+def _resource_paths(snapshot: Snapshot) -> PathsToRead:
+    return PathsToRead(files=tuple(f"{g.path}/resource" for g in snapshot.gpus if _is_pci(g)))
 
 
 CHECKS = (

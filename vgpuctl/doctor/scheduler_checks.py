@@ -9,7 +9,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     fail,
     not_applicable,
     ok,
@@ -26,7 +26,7 @@ from vgpuctl.scheduler.limits import running_scheduler, satisfies
 from vgpuctl.scheduler.log_line import parse_scheduler_log
 from vgpuctl.scheduler.modprobe_files import (
     DIRECTORIES,
-    DRIVER_PARAMS,
+    DRIVER_PARAMS_PATH,
     ModprobeFile,
     ParameterSetting,
     find_configured_dword,
@@ -73,7 +73,7 @@ def _runs_spec(context: CheckContext, snapshot: Snapshot, gpu: Gpu, spec: Schedu
     if logged_policy is not None and logged_policy is not spec.policy:
         return False
     dword, generation = (
-        find_loaded_dword(context.file(DRIVER_PARAMS).text or "", gpu.address),
+        find_loaded_dword(context.file(DRIVER_PARAMS_PATH).text or "", gpu.address),
         _generation(context, snapshot, gpu),
     )
     if dword is None or generation is None:
@@ -92,7 +92,7 @@ def _logged_policy(context: CheckContext, gpu: Gpu) -> SchedulerPolicy | None:
 
 def _describe_scheduler(context: CheckContext, gpu: Gpu, spec: SchedulerSpec) -> str:
     state = running_scheduler(gpu)
-    dword = find_loaded_dword(context.file(DRIVER_PARAMS).text or "", gpu.address)
+    dword = find_loaded_dword(context.file(DRIVER_PARAMS_PATH).text or "", gpu.address)
     logged_policy = _logged_policy(context, gpu)
     log_text = "what runs is not known" if logged_policy is None else f"{logged_policy} runs by the kernel log"
     running_text = f"{state.policy or 'a policy that is not known'} runs" if state is not None else log_text
@@ -170,7 +170,7 @@ def _explain_word(generation: DriverGeneration, dword: int) -> str | None:
 def _registry_words(
     context: CheckContext, settings: tuple[ParameterSetting, ...], gpu: Gpu
 ) -> Iterator[tuple[str, int | None]]:
-    yield "loaded", find_loaded_dword(context.file(DRIVER_PARAMS).text or "", gpu.address)
+    yield "loaded", find_loaded_dword(context.file(DRIVER_PARAMS_PATH).text or "", gpu.address)
     yield "at the next load", find_configured_dword(settings, gpu.address)
 
 
@@ -210,15 +210,15 @@ def read_modprobe_files(context: CheckContext) -> tuple[tuple[ModprobeFile, ...]
     return tuple(files.values()), problems
 
 
-_MODPROBE_PATHS = RequiredPaths(files=(DRIVER_PARAMS, MODULE_VERSION, PROC_VERSION), configs=DIRECTORIES)
+_MODPROBE_PATHS = PathsToRead(files=(DRIVER_PARAMS_PATH, MODULE_VERSION, PROC_VERSION), configs=DIRECTORIES)
 
 CHECKS = (
     Check(
         id="scheduler",
         title="each GPU runs the scheduler that host.yaml asks for",
-        looks_at=f"NVML, the kernel's log, `{DRIVER_PARAMS}`, `/etc/vgpuctl/host.yaml`",
+        looks_at=f"NVML, the kernel's log, `{DRIVER_PARAMS_PATH}`, `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_scheduler),
-        paths=RequiredPaths(files=(DRIVER_PARAMS, MODULE_VERSION, PROC_VERSION)),
+        paths=PathsToRead(files=(DRIVER_PARAMS_PATH, MODULE_VERSION, PROC_VERSION)),
         explains=("scheduler",),
         needs_logs=True,
     ),
@@ -233,7 +233,8 @@ CHECKS = (
     Check(
         id="registry-word",
         title=f"{REGISTRY_KEY} means on this driver what it was written for",
-        looks_at=f"`{DRIVER_PARAMS}`, `{MODULE_VERSION}`, `{PROC_VERSION}`, `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
+        looks_at=f"`{DRIVER_PARAMS_PATH}`, `{MODULE_VERSION}`, `{PROC_VERSION}`, "
+        f"`{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
         run=require_snapshot(_check_registry_word),
         paths=_MODPROBE_PATHS,
         explains=("scheduler",),

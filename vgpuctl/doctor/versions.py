@@ -12,7 +12,7 @@ from vgpuctl.doctor.check import (
     Check,
     CheckContext,
     Finding,
-    RequiredPaths,
+    PathsToRead,
     fail,
     ok,
     parse_version,
@@ -104,7 +104,7 @@ CHECKS = (
         title="the kernel is new enough for the GPUs' backends",
         looks_at=f"`{KERNEL_RELEASE}`",
         run=require_snapshot(_check_kernel),
-        paths=RequiredPaths(files=(KERNEL_RELEASE,)),
+        paths=PathsToRead(files=(KERNEL_RELEASE,)),
         explains=("vfio-dev",),
     ),
     Check(

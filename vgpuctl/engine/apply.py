@@ -202,7 +202,7 @@ def _set_up_gpus(
 
     The last transaction performs `file_steps` too, and undoes its own steps if they fail.
     """
-    pending = [(gpu_plan.spec, request, plan) for gpu_plan in gpu_plans for request, plan in gpu_plan.transactions]
+    pending = [(gpu_plan.spec, request, plan) for gpu_plan in gpu_plans for request, plan in gpu_plan.planned_requests]
     if not pending:
         if file_steps:
             execute_plan(host, Plan(steps=file_steps), progress)
@@ -224,7 +224,7 @@ def _set_up_gpus(
             if failure is error:
                 raise
             raise failure from error
-        done += [f"GPU {request.gpu}: {line}" for line in plan.lines]
+        done += [f"GPU {request.gpu_address}: {line}" for line in plan.lines]
     return done
 
 
@@ -259,7 +259,7 @@ def _verify_after(host: Host, gpu_plans: tuple[GpuPlan, ...], vgpu_plans: tuple[
     differences = find_lost_vgpus(snapshot, vgpu_plans)
     for plan in gpu_plans:
         gpu = snapshot.gpu(plan.gpu.address)
-        differences += describe_unapplied_settings(gpu, plan.spec) if gpu is not None and plan.transactions else ()
+        differences += describe_unapplied_settings(gpu, plan.spec) if gpu is not None and plan.planned_requests else ()
     if differences:
         raise VerifyFailed(
             f"it was set and read back, and is otherwise now: {'; '.join(differences)}",

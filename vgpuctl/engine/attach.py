@@ -99,19 +99,19 @@ def _attach(
         steps = change.attach_steps(snapshot, vm, record, profiles, new_vgpus, live=live)
         planned_steps: list[Step] = [*(TakeClaim(c) for c in make_claims(new_vgpus)), *steps]
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in planned_steps), dry_run=True)
-    fresh, new_vgpus, held_claims = claim_carriers(host, next_snapshot, choose, make_claims, wait_seconds)
+    fresh, new_vgpus, claim_steps = claim_carriers(host, next_snapshot, choose, make_claims, wait_seconds)
     old_vgpus = with_slot(snapshot, vm, record)
-    held_claims = take_all_claims(host, vm, replace(record, vgpus=old_vgpus), held_claims, wait_seconds)
+    claim_steps = take_all_claims(host, vm, replace(record, vgpus=old_vgpus), claim_steps, wait_seconds)
     try:
         plan = Plan(
             change.attach_steps(fresh, vm, record, profiles, new_vgpus, live=live),
-            vms_to_stop=() if live else (vm.uuid,),
+            vms_required_off=() if live else (vm.uuid,),
         )
     except BaseException:
-        release_unused_claims(host, held_claims)
+        release_unused_claims(host, claim_steps)
         raise
-    execute_plan(host, plan, progress, held_claims)
-    return report_vm(host, vm_value(snapshot, vm), held_claims, plan)
+    execute_plan(host, plan, progress, claim_steps)
+    return report_vm(host, vm_value(snapshot, vm), claim_steps, plan)
 
 
 def _attachable_record(snapshot: Snapshot, vm: Vm) -> VmRecord:
@@ -158,9 +158,9 @@ def take_all_claims(
     Raises:
         Busy: another vgpuctl works on the VM, or has changed it.
     """
-    held_claims = new_claims
+    claim_steps = new_claims
     try:
-        held_claims = (
+        claim_steps = (
             *new_claims,
             *take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, leaving=leaving),
         )
@@ -169,9 +169,9 @@ def take_all_claims(
         if _vm_fingerprint(current_vm) != _vm_fingerprint(vm):
             raise Busy(f"{vm.name} was changed meanwhile", hint="run the command again", vm=vm.name)
     except BaseException:
-        release_unused_claims(host, held_claims)
+        release_unused_claims(host, claim_steps)
         raise
-    return held_claims
+    return claim_steps
 
 
 def _vm_fingerprint(vm: Vm) -> tuple[object, ...]:

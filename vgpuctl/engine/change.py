@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change a stopped VM in place: its profile, memory, vCPUs, network or reserve, for set-profile and ensure-vm.
 
-The new vGPU is claimed, the old device removed, the new device created. Then one definition switches the VM over,
-together with its record, and the old claim is released. A crash before the switch leaves a claim that no VM's record
-names; a crash after it leaves the old claim. reconcile removes both. A device that is missing then is created when the
-VM starts. A VM that reserves its slots only while it runs gets no claim and no device here; one that reserves them
-permanently from now on gets both.
+It claims the new carrier, removes the old device and creates the new one. Then one call of libvirt defines the VM with
+the new device and the new record, and the old claim is released. A crash before that call leaves a claim that no VM's
+record names; a crash after it leaves the old claim. reconcile removes both. If the crash left the VM without its
+device, starting the VM creates it. A VM that reserves its slots only while it runs gets neither claim nor device here;
+one that is changed to reserve them always gets both.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def set_profile(host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: 
 
     Raises:
         InUse: it runs.
-        NotFound: `gpu` matches no GPU of this host.
+        NotFound: the constraints of the request match no GPU of this host.
         VgpuctlError: the reason; the VM is unchanged.
     """
     if request.constraints.gpus or request.constraints.not_gpus:
-        select_allowed_gpus(observe(host, ReadScope()), request.constraints)
+        select_allowed_gpus(observe(host, ReadScope()), request.constraints)  # raises NotFound
     return change_vm(
         host, request, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
     )
@@ -145,7 +145,7 @@ def _apply_update(
     wait_seconds: float,
     progress: Progress,
 ) -> Outcome:
-    """Claim, read again, execute; in a dry run, only report what would be done."""
+    """Choose and claim the new slots under the lock, then execute; in a dry run, only report what would be done."""
 
     def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
         return choose_update_vgpus(current, update, exclude)
@@ -170,20 +170,20 @@ def _apply_update(
         return Outcome(
             True, updated_vm_value(update, new_vgpus), tuple(s.describe() for s in planned_steps), dry_run=True
         )
-    snapshots = iter([update.snapshot])
+    snapshots = iter([update.snapshot])  # the first attempt uses it, a further one observes again
 
     def next_snapshot() -> Snapshot:
         return next(snapshots, None) or observe(host, scope)
 
-    fresh, new_vgpus, held_claims = claim_carriers(host, next_snapshot, choose, make_claims, wait_seconds)
-    held_claims = take_all_claims(host, update.vm, held_record, held_claims, wait_seconds, leaving=bool(old_claims))
+    fresh, new_vgpus, claim_steps = claim_carriers(host, next_snapshot, choose, make_claims, wait_seconds)
+    claim_steps = take_all_claims(host, update.vm, held_record, claim_steps, wait_seconds, leaving=bool(old_claims))
     try:
-        plan = Plan(update_steps(fresh, update, new_vgpus, old_claims), vms_to_stop=(update.vm.uuid,))
+        plan = Plan(update_steps(fresh, update, new_vgpus, old_claims), vms_required_off=(update.vm.uuid,))
     except BaseException:
-        release_unused_claims(host, held_claims)
+        release_unused_claims(host, claim_steps)
         raise
-    execute_plan(host, plan, progress, held_claims)
-    return report_vm(host, vm_value(update.snapshot, update.vm), held_claims, plan)
+    execute_plan(host, plan, progress, claim_steps)
+    return report_vm(host, vm_value(update.snapshot, update.vm), claim_steps, plan)
 
 
 def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
@@ -193,7 +193,7 @@ def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
 
 
 def _build_update(host: Host, request: VmRequest, fields: frozenset[str], *, dry_run: bool) -> VmUpdate:
-    """Read the VM and refuse what cannot be changed; the definition's secrets are read only to define it again."""
+    """Read the VM and refuse what cannot be changed. A dry run reads the definition without its secrets."""
     snapshot = observe(host, _scope_of_fields(request, fields))
     vm, record = _require_changeable_vm(snapshot, request.name or "", ", ".join(sorted(fields)))
     if "network" in fields:
@@ -257,7 +257,7 @@ def _require_network(host: Host, name: str) -> None:
 
 
 def _request_for_added(request: VmRequest, record: VmRecord, changes: VgpuChanges) -> VmRequest:
-    """Return the request for the added vGPUs alone, with the GPU and the parameters that the VM was created with."""
+    """Return the request for the added vGPUs alone. What it does not give comes from the VM's record."""
     recorded = record.request_fields
     params = recorded.get("vgpu_params")
     counts = {profile: changes.added_profiles.count(profile) for profile in changes.added_profiles}
@@ -271,6 +271,6 @@ def _request_for_added(request: VmRequest, record: VmRecord, changes: VgpuChange
 
 
 def _merge_constraints(explicit: GpuConstraints, recorded: GpuConstraints) -> GpuConstraints:
-    """Return the constraints for the new vGPUs: those given now, and for the rest those the VM was created with."""
+    """Return the recorded constraints, overridden by the explicit ones."""
     overrides = {name: value for name in field_names(explicit) if (value := getattr(explicit, name)) not in (None, ())}
     return replace(recorded, **overrides)

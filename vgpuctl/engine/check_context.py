@@ -18,7 +18,7 @@ from vgpuctl.doctor.check import (
     FileContent,
     FolderListing,
     Leftover,
-    RequiredPaths,
+    PathsToRead,
 )
 from vgpuctl.engine.guards import require_system_libvirt
 from vgpuctl.engine.nvml_types import read_vgpu_types, resolve_mig_spec
@@ -183,7 +183,7 @@ def _list_folder(host: Host, path: str) -> FolderListing:
         return FolderListing(problem=f"{path}: {error.strerror or error}")
 
 
-def _permissions(host: Host, needs: list[RequiredPaths]) -> dict[str, FilePermissions]:
+def _permissions(host: Host, needs: list[PathsToRead]) -> dict[str, FilePermissions]:
     result: dict[str, FilePermissions] = {}
     for path in dict.fromkeys(p for n in needs for p in n.permissions):
         try:

@@ -120,15 +120,15 @@ def is_unchanged(before: Snapshot, fresh: Snapshot, gpus: set[str]) -> bool:
     return True
 
 
-def release_claims(host: Host, held_claims: Sequence[TakeClaim]) -> None:
+def release_claims(host: Host, claim_steps: Sequence[TakeClaim]) -> None:
     """Release claims whose devices were not created yet."""
-    for step in reversed(held_claims):
+    for step in reversed(claim_steps):
         step.undo(host)
 
 
-def release_unused_claims(host: Host, held_claims: Sequence[TakeClaim]) -> None:
+def release_unused_claims(host: Host, claim_steps: Sequence[TakeClaim]) -> None:
     """Release a VM's claims, except those in use while the VM is not off: another program may have started it."""
-    release_claims(host, [step for step in held_claims if not is_claim_in_use(host, step.claim)])
+    release_claims(host, [step for step in claim_steps if not is_claim_in_use(host, step.claim)])
 
 
 def retry_excluding_gpus(action: Callable[[frozenset[str]], ActionResult]) -> ActionResult:

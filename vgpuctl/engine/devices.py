@@ -56,7 +56,7 @@ def observe_carriers(host: Host, records: tuple[VmRecord, ...], vms: tuple[Vm, .
     for record in records:
         if record.reserve_while_running:
             gpus |= claimed_gpus(host, record.vm_uuid, frozenset(v.carrier for v in record.vgpus))
-    scope = ReadScope(models=False, gpu_addresses=gpus, carriers=carriers | gpus, named=())
+    scope = ReadScope(models=False, gpu_addresses=gpus, carriers=carriers | gpus, cached_vgpus=())
     return observe_devices(host, scope, vms=vms, status=LIBVIRT_NOT_QUERIED)
 
 
@@ -122,9 +122,9 @@ def observe_record_gpus(
     and the state of VFs that these records do not use; the claims on those VFs are read again.
     """
     vgpus = tuple(v for record in records for v in record.vgpus)
-    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset(v.gpu for v in vgpus), named=())
+    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset(v.gpu for v in vgpus), cached_vgpus=())
     if cached is not None and all(_is_cached(cached, v) for v in vgpus):
-        scope = replace(recheck_scope(cached, vgpus), named=(), functions=frozenset(v.function for v in vgpus))
+        scope = replace(recheck_scope(cached, vgpus), cached_vgpus=(), functions=frozenset(v.function for v in vgpus))
     return observe_devices(host, scope, vms=vms, status=LIBVIRT_NOT_QUERIED)
 
 
@@ -152,14 +152,14 @@ def make_devices(
     """
     snapshot = cached if cached is not None else observe_record_gpus(host, (record,), vms)
     _plan_from_snapshot(snapshot, vm, record)
-    held_claims = take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, snapshot=snapshot)
+    claim_steps = take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, snapshot=snapshot)
     try:
         plan = plan_missing_devices(host, vm, record, vms, snapshot)
     except BaseException:
-        release_claims(host, held_claims)
+        release_claims(host, claim_steps)
         raise
-    execute_plan(host, plan, progress, held_claims)
-    return tuple(s.describe() for s in (*held_claims, *plan.steps))
+    execute_plan(host, plan, progress, claim_steps)
+    return tuple(s.describe() for s in (*claim_steps, *plan.steps))
 
 
 def place_and_make(
@@ -199,7 +199,7 @@ def _place_and_make(
         refuse_busy_vm(host, vm)
         return claims_of_record(host, vm.name, replace(record, vgpus=new_vgpus))
 
-    held_claims = claim_carriers(host, read_gpus, choose, make_claims, wait_seconds)[2]
+    claim_steps = claim_carriers(host, read_gpus, choose, make_claims, wait_seconds)[2]
     try:
         current = read_gpus()
         placed_record = replace(record, vgpus=with_slot(current, vm, record))
@@ -207,9 +207,9 @@ def _place_and_make(
         check_devices(current, placed_record)
         plan = Plan(steps=missing_device_steps(current, vm, placed_record))
     except BaseException:
-        release_claims(host, held_claims)
+        release_claims(host, claim_steps)
         raise
-    execute_plan(host, plan, progress, held_claims)
+    execute_plan(host, plan, progress, claim_steps)
 
 
 def release_devices(host: Host, vm: Vm, record: VmRecord, wait_seconds: float, progress: Progress) -> None:
@@ -222,7 +222,9 @@ def release_devices(host: Host, vm: Vm, record: VmRecord, wait_seconds: float, p
         VgpuctlError: a device could not be removed.
     """
     carriers = frozenset(v.carrier for v in record.vgpus)
-    scope = ReadScope(models=False, gpu_addresses=claimed_gpus(host, vm.uuid, carriers), carriers=carriers, named=())
+    scope = ReadScope(
+        models=False, gpu_addresses=claimed_gpus(host, vm.uuid, carriers), carriers=carriers, cached_vgpus=()
+    )
     held_vgpus = with_slot(observe_devices(host, scope, vms=(vm,), status=LIBVIRT_NOT_QUERIED), vm, record)
     if not held_vgpus or record.state is not RecordState.READY or _has_managed_save(host, vm.name):
         return

@@ -160,7 +160,9 @@ def _matching_types(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) 
     )
     if not unresolved:
         return ()
-    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset(record_gpus(vm)), profiles=unresolved, named=())
+    scope = ReadScope(
+        types=True, models=False, gpu_addresses=frozenset(record_gpus(vm)), profiles=unresolved, cached_vgpus=()
+    )
     return vm_gpu_types(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), vm)
 
 

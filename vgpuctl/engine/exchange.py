@@ -68,7 +68,7 @@ def exchange(host: Host, moves: Round, *, wait_seconds: float, progress: Progres
             host, job.vm, replace(job.record, vgpus=job.vgpus_with_slot), mine, wait_seconds, leaving=True
         )
     try:
-        plan = Plan(exchange_steps(fresh, jobs, new), vms_to_stop=tuple(job.vm.uuid for job in jobs))
+        plan = Plan(exchange_steps(fresh, jobs, new), vms_required_off=tuple(job.vm.uuid for job in jobs))
     except BaseException:
         release_unused_claims(host, mine)
         raise

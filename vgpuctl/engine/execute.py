@@ -61,7 +61,7 @@ def execute_plan(host: Host, plan: Plan, progress: Progress, earlier_steps: Sequ
     except BaseException as error:
         failure = as_vgpuctl_error(error)
         if plan.undo_on_failure:
-            undo_steps(host, performed, progress, failure, plan.vms_to_stop)
+            undo_steps(host, performed, progress, failure, plan.vms_required_off)
         elif finished or not _changed_nothing(failure):
             failure.left += [s.describe() for s in plan.steps[finished:]]
         retry = isinstance(failure, Stuck) or (isinstance(failure, Temporary) and not plan.undo_on_failure)
@@ -81,7 +81,7 @@ def require_vms_off(host: Host, plan: Plan) -> None:
     Raises:
         InUse: the VM is not off.
     """
-    for uuid in plan.vms_to_stop:
+    for uuid in plan.vms_required_off:
         reason = explain_not_stopped(host, uuid)
         if reason is not None:
             raise InUse(

@@ -74,7 +74,7 @@ class ModeRequest(Value):
     be verified to be off, because a boot turns neither on, and VMs wait for the GPU's VFs.
     """
 
-    gpu: str
+    gpu_address: str
     mode: str | None
     vfs: int | None = None
     drain: bool = False
@@ -112,9 +112,9 @@ def set_mode(host: Host, request: ModeRequest, *, dry_run: bool, progress: Progr
     if not dry_run:
         require_writable(host)
     snapshot = _observe(host)
-    gpu = select_one_gpu(snapshot, request.gpu)
+    gpu = select_one_gpu(snapshot, request.gpu_address)
     refuse_gpus_in_setup(snapshot, [gpu.address])
-    request = replace(request, gpu=gpu.address, mode=request.mode or _choose_mode(gpu, request))
+    request = replace(request, gpu_address=gpu.address, mode=request.mode or _choose_mode(gpu, request))
     plan = _plan_transaction(host, snapshot, request)
     changed = before_and_after(gpu, _spec_after(gpu, request, plan))
     if dry_run or not plan.lines:
@@ -291,7 +291,7 @@ def _restore_transactions(
 
 
 def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> TransactionPlan:
-    gpu = select_one_gpu(snapshot, request.gpu)
+    gpu = select_one_gpu(snapshot, request.gpu_address)
     refuse_stuck_gpus(snapshot, [gpu.address])
     eviction = _plan_steps(host, snapshot, gpu, request)
     file_steps = (
@@ -393,12 +393,12 @@ def mode_transaction(host: Host, request: ModeRequest, observe_gpus: Callable[[]
     """Return the transaction that sets the mode while the whole GPU is claimed."""
 
     def check(snapshot: Snapshot) -> None:
-        gpu = select_one_gpu(snapshot, request.gpu)
+        gpu = select_one_gpu(snapshot, request.gpu_address)
         refuse_gpus_in_setup(snapshot, [gpu.address])
         _plan_steps(host, snapshot, gpu, request)
 
     return GpuTransaction(
-        request.gpu,
+        request.gpu_address,
         request.wait_seconds,
         observe_gpus,
         check,

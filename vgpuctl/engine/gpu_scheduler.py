@@ -52,7 +52,7 @@ class SchedulerRequest(Value):
     `update_host_file`: write it to host.yaml afterwards. `final_steps`: further steps at the end.
     """
 
-    gpu: str
+    gpu_address: str
     scheduler: SchedulerSpec
     via: str = AUTO
     drain: bool = False
@@ -79,7 +79,7 @@ def set_scheduler(host: Host, request: SchedulerRequest, *, dry_run: bool, progr
         return snapshot
 
     snapshot = read_host()
-    gpu = select_one_gpu(snapshot, request.gpu)
+    gpu = select_one_gpu(snapshot, request.gpu_address)
     method = choose_method(snapshot, gpu, request.via)
     plan = plan_scheduler(host, snapshot, request)
     notes = _notes(host, snapshot, gpu, request, method)
@@ -112,11 +112,15 @@ def scheduler_transaction(
     """Return the transaction that sets the scheduler while the whole GPU is claimed."""
 
     def check(snapshot: Snapshot) -> None:
-        gpu = select_one_gpu(snapshot, request.gpu)
+        gpu = select_one_gpu(snapshot, request.gpu_address)
         plan_scheduler_change(gpu, request.scheduler, snapshot, drain=request.drain)
 
     return GpuTransaction(
-        request.gpu, request.wait_seconds, observe_gpus, check, lambda snapshot: plan_scheduler(host, snapshot, request)
+        request.gpu_address,
+        request.wait_seconds,
+        observe_gpus,
+        check,
+        lambda snapshot: plan_scheduler(host, snapshot, request),
     )
 
 
@@ -126,7 +130,7 @@ def plan_scheduler(host: Host, snapshot: Snapshot, request: SchedulerRequest) ->
     Raises:
         VgpuctlError: as `set_scheduler`.
     """
-    gpu = select_one_gpu(snapshot, request.gpu)
+    gpu = select_one_gpu(snapshot, request.gpu_address)
     refuse_stuck_gpus(snapshot, [gpu.address])
     driver = driver_version(host, snapshot)
     refuse_unsupported_scheduler(gpu, request.scheduler, driver)

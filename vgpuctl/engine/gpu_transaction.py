@@ -62,7 +62,7 @@ class GpuTransaction(Value):
     `check` raises whatever prevents the change and changes nothing; it also runs under the host lock.
     """
 
-    gpu: str
+    gpu_address: str
     wait_seconds: float
     observe_gpus: Callable[[], Snapshot]
     check: Callable[[Snapshot], None]
@@ -211,7 +211,7 @@ def _restart_vms(
         failure.left += not_started
         failure.hint = "; ".join(filter(None, (failure.hint, hint if not_started else None))) or None
     elif interruption is not None:
-        interruption.undone, interruption.left = [], [f"GPU {transaction.gpu}: it is set up", *not_started]
+        interruption.undone, interruption.left = [], [f"GPU {transaction.gpu_address}: it is set up", *not_started]
         interruption.hint = hint if not_started else None
         raise interruption
     elif not_started:

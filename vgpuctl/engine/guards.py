@@ -124,7 +124,7 @@ def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:
     """
     addresses = set(gpus)
     for claim in snapshot.claims:
-        if claim.carrier in addresses and claim.vm == GPU_SETUP_CLAIM and claim.carrier in snapshot.live_claims:
+        if claim.carrier in addresses and claim.vm == GPU_SETUP_CLAIM and claim.carrier in snapshot.live_claim_carriers:
             raise Busy(
                 f"process {claim.process.pid} sets {claim.gpu} up: {claim.command}",
                 hint="wait for it, then run the command again",
@@ -136,7 +136,7 @@ def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:
 def busy_gpu_error(snapshot: Snapshot, gpu: str, own_process: ProcessId) -> Busy | None:
     """Return the error for changing a GPU on which another live process works; None if there is no such process."""
     for other in snapshot.claims:
-        if other.gpu == gpu and other.process != own_process and other.carrier in snapshot.live_claims:
+        if other.gpu == gpu and other.process != own_process and other.carrier in snapshot.live_claim_carriers:
             return Busy(
                 f"process {other.process.pid} works on {other.holder_text}: {other.command}",
                 hint="wait for it, then run the command again",
@@ -154,7 +154,7 @@ def refuse_losing_vgpus(snapshot: Snapshot, vm: Vm) -> None:
         Busy: with the process.
     """
     for claim in snapshot.claims:
-        if claim.vm_uuid == vm.uuid and claim.leaving and claim.carrier in snapshot.live_claims:
+        if claim.vm_uuid == vm.uuid and claim.leaving and claim.carrier in snapshot.live_claim_carriers:
             raise Busy(
                 f"process {claim.process.pid} takes vGPUs from VM {vm.name}: {claim.command}",
                 hint="start the VM again when it has ended",

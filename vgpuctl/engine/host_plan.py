@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan that makes a host match host.yaml: each GPU's differences and transactions, or why there are none."""
+"""The plan that makes a host match host.yaml: each GPU's differences and changes, or the error that prevents them."""
 
 from __future__ import annotations
 
@@ -37,29 +37,32 @@ GpuRequest = ModeRequest | SchedulerRequest
 
 
 class ApplyOptions(Value):
-    """Options of apply. `drain`: running VMs may be stopped and started again."""
+    """Options of apply.
+
+    `drain`: running VMs may be stopped and started again. `wait_seconds`: for locks and shutdowns.
+    """
 
     drain: bool = False
     wait_seconds: float = 60.0
 
 
 class GpuPlan(Value):
-    """The plan for one GPU: desired settings, differences, the requests with their plans, or why there are none."""
+    """The plan for one GPU: desired settings, differences, and the requests with their plans or the error instead."""
 
     gpu: Gpu
     spec: GpuSpec
     differences: tuple[Difference, ...]
-    transactions: tuple[tuple[GpuRequest, TransactionPlan], ...] = ()
+    planned_requests: tuple[tuple[GpuRequest, TransactionPlan], ...] = ()
     error: VgpuctlError | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is done, one line each."""
-        return tuple(line for _, plan in self.transactions for line in plan.lines)
+        """One line of text for each change."""
+        return tuple(line for _, plan in self.planned_requests for line in plan.lines)
 
 
 def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str, ...]]:
-    """Read the host, with notes on models that it lacks and profiles that no GPU of it offers.
+    """Return the snapshot, and notes on GPU models and profiles of the desired state that this host does not have.
 
     Devices other than GPUs are read only if the desired or the current file names one.
 
@@ -69,10 +72,10 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
     gpus = desired.spec.gpus
     models = list_models(gpus)
     snapshot = observe(host, ReadScope())
-    named = [key for key in gpus if is_pci_address(key)]
-    if any(snapshot.gpu(key) is None for key in (*named, *desired.current.gpus) if is_pci_address(key)):
+    requested_addresses = [key for key in gpus if is_pci_address(key)]
+    if any(snapshot.gpu(key) is None for key in (*requested_addresses, *desired.current.gpus) if is_pci_address(key)):
         snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
-    missing = [address for address in named if snapshot.gpu(address) is None]
+    missing = [address for address in requested_addresses if snapshot.gpu(address) is None]
     if missing:
         present = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.is_display_class) or "none"
         raise NotFound(
@@ -92,16 +95,18 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
 
 
 def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, options: ApplyOptions) -> tuple[GpuPlan, ...]:
-    """Return the plan of every GPU with desired or former settings, in the order of their addresses."""
+    """Return the plan of every GPU that host.yaml configures, or configured before, in the order of their addresses."""
     gpu_plans = []
     for gpu in sorted(snapshot.gpus, key=lambda g: address_sort_key(g.address)):
         spec = merge_gpu_entries(desired.spec.gpus, gpu)
         mig_error: VgpuctlError | None = None
         try:
-            if spec.mode == GpuMode.VGPU:  # in other modes, MIG of a wider entry has no effect, whatever the GPU is
+            if (
+                spec.mode == GpuMode.VGPU
+            ):  # an entry for a model or for all GPUs may set MIG: it applies only in this mode
                 spec = replace(spec, mig=resolve_mig_spec(host, gpu, spec.mig))
         except VgpuctlError as error:
-            mig_error = error
+            mig_error = error  # raised below, after the differences are known
         differences = diff_gpu(gpu, spec)
         if spec == GpuSpec() and not differences:
             continue
@@ -121,10 +126,10 @@ def _plan_transactions(
     """Return the changes of a GPU in their order: new VFs reset its scheduler, so the scheduler comes last.
 
     Raises:
-        VgpuctlError: as set-mode and set-scheduler do.
+        VgpuctlError: the GPU cannot get these settings.
     """
-    transactions: list[tuple[GpuRequest, TransactionPlan]] = []
-    snapshot = _with_desired_mode(snapshot, gpu.address, spec)
+    planned: list[tuple[GpuRequest, TransactionPlan]] = []
+    snapshot = _with_desired_settings(snapshot, gpu.address, spec)
     if spec.mode is None and spec.vfs is not None:
         raise InvalidInput(
             f"vfs: {spec.vfs} is said of {gpu.address}, and no mode, with which it goes",
@@ -133,45 +138,53 @@ def _plan_transactions(
         )
     refuse_missing_mode(gpu.address, spec.mode, spec.mig, spec.mixed_size)
     if spec.mode is not None:
-        gpu_request = ModeRequest(
-            gpu.address, spec.mode, spec.vfs, options.drain, False, options.wait_seconds, spec.scheduler
-        )
-        gpu_request = replace(gpu_request, mig=spec.mig, mixed_size=spec.mixed_size)
-        transactions.append((gpu_request, build_transaction(host, gpu_request, spec).plan(snapshot)))
-    sets = (SetScheduler, SetInstanceSchedulers)
-    set_already = any(isinstance(step, sets) for _, plan in transactions for step in plan.gpu_steps)
+        mode_request = _mode_request(gpu.address, spec, options)
+        planned.append((mode_request, build_transaction(host, mode_request, spec).plan(snapshot)))
+    scheduler_steps = (SetScheduler, SetInstanceSchedulers)
+    is_scheduler_planned = any(isinstance(step, scheduler_steps) for _, plan in planned for step in plan.gpu_steps)
     if (
         spec.scheduler is not None
         and spec.mode in (None, GpuMode.VGPU)
-        and not set_already
+        and not is_scheduler_planned
         and _may_need_scheduler(gpu, spec.scheduler)
     ):
         scheduler_request = SchedulerRequest(
             gpu.address, spec.scheduler, drain=options.drain, update_host_file=False, wait_seconds=options.wait_seconds
         )
-        transactions.append(
+        planned.append(
             (
                 scheduler_request,
-                build_transaction(host, scheduler_request, spec).plan(_with_desired_partition(snapshot, gpu, spec)),
+                build_transaction(host, scheduler_request, spec).plan(_after_mode_change(snapshot, gpu, spec)),
             )
         )
-    transactions = [(gpu_request, plan) for gpu_request, plan in transactions if plan.lines]
-    if transactions:
+    planned = [(request, plan) for request, plan in planned if plan.lines]
+    if planned:
         refuse_gpus_in_setup(snapshot, [gpu.address])
-    return tuple(transactions)
+    return tuple(planned)
+
+
+def _mode_request(address: str, spec: GpuSpec, options: ApplyOptions) -> ModeRequest:
+    return ModeRequest(
+        address,
+        spec.mode,
+        spec.vfs,
+        options.drain,
+        update_host_file=False,
+        wait_seconds=options.wait_seconds,
+        scheduler=spec.scheduler,
+        mig=spec.mig,
+        mixed_size=spec.mixed_size,
+    )
 
 
 def _may_need_scheduler(gpu: Gpu, desired: SchedulerSpec) -> bool:
-    """Say whether a scheduler may have to be set: it is not active, or only the driver's files can tell."""
+    """Say whether a scheduler may have to be set: it is not active, or only modprobe's files can show that it is."""
     settable = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
     return not settable or needs_scheduler_change(gpu, desired)
 
 
-def _with_desired_mode(snapshot: Snapshot, address: str, spec: GpuSpec) -> Snapshot:
-    """Return the snapshot with the desired mode in place of the one in the current host.yaml, for example `unmanaged`.
-
-    The same goes for MIG and mixed sizes: the current host.yaml does not hold the desired values yet.
-    """
+def _with_desired_settings(snapshot: Snapshot, address: str, spec: GpuSpec) -> Snapshot:
+    """Return the snapshot with the desired mode, MIG and mixed size; the current host.yaml does not hold them yet."""
     desired = {
         "desired_mode": GpuMode(spec.mode) if spec.mode is not None else None,
         "desired_mig": spec.mig,
@@ -181,8 +194,8 @@ def _with_desired_mode(snapshot: Snapshot, address: str, spec: GpuSpec) -> Snaps
     return replace(snapshot, gpus=gpus)
 
 
-def _with_desired_partition(snapshot: Snapshot, gpu: Gpu, spec: GpuSpec) -> Snapshot:
-    """Return the snapshot with MIG and mixed sizes of a GPU as they will be when its scheduler is set."""
+def _after_mode_change(snapshot: Snapshot, gpu: Gpu, spec: GpuSpec) -> Snapshot:
+    """Return the snapshot as it will be after the GPU's mode was changed, which is when its scheduler is set."""
     expected_gpu = apply_request(gpu, build_partition_request(gpu, spec.mode, spec.mig, spec.mixed_size))
     expected_gpu = replace(expected_gpu, desired_mode=None if spec.mode is None else GpuMode(spec.mode))
     return replace(snapshot, gpus=tuple(expected_gpu if g.address == gpu.address else g for g in snapshot.gpus))
@@ -195,7 +208,7 @@ def build_transaction(host: Host, request: GpuRequest, spec: GpuSpec) -> GpuTran
         def read_gpus() -> Snapshot:
             snapshot = observe(host, scope)
             require_system_libvirt(snapshot)
-            return _with_desired_mode(snapshot, request.gpu, spec)
+            return _with_desired_settings(snapshot, request.gpu_address, spec)
 
         return read_gpus
 
@@ -209,7 +222,7 @@ def raise_refusals(
 ) -> None:
     """Raise the errors: one as it is; several as one error with all their messages.
 
-    Its class is theirs if they share one, else `Refused`. `consequence`: what the errors led to.
+    If all have one class, the error has it too; otherwise it is `Refused`. `consequence`: the end of its first line.
     """
     refusals = [*gpu_errors, *vgpu_errors]
     if len(refusals) == 1:

@@ -73,7 +73,7 @@ def find_missing_vgpus(snapshot: Snapshot, desired: DesiredState) -> tuple[HostV
 
 def _changes_capacity(gpu_plan: GpuPlan) -> bool:
     """Return whether a GPU's transactions change what fits on it; setting only the scheduler does not."""
-    return any(isinstance(request, ModeRequest) and planned.gpu_steps for request, planned in gpu_plan.transactions)
+    return any(isinstance(request, ModeRequest) and planned.gpu_steps for request, planned in gpu_plan.planned_requests)
 
 
 def _with_refusal(
@@ -116,7 +116,7 @@ def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress:
     for vgpu_plan in vgpu_plans:
         _check_entry(host, snapshot, desired, vgpu_plan)
     missing_claims = _missing_claims(host, vgpu_plans)
-    held_claims = take_over_claims(host, missing_claims, wait_seconds, snapshot=snapshot)
+    claim_steps = take_over_claims(host, missing_claims, wait_seconds, snapshot=snapshot)
     try:
         snapshot, vgpu_plans = _plan_again(host, desired)
         if _missing_claims(host, vgpu_plans) != missing_claims:
@@ -129,9 +129,9 @@ def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress:
             for claim in _entry_claims(host, vgpu_plan)
         )
     except BaseException:
-        release_claims(host, held_claims)
+        release_claims(host, claim_steps)
         raise
-    execute_plan(host, Plan((*creation_steps, *desired.file_steps, *takeover_steps)), progress, held_claims)
+    execute_plan(host, Plan((*creation_steps, *desired.file_steps, *takeover_steps)), progress, claim_steps)
 
 
 def _plan_again(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[HostVgpuPlan, ...]]:

@@ -64,21 +64,21 @@ def place_and_start(
         plan = _plan(host, snapshot, vm, record, slots, dry_run=True)
         all_steps = (*(TakeClaim(c) for c in build_claims(slots)), *plan.steps)
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in all_steps), dry_run=True)
-    _, slots, held_claims = claim_carriers(host, take_snapshot, choose, build_claims, wait_seconds)
+    _, slots, claim_steps = claim_carriers(host, take_snapshot, choose, build_claims, wait_seconds)
     try:
         held_record = replace(record, vgpus=with_slot(snapshot, vm, record))
-        held_claims = (
-            *held_claims,
+        claim_steps = (
+            *claim_steps,
             *take_over_claims(host, claims_of_record(host, vm.name, held_record), wait_seconds, snapshot=snapshot),
         )
         snapshot = observe(host, scope)
         _refuse_changed(snapshot, vm)
         plan = _plan(host, snapshot, vm, record, slots, dry_run=False)
     except BaseException:
-        release_unused_claims(host, held_claims)
+        release_unused_claims(host, claim_steps)
         raise
-    warnings = execute_plan(host, plan, progress, held_claims)
-    return report_vm(host, vm_value(snapshot, vm), held_claims, plan, warnings)
+    warnings = execute_plan(host, plan, progress, claim_steps)
+    return report_vm(host, vm_value(snapshot, vm), claim_steps, plan, warnings)
 
 
 def _refuse_changed(snapshot: Snapshot, vm: Vm) -> None:
@@ -101,7 +101,7 @@ def _plan(
     steps: list[Step] = [*missing_device_steps(snapshot, vm, target_record)]
     if target_record != record:
         steps += move_steps(vm, record, target_record, read_domain_xml(host, vm, dry_run=dry_run))
-    return Plan((*steps, StartDomain(vm.name, vm.uuid)), vms_to_stop=(vm.uuid,))
+    return Plan((*steps, StartDomain(vm.name, vm.uuid)), vms_required_off=(vm.uuid,))
 
 
 def _in_record_order(record: VmRecord, *parts: tuple[AssignedVgpu, ...]) -> tuple[AssignedVgpu, ...]:

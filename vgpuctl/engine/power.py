@@ -110,7 +110,7 @@ def _start_in_place(
         raise
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    held_claims = take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, snapshot=typed_snapshot)
+    claim_steps = take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, snapshot=typed_snapshot)
     try:
         snapshot, vm = reobserve_vm(host, vm)
         record = own_record(vm, "start")
@@ -119,10 +119,10 @@ def _start_in_place(
             raise InUse(f"{vm.name} was started just now by another program", hint=f"vgpuctl show-vm {vm.name}")
         plan = _start_plan(host, _with_types(host, snapshot, vm, record), vm, record)
     except BaseException:
-        release_unused_claims(host, held_claims)
+        release_unused_claims(host, claim_steps)
         raise
-    warnings = execute_plan(host, plan, progress, held_claims)
-    return report_vm(host, vm_value(snapshot, vm), held_claims, plan, warnings)
+    warnings = execute_plan(host, plan, progress, claim_steps)
+    return report_vm(host, vm_value(snapshot, vm), claim_steps, plan, warnings)
 
 
 def _refuse_changed(host: Host, vm: Vm, record: VmRecord) -> None:
@@ -178,7 +178,7 @@ def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Pla
     refuse_gpus_in_setup(snapshot, [v.gpu for v in record.vgpus])
     recheck_devices(host, snapshot, record)
     steps = [*missing_device_steps(snapshot, vm, record), StartDomain(vm.name, vm.uuid)]
-    return Plan(steps=tuple(steps), vms_to_stop=(vm.uuid,))
+    return Plan(steps=tuple(steps), vms_required_off=(vm.uuid,))
 
 
 def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
@@ -229,7 +229,7 @@ def stop_for_restart(
     plan = Plan(
         (stop, *release_steps(vm, held_vgpus)),
         undo_on_failure=not held_vgpus,
-        vms_to_stop=(vm.uuid,) if held_vgpus else (),
+        vms_required_off=(vm.uuid,) if held_vgpus else (),
     )
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
@@ -284,7 +284,7 @@ def delete_vm(
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
     confirm(f"Delete VM {vm.name}?{' It is running.' if vm.state is VmState.RUNNING else ''}", steps)
-    held_claims = take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, leaving=True)
+    claim_steps = take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, leaving=True)
     was_off = vm.state in STOPPED_STATES
     try:
         current_snapshot, vm = reobserve_vm(host, vm)
@@ -302,7 +302,7 @@ def delete_vm(
             vm, record, read_domain_leftovers(host, vm), keep_disks=keep_disks, keep_devices=unproven
         )
     except BaseException:
-        release_unused_claims(host, held_claims)
+        release_unused_claims(host, claim_steps)
         raise
     with vm_in_progress(host, () if record.vgpus else (vm.uuid,)):
         execute_plan(host, plan, progress)

@@ -145,11 +145,11 @@ def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: P
             return None
         plan = finding.plan or Plan(())
         removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
-        held_claims = take_over_claims(
+        claim_steps = take_over_claims(
             host, finding.claims, wait_seconds, include_missing=finding.vm is not None, leaving=removes
         )
         if not _is_unchanged(host, finding):
-            release_unused_claims(host, held_claims)
+            release_unused_claims(host, claim_steps)
             return None
         execute_plan(host, plan, progress)
     except VgpuctlError as error:
@@ -182,7 +182,7 @@ def find_problems(host: Host, snapshot: Snapshot) -> tuple[ReconcileFinding, ...
         text = f"process {write.process.pid} waits in the kernel writing {write.path}"
         findings.append(ReconcileFinding("stuck-write", text, "it ends when the device is released"))
     in_progress = read_vms_in_progress(host)
-    claiming_uuids = {c.vm_uuid for c in snapshot.claims if c.carrier in snapshot.live_claims}
+    claiming_uuids = {c.vm_uuid for c in snapshot.claims if c.carrier in snapshot.live_claim_carriers}
     for vm in (v for v in snapshot.vms if v.uuid not in in_progress):
         findings += _check_vm(host, snapshot, vm, is_in_progress=vm.uuid in claiming_uuids)
     findings += [*check_host_vgpus(host, snapshot), *find_unowned(host, snapshot), *find_unfinished_files(host)]
@@ -301,7 +301,7 @@ def _check_unneeded(host: Host, vm: Vm, held_record: VmRecord, claims: tuple[Cla
         f"VM {vm.name} is off and still has {', '.join(v.carrier for v in held_record.vgpus)}, which it "
         "reserves only to run"
     )
-    plan = Plan(release_steps(vm, held_record.vgpus), undo_on_failure=False, vms_to_stop=(vm.uuid,))
+    plan = Plan(release_steps(vm, held_record.vgpus), undo_on_failure=False, vms_required_off=(vm.uuid,))
     return [ReconcileFinding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
 
 
@@ -320,7 +320,7 @@ def _check_exchange(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, ex
         steps, claims = finishing_steps(snapshot, vm, record, exchange, old_claims), (*claims, *new_claims)
     else:
         steps = abandoning_steps(snapshot, vm, record, exchange, new_claims)
-    plan = Plan(steps, undo_on_failure=False, vms_to_stop=(vm.uuid,) if is_decided else ())
+    plan = Plan(steps, undo_on_failure=False, vms_required_off=(vm.uuid,) if is_decided else ())
     return ReconcileFinding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 
 

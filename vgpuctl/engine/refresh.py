@@ -152,9 +152,9 @@ def _replace_disk(host: Host, name: str, image: str, wait_seconds: float, progre
     held_record = replace(
         refresh_plan.record, vgpus=with_slot(refresh_plan.snapshot, refresh_plan.vm, refresh_plan.record)
     )
-    held_claims = take_all_claims(host, refresh_plan.vm, held_record, (), wait_seconds)
+    claim_steps = take_all_claims(host, refresh_plan.vm, held_record, (), wait_seconds)
     with vm_in_progress(host, () if held_record.vgpus else (refresh_plan.vm.uuid,)):
-        execute_plan(host, refresh_plan.make_plan, progress, held_claims)
+        execute_plan(host, refresh_plan.make_plan, progress, claim_steps)
         try:
             execute_plan(host, refresh_plan.drop_plan, progress)
         except VgpuctlError as error:

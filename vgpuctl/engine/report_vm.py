@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report a VM after a change, as a new snapshot shows it."""
+"""Observe the host after a change, and report the VM as it is now."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ if TYPE_CHECKING:
 
 def report_vm(
     host: Host,
-    last_known: Mapping[str, object],
-    held_claims: tuple[TakeClaim, ...],
+    vm_before: Mapping[str, object],
+    claim_steps: tuple[TakeClaim, ...],
     plan: Plan,
     warnings: Sequence[str] = (),
     **extra_data: object,
 ) -> Outcome:
-    """Observe the host again and report the VM as it is now; `last_known`: its values before the change.
+    """Observe the host again and report the VM as it is now; `vm_before`: its values before the change.
 
-    All steps are done and were read back, so a failure to observe the host now is a warning, not an error.
+    Call it after all steps were performed and read back: a failure to observe the host is only a warning then.
     """
-    steps = tuple(s.describe() for s in (*held_claims, *plan.steps))
-    uuid = str(last_known["uuid"])
+    steps = tuple(s.describe() for s in (*claim_steps, *plan.steps))
+    uuid = str(vm_before["uuid"])
     try:
         snapshot = observe_vm(host, uuid)
     except VgpuctlError as error:
-        warning_lines = (f"it is done, but the host could not be looked at again: {error}",)
-        return Outcome(
-            True, {**last_known, "state": "unknown"} | extra_data, steps, (*warnings, *warning_lines), plan.notes
-        )
+        warning = f"it is done, but the host could not be looked at again: {error}"
+        return Outcome(True, {**vm_before, "state": "unknown"} | extra_data, steps, (*warnings, warning), plan.notes)
     vm = snapshot.vm(uuid)
     data = dict(vm_value(snapshot, vm)) if vm is not None else {"uuid": uuid, "state": "absent"}
     return Outcome(True, data | extra_data, steps, (*warnings, *snapshot.warnings), plan.notes)

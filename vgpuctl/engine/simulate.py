@@ -191,7 +191,7 @@ def _match_demands(
 
 def _gpu_values(gpus: SimulatedGpus) -> list[dict[str, object]]:
     """Return the number of GPUs of each kind."""
-    counts_by_kind = Counter(gpu.group.kind for gpu in gpus.gpus)
+    counts_by_kind = Counter(gpu.group.kind_index for gpu in gpus.gpus)
     return [
         {"model": gpus.kinds[kind].name, "count": count, "framebuffer_mib": gpus.kinds[kind].framebuffer_mib}
         for kind, count in sorted(counts_by_kind.items())
@@ -199,7 +199,7 @@ def _gpu_values(gpus: SimulatedGpus) -> list[dict[str, object]]:
 
 
 def _left_out_warnings(gpus: SimulatedGpus, useful: Sequence[bool]) -> tuple[str, ...]:
-    counts_by_kind = Counter(gpu.group.kind for gpu in gpus.gpus if not useful[gpu.group.kind])
+    counts_by_kind = Counter(gpu.group.kind_index for gpu in gpus.gpus if not useful[gpu.group.kind_index])
     idle_warnings = (
         f"{count} x {gpus.kinds[kind].name} offers nothing that is asked for"
         for kind, count in sorted(counts_by_kind.items())

@@ -70,7 +70,7 @@ def _check_host_vgpu(
 ) -> list[ReconcileFinding]:
     """Return the problems of one vGPU without a VM in host.yaml; none while a process works on it."""
     what = f"vGPU {entry.name} of host.yaml ({entry.profile} on {entry.gpu})"
-    if vgpu is None or entry.carrier in snapshot.live_claims:
+    if vgpu is None or entry.carrier in snapshot.live_claim_carriers:
         return []
     if vgpu.name != entry.name:
         text = f"{what} is the vGPU of {vgpu.holder_text}"
@@ -118,7 +118,7 @@ def _find_strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
     strays = []
     for claim in snapshot.claims:
         vm = by_uuid.get(claim.vm_uuid)
-        if vm is None or claim.carrier in snapshot.live_claims or vm.copied_record is not None:
+        if vm is None or claim.carrier in snapshot.live_claim_carriers or vm.copied_record is not None:
             continue
         if vm.has_unreadable_record:
             continue

@@ -108,14 +108,14 @@ def _create(
             *plans.vgpu_creation_plan(snapshot, name, vgpu).steps,
         )
         return Outcome(True, _planned_value(name, vgpu), _lines(all_steps), snapshot.warnings, dry_run=True)
-    claimed_snapshot, (vgpu,), held_claims = claim_carriers(host, take_snapshot, choose, build_claims, wait_seconds)
+    claimed_snapshot, (vgpu,), claim_steps = claim_carriers(host, take_snapshot, choose, build_claims, wait_seconds)
     try:
         plan = plans.vgpu_creation_plan(claimed_snapshot, name, vgpu)
     except BaseException:
-        release_claims(host, held_claims)
+        release_claims(host, claim_steps)
         raise
-    execute_plan(host, plan, progress, held_claims)
-    return _report_vgpu(host, snapshot, name, vgpu, _lines((*held_claims, *plan.steps)))
+    execute_plan(host, plan, progress, claim_steps)
+    return _report_vgpu(host, snapshot, name, vgpu, _lines((*claim_steps, *plan.steps)))
 
 
 def _lines(steps: tuple[Step, ...]) -> tuple[str, ...]:
@@ -183,14 +183,14 @@ def delete_vgpu(
     if dry_run:
         return Outcome(True, vgpu_value(shown_vgpu), _lines(plan.steps), snapshot.warnings, plan.notes, dry_run=True)
     confirm(f"Delete vGPU {name} ({entry.profile} on GPU {entry.gpu})?", _lines(plan.steps))
-    held_claims = take_over_claims(host, _claims(host, name, vgpu), wait_seconds)
+    claim_steps = take_over_claims(host, _claims(host, name, vgpu), wait_seconds)
     try:
         _, current_entry, vgpu = _observe_vgpu(host, name)
         if current_entry != entry:
             raise Busy(f"vGPU {name} of host.yaml was changed just now", hint="run the command again", vgpu=name)
         plan = plans.vgpu_removal_plan(host.machine_id, entry, vgpu, unproven)
     except BaseException:
-        release_claims(host, held_claims)
+        release_claims(host, claim_steps)
         raise
     execute_plan(host, plan, progress)
     return Outcome(True, removed_value, _lines(plan.steps), snapshot.warnings, plan.notes)

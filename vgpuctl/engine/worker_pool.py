@@ -2,8 +2,9 @@
 """Carry out the plans of several VMs in parallel; a plan that fails is undone without affecting the others.
 
 The workers are threads of this process: they share its claims, which name the process, and one libvirt connection,
-which libvirt lets threads share. None of them takes the host lock. Only the main thread receives signals: the first
-signal prevents further VMs from being started and undoes half created ones; the second stops that undo.
+which libvirt lets threads share. The caller has written the claims, so no worker takes the host lock. Only the main
+thread receives signals: the first signal stops the creation of further VMs and undoes the half-created ones; the second
+stops that undo.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
+from signal import SIGINT
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -29,25 +31,26 @@ POLL_SECONDS = 0.5
 
 
 class VmJob(Value):
-    """One VM to create: the claims that are held for it, and the steps after them."""
+    """One VM to create. `claim_steps`: performed already; `plan`: the steps still to perform."""
 
     name: str
-    held_claims: tuple[TakeClaim, ...]
+    claim_steps: tuple[TakeClaim, ...]
     plan: Plan
 
 
 def describe_jobs(jobs: Sequence[VmJob]) -> tuple[str, ...]:
     """Return the steps as text, each with its VM's name; steps that several VMs share come first, once each."""
-    steps = [(job.name, step) for job in jobs for step in (*job.held_claims, *job.plan.steps)]
+    steps = [(job.name, step) for job in jobs for step in (*job.claim_steps, *job.plan.steps)]
     counts = Counter(step for _, step in steps)
     shared = [step.describe() for step, count in counts.items() if count > 1]
     return (*shared, *(f"{name}: {step.describe()}" for name, step in steps if counts[step] == 1))
 
 
 class WorkerPool:
-    """The worker threads. After `run`, `created` and `failed` are complete; `interruption` is the signal that came.
+    """The worker threads. After `run`, `created` and `failed` are complete.
 
-    `warnings`: the warnings of the VMs' plans, such as a VM that another program started.
+    `interruption`: the first signal, as an exception, or None. `abort_undo`: the second signal came, and the workers
+    stop their undo. `warnings`: those of the VMs' plans, such as that another program started the VM.
 
     The threads write `created` and `failed` themselves: a signal may make the main thread lose a result that arrives
     at that moment.
@@ -58,7 +61,7 @@ class WorkerPool:
         self.failed: dict[str, VgpuctlError] = {}
         self.warnings: list[str] = []
         self.interruption: Interrupted | None = None
-        self.undo_aborted = False
+        self.abort_undo = False
         self._host = host
         self._total, self._done_count, self._failed_count = len(jobs), 0, 0
         self._pending = deque(jobs)
@@ -67,36 +70,36 @@ class WorkerPool:
         self._threads = [Thread(target=self._run_jobs, name=f"vm-{n}") for n in range(min(parallel, len(jobs)))]
 
     def run(self) -> None:
-        """Create the VMs; returns when all threads have ended. Releases the claims of VMs that were not begun."""
+        """Create the VMs; return when all threads have ended. Release the claims of VMs whose creation never began."""
         try:
             self._progress.on_plan(describe_jobs(tuple(self._pending)))
-            while not self._run_until_done():
+            while not self._run_until_signal():
                 pass
         finally:
-            if self._has_live_threads():
-                self.interruption = self.interruption or Interrupted("stopped", signal_number=2)
+            if self._has_live_threads():  # an unexpected exception: the workers stop at their next step
+                self.interruption = self.interruption or Interrupted("stopped", signal_number=SIGINT)
             while (job := self._next_job()) is not None:
-                for step in reversed(job.held_claims):
+                for step in reversed(job.claim_steps):
                     step.undo(self._host)
 
     def job_progress(self) -> Progress:
         """Return the progress object for one VM's steps; it stops them after a signal."""
         return _JobProgress(self)
 
-    def _run_until_done(self) -> bool:
-        """Receive results until all threads have ended; after a signal, return False so that the caller calls again."""
+    def _run_until_signal(self) -> bool:
+        """Receive results. Return True when all threads have ended, False after a signal: then call it again."""
         try:
             for thread in self._threads:
                 if thread.ident is None and self.interruption is None:
                     thread.start()
             while self._has_live_threads() or not self._results.empty():
                 self._receive_result()
-        except Interrupted as signal:
-            self.interruption = self.interruption or signal
+        except Interrupted as interruption:
+            self.interruption = self.interruption or interruption
             return False
         except KeyboardInterrupt:
-            self.undo_aborted = self.interruption is not None
-            self.interruption = self.interruption or Interrupted("stopped", signal_number=2)
+            self.abort_undo = self.interruption is not None
+            self.interruption = self.interruption or Interrupted("stopped", signal_number=SIGINT)
             return False
         return True
 
@@ -127,7 +130,7 @@ class WorkerPool:
                 return
             failure: VgpuctlError | None = None
             try:
-                self.warnings += execute_plan(self._host, job.plan, self.job_progress(), job.held_claims)
+                self.warnings += execute_plan(self._host, job.plan, self.job_progress(), job.claim_steps)
             except VgpuctlError as error:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - the main thread must report any failure of this VM
@@ -140,7 +143,7 @@ class WorkerPool:
 
 
 class _JobProgress:
-    """The progress of one VM's steps: it shows nothing, but through it a signal stops the thread."""
+    """The progress of one VM's steps. It shows nothing; after a signal its methods raise, which stops the worker."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -167,5 +170,5 @@ class _JobProgress:
         Raises:
             KeyboardInterrupt: the second signal came.
         """
-        if self._pool.undo_aborted:
+        if self._pool.abort_undo:
             raise KeyboardInterrupt

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.clock import HostClock
-from vgpuctl.host.host_lock import HostLock, make_private_directories
+from vgpuctl.host.file_lock import FileLock, make_private_directories
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_text import parse_json
 from vgpuctl.model.port_values import ClaimList
@@ -83,14 +83,14 @@ class ClaimStore:
         """Take the host lock; raises Locked after `wait_seconds`."""
         return self._lock.hold(wait_seconds)
 
-    def gpu_make_lock(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
+    def gpu_creation_lock(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
         """Take the GPU's own lock for creating a vGPU; raises Locked after `wait_seconds`."""
         _require_file_name(gpu)
         return self._make_lock(f"turn-{gpu}", description=f"GPU {gpu} for a new vGPU").hold(wait_seconds)
 
-    def _make_lock(self, name: str, description: str = "the host lock") -> HostLock:
+    def _make_lock(self, name: str, description: str = "the host lock") -> FileLock:
         path = None if self._read_only else self._run_dir / name
-        return HostLock(path, self._processes, self._command, self._clock, description)
+        return FileLock(path, self._processes, self._command, self._clock, description)
 
     def all(self) -> tuple[Claim, ...]:
         """Return every readable claim, sorted by carrier."""

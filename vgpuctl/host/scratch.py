@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpuctl.host.atomic_files import write_file
-from vgpuctl.host.host_lock import make_private_directories
+from vgpuctl.host.file_lock import make_private_directories
 
 
 class HostScratch:

@@ -13,11 +13,13 @@ from vgpuctl.value import Value
 class Snapshot(Value):
     """What exists and who owns it.
 
-    `vgpus`: every carrier that is taken, by a device, a VM's record or a claim. `live_claims`: the carriers whose
-    claiming process is still alive. `warnings`: what could not be read. `host_file_problem`: why host.yaml is invalid;
-    then nothing new may be placed, and `host_file_hint` says what helps. `host_vgpus`: the vGPUs without a VM that
-    host.yaml keeps; `placement_spec`: how it places new vGPUs. `partial`: only some GPUs were read.
-    `unreadable_devices`: one sentence for each device that could not be read; `warnings` has these sentences too.
+    `vgpus`: one entry for each carrier (an mdev, a VF or a whole function) that a device, a VM's record or a claim
+    occupies. `live_claim_carriers`: the carriers whose claiming process is still alive. `unreadable_claims`: the names
+    of claim files that could not be read. `stuck_writes`: writes to sysfs that still block in the kernel after their
+    deadline. `warnings`: what could not be read. `host_file_problem`: why host.yaml is invalid; then nothing new may be
+    placed, and `host_file_hint` says how to fix it. `host_vgpus`: the vGPUs in `vgpus:` of host.yaml, which belong to
+    no VM; `placement_spec`: the section `placement:`. `partial`: only some GPUs were read. `unreadable_devices`: the
+    sentences of `warnings` that are about devices.
     """
 
     gpus: tuple[Gpu, ...]
@@ -28,7 +30,7 @@ class Snapshot(Value):
     hypervisor: HypervisorStatus
     nvml: NvmlStatus
     machine_id: str
-    live_claims: frozenset[str] = frozenset()
+    live_claim_carriers: frozenset[str] = frozenset()
     unreadable_claims: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     host_file_problem: str | None = None

@@ -51,7 +51,7 @@ class ReadScope(Value):
     profiles: frozenset[str] | None = None
     functions: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
-    named: tuple[HostVgpu, ...] | None = None
+    cached_vgpus: tuple[HostVgpu, ...] | None = None
 
 
 def scope_of_request(request: VmRequest) -> ReadScope:
@@ -94,7 +94,7 @@ def observe_vm(host: Host, uuid: str) -> Snapshot:
     assigned = [v for vm in vms if vm.record is not None for v in vm.record.vgpus]
     carriers = frozenset(v.carrier for v in assigned)
     gpus = frozenset(v.gpu for v in assigned) | claimed_gpus(host, uuid, carriers)
-    scope = ReadScope(models=False, gpu_addresses=gpus, carriers=carriers, named=())
+    scope = ReadScope(models=False, gpu_addresses=gpus, carriers=carriers, cached_vgpus=())
     return observe_devices(host, scope, vms=vms, status=status)
 
 
@@ -118,10 +118,10 @@ def observe_devices(
     warnings: tuple[str, ...] = (),
 ) -> Snapshot:
     """Read only devices and claims, and join them with VMs read before; makes no libvirt call."""
-    host_file = read_host_file(host) if scope.named is None else HostFileRead(named=scope.named)
+    host_file = read_host_file(host) if scope.cached_vgpus is None else HostFileRead(host_vgpus=scope.cached_vgpus)
     gpus_read = _read_gpus(host, replace(scope, models=True) if host_file.uses_models else scope)
-    gpus = host_file.add_desired(gpus_read.gpus, () if scope.named is None else scope.cached_gpus)
-    named = tuple(n for n in host_file.named if scope.gpu_addresses is None or n.gpu in scope.gpu_addresses)
+    gpus = host_file.add_desired(gpus_read.gpus, () if scope.cached_vgpus is None else scope.cached_gpus)
+    named = tuple(n for n in host_file.host_vgpus if scope.gpu_addresses is None or n.gpu in scope.gpu_addresses)
     claim_list, stuck, problems = _read_claims(host, scope)
     live_carriers = _live_carriers(host, claim_list.claims, vms)
     owners_known = status.available and host_file.problem is None
@@ -144,12 +144,12 @@ def observe_devices(
         hypervisor=status,
         nvml=gpus_read.nvml,
         machine_id=host.machine_id,
-        live_claims=live_carriers,
+        live_claim_carriers=live_carriers,
         unreadable_claims=claim_list.unreadable,
         warnings=tuple(all_warnings),
         host_file_problem=host_file.problem,
         host_file_hint=host_file.hint,
-        host_vgpus=host_file.named,
+        host_vgpus=host_file.host_vgpus,
         placement_spec=host_file.placement,
         partial=scope.gpu_addresses is not None,
         unreadable_devices=gpus_read.warnings,

@@ -121,7 +121,7 @@ class HostFileRead(Value):
     """
 
     gpus: Mapping[str, GpuSpec] = EMPTY_MAPPING
-    named: tuple[HostVgpu, ...] = ()
+    host_vgpus: tuple[HostVgpu, ...] = ()
     placement: PlacementSpec = PlacementSpec()
     problem: str | None = None
     hint: str | None = None

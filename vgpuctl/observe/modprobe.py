@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import unreadable_error
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
-from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS, ModprobeFile
+from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -38,7 +38,7 @@ def driver_version(host: Host, snapshot: Snapshot) -> str | None:
 
 def loaded_parameters(host: Host) -> str | None:
     """Return the text of /proc/driver/nvidia/params, None if there is no such file."""
-    return _read_optional(host, DRIVER_PARAMS)
+    return _read_optional(host, DRIVER_PARAMS_PATH)
 
 
 def list_etc(host: Host) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ class Ahead:
         """
         most = self._expected(gpus, requests)
         for group in dict.fromkeys(gpus):
-            kind = self._kinds[group.kind]
+            kind = self._kinds[group.kind_index]
             for move in kind.placements(group.state, profile):
                 self._tries -= 1
                 if self._tries < 0:
@@ -84,4 +84,4 @@ class Ahead:
 def _after(gpus: tuple[GpuGroup, ...], group: GpuGroup, state: object) -> tuple[GpuGroup, ...]:
     """Return the GPUs with one of a group in another state."""
     at = gpus.index(group)
-    return (*gpus[:at], GpuGroup(group.kind, state), *gpus[at + 1 :])
+    return (*gpus[:at], GpuGroup(group.kind_index, state), *gpus[at + 1 :])

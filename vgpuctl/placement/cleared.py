@@ -169,7 +169,7 @@ class _Search:
             mine.setdefault(vgpu.gpu, []).append(which)
         groups = [fleet.group_of(number) for number in range(len(fleet))]
         self._empty = [
-            [n for n, group in enumerate(groups) if group.kind == kind and not group.state[1]]
+            [n for n, group in enumerate(groups) if group.kind_index == kind and not group.state[1]]
             for kind in range(len(fleet.kinds))
         ]
         self._gpus = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many GPUs, grouped by kind and state: a policy weighs one placement for each distinct group, not for each GPU."""
+"""Many GPUs. Those of one kind and state are interchangeable, so a policy tries one GPU of each such group."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vgpuctl.placement.gpu_kind import GpuKind, Placement, State
 
 
 class GpuGroup(NamedTuple):
-    """Interchangeable GPUs: the number of their kind in `Fleet.kinds`, and their state."""
+    """What the GPUs of a group share: the index of their kind in `Fleet.kinds`, and their state."""
 
-    kind: int
+    kind_index: int
     state: State
 
 
 class PlacementChoice(NamedTuple):
-    """Where the next vGPU goes: on this GPU, which is in this group, with this placement."""
+    """One possibility for the next vGPU: on this GPU, which is in this group, with this placement."""
 
     gpu: int
     group: GpuGroup
@@ -26,27 +26,27 @@ class PlacementChoice(NamedTuple):
 
 
 class Fleet:
-    """GPUs by number, in the order of their addresses; the only mutable object here."""
+    """A mutable set of GPUs, numbered in the order of their addresses."""
 
     def __init__(self, kinds: Sequence[GpuKind], gpus: Sequence[GpuGroup], vgpu_counts: Sequence[int] = ()) -> None:
         """`vgpu_counts`: how many vGPUs each GPU has already; none by default."""
         self.kinds = tuple(kinds)
         self._group_of = list(gpus)
-        self._vgpus = list(vgpu_counts) or [0] * len(self._group_of)
+        self._vgpu_counts = list(vgpu_counts) or [0] * len(self._group_of)
         self._members: dict[GpuGroup, list[int]] = {}
-        self._size: dict[GpuGroup, int] = {}
+        self._group_sizes: dict[GpuGroup, int] = {}
         for gpu, group in enumerate(gpus):
             self._members.setdefault(group, []).append(gpu)
         for group, members in self._members.items():
             heapify(members)
-            self._size[group] = len(members)
+            self._group_sizes[group] = len(members)
 
     def __len__(self) -> int:
         return len(self._group_of)
 
     def groups(self) -> Iterator[tuple[GpuGroup, int]]:
-        """Return every group that has GPUs, and how many."""
-        return iter(self._size.items())
+        """Return every group that has GPUs, and how many. Do not change the fleet while you iterate."""
+        return iter(self._group_sizes.items())
 
     def group_of(self, gpu: int) -> GpuGroup:
         """Return the current group of a GPU."""
@@ -54,43 +54,45 @@ class Fleet:
 
     def vgpu_count(self, gpu: int) -> int:
         """Return how many vGPUs a GPU has now."""
-        return self._vgpus[gpu]
+        return self._vgpu_counts[gpu]
 
     def kind_of(self, group: GpuGroup) -> GpuKind:
         """Return the kind of the GPUs in a group."""
-        return self.kinds[group.kind]
+        return self.kinds[group.kind_index]
 
     def first_gpu(self, group: GpuGroup) -> int:
         """Return the GPU with the lowest number in a group that is not empty."""
         members = self._members[group]
-        while self._group_of[members[0]] != group:
+        while self._group_of[members[0]] != group:  # GPUs that left the group stay in its heap until they are first
             heappop(members)
         return members[0]
 
     def choices(self, profile: str) -> Iterator[PlacementChoice]:
         """Return every distinct way to place one vGPU of the profile: on the first GPU of each group."""
-        for group in self._size:
-            for placement in self.kinds[group.kind].placements(group.state, profile):
+        for group in self._group_sizes:
+            for placement in self.kinds[group.kind_index].placements(group.state, profile):
                 yield PlacementChoice(self.first_gpu(group), group, placement)
 
     def add_vgpu(self, gpu: int, placement: Placement) -> None:
         """Place a vGPU on a GPU."""
-        self._vgpus[gpu] += 1
-        self._change_group(gpu, GpuGroup(self._group_of[gpu].kind, placement.state_after))
+        self._vgpu_counts[gpu] += 1
+        self._change_group(gpu, GpuGroup(self._group_of[gpu].kind_index, placement.state_after))
 
     def remove_vgpu(self, gpu: int, profile: str, place: int) -> None:
-        """Remove a vGPU from its place on a GPU."""
+        """Remove a vGPU from a GPU. `place`: the place of its `Placement`."""
         group = self._group_of[gpu]
-        self._vgpus[gpu] -= 1
-        self._change_group(gpu, GpuGroup(group.kind, self.kinds[group.kind].remove(group.state, profile, place)))
+        self._vgpu_counts[gpu] -= 1
+        self._change_group(
+            gpu, GpuGroup(group.kind_index, self.kinds[group.kind_index].remove(group.state, profile, place))
+        )
 
     def _change_group(self, gpu: int, new: GpuGroup) -> None:
         old = self._group_of[gpu]
         if new == old:
             return
-        self._size[old] -= 1
-        if not self._size[old]:
-            del self._size[old], self._members[old]
+        self._group_sizes[old] -= 1
+        if not self._group_sizes[old]:
+            del self._group_sizes[old], self._members[old]
         self._group_of[gpu] = new
-        self._size[new] = self._size.get(new, 0) + 1
+        self._group_sizes[new] = self._group_sizes.get(new, 0) + 1
         heappush(self._members.setdefault(new, []), gpu)

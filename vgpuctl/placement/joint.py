@@ -140,7 +140,7 @@ class _Search:
             group = self._fleet.group_of(gpu)
             numbers, mib = sums[-1]
             most = tuple(a + b for a, b in zip(numbers, self._left(group), strict=True))
-            sums.append((most, mib + fillings[group.kind].value(group.state)))
+            sums.append((most, mib + fillings[group.kind_index].value(group.state)))
         return sums[::-1]
 
     def _left(self, group: GpuGroup) -> Numbers:

@@ -126,14 +126,14 @@ class LeastWaste:
 
     def _cost(self, group: GpuGroup, move: Placement) -> float:
         """Return the worth that a move destroys, in MiB to a thousandth: less is an error of the arithmetic."""
-        return round(self._worth(group) - self._worth(GpuGroup(group.kind, move.state_after)), 3)
+        return round(self._worth(group) - self._worth(GpuGroup(group.kind_index, move.state_after)), 3)
 
     def _worth(self, group: GpuGroup) -> float:
         known = self._worths.get(group)
         if known is None:
-            fillings = self._fillings[group.kind]
+            fillings = self._fillings[group.kind_index]
             known = sum(filling.value(group.state) for filling in fillings) / len(fillings)
-            known = self._worths[group] = known + self._rooms[group.kind].worth(group.state)
+            known = self._worths[group] = known + self._rooms[group.kind_index].worth(group.state)
         return known
 
 

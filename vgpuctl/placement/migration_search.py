@@ -213,7 +213,7 @@ class _MigrationSearch:
             vgpus_by_gpu.setdefault(vgpu.gpu, []).append((vgpu.profile, vgpu.place))
         groups = [fleet.group_of(gpu) for gpu in range(len(fleet))]
         self._gpus = tuple(
-            _SearchGpu(g.kind, g.state, tuple(sorted(vgpus_by_gpu.get(n, ())))) for n, g in enumerate(groups)
+            _SearchGpu(g.kind_index, g.state, tuple(sorted(vgpus_by_gpu.get(n, ())))) for n, g in enumerate(groups)
         )
 
     def find_plan(self, profiles: Sequence[str], move_count: int) -> MigrationPlan | None:

@@ -87,7 +87,7 @@ def alike(fleet: Fleet, profiles: Iterable[str]) -> dict[str, str]:
 
 def _order(entry: tuple[GpuGroup, int]) -> tuple[int, str]:
     """Equal fleets give equal prices, to the last bit, in whatever order their states came about."""
-    return entry[0].kind, repr(entry[0].state)
+    return entry[0].kind_index, repr(entry[0].state)
 
 
 def _fill(
@@ -98,7 +98,7 @@ def _fill(
     total = 0.0
     counts: dict[str, float] = {}
     for group, number in groups:
-        filling = fillings[group.kind]
+        filling = fillings[group.kind_index]
         total += number * filling.value(group.state)
         for profile, count in filling.counts(group.state).items():
             counts[profile] = counts.get(profile, 0.0) + float(number * count)

@@ -96,7 +96,7 @@ class UsageLedger:
         kinds = self._fleet.kinds
         needed_mib = [kind.sizes.get(profile) for kind in kinds]
         for gpu, free in enumerate(self._free):
-            mib = needed_mib[self._fleet.group_of(gpu).kind]
+            mib = needed_mib[self._fleet.group_of(gpu).kind_index]
             if mib is not None and free >= mib:
                 return True
         return False
@@ -111,7 +111,7 @@ class UsageLedger:
 
     def _recount_gpu(self, gpu: int) -> None:
         group, free, profiles = self._fleet.group_of(gpu), self._free[gpu], self._profiles_on_gpu[gpu]
-        stranded = max(0, free - round(self._fillings[group.kind].value(group.state)))
+        stranded = max(0, free - round(self._fillings[group.kind_index].value(group.state)))
         shares = (stranded, self._is_locked(group, free, frozenset(profiles)) if profiles else 0, 1 if profiles else 0)
         for index, (before, after) in enumerate(zip(self._share[gpu], shares, strict=True), 1):
             self._current[index] += after - before

@@ -127,7 +127,9 @@ def vm_creation_plan(
     steps.append(SetRecordState(design.name, design.uuid, ready, previous=design.record))
     if start:
         steps.append(StartDomain(design.name, design.uuid))
-    return Plan(steps=tuple(steps), notes=creation_notes(snapshot, request, design, facts), vms_to_stop=(design.uuid,))
+    return Plan(
+        steps=tuple(steps), notes=creation_notes(snapshot, request, design, facts), vms_required_off=(design.uuid,)
+    )
 
 
 def _create_disk_step(disk: ManagedDisk, request: VmRequest, design: DomainDesign, facts: HostFacts) -> Step:

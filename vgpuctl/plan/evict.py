@@ -16,7 +16,7 @@ from vgpuctl.plan.transient import refuse_transient_vms
 from vgpuctl.plan.vgpus import assigned_from_entry
 from vgpuctl.ports.step import Step
 from vgpuctl.steps.domain import STOPPED_STATES
-from vgpuctl.steps.set_scheduler import SuspendDevice
+from vgpuctl.steps.set_scheduler import RemoveTemporarily
 from vgpuctl.value import Value, replace
 
 
@@ -74,7 +74,7 @@ def plan_eviction(
     restored = suspended if mixed_size is None else _with_new_placements(snapshot, suspended, mixed_size=mixed_size)
     restore_steps = [step for device in restored for step in device.restore_steps()]
     suspend_steps = [
-        SuspendDevice(remove, recreate)
+        RemoveTemporarily(remove, recreate)
         for device in reversed(suspended)
         for remove, recreate in zip(
             backend_for(device.vgpu.backend).remove_steps(device.vgpu), device.restore_steps(), strict=True

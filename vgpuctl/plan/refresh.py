@@ -120,7 +120,7 @@ def disk_switch_plan(
         CreateSpareDisk(vm.name, vm.uuid, new, image.backing_chain),
         SwitchDisk(vm.name, vm.uuid, old.path, new.path, record_with_both, new_record),
     ]
-    return Plan(tuple(steps), vms_to_stop=(vm.uuid,))
+    return Plan(tuple(steps), vms_required_off=(vm.uuid,))
 
 
 def record_after_switch(record: VmRecord, old: ManagedDisk, new: ManagedDisk) -> VmRecord:

@@ -115,7 +115,7 @@ def vm_removal_plan(
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
     notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()
     notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(keep_devices))
-    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, vms_to_stop=(vm.uuid,))
+    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, vms_required_off=(vm.uuid,))
 
 
 def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from vgpuctl.scheduler.modprobe_files import (
     ALL_GPUS_PARAMETER,
     PER_GPU_PARAMETER,
     ModprobeFile,
+    file_with_dword,
     find_configured_dword,
     overridden_settings,
     parse_settings,
-    set_dword,
 )
 from vgpuctl.scheduler.registry_dword import REGISTRY_KEY, driver_generation, encode_dword, supports_weights
 from vgpuctl.steps.modprobe import WriteModprobeFile
@@ -71,7 +71,7 @@ def modprobe_steps(
     word = scheduler_word(gpu, desired, driver, before)
     if before == word:
         return ()
-    new = set_dword(files, gpu.address, word)
+    new = file_with_dword(files, gpu.address, word)
     old_text = next((f.text for f in files if f.path == new.path), None)
     summary_text = f"{REGISTRY_KEY}=0x{word:08X} ({scheduler_text(desired)}) for {gpu.address}"
     return (WriteModprobeFile(new.path, new.text, None, old_text, summary=summary_text),)

@@ -11,7 +11,10 @@ from vgpuctl.model.vm import Claim, DrainedVm, StuckWrite, VmInProgress
 
 
 class Claims(Protocol):
-    """The claims, the stuck writes and the host lock in /run/vgpuctl."""
+    """What vgpuctl keeps in /run/vgpuctl until the next boot.
+
+    A claim is on a carrier: an mdev, a VF or a whole function, whatever carries a vGPU.
+    """
 
     @property
     def is_locked(self) -> bool:
@@ -24,10 +27,10 @@ class Claims(Protocol):
             Locked: after `wait_seconds`, naming the holder's pid and command.
         """
 
-    def gpu_make_lock(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
-        """Take the GPU's own lock, under which one process or thread at a time creates a vGPU and sets its placement.
+    def gpu_creation_lock(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
+        """Take the GPU's creation lock: only its holder creates vGPUs on this GPU and sets their placements.
 
-        This is not the host lock: its holder writes to devices.
+        Unlike under the host lock, writes to devices are allowed while it is held.
 
         Raises:
             Locked: after `wait_seconds`, naming the holder.
@@ -51,7 +54,9 @@ class Claims(Protocol):
         """
 
     def replace(self, claim: Claim) -> None:
-        """Replace the VM's own claim atomically: a kill leaves the old or the new one. Creates a missing claim.
+        """Replace the VM's own claim atomically: if the process is killed, the old or the new claim remains.
+
+        A missing claim is created.
 
         Raises:
             FileExistsError: another VM has claimed the carrier, or the existing claim cannot be read.
@@ -61,7 +66,7 @@ class Claims(Protocol):
         """Remove a claim if it still belongs to this VM; a missing claim is no error."""
 
     def stuck_writes(self) -> tuple[StuckWrite, ...]:
-        """Return the writes that still wait in the kernel; removes the entries whose process has ended.
+        """Return the writes that still block in the kernel. Removes the entries of processes that have ended.
 
         Raises:
             OSError: they cannot be listed, for example without root; never treat that as "none".
@@ -82,19 +87,21 @@ class Claims(Protocol):
         """
 
     def remove_drained_vm(self, vm_uuid: str, expected: DrainedVm | None = None) -> None:
-        """Remove that entry: the VM runs again or no longer exists. With `expected`, only if the entry equals it.
+        """Remove a VM's entry: it runs again or no longer exists. With `expected`, only if the entry equals it.
 
-        A missing entry is no error; neither is one that cannot be removed.
+        A missing entry is no error. A failure to remove it is ignored: reconcile removes it later.
         """
 
     def vms_in_progress(self) -> frozenset[str]:
-        """Return the uuids of the VMs without a slot that a live process works on; removes entries of ended processes.
+        """Return the uuids of VMs that a live process works on and that have no claim, which would name the process.
+
+        Removes the entries of processes that have ended.
 
         Raises:
             OSError: they cannot be listed, for example without root.
         """
 
-    def add_vm_in_progress(self, work: VmInProgress) -> None:
+    def add_vm_in_progress(self, entry: VmInProgress) -> None:
         """Record that a process works on a VM, until the entry is removed or the process has ended.
 
         Raises:
@@ -102,10 +109,10 @@ class Claims(Protocol):
         """
 
     def remove_vm_in_progress(self, vm_uuid: str) -> None:
-        """Remove that entry. A missing entry is no error; neither is one that cannot be removed."""
+        """Remove a VM's entry. A missing one is no error. A failure is ignored: the entry ends with the process."""
 
     def set_permissions(self, mode: int) -> None:
-        """Set the permission bits of /run/vgpuctl itself.
+        """Set the permission bits of /run/vgpuctl itself, for `doctor --fix`.
 
         Raises:
             OSError: with the kernel's errno.

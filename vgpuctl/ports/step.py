@@ -36,11 +36,11 @@ class Step(Protocol):
 class Plan(Value):
     """Steps in the order in which they run, and notes for people.
 
-    `vms_to_stop`: uuids of the VMs that must be off when something is taken from them: by the undo, and by the steps
-    themselves where there is no undo. Empty where libvirt is not used, or where a running VM is changed.
+    `vms_required_off`: uuids of the VMs that must be off when something is taken from them: by the undo, and by the
+    steps themselves where there is no undo. Empty where libvirt is not used, or where a running VM is changed.
     """
 
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
     undo_on_failure: bool = True
-    vms_to_stop: tuple[str, ...] = ()
+    vms_required_off: tuple[str, ...] = ()

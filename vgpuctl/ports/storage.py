@@ -24,7 +24,7 @@ class Storage(Protocol):
         Without `refresh`, only those that libvirt already knows: a refresh opens every volume.
         """
 
-    def make_pool(self, name: str, path: str) -> None:
+    def create_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool; the directory may exist."""
 
     def start_pool(self, name: str) -> None:
@@ -36,7 +36,7 @@ class Storage(Protocol):
     def volume(self, pool: str, name: str) -> VolumeInfo | None:
         """Return one volume after refreshing the pool, or None."""
 
-    def make_volume(
+    def create_volume(
         self,
         pool: str,
         name: str,

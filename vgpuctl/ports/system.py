@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to the files and services that install-host installs; `vgpuctl.host.system_files` implements it."""
+"""The port to configuration files and systemd, mostly for install-host; `vgpuctl.host.system_files` implements it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Protocol
 
 
 class System(Protocol):
-    """Configuration files under the host's root, and systemd where there is one. Every method raises OSError."""
+    """Configuration files below the root directory of the host, and systemd if it has it.
+
+    Every method may raise OSError. A simulated host has a root directory of its own.
+    """
 
     @property
     def has_systemd(self) -> bool:
-        """Whether systemctl can run here: not on a simulated host, and not without systemd."""
+        """Whether systemctl works here; False on a simulated host."""
 
     def read(self, path: str) -> str | None:
         """Return a file's text, or None when there is none."""
@@ -28,7 +31,8 @@ class System(Protocol):
     def put(self, path: str, text: str, mode: int | None) -> None:
         """Write a whole file atomically and create its directory; no reader sees half of the file.
 
-        `mode` None: an existing unmanaged file keeps its mode and owner, and a link stays a link; a new file gets 0644.
+        `mode` None is for files that the admin owns: an existing one keeps its mode and owner, and a link stays a link;
+        a new file gets 0644.
         """
 
     def link(self, path: str, target: str) -> None:
@@ -47,11 +51,11 @@ class System(Protocol):
         """Return whether a systemd unit is active."""
 
     def notify_ready(self, status: str) -> bool:
-        """Report to systemd that this process's unit is ready, as sd_notify(3); False when no unit waits for it."""
+        """Send READY=1 and `status` to systemd (sd_notify(3)); False if this process's unit does not wait for it."""
 
     def systemctl(self, *words: str) -> None:
         """Run systemctl.
 
         Raises:
-            Failed: with the last line it wrote.
+            Failed: systemctl failed; the message has the last line of its stderr.
         """

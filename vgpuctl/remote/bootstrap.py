@@ -16,7 +16,7 @@ from vgpuctl.errors import HostCannot, Interrupted, Refused, ResultUnknown, Unre
 from vgpuctl.remote import reply as replies
 from vgpuctl.remote import wheelhouse
 from vgpuctl.remote.reply import Reply
-from vgpuctl.remote.session import RemoteCommand, RemoteOutput, Session, Watch
+from vgpuctl.remote.session import RemoteCommand, RemoteOutput, RunControl, Session
 from vgpuctl.remote.wheelhouse import Wheelhouse
 from vgpuctl.value import Value, replace
 
@@ -79,7 +79,7 @@ def plan_bootstrap(
     )
 
 
-def bootstrap_host(session: Session, name: str, watch: Watch, plan: BootstrapPlan) -> Reply | None:
+def bootstrap_host(session: Session, name: str, control: RunControl, plan: BootstrapPlan) -> Reply | None:
     """Return the reply of a host that was (or would be) bootstrapped. None: this vgpuctl is installed there already.
 
     Raises:
@@ -87,7 +87,7 @@ def bootstrap_host(session: Session, name: str, watch: Watch, plan: BootstrapPla
         HostCannot: it has no Python that vgpuctl runs on.
         Unreachable, Interrupted: nothing was changed there; ResultUnknown: it is unknown whether.
     """
-    probe_reply = _parse_reply(session.run(plan.probe, watch), name, is_change=False)
+    probe_reply = _parse_reply(session.run(plan.probe, control), name, is_change=False)
     if probe_reply.status:
         return probe_reply
     probe_result = probe_reply.document["data"]
@@ -104,9 +104,9 @@ def bootstrap_host(session: Session, name: str, watch: Watch, plan: BootstrapPla
         return Reply(_dry_run_document(probe_result, plan), 0, probe_reply.warnings)
     progress = _UploadProgress(name, len(plan.install.stdin), plan.report_line)
     try:
-        return _parse_reply(session.run(plan.install, replace(watch, report_sent=progress)), name, is_change=True)
+        return _parse_reply(session.run(plan.install, replace(control, report_sent=progress)), name, is_change=True)
     except ResultUnknown as exc:
-        raise _upload_lost_error(exc, name, progress, watch) from exc
+        raise _upload_lost_error(exc, name, progress, control) from exc
 
 
 def _is_probe_result(value: Any) -> bool:
@@ -164,12 +164,12 @@ def _dry_run_document(probe_result: Mapping[str, Any], plan: BootstrapPlan) -> d
     return {"schema": replies.SCHEMA, "kind": "install-host", "ok": True, "changed": True, "data": data, "warnings": []}
 
 
-def _upload_lost_error(exc: ResultUnknown, name: str, sent: _UploadProgress, watch: Watch) -> VgpuctlError:
+def _upload_lost_error(exc: ResultUnknown, name: str, sent: _UploadProgress, control: RunControl) -> VgpuctlError:
     """Return the error of a lost upload: nothing is installed without all wheels (counted, with checksums)."""
     if sent.sent_bytes == sent.total_bytes:
         exc.hint = "run it again: what is whole there stays, and what is not goes"
         return exc
     message = f"{name}: {sent.sent_bytes:,} of {sent.total_bytes:,} bytes were sent, and nothing was installed"
-    if watch.count_stops():
+    if control.interrupt_count():
         return Interrupted(message, signal_number=2)
     return Unreachable(f"{message}: {exc.facts.get('reason')}", hint="run it again", reason=exc.facts.get("reason"))

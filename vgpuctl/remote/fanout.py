@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import DeadlineExceeded, HostCannot, Interrupted, VgpuctlError
 from vgpuctl.remote import reply as replies
 from vgpuctl.remote.reply import Reply
-from vgpuctl.remote.session import Connect, RemoteCommand, Session, Watch
+from vgpuctl.remote.session import Connect, RemoteCommand, RunControl, Session
 from vgpuctl.remote.ssh_session import MAX_STOPS
 from vgpuctl.remote.target import Target
 from vgpuctl.value import Value
@@ -37,7 +37,7 @@ class HostReply(Value):
 
     target: Target
     seconds: float
-    reply: Reply | None = None
+    parsed: Reply | None = None
     error: BaseException | None = None
 
 
@@ -109,29 +109,29 @@ def _run_on_host(target: Target, task: FanoutTask, connect: Connect, stops: Call
     return HostReply(target, _elapsed_seconds(started), reply)
 
 
-def _get_reply(target: Target, task: FanoutTask, connect: Connect, stops: Callable[[], int], until: float) -> Reply:
-    session = connect(target, until)
+def _get_reply(target: Target, task: FanoutTask, connect: Connect, stops: Callable[[], int], deadline: float) -> Reply:
+    session = connect(target, deadline)
     try:
         if stops():
             raise Interrupted(f"{target.name}: logged in, and nothing was begun", signal_number=2)
-        watch = Watch(until, lambda line: task.report_line(target.name, line), stops)
+        control = RunControl(deadline, lambda line: task.report_line(target.name, line), stops)
         if task.bootstrap is not None:
             from vgpuctl.remote import bootstrap
 
-            bootstrap_reply = bootstrap.bootstrap_host(session, target.name, watch, task.bootstrap)
+            bootstrap_reply = bootstrap.bootstrap_host(session, target.name, control, task.bootstrap)
             if bootstrap_reply is not None:
                 return bootstrap_reply
-        reply = replies.parse(session.run(task.command, watch), target.name, is_change=task.is_change)
+        reply = replies.parse(session.run(task.command, control), target.name, is_change=task.is_change)
         if replies.is_usage_error(reply):
-            check_version(session, reply, target, task, watch)
+            check_version(session, reply, target, task, control)
         return reply
     finally:
         session.close()
 
 
-def check_version(session: Session, reply: Reply, target: Target, task: FanoutTask, watch: Watch) -> None:
+def check_version(session: Session, reply: Reply, target: Target, task: FanoutTask, control: RunControl) -> None:
     """Raise HostCannot if the remote vgpuctl rejected the command line because it is another version."""
-    quiet = Watch(watch.until, lambda line: None, watch.count_stops)
+    quiet = RunControl(control.deadline, lambda line: None, control.interrupt_count)
     remote_version = replies.parse_version(session.run(RemoteCommand(("--version",)), quiet))
     mismatch = replies.version_mismatch(reply, target.name, remote_version, task.local_version)
     if mismatch is not None:

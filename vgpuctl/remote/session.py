@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of a login at another host and the result of a command there, independent of the SSH library."""
+"""Interfaces for logging in to another host and running a command there; no SSH library is imported here."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     from vgpuctl.remote.target import Target
 
 MAX_NOISE_BYTES = 1 << 20
+"""Limit of stdout before vgpuctl's own output: what the remote shell prints at a login."""
 MAX_REPLY_BYTES = 16 << 20
-"""The limits of a command's stdout: before vgpuctl begins there, and in total. A list of 1,000 VMs has 2 MiB."""
+"""Limit of stdout in total. A list of 1,000 VMs takes 2 MiB."""
 TOO_NOISY = f"it printed more than {MAX_NOISE_BYTES >> 20} MiB before vgpuctl began"
 TOO_LONG = f"it printed more than {MAX_REPLY_BYTES >> 20} MiB"
 ABANDONED = "it was not waited for"
 
 
 class RemoteOutput(Value):
-    """The output of a remote command. `status` is None if its end is unknown: `abandon_reason` says why.
+    """The output of a remote command. `status` is None if it is not known how it ended: `abandon_reason` says why.
 
     `noise` is what the remote shell printed before vgpuctl began, None if vgpuctl never began. `is_late`: its deadline
-    passed, and it got a stop.
+    passed, and it was sent SIGINT.
     """
 
     status: int | None
@@ -35,9 +36,9 @@ class RemoteOutput(Value):
 
 
 class RemoteCommand(Value):
-    """What to run: the arguments of `vgpuctl`, and its standard input.
+    """What to run: `vgpuctl` with these arguments and this standard input.
 
-    With `program_bytes` it is a Python program instead: the first `program_bytes` bytes of the standard input.
+    With `program_bytes` Python runs instead: its program is the first `program_bytes` bytes of the standard input.
     """
 
     arguments: tuple[str, ...]
@@ -45,16 +46,16 @@ class RemoteCommand(Value):
     program_bytes: int | None = None
 
 
-class Watch(Value):
+class RunControl(Value):
     """How long to wait for a command, where its output goes, and how often the user has stopped it so far.
 
-    `until` is a time of the monotonic clock. `report_line` gets each line of stderr, `report_sent` the number of bytes
-    of the standard input that were sent.
+    `deadline` is a time of the monotonic clock. `report_line` gets each line of stderr, `report_sent` the number of
+    bytes of the standard input that were sent.
     """
 
-    until: float
+    deadline: float
     report_line: Callable[[str], None]
-    count_stops: Callable[[], int]
+    interrupt_count: Callable[[], int]
     report_sent: Callable[[int], None] | None = None
 
 
@@ -63,10 +64,11 @@ class Session(Protocol):
 
     user: str
 
-    def run(self, command: RemoteCommand, watch: Watch) -> RemoteOutput:
-        """Run it there to its end, or until the caller stops waiting.
+    def run(self, command: RemoteCommand, control: RunControl) -> RemoteOutput:
+        """Run the command there and return when it has ended.
 
-        When `until` passes, and at each stop of the user, it gets SIGINT, as from Ctrl-C.
+        It is sent SIGINT at the deadline, and whenever `interrupt_count` has grown. If it does not end after that, the
+        output is returned without a status.
 
         Raises:
             Unreachable: the connection broke before it began.
@@ -77,14 +79,14 @@ class Session(Protocol):
 
 
 class Connect(Protocol):
-    """Logs in at a host."""
+    """A function that logs in to a host."""
 
-    def __call__(self, target: Target, until: float) -> Session:
-        """Return the login; `until` is a time of the monotonic clock.
+    def __call__(self, target: Target, deadline: float) -> Session:
+        """Return the login; `deadline` is a time of the monotonic clock.
 
         Raises:
             Unreachable: the host does not answer.
             HostKeyRefused: its host key changed or is unknown.
-            HostCannot: it refuses the login, or has no SSH algorithm in common; `check` says which.
+            HostCannot: it refuses the login, or has no SSH algorithm in common; the fact `check` says which.
             InvalidInput: ssh_config cannot be parsed.
         """

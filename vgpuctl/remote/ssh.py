@@ -48,18 +48,18 @@ class SshConnector:
         self._config_text = ssh_config.read_ssh_config(self._read_file)
         self._config = _parse_config(self._config_text)
 
-    def __call__(self, target: Target, until: float) -> SshSession:
+    def __call__(self, target: Target, deadline: float) -> SshSession:
         """Return a login, see `session.Connect`."""
         opened: list[Any] = []
         try:
-            login, transport = self._transport(target, until, opened, _MAX_HOPS)
+            login, transport = self._transport(target, deadline, opened, _MAX_HOPS)
         except BaseException:
             _close_all(opened)
             raise
-        return SshSession(target.name, login.user, transport, until, lambda: _close_all(opened))
+        return SshSession(target.name, login.user, transport, deadline, lambda: _close_all(opened))
 
     def _transport(
-        self, target: Target, until: float, opened: list[Any], hops: int, via: tuple[Target, ...] = ()
+        self, target: Target, deadline: float, opened: list[Any], hops: int, via: tuple[Target, ...] = ()
     ) -> tuple[Login, Any]:
         """Log in at a host, through the jump hosts in `via` or else those of ssh_config."""
         with self._lock:
@@ -68,18 +68,18 @@ class SshConnector:
             login = replace(login, proxy_jumps=via)
         if hops == 0:
             raise InvalidInput(f"{target.name}: ProxyJump of ssh_config goes in a circle")
-        connection = self._socket(target, login, until, opened, hops)
+        connection = self._socket(target, login, deadline, opened, hops)
         transport = paramiko.Transport(connection)
         opened.append(transport)
         files = self._read_known_hosts(login)
         known_keys = keys_for(files, login.known_hosts_name, login.known_hosts_port)
         portless = () if known_keys else keys_for(files, login.known_hosts_name, SSH_PORT)
-        self._negotiate(target, login, transport, known_keys or portless, _remaining_seconds(login, until))
+        self._negotiate(target, login, transport, known_keys or portless, _remaining_seconds(login, deadline))
         key = transport.get_remote_server_key()
         # As ssh does: a host that is not known with its port is accepted if the same key is known without a port.
         matching = tuple(candidate for candidate in portless if candidate.blob == key.asbytes())
         host_key.check_host_key(target, login, key.get_name(), key.asbytes(), known_keys or matching)
-        self._authenticate(target, login, transport, until)
+        self._authenticate(target, login, transport, deadline)
         return login, transport
 
     def _lookup(self, target: Target) -> logins.SshOptions:
@@ -93,7 +93,7 @@ class SshConnector:
         except Exception as exc:  # paramiko raises various errors here: KeyError for a missing CanonicalDomains
             raise InvalidInput(f"{target.name}: ssh_config cannot be applied: {exc}", hint="see ~/.ssh/config") from exc
 
-    def _socket(self, target: Target, login: Login, until: float, opened: list[Any], hops: int) -> Any:
+    def _socket(self, target: Target, login: Login, deadline: float, opened: list[Any], hops: int) -> Any:
         if login.proxy_command is not None and not login.proxy_jumps:
             try:
                 proxy = ProxyProcess(login.proxy_command)
@@ -102,9 +102,9 @@ class SshConnector:
             opened.append(proxy)
             return proxy.connection
         if login.proxy_jumps:
-            return self._open_jump_channel(target, login, until, opened, hops)
+            return self._open_jump_channel(target, login, deadline, opened, hops)
         try:
-            connection = socket.create_connection((login.host, login.port), timeout=_remaining_seconds(login, until))
+            connection = socket.create_connection((login.host, login.port), timeout=_remaining_seconds(login, deadline))
             opened.append(connection)
             # As ssh does: otherwise a short message waits for the peer's delayed ACK, 40 ms each time.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -112,12 +112,12 @@ class SshConnector:
             raise _unreachable_error(target, login, exc) from exc
         return connection
 
-    def _open_jump_channel(self, target: Target, login: Login, until: float, opened: list[Any], hops: int) -> Any:
+    def _open_jump_channel(self, target: Target, login: Login, deadline: float, opened: list[Any], hops: int) -> Any:
         """Return a channel from the last jump host, with a login through the hosts before it."""
         *earlier_hops, last_hop = login.proxy_jumps
-        _, transport = self._transport(last_hop, until, opened, hops - 1, tuple(earlier_hops))
+        _, transport = self._transport(last_hop, deadline, opened, hops - 1, tuple(earlier_hops))
         try:
-            seconds = _remaining_seconds(login, until)
+            seconds = _remaining_seconds(login, deadline)
             return transport.open_channel("direct-tcpip", (login.host, login.port), ("127.0.0.1", 0), timeout=seconds)
         except (paramiko.SSHException, EOFError) as exc:
             raise Unreachable(
@@ -145,11 +145,11 @@ class SshConnector:
                 hint=f"ssh -v {ssh_arguments(login)}",
             ) from exc
 
-    def _authenticate(self, target: Target, login: Login, transport: Any, until: float) -> None:
+    def _authenticate(self, target: Target, login: Login, transport: Any, deadline: float) -> None:
         tried: list[str] = []
         try:
             for name, key in self._candidates(login, tried):
-                transport.auth_timeout = _remaining_seconds(login, until)
+                transport.auth_timeout = _remaining_seconds(login, deadline)
                 try:
                     further_methods = transport.auth_publickey(login.user, key)
                 except paramiko.BadAuthenticationType as exc:
@@ -304,9 +304,9 @@ def _unreachable_error(target: Target, login: Login, exc: OSError) -> VgpuctlErr
     )
 
 
-def _remaining_seconds(login: Login, until: float) -> float:
+def _remaining_seconds(login: Login, deadline: float) -> float:
     """Return how long to wait for one response."""
-    return max(0.1, min(login.connect_timeout_seconds, until - time.monotonic()))
+    return max(0.1, min(login.connect_timeout_seconds, deadline - time.monotonic()))
 
 
 def _close_all(opened: Sequence[Any]) -> None:

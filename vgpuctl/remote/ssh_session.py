@@ -24,7 +24,7 @@ from vgpuctl.remote.session import (
     TOO_NOISY,
     RemoteCommand,
     RemoteOutput,
-    Watch,
+    RunControl,
 )
 
 GRACE_SECONDS = 30.0
@@ -46,24 +46,24 @@ _AFTER_EXIT_SECONDS = 5.0
 class SshSession:
     """A login, see `session.Session`."""
 
-    def __init__(self, name: str, user: str, transport: Any, until: float, log_out: Callable[[], None]) -> None:
+    def __init__(self, name: str, user: str, transport: Any, deadline: float, log_out: Callable[[], None]) -> None:
         self.name = name
         self.user = user
         self._transport = transport
         self._log_out = log_out
-        max_seconds = max(0.0, until - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
+        max_seconds = max(0.0, deadline - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
         self._watchdog = threading.Timer(max_seconds, log_out)  # paramiko waits for some responses without a timeout
         self._watchdog.daemon = True
         self._watchdog.start()
 
-    def run(self, command: RemoteCommand, watch: Watch) -> RemoteOutput:
+    def run(self, command: RemoteCommand, control: RunControl) -> RemoteOutput:
         """Run vgpuctl there, see `session.Session`."""
         python_line = (
             None if command.program_bytes is None else shell_line.python_line(command.program_bytes, self.user)
         )
         channel = self._start_command(python_line or shell_line.vgpuctl_line(command.arguments, self.user))
         try:
-            return _RunningCommand(self, channel, watch, command.stdin).wait()
+            return _RunningCommand(self, channel, control, command.stdin).wait()
         finally:
             with contextlib.suppress(Exception):
                 channel.close()
@@ -98,10 +98,10 @@ class SshSession:
 class _RunningCommand:
     """One command while it runs."""
 
-    def __init__(self, session: SshSession, channel: Any, watch: Watch, stdin: bytes) -> None:
+    def __init__(self, session: SshSession, channel: Any, control: RunControl, stdin: bytes) -> None:
         self.session = session
         self.channel = channel
-        self.watch = watch
+        self.control = control
         self.stdin = stdin
         self.sent_bytes: int | None = 0
         self.out = bytearray()
@@ -155,11 +155,11 @@ class _RunningCommand:
                 self.sent_bytes = None
                 self.channel.shutdown_write()
                 return False
-            if self.watch.count_stops() or not self.channel.send_ready():
+            if self.control.interrupt_count() or not self.channel.send_ready():
                 return False
             self.sent_bytes += self.channel.send(self.stdin[self.sent_bytes : self.sent_bytes + _CHUNK_BYTES])
-            if self.watch.report_sent is not None:
-                self.watch.report_sent(self.sent_bytes)
+            if self.control.report_sent is not None:
+                self.control.report_sent(self.sent_bytes)
         except (OSError, EOFError):  # it ended without reading: its status says why
             self.sent_bytes = None
         return self.sent_bytes is not None
@@ -199,17 +199,17 @@ class _RunningCommand:
         if self.bytes_left < 0 or self.lines_left < 0:
             self.lines_left = -1
             line = "what it prints on stderr from here on is not shown"
-        self.watch.report_line(line)
+        self.control.report_line(line)
 
     def _interrupt_when_due(self) -> str | None:
         """Send SIGINT at a stop of the user or at the deadline; return a reason if vgpuctl stops waiting."""
-        now, stops = time.monotonic(), self.watch.count_stops()
+        now, stops = time.monotonic(), self.control.interrupt_count()
         if stops >= MAX_STOPS or (stops and self.pid is None):
             return ABANDONED
         if stops > self.stops_sent and self.pid is not None:
             self.stops_sent += 1
             self.session.interrupt(self.pid)
-        if now < self.watch.until:
+        if now < self.control.deadline:
             return None
         if self.late_at is None:
             self.late_at = now

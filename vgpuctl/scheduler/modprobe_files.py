@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry dword in modprobe files (text in, text out), and the value that the loaded driver shows.
+"""Read and edit the registry key of the vGPU scheduler (`REGISTRY_KEY`) in modprobe.d files; text in, text out.
 
 nvidia.ko takes `NVreg_RegistryDwords="Key=0x1;Key2=0x2"` for every GPU, and
 `NVreg_RegistryDwordsPerDevice="pci=0000:15:00.0;Key=0x1;pci=0000:16:00.0;Key=0x2"` for single GPUs. Two lines with the
@@ -26,13 +26,13 @@ DIRECTORIES = (
     "/usr/lib/modprobe.d",
     "/lib/modprobe.d",
 )
-NEW_FILE = f"{ADMIN_DIRECTORY}/vgpuctl-nvidia.conf"
-DRIVER_PARAMS = "/proc/driver/nvidia/params"
+VGPUCTL_FILE = f"{ADMIN_DIRECTORY}/vgpuctl-nvidia.conf"
+DRIVER_PARAMS_PATH = "/proc/driver/nvidia/params"
 ALL_GPUS_PARAMETER, PER_GPU_PARAMETER = "NVreg_RegistryDwords", "NVreg_RegistryDwordsPerDevice"
 _FILE_HEADER = "# The scheduler of NVIDIA's vGPUs; vgpuctl set-scheduler --via modprobe changes it.\n"
 _OPTIONS = re.compile(r"\s*options\s+nvidia\s")
 _PARAMETER = re.compile(r'(?<![\w-])(NVreg_RegistryDwords(?:PerDevice)?)=(?:"([^"]*)"|([^\s"]*))')
-_LINES = re.compile(r"(?:[^\\\n]|\\(?:.|\n))*\n?")
+_LOGICAL_LINE = re.compile(r"(?:[^\\\n]|\\(?:.|\n))*\n?")
 
 
 class ModprobeFile(Value):
@@ -54,10 +54,13 @@ class ParameterSetting(Value):
 
 
 def parse_settings(files: Iterable[ModprobeFile]) -> tuple[ParameterSetting, ...]:
-    """Return every value of both parameters in the order in which the kernel gets them: the last of a name wins."""
+    """Return every value of both parameters in the order in which the kernel gets them: the last of a name wins.
+
+    `files`: without those that a file of the same name in an earlier directory hides.
+    """
     settings: list[ParameterSetting] = []
     for file in sorted(files, key=lambda f: f.path.rpartition("/")[2]):
-        for logical_line in _LINES.finditer(file.text):
+        for logical_line in _LOGICAL_LINE.finditer(file.text):
             if not _OPTIONS.match(logical_line.group()):
                 continue
             for match in _PARAMETER.finditer(logical_line.group()):
@@ -72,17 +75,17 @@ def parse_settings(files: Iterable[ModprobeFile]) -> tuple[ParameterSetting, ...
 def find_dword(all_gpus: str, per_gpu: str, address: str) -> int | None:
     """Return a GPU's dword from the two parameters' values; its own entry takes precedence over the one for all GPUs.
 
-    None: neither sets it. A value that is not a number counts as unset, as in the driver.
+    None: neither sets it, or the entry that takes precedence is no number, which the driver ignores.
     """
-    own_value: str | None = None
-    is_own = False
+    per_gpu_value: str | None = None
+    in_section_of_gpu = False
     for key, value in _entries(per_gpu):
         if key == "pci":
-            is_own = _parse_address(value) == address
-        elif is_own and key == REGISTRY_KEY:
-            own_value = value
+            in_section_of_gpu = _parse_address(value) == address
+        elif in_section_of_gpu and key == REGISTRY_KEY:
+            per_gpu_value = value
     shared_value = next((value for key, value in reversed(_entries(all_gpus)) if key == REGISTRY_KEY), None)
-    return _parse_dword(own_value if own_value is not None else shared_value)
+    return _parse_dword(per_gpu_value if per_gpu_value is not None else shared_value)
 
 
 def find_configured_dword(settings: Iterable[ParameterSetting], address: str) -> int | None:
@@ -97,11 +100,11 @@ def find_loaded_dword(params: str, address: str) -> int | None:
     return find_dword(values.get("RegistryDwords", ""), values.get("RegistryDwordsPerDevice", ""), address)
 
 
-def set_dword(files: tuple[ModprobeFile, ...], address: str, dword: int) -> ModprobeFile:
+def file_with_dword(files: tuple[ModprobeFile, ...], address: str, dword: int) -> ModprobeFile:
     """Return the file to write, with its new text, so that a GPU gets this dword.
 
     Raises:
-        Refused: two files set the parameter, or a file of a package does.
+        Refused: two files set the parameter, or one outside /etc/modprobe.d does.
         InvalidInput: vgpuctl cannot edit the value.
     """
     settings = [s for s in parse_settings(files) if s.name == PER_GPU_PARAMETER]
@@ -113,17 +116,13 @@ def set_dword(files: tuple[ModprobeFile, ...], address: str, dword: int) -> Modp
             paths=paths,
         )
     if not settings:
-        new_file = next((f for f in files if f.path == NEW_FILE), None)
-        _require_utf8(new_file)
-        text = (
-            _FILE_HEADER
-            if new_file is None
-            else new_file.text
-            if new_file.text.endswith("\n") or not new_file.text
-            else new_file.text + "\n"
-        )
+        vgpuctl_file = next((f for f in files if f.path == VGPUCTL_FILE), None)
+        _require_utf8(vgpuctl_file)
+        text = _FILE_HEADER if vgpuctl_file is None else vgpuctl_file.text
+        if text and not text.endswith("\n"):
+            text += "\n"
         return ModprobeFile(
-            NEW_FILE, f'{text}options nvidia {PER_GPU_PARAMETER}="pci={address};{_dword_text(dword)}"\n'
+            VGPUCTL_FILE, f'{text}options nvidia {PER_GPU_PARAMETER}="pci={address};{_dword_entry(dword)}"\n'
         )
     last = settings[-1]
     if not last.path.startswith(f"{ADMIN_DIRECTORY}/"):
@@ -146,7 +145,7 @@ def set_dword(files: tuple[ModprobeFile, ...], address: str, dword: int) -> Modp
 
 
 def _require_utf8(file: ModprobeFile | None) -> None:
-    """Refuse a file with undecodable bytes, because they could not be written back."""
+    """Refuse a file with undecodable bytes, which the reader replaced by U+FFFD: they could not be written back."""
     if file is not None and "\ufffd" in file.text:
         raise InvalidInput(
             f"{file.path} is not UTF-8 text",
@@ -171,11 +170,11 @@ def _replace_dword(value: str, address: str, dword: int) -> str:
         if _entry_key(part) == "pci" and _parse_address(_entry_value(part)) == address
     ]
     if not own_indexes:
-        return ";".join([*parts, f"pci={address}", _dword_text(dword)])
+        return ";".join([*parts, f"pci={address}", _dword_entry(dword)])
     start = own_indexes[-1] + 1
     end = next((index for index in range(start, len(parts)) if _entry_key(parts[index]) == "pci"), len(parts))
     other_parts = [part for part in parts[start:end] if _entry_key(part) != REGISTRY_KEY]
-    return ";".join([*parts[:start], *other_parts, _dword_text(dword), *parts[end:]])
+    return ";".join([*parts[:start], *other_parts, _dword_entry(dword), *parts[end:]])
 
 
 def _entries(value: str) -> list[tuple[str, str]]:
@@ -204,5 +203,5 @@ def _parse_dword(text: str | None) -> int | None:
     return number if number is not None and 0 <= number <= MAX_DWORD else None
 
 
-def _dword_text(dword: int) -> str:
+def _dword_entry(dword: int) -> str:
     return f"{REGISTRY_KEY}=0x{dword:08X}"

@@ -8,7 +8,7 @@ from functools import partial
 
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import KernelRefusal, WouldPark, raise_refusal
+from vgpuctl.sim.kernel_errors import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu
 from vgpuctl.sim.sriov import vf_carriers
 from vgpuctl.sim.state import State
@@ -59,7 +59,7 @@ def unbind_function(state: State, function: SimFunction) -> list[JournalRecord]:
     records: list[JournalRecord] = [["driver", function.address, None]]
     held = state.used_carriers(dependent_carriers(state, state.machine.gpus[function.gpu], function))
     if held:
-        raise WouldPark(held, records)
+        raise WriteWouldBlock(held, records)
     return records
 
 

@@ -107,7 +107,7 @@ class SimHost:
         """Say whether a simulated process is alive: a VM's, or a write that hangs in the kernel."""
         state = self._core.read_state()
         pids = {running.pid for running in state.running.values()}
-        return process.pid in pids or process.pid in state.parked_writes
+        return process.pid in pids or process.pid in state.blocked_writes
 
     def stuck_writes(self) -> tuple[StuckWrite, ...]:
         """Return the writes that hang in the simulated kernel. The caller shows them together with the real ones."""

@@ -65,7 +65,7 @@ def raise_refusal(refusal: KernelRefusal) -> NoReturn:
     raise OSError(refusal.errno_number, os.strerror(refusal.errno_number))
 
 
-class WouldPark(Exception):
+class WriteWouldBlock(Exception):
     """The kernel would block the writer until nobody uses `carriers`. Then `records` take effect."""
 
     def __init__(self, carriers: tuple[str, ...], records: list[JournalRecord]) -> None:

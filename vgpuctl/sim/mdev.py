@@ -9,7 +9,7 @@ from functools import partial
 
 from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import KernelRefusal, WouldPark, raise_refusal
+from vgpuctl.sim.kernel_errors import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
 from vgpuctl.sim.objects import SimMdev
 from vgpuctl.sim.state import State
@@ -73,10 +73,10 @@ def remove(state: State, mdev: SimMdev, written: str) -> list[JournalRecord]:
     if int(number) == 0:
         return []
     records: list[JournalRecord] = [["unmdev", mdev.uuid]]
-    if any(parked.records == records for parked in state.parked_writes.values()):
+    if any(parked.records == records for parked in state.blocked_writes.values()):
         raise_refusal(KernelRefusal.MDEV_REMOVING)
     if mdev.uuid in state.carrier_users:
-        raise WouldPark((mdev.uuid,), records)
+        raise WriteWouldBlock((mdev.uuid,), records)
     return records
 
 

@@ -72,7 +72,7 @@ class SimFile:
 
 
 @dataclass(slots=True)
-class ParkedWrite:
+class BlockedWrite:
     """A write that hangs in the kernel until nobody uses `carriers`."""
 
     pid: int

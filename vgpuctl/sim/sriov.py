@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import KernelRefusal, WouldPark, raise_refusal
+from vgpuctl.sim.kernel_errors import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import FileNode, LinkNode, Node, text_file
@@ -57,7 +57,7 @@ def set_vf_count(state: State, gpu: SimGpu, function: SimFunction, written: str)
     records: list[JournalRecord] = [["vfs", gpu.address, number]]
     held = state.used_carriers(vf_carriers(state, gpu))
     if number == 0 and held:
-        raise WouldPark(held, records)
+        raise WriteWouldBlock(held, records)
     return records
 
 

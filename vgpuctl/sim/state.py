@@ -14,7 +14,7 @@ from typing import Any
 
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import Machine, SimFunction
-from vgpuctl.sim.objects import ParkedWrite, RunningDomain, SimDomain, SimFile, SimMdev, SimPool
+from vgpuctl.sim.objects import BlockedWrite, RunningDomain, SimDomain, SimFile, SimMdev, SimPool
 from vgpuctl.sim.partition_state import Partitions
 
 FIRST_PID = 5_000_000
@@ -38,7 +38,7 @@ class State:
     schedulers: dict[str, list[Any]] = field(default_factory=dict)
     module_options: tuple[str, str] = ("", "")
     partitions: Partitions = field(default_factory=Partitions)
-    parked_writes: dict[int, ParkedWrite] = field(default_factory=dict)
+    blocked_writes: dict[int, BlockedWrite] = field(default_factory=dict)
     domains: dict[str, SimDomain] = field(default_factory=dict)
     uuids_by_name: dict[str, str] = field(default_factory=dict)
     running: dict[str, RunningDomain] = field(default_factory=dict)
@@ -90,10 +90,10 @@ class State:
         """Return the records of the writes that continue when these carriers are released."""
         continued: list[JournalRecord] = []
         released = set(carriers)
-        for parked in self.parked_writes.values():
-            remaining = [c for c in parked.carriers if c in self.carrier_users and c not in released]
-            if released & set(parked.carriers) and not remaining:
-                continued += [["unpark", parked.pid], *parked.records]
+        for blocked in self.blocked_writes.values():
+            remaining = [c for c in blocked.carriers if c in self.carrier_users and c not in released]
+            if released & set(blocked.carriers) and not remaining:
+                continued += [["unpark", blocked.pid], *blocked.records]
         return continued
 
     # ------------------------------------------------------------------ replay
@@ -113,7 +113,7 @@ class State:
             self.driver_overrides,
             self.autoprobe,
             self.schedulers,
-            self.parked_writes,
+            self.blocked_writes,
             self.running,
             self.carrier_users,
         )
@@ -298,11 +298,11 @@ class State:
     def _on_park(
         self, pid: int, gpu: str, path: str, text: str, carriers: list[str], records: list[JournalRecord]
     ) -> None:
-        self.parked_writes[pid] = ParkedWrite(pid, gpu, path, text, tuple(carriers), records)
+        self.blocked_writes[pid] = BlockedWrite(pid, gpu, path, text, tuple(carriers), records)
         self.next_pid = max(self.next_pid, pid + 1)
 
     def _on_unpark(self, pid: int) -> None:
-        self.parked_writes.pop(pid, None)
+        self.blocked_writes.pop(pid, None)
 
     def _on_counters(self, pid: int, group: int) -> None:
         self.next_pid, self.next_iommu_group = pid, group
@@ -344,8 +344,8 @@ class State:
             fields = [file.path, file.size, file.format, file.base, file.allocation]
             journal.append(["file", *fields, file.firmware, file.problem, file.digest, file.link])
         journal += [["hits", *item] for item in self.fault_hits.items()]
-        for parked in self.parked_writes.values():
-            fields = [parked.pid, parked.gpu, parked.path, parked.text]
-            journal.append(["park", *fields, list(parked.carriers), parked.records])
+        for blocked in self.blocked_writes.values():
+            fields = [blocked.pid, blocked.gpu, blocked.path, blocked.text]
+            journal.append(["park", *fields, list(blocked.carriers), blocked.records])
         journal.append(["counters", self.next_pid, self.next_iommu_group])
         return journal

@@ -46,7 +46,7 @@ class SimStorage:
             files = (f for path, f in sorted(state.files.items()) if posixpath.dirname(path) == storage_pool.path)
             return tuple(_volume_info(pool, file) for file in files)
 
-    def make_pool(self, name: str, path: str) -> None:
+    def create_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool.
 
         Raises:
@@ -87,7 +87,7 @@ class SimStorage:
             file = state.files.get(posixpath.join(storage_pool.path, name))
             return _volume_info(pool, file) if file is not None else None
 
-    def make_volume(
+    def create_volume(
         self,
         pool: str,
         name: str,

@@ -16,8 +16,8 @@ from vgpuctl.sim.call_lock import serialize_calls
 from vgpuctl.sim.core import Core, FaultInjected, Operation
 from vgpuctl.sim.host_tree import build_root
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import WouldPark
-from vgpuctl.sim.objects import ParkedWrite
+from vgpuctl.sim.kernel_errors import WriteWouldBlock
+from vgpuctl.sim.objects import BlockedWrite
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Tree, kernel_error
 
 START_TICKS = 1
@@ -97,41 +97,41 @@ class SimSysfs:
         try:
             with self._core.operation("sysfs-write", path) as change:
                 if change.is_parked:
-                    raise WouldPark(("an injected fault",), [])
+                    raise WriteWouldBlock(("an injected fault",), [])
                 if not self._write_real(path, text, change):
                     change.records += self._store_records(path, text)
-        except WouldPark as exc:
+        except WriteWouldBlock as exc:
             raise AssertionError(f"a plain write to {path} would hang in the kernel: it {exc}") from exc
         except FaultInjected as exc:
             raise exc.fault.os_error(path) from exc
 
     def write_uninterruptible(self, path: str, text: str, *, gpu: str, deadline_seconds: float) -> None:
         """Write, or leave the write hanging in the kernel and raise at once: no simulated time passes."""
-        parked: int | None = None
+        blocked: int | None = None
         try:
             with self._core.operation("sysfs-write", path) as change:
                 try:
                     change.records += self._store_records(path, text)
                     if change.is_parked:
-                        raise WouldPark(("an injected fault",), change.records)
-                except WouldPark as exc:
-                    parked = self._core.state.next_pid
+                        raise WriteWouldBlock(("an injected fault",), change.records)
+                except WriteWouldBlock as exc:
+                    blocked = self._core.state.next_pid
                     change.records = []
-                    change.add("park", parked, gpu, path, text, list(exc.carriers), exc.records)
+                    change.add("park", blocked, gpu, path, text, list(exc.carriers), exc.records)
         except FaultInjected as exc:
             raise exc.fault.os_error(path) from exc
-        if parked is not None:
+        if blocked is not None:
             raise Stuck(
                 f"the kernel has not come back from writing {path} after {deadline_seconds:g} s",
                 hint="stop the VM that uses the device; the write goes on by itself then",
-                pid=parked,
+                pid=blocked,
                 path=path,
                 gpu=gpu,
             )
 
     def stuck_writes(self) -> tuple[StuckWrite, ...]:
         """Return the writes that hang in the simulated kernel."""
-        return tuple(_stuck_write(parked) for parked in self._core.read_state().parked_writes.values())
+        return tuple(_stuck_write(blocked) for blocked in self._core.read_state().blocked_writes.values())
 
     # --------------------------------------------------------------- plumbing
 
@@ -191,8 +191,8 @@ def _is_libvirt_config(path: str) -> bool:
     return f"{path}/".startswith("/etc/libvirt/qemu/")
 
 
-def _stuck_write(parked: ParkedWrite) -> StuckWrite:
-    return StuckWrite(ProcessId(parked.pid, START_TICKS), parked.gpu, parked.path, parked.text)
+def _stuck_write(blocked: BlockedWrite) -> StuckWrite:
+    return StuckWrite(ProcessId(blocked.pid, START_TICKS), blocked.gpu, blocked.path, blocked.text)
 
 
 def _relative_path(target: str, start: str) -> str:

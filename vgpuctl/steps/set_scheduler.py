@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that set a GPU's vGPU scheduler through NVML and suspend devices meanwhile.
+"""Steps that set a GPU's vGPU scheduler through NVML, and the step that removes a device until that is done.
 
-NVML sets it only while no vGPU exists on the GPU, so the VMs' devices are removed before and created again after.
+NVML sets it only while no vGPU exists on the GPU. So vgpuctl removes the VMs' devices first and creates them again
+afterwards.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def set_scheduler_command(gpu: str, spec: SchedulerSpec) -> str:
 
 
 class SetScheduler(Value):
-    """Set the scheduler of a GPU's vGPUs. `previous`: the one that ran before, None if unknown."""
+    """Set the scheduler of a GPU's vGPUs. `previous`: the one that was active before, None if unknown."""
 
     gpu: str
     desired: SchedulerSpec
@@ -76,7 +77,7 @@ class SetScheduler(Value):
             raise _nvml_error(error, self.gpu, self.desired) from error
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
+        """Read it back; some drivers report no scheduler, and that is accepted."""
         running = read_running_scheduler(host, self.gpu)
         if running is not None and not satisfies(running, self.desired):
             raise VerifyFailed(
@@ -111,7 +112,7 @@ class SetInstanceSchedulers(Value):
         return f"set the scheduler of each GPU instance of {self.gpu} to {scheduler_text(self.desired)} (NVML)"
 
     def perform(self, host: Host) -> None:
-        """Set it where another one runs. An instance with vGPUs accepts no change.
+        """Set it on each instance whose scheduler differs. NVML refuses to change an instance that has vGPUs.
 
         Raises:
             HostCannot, InvalidInput, Failed: NVML refused it; the error says why.
@@ -133,7 +134,7 @@ class SetInstanceSchedulers(Value):
             )
 
     def undo(self, host: Host) -> None:
-        """Restore the previous schedulers in the remaining instances where the one that this step set still runs."""
+        """Restore the previous scheduler of each remaining instance that still has the one that this step set."""
         running = read_instance_schedulers(host, self.gpu)
         for gi_id, state in self.previous:
             previous_spec = spec_from_state(state)
@@ -146,7 +147,7 @@ class SetInstanceSchedulers(Value):
 
 
 def read_instance_schedulers(host: Host, gpu: str) -> Mapping[int, SchedulerState]:
-    """Return the scheduler that NVML reports for each GPU instance; empty if instances have none."""
+    """Return the scheduler that NVML reports for each GPU instance; empty if it reports none."""
     nvml_gpu = host.nvml.gpu(gpu)
     return nvml_gpu.gi_schedulers if nvml_gpu is not None else EMPTY_MAPPING
 
@@ -159,7 +160,7 @@ def _set_instance_scheduler(host: Host, gpu: str, gi_id: int, spec: SchedulerSpe
 
 
 def _nvml_error(error: NvmlFailed, where: str, desired: SchedulerSpec, gpu: str | None = None) -> VgpuctlError:
-    """Translate an NVML error. `gpu`: the GPU, if `where` is only a part of it."""
+    """Translate an NVML error. `where`: the GPU's address, or a text that names an instance of `gpu`."""
     code = error.facts.get("nvml_code")
     if not isinstance(code, int) or code not in _REASONS:
         message = f"NVML refuses {scheduler_text(desired)} on {where}: {error.message}"
@@ -175,13 +176,13 @@ def _nvml_error(error: NvmlFailed, where: str, desired: SchedulerSpec, gpu: str 
 
 
 def read_running_scheduler(host: Host, gpu: str) -> SchedulerState | None:
-    """Return the running scheduler that NVML reports, None if it reports none."""
+    """Return the GPU's active scheduler, or None if NVML reports none."""
     nvml_gpu = host.nvml.gpu(gpu)
     return nvml_gpu.scheduler.state if nvml_gpu is not None and nvml_gpu.scheduler is not None else None
 
 
-class SuspendDevice(Value):
-    """Remove a device that a later step creates again. `restore` creates it if an undo must do so earlier."""
+class RemoveTemporarily(Value):
+    """Remove a device that a later step of the plan creates again. `restore` creates it too, for the undo."""
 
     remove: Step
     restore: Step

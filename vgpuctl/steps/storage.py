@@ -34,7 +34,7 @@ class CreatePool(Value):
         """Create it unless another vgpuctl creates it first: its pool may stay inactive for a moment."""
         if host.storage.pool(self.name) is None:
             with suppress(Exists):
-                host.storage.make_pool(self.name, self.path)
+                host.storage.create_pool(self.name, self.path)
         deadline = host.clock.monotonic() + POOL_DEADLINE_SECONDS
         while not self._is_active(host) and host.clock.monotonic() < deadline:
             host.clock.sleep(POOL_POLL_SECONDS)
@@ -126,7 +126,7 @@ class CreateVolume(Value):
                     hint="run the command again when nobody writes to it",
                     path=file.path,
                 )
-        host.storage.make_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
+        host.storage.create_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
 
     def verify(self, host: Host) -> None:
         """Read path, size and base back."""

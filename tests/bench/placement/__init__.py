@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of placement: peers' policies, the same fleets and requests for all, two references, one page.
+"""The placement benchmark: peers' policies on the same fleets and requests, compared with two references.
 
 `python -m tests.bench.placement` runs it and writes docs/placement.md.
 """

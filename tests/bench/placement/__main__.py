@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run what is missing in the CSV of results, and write docs/placement.md and its pictures from it."""
+"""Run what is missing in the results CSV; then write docs/placement.md and its pictures from it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ MARKS = {True: "[x]", False: "[ ]", None: "[?]"}
 
 
 def numbers(text: str) -> list[int]:
-    """Return numbers with commas between them."""
+    """Parse a comma-separated list of integers."""
     return [int(word) for word in text.split(",")]
 
 
 def words(text: str) -> list[str]:
-    """Return words with commas between them."""
+    """Parse a comma-separated list of words."""
     return text.split(",")
 
 
 def arguments() -> argparse.Namespace:
-    """Return the requested options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.placement", description=__doc__)
     parser.add_argument("--sizes", type=numbers, default=[16, 160, 1600], help="GPUs in a fleet (16,160,1600)")
     parser.add_argument("--seeds", type=int, default=10, help="seeds from 1 on (10)")
@@ -65,75 +65,75 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def runs(wanted: argparse.Namespace) -> Iterator[Run]:
-    """Return all requested runs, the small fleets first."""
-    for gpus in sorted(wanted.sizes):
-        for workload in wanted.workloads:
+def runs(options: argparse.Namespace) -> Iterator[Run]:
+    """Yield all requested runs, small fleets first."""
+    for gpus in sorted(options.sizes):
+        for workload in options.workloads:
             references = [OFFERED, OFFLINE, MIGRATION] if workload == ARRIVALS else [OFFERED]
-            for seed in range(1, wanted.seeds + 1):
-                for setting in wanted.fleets:
-                    for load in [0] if workload == ARRIVALS else wanted.loads:
-                        for policy in [*references, *wanted.policies, *moving(setting, gpus, workload)]:
+            for seed in range(1, options.seeds + 1):
+                for setting in options.fleets:
+                    for load in [0] if workload == ARRIVALS else options.loads:
+                        for policy in [*references, *options.policies, *moving(setting, gpus, workload)]:
                             yield Run(setting, gpus, workload, load, seed, policy)
 
 
 def moving(setting: str, gpus: int, workload: str) -> list[str]:
-    """Return the policies that move, where there are claims about them."""
+    """Return the policies that move vGPUs, if there are claims about them for this fleet."""
     return [*MOVERS] if setting in MOVED and gpus == MOVED_GPUS and workload == ARRIVALS else []
 
 
 def main() -> int:
     """Run the requested actions."""
-    wanted = arguments()
-    if wanted.sample:
-        found = sample.differing(table.read(wanted.out))
-        print("\n".join(found) or "as committed")
-        return 1 if found else 0
-    if wanted.check:
-        return check(wanted.out)
-    if wanted.times:
+    options = arguments()
+    if options.sample:
+        differences = sample.differing(table.read(options.out))
+        print("\n".join(differences) or "as committed")
+        return 1 if differences else 0
+    if options.check:
+        return check(options.out)
+    if options.times:
         times.write(TIMES, table.machine(), list(times.timed()))
-    elif wanted.needs:
+    elif options.needs:
         needs.write(NEEDS, table.machine(), [needs.needs_of(name) for name in MOVED])
-    elif not wanted.page:
-        carry_out(wanted)
-    if wanted.out == CSV:
+    elif not options.page:
+        carry_out(options)
+    if options.out == CSV:
         write_page()
     return 0
 
 
-def carry_out(wanted: argparse.Namespace) -> None:
-    """Make the runs that are missing; what was made is kept when this is stopped."""
-    have = table.read(wanted.out)
-    there = table.done(have)
-    wanted.out.parent.mkdir(parents=True, exist_ok=True)
-    if wanted.again:
-        missing = sorted((run for run in there if run.policy in wanted.again), key=lambda run: (run.gpus, run))
-        have = [row for row in have if row.policy not in wanted.again]
-        table.write(wanted.out, have)
+def carry_out(options: argparse.Namespace) -> None:
+    """Do the missing runs. An interruption keeps the finished ones."""
+    finished_rows = table.read(options.out)
+    finished_runs = table.done(finished_rows)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    if options.again:
+        missing = sorted((run for run in finished_runs if run.policy in options.again), key=lambda run: (run.gpus, run))
+        finished_rows = [row for row in finished_rows if row.policy not in options.again]
+        table.write(options.out, finished_rows)
     else:
-        missing = [run for run in runs(wanted) if run not in there]
-    with Pool(wanted.jobs) as pool:
+        missing = [run for run in runs(options) if run not in finished_runs]
+    with Pool(options.jobs) as pool:
         for number, rows in enumerate(pool.imap(rows_of, missing), 1):
-            table.append(wanted.out, rows)
+            table.append(options.out, rows)
             if number % 100 == 0 or number == len(missing):
                 print(f"{number} of {len(missing)} runs", file=sys.stderr, flush=True)
-    table.write(wanted.out, table.read(wanted.out))
+    table.write(options.out, table.read(options.out))
 
 
 def check(path: Path) -> int:
-    """Print the claims; the exit status is 1 when something was not."""
-    found = list(claims.claims(table.by_key(table.read(path))))
-    for claim in found:
-        print(f"{MARKS[claim.reached]} {claim.says}: {claim.found}")
+    """Print whether each claim is reached; return 1 if one is not."""
+    result = list(claims.claims(table.by_key(table.read(path))))
+    for claim in result:
+        print(f"{MARKS[claim.reached]} {claim.says}: {claim.measured}")
     slow = [t for t in times.read(TIMES) if float(t.milliseconds) > float(t.limit)]
-    for one in times.read(TIMES):
-        print(f"{MARKS[one not in slow]} {one.what}: {one.milliseconds} ms (at most {one.limit})")
-    return 1 if slow or any(claim.reached is False for claim in found) else 0
+    for timing in times.read(TIMES):
+        print(f"{MARKS[timing not in slow]} {timing.what}: {timing.milliseconds} ms (at most {timing.limit})")
+    return 1 if slow or any(claim.reached is False for claim in result) else 0
 
 
 def write_page() -> None:
-    """Write the page and the pictures from what is committed."""
+    """Write the page and the pictures from the committed CSV files."""
     results = table.by_key(table.read(CSV))
     page.write(DOCS / "placement.md", page.page(results, table.head(CSV), times.read(TIMES), needs.read(NEEDS)))
     for setting in SETTINGS:

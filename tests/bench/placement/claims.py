@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims about placement in numbers, each with its measurement: reached or not."""
+"""The claims about placement in numbers: each with its measurement, and whether it is reached."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tests.bench.placement.runs import (
 from tests.bench.placement.table import Difference, Results, average, difference
 
 FGD = ("fgd", "fgd-best-fit")
-"""Fragmentation gradient descent as published, and with best-fit ties: a claim over it is over the better."""
+"""Fragmentation gradient descent as published, and with best-fit ties. A claim must beat the better of the two."""
 RANKED = tuple(name for name in POLICIES if name not in (OURS, UNRANKED))
 FULL_LOADS = (100, 130)
 
 
 class Claim(NamedTuple):
-    """A claim, its measurement, and whether it was reached; `reached` is None where nothing was run."""
+    """A claim, its measurement, and whether it is reached. `reached` is None if nothing was run."""
 
     says: str
-    found: str
+    measured: str
     reached: bool | None
 
 
 class Cell(NamedTuple):
-    """A fleet at a load, and least-waste less another there."""
+    """A fleet at a load, and the result of least-waste minus that of `policy`."""
 
     setting: str
     gpus: int
@@ -47,17 +47,17 @@ class Cell(NamedTuple):
 
 
 def cells(results: Results, policies: Sequence[str], workload: str) -> Iterator[Cell]:
-    """Return least-waste less each of these, wherever both were run."""
+    """Yield least-waste minus each of these policies, wherever both were run."""
     for setting, gpus, kind, load, policy in sorted(results):
         ours = results.get((setting, gpus, workload, load, OURS))
         if kind == workload and policy in policies and ours:
-            found = difference(ours, results[setting, gpus, workload, load, policy])
-            if found is not None:
-                yield Cell(setting, gpus, workload, load, policy, found)
+            result = difference(ours, results[setting, gpus, workload, load, policy])
+            if result is not None:
+                yield Cell(setting, gpus, workload, load, policy, result)
 
 
 def claims(results: Results) -> Iterator[Claim]:
-    """Return all claims about admitted requests."""
+    """Yield all claims about admitted requests."""
     yield _never_behind(results)
     yield _optimal_on_one_model(results)
     yield _over_fgd(results, "a40-a16", 16, 3)
@@ -82,34 +82,34 @@ def claims(results: Results) -> Iterator[Claim]:
 
 
 def _gap_by_moves(results: Results, what: str, settings: Sequence[str], share: float, policy: str) -> Claim:
-    """How much of what free migration has more than least-waste moves win back.
+    """Claim how much of the gap between least-waste and free migration is closed by moves.
 
-    At most two for a request: for each that is refused by itself, or on average for all that least-waste refuses.
+    A request gets at most two moves: each refused request by itself, or on average over all that least-waste refuses.
     """
     how = "each by itself" if policy == MOVING else "on average, saved up"
     says = f"{what}, 16 GPUs, 100 %: at most 2 moves for a refused request, {how}, and 15 for 100 requests win back "
     says += f"{share:g} % of what free migration has more"
-    gap = won = moves = asked = refused = 0.0
+    gap = won = moves = total = refused = 0.0
     for setting in settings:
         at = (setting, 16, ARRIVALS, 100)
         ours, moving, free, offered = (results.get((*at, p), {}) for p in (OURS, policy, MIGRATION, OFFERED))
         for seed in ours.keys() & moving.keys() & free.keys() & offered.keys():
-            mine = float(ours[seed].framebuffer_percent)
-            gap += max(0.0, float(free[seed].framebuffer_percent) - mine)
-            won += float(moving[seed].framebuffer_percent) - mine
+            without_moves = float(ours[seed].framebuffer_percent)
+            gap += max(0.0, float(free[seed].framebuffer_percent) - without_moves)
+            won += float(moving[seed].framebuffer_percent) - without_moves
             moves += moving[seed].moves
-            asked += _number(offered[seed])
-            refused += _number(offered[seed]) - _number(ours[seed])
+            total += _total(offered[seed])
+            refused += _total(offered[seed]) - _total(ours[seed])
     if not gap:
         return Claim(says, "not run", None)
-    found = (
-        f"{100 * won / gap:.0f} %, {moves / refused:.2f} moves for a refused request, {100 * moves / asked:.2f} for 100"
+    result = (
+        f"{100 * won / gap:.0f} %, {moves / refused:.2f} moves for a refused request, {100 * moves / total:.2f} for 100"
     )
-    few = moves <= 2 * refused and moves <= 0.15 * asked
-    return Claim(says, found, 100 * won / gap >= share and few)
+    within_limits = moves <= 2 * refused and moves <= 0.15 * total
+    return Claim(says, result, 100 * won / gap >= share and within_limits)
 
 
-def _number(row: Row) -> int:
+def _total(row: Row) -> int:
     return sum(int(n) for n in row.counts.split())
 
 
@@ -118,7 +118,7 @@ def _never_behind(results: Results) -> Claim:
     worst = min(cells(results, RANKED, ARRIVALS), key=lambda c: c.difference.mean, default=None)
     if worst is None:
         return Claim(says, "not run", None)
-    return Claim(says, f"least {_said(worst)}", worst.difference.mean >= -0.5)
+    return Claim(says, f"least {_summary(worst)}", worst.difference.mean >= -0.5)
 
 
 def _optimal_on_one_model(results: Results) -> Claim:
@@ -139,14 +139,14 @@ def _optimal_on_one_model(results: Results) -> Claim:
 
 def _over_fgd(results: Results, setting: str, gpus: int, points: float, workload: str = ARRIVALS) -> Claim:
     says = f"{BY_NAME[setting].title}, {gpus} GPUs{', churn' * (workload == CHURN)}: at least {points:g} over FGD"
-    found = [
+    result = [
         c for c in cells(results, FGD, workload) if c.setting == setting and c.gpus == gpus and c.load in FULL_LOADS
     ]
-    if not found:
+    if not result:
         return Claim(says, "not run", None)
     least = [
-        min((c for c in found if c.load == load), key=lambda c: c.difference.mean)
-        for load in sorted({c.load for c in found})
+        min((c for c in result if c.load == load), key=lambda c: c.difference.mean)
+        for load in sorted({c.load for c in result})
     ]
     text = ", ".join(f"{_points(c.difference)} at {c.load} %" for c in least)
     return Claim(says, text, all(c.difference.mean >= points for c in least))
@@ -154,41 +154,41 @@ def _over_fgd(results: Results, setting: str, gpus: int, points: float, workload
 
 def _not_less_than_same_size(results: Results) -> Claim:
     says = "RTX PRO 6000: mixed size admits no more than 0.2 point less than the same demand gets in same-size mode"
-    found: list[Cell] = []
+    result: list[Cell] = []
     for (setting, gpus, workload, load, policy), rows in results.items():
         twin = results.get((setting + SAME_SIZE, gpus, workload, load, OURS))
         if policy == OURS and workload == ARRIVALS and twin:
-            less = difference(rows, twin)
-            if less:
-                found.append(Cell(setting, gpus, workload, load, "same size", less))
-    worst = min(found, key=lambda c: c.difference.mean, default=None)
+            gap = difference(rows, twin)
+            if gap:
+                result.append(Cell(setting, gpus, workload, load, "same size", gap))
+    worst = min(result, key=lambda c: c.difference.mean, default=None)
     if worst is None:
         return Claim(says, "not run", None)
-    return Claim(says, f"least {_said(worst)}", worst.difference.mean >= -0.2)
+    return Claim(says, f"least {_summary(worst)}", worst.difference.mean >= -0.2)
 
 
 def _near_migration(results: Results, gpus: int, *, one: float, two: float) -> Claim:
-    """`two`: at 16 GPUs it is meant for 100 % only."""
+    """`one` and `two`: the limits for one and two models. At 16 GPUs, `two` applies at 100 % only."""
     says = f"{gpus} GPUs: within {one:g} point of free migration; two models {two:g}{' (at 100 %)' * (gpus == 16)}"
     failed: list[Cell] = []
-    found = [c for c in cells(results, [MIGRATION], ARRIVALS) if c.gpus == gpus]
-    for cell in found:
-        both = len(BY_NAME[cell.setting].cards) > 1
-        limit = two if both and (gpus != 16 or cell.load == 100) else one
+    result = [c for c in cells(results, [MIGRATION], ARRIVALS) if c.gpus == gpus]
+    for cell in result:
+        two_models = len(BY_NAME[cell.setting].cards) > 1
+        limit = two if two_models and (gpus != 16 or cell.load == 100) else one
         if cell.difference.mean < -limit:
             failed.append(cell)
-    if not found:
+    if not result:
         return Claim(says, "not run", None)
-    worst = "; ".join(_said(c) for c in failed) if failed else _said(min(found, key=lambda c: c.difference.mean))
+    worst = "; ".join(_summary(c) for c in failed) if failed else _summary(min(result, key=lambda c: c.difference.mean))
     return Claim(
         says,
-        f"{len(found) - len(failed)} of {len(found)} fleets and loads; {'not' if failed else 'least'}: {worst}",
+        f"{len(result) - len(failed)} of {len(result)} fleets and loads; {'not' if failed else 'least'}: {worst}",
         not failed,
     )
 
 
 def losses(results: Results, workload: str) -> list[Cell]:
-    """Return where least-waste has less than a ranked peer, the worst first; of each fleet and load the best peer."""
+    """Return where a ranked peer beats least-waste, worst first; only the best peer for each fleet and load."""
     worst: dict[tuple[str, int, int], Cell] = {}
     for cell in cells(results, RANKED, workload):
         key = (cell.setting, cell.gpus, cell.load)
@@ -198,14 +198,14 @@ def losses(results: Results, workload: str) -> list[Cell]:
 
 
 def best_peer(results: Results, setting: str, gpus: int, workload: str, load: int) -> str | None:
-    """Return the ranked peer that has the most framebuffer on average."""
-    there = [p for p in RANKED if (setting, gpus, workload, load, p) in results]
-    return max(there, key=lambda p: average(results[setting, gpus, workload, load, p]), default=None)
+    """Return the ranked peer with the most framebuffer on average."""
+    peers = [p for p in RANKED if (setting, gpus, workload, load, p) in results]
+    return max(peers, key=lambda p: average(results[setting, gpus, workload, load, p]), default=None)
 
 
-def _points(found: Difference) -> str:
-    return f"{found.mean:+.2f} ± {found.error:.2f}"
+def _points(result: Difference) -> str:
+    return f"{result.mean:+.2f} ± {result.error:.2f}"
 
 
-def _said(cell: Cell) -> str:
+def _summary(cell: Cell) -> str:
     return f"{_points(cell.difference)} against {cell.policy} ({cell.setting}, {cell.gpus} GPUs, {cell.load} %)"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of the cards in the benchmark, as NVIDIA publishes them.
 
-Same size: most vGPUs per GPU of each framebuffer, from the vGPU type tables (vgpuConfig.xml of the 17 host driver, and
-the user guide's tables for Blackwell). MIG: placements of GPU instances from the MIG user guide. Mixed size: the rules
-of NVIDIA's open kernel modules, kernel_vgpu_mgr.c; a driver's own list would win, and agrees with them for A40, A100
-and H100.
+- Same size: the maximum number of vGPUs per GPU of each size, from the vGPU type tables (vgpuConfig.xml of the 17 host
+  driver, and the user guide's tables for Blackwell).
+- MIG: the placements of GPU instances from the MIG user guide.
+- Mixed size: the rules of NVIDIA's open kernel modules, kernel_vgpu_mgr.c. A driver's own list would take precedence.
+  That list agrees with these rules for A40, A100 and H100.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ GIB = 1024
 
 
 class Card(NamedTuple):
-    """A model and how it is divided. `sizes`: GiB of each profile.
+    """A GPU model and how it is divided. `sizes`: the GiB of each profile.
 
-    `most`: on a card of one size at a time, how many of each profile. Else `places`: where each may start and how many
-    slices it covers, of `slices`.
+    `most`: the maximum number of each profile, on a card that holds one size at a time. On other cards, `places`: the
+    slices where each profile may start, and how many of the card's `slices` it covers.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Card(NamedTuple):
 
 
 def same_size(name: str, framebuffer_gib: int, most: Mapping[str, int]) -> Card:
-    """Return a card of one size at a time; a profile's name begins with its GiB."""
+    """Return a card that holds one size at a time. A profile's name begins with its GiB."""
     return Card(name, framebuffer_gib, {profile: gib(profile) for profile in most}, most)
 
 
@@ -63,36 +64,37 @@ H100_MIG = Card(
 ADA_MOST = {"2Q": 24, "3Q": 16, "4Q": 12, "6Q": 8, "8Q": 6, "12Q": 4, "16Q": 3, "24Q": 2}
 """RTX 6000 Ada and L40S, 48 GiB."""
 PRO_6000_MOST = {"2Q": 32, "3Q": 32, "4Q": 24, "6Q": 16, "8Q": 12, "12Q": 8, "16Q": 6, "24Q": 4}
-"""RTX PRO 6000 Blackwell Server Edition, 96 GiB; at most 32 vGPUs share a GPU by time slices, so 2 GiB types get 3."""
+"""RTX PRO 6000 Blackwell Server Edition, 96 GiB. At most 32 vGPUs time-share a GPU, so a 2 GiB type gets 3 GiB."""
 
 
 def ada_mixed(*profiles: str) -> Card:
-    """Return 48 GiB before Blackwell, with mixed sizes on."""
+    """Return a 48 GiB card older than Blackwell, in mixed-size mode."""
     places = {p: (halved(48, gib(p), ADA_MOST[p]), gib(p)) for p in profiles}
     return Card("RTX 6000 Ada mixed", 48, {p: gib(p) for p in profiles}, places=places, slices=48)
 
 
 def pro_6000_mixed(*profiles: str) -> Card:
-    """Return 96 GiB of Blackwell, with mixed sizes on."""
+    """Return a 96 GiB Blackwell card, in mixed-size mode."""
     places = {p: (divided(96, PRO_6000_MOST[p]), max(gib(p), 96 // PRO_6000_MOST[p])) for p in profiles}
     return Card("RTX PRO 6000 mixed", 96, {p: gib(p) for p in profiles}, places=places, slices=96)
 
 
 def pro_6000_same(*profiles: str) -> Card:
-    """Return the same card with one size at a time."""
+    """Return the same card in same-size mode."""
     return same_size("RTX PRO 6000", 96, {p: PRO_6000_MOST[p] for p in profiles})
 
 
 def divided(region: int, most: int) -> tuple[int, ...]:
-    """Return the placement ids on Blackwell: as many as there are vGPUs of one size (kernel_vgpu_mgr.c)."""
+    """Return the placement IDs on Blackwell: one for each vGPU if all have this size (kernel_vgpu_mgr.c)."""
     return tuple(region * j // most for j in range(most))
 
 
 def halved(region: int, size: int, most: int) -> tuple[int, ...]:
-    """Return the placement ids of Ampere, Ada and Hopper: the region is halved again and again (kernel_vgpu_mgr.c).
+    """Return the placement IDs on Ampere, Ada and Hopper: the driver halves the region repeatedly (kernel_vgpu_mgr.c).
 
-    Into p parts, p the greatest power of two up to `most`: each left part has one that begins with it, each right part
-    one that ends with it. (The module says for a power of two: both ends of half as many parts. It is the same.)
+    The number of parts is the greatest power of two up to `most`. Each left part has a placement that begins where the
+    part begins. Each right part has one that ends where the part ends. (If `most` is a power of two, the kernel module
+    uses both ends of half as many parts. The result is the same.)
     """
     parts = 1 << (most.bit_length() - 1)
     part = region // parts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleets of the benchmark: which cards stand side by side, and what is asked of them."""
+"""The fleets of the benchmark: the cards in each, and the demand on it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MIG = {"1g": 40, "2g": 25, "3g": 20, "4g": 5, "7g": 10}
 
 
 def uniform(*profiles: str) -> dict[str, int]:
-    """Return a demand in which all profiles are asked for equally often."""
+    """Return a demand with equally many requests for each profile."""
     return dict.fromkeys(profiles, 1)
 
 
 def even(*profiles: str) -> dict[str, int]:
-    """Return a demand in which all profiles are asked for with the same framebuffer: small ones more often."""
+    """Return a demand for the same framebuffer of each profile, so with more requests for small ones."""
     return {profile: 48 // figures.gib(profile) for profile in profiles}
 
 
@@ -34,11 +34,11 @@ TWO_TO_24 = tuple(figures.PRO_6000_MOST)
 
 
 SAME_SIZE = "-same"
-"""The end of the name of a fleet that is another one without mixed sizes."""
+"""The name suffix of a fleet that is another fleet in same-size mode."""
 
 
 class Setting(NamedTuple):
-    """A fleet of equally many GPUs of each card, and a demand: weights by the number of requests."""
+    """A fleet of equally many GPUs of each card, and a demand: a weight for each profile, by number of requests."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """What the requests are made from: a fleet in another mode is asked for the same."""
+        """The fleet name that seeds the requests: a fleet gets the same requests in both modes."""
         return self.name.removesuffix(SAME_SIZE)
 
 
@@ -60,7 +60,7 @@ PRO_6000_SETS = (
 
 
 def _pro_6000() -> Iterator[Setting]:
-    """Return the settings of RTX PRO 6000: each set of sizes asked for alike, by number and by framebuffer."""
+    """Yield the RTX PRO 6000 settings: each set of sizes with even demand by number and by framebuffer."""
     for name, sizes, profiles in PRO_6000_SETS:
         mixed, same = figures.pro_6000_mixed(*profiles), figures.pro_6000_same(*profiles)
         for end, how, demand in (("", "", uniform(*profiles)), ("-even", ", even framebuffer", even(*profiles))):
@@ -84,7 +84,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def kind_of(card: Card) -> GpuKind:
-    """Return the card as placement sees it."""
+    """Return the card's kind, as the placement code uses it."""
     sizes = {profile: size * figures.GIB for profile, size in card.sizes.items()}
     if card.most:
         return EqualSizeKind(card.name, card.framebuffer_gib * figures.GIB, sizes, card.most)
@@ -93,27 +93,27 @@ def kind_of(card: Card) -> GpuKind:
 
 
 def fleet_of(setting: Setting, gpus: int) -> Fleet:
-    """Return so many empty GPUs, the first cards first, as hosts with one model each would be listed."""
+    """Return this many empty GPUs in the order of the cards, like a list of hosts with one model each."""
     kinds = [kind_of(card) for card in setting.cards]
-    each = counts_of(setting, gpus)
+    gpu_counts = counts_of(setting, gpus)
     return Fleet(
-        kinds, [GpuGroup(number, kind.empty) for number, kind in enumerate(kinds) for _ in range(each[number])]
+        kinds, [GpuGroup(number, kind.empty) for number, kind in enumerate(kinds) for _ in range(gpu_counts[number])]
     )
 
 
 def counts_of(setting: Setting, gpus: int) -> list[int]:
-    """Return how many of each card there are among so many GPUs."""
+    """Return how many GPUs of each card are in a fleet of this size."""
     number = len(setting.cards)
     return [gpus // number + (index < gpus % number) for index in range(number)]
 
 
 def framebuffer_gib(setting: Setting, gpus: int) -> int:
-    """Return the framebuffer of all GPUs."""
+    """Return the framebuffer of all GPUs in GiB."""
     return sum(n * card.framebuffer_gib for n, card in zip(counts_of(setting, gpus), setting.cards, strict=True))
 
 
 def used_mib(kind: GpuKind, state: State) -> int:
-    """Return the framebuffer that is taken on a GPU; where slices are covered, that of the slices."""
+    """Return the framebuffer in use on a GPU. On a card with slices, covered slices count in full."""
     if isinstance(kind, EqualSizeKind):
         size, number = state
         return int(size * number)
@@ -123,4 +123,4 @@ def used_mib(kind: GpuKind, state: State) -> int:
 SLICE_MIB = {
     card.name: card.framebuffer_gib * figures.GIB // card.slices for s in SETTINGS for card in s.cards if card.slices
 }
-"""The framebuffer of a slice of each card that has slices."""
+"""The framebuffer in MiB of one slice, for each card that has slices."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tables that are kept beside the results: lines on where and when, a row of names, and the rows."""
+"""Small CSV tables next to the results: comment lines on where and when, a row of column names, and the rows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def write(path: Path, head: Sequence[str], names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Keep these rows."""
+    """Write these rows to a file."""
     with path.open("w", newline="") as file:
         file.write("".join(f"# {line}\n" for line in head))
         csv.writer(file, lineterminator="\n").writerows([names, *rows])
 
 
 def read(path: Path) -> list[list[str]]:
-    """Return the rows of a file, without their names; none when there is no file."""
+    """Return the rows of a file without the column names; an empty list if there is no file."""
     if not path.is_file():
         return []
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many moves a request would need that least-waste refuses, each by itself, in the state in which it is refused."""
+"""How many moves each request that least-waste refuses would need, by itself, in the state in which it is refused."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from vgpuctl.placement.migrations import PlacedVgpu
 
 GPUS, LOAD, SEEDS = 16, 100, range(1, 11)
 UP_TO = (2, 5, 10, 20, 40)
-"""The last number of moves of each column."""
+"""The greatest number of moves in each column."""
 
 
 class Needs(NamedTuple):
-    """Of a fleet: requests, how many are refused, and of those how many by the moves that each would need.
+    """A fleet's requests, the number of refused ones, and the number of refused ones by the moves that they need.
 
-    `found` is in the order of `UP_TO`. `more`: no moves were found that make room, but it fits when everything may be
-    moved. `never`: it does not fit then either.
+    `by_moves` is in the order of `UP_TO`. `more`: the search finds no moves that make room, but the request fits if
+    every vGPU may move. `never`: it does not fit even then.
     """
 
     setting: str
     requests: int
     refused: int
-    found: str
+    by_moves: str
     more: int
     never: int
 
@@ -40,35 +40,37 @@ def needs_of(name: str) -> Needs:
     setting = BY_NAME[name]
     packing = packing_of(setting, GPUS)
     requests = 0
-    counted: Counter[int | None] = Counter()
+    by_limit: Counter[int | None] = Counter()
     never = 0
     for seed in SEEDS:
-        asked = arrivals(setting, GPUS, seed)
+        sequence = arrivals(setting, GPUS, seed)
         fleet, policy = fleet_of(setting, GPUS), LeastWaste(setting.demand)
-        there: list[PlacedVgpu] = []
-        for profile in asked.profiles[: asked.until[LOAD]]:
+        placed_vgpus: list[PlacedVgpu] = []
+        for profile in sequence.profiles[: sequence.until[LOAD]]:
             requests += 1
-            where = placed(fleet, policy, profile)
-            if where is not None:
-                there.append(PlacedVgpu(where[0], profile, where[1]))
+            position = placed(fleet, policy, profile)
+            if position is not None:
+                placed_vgpus.append(PlacedVgpu(position[0], profile, position[1]))
                 continue
-            counts = Counter([profile, *(vgpu.profile for vgpu in there)])
+            counts = Counter([profile, *(vgpu.profile for vgpu in placed_vgpus)])
             if not packing.fits([counts[p] for p in packing.profiles]):
                 never += 1
                 continue
-            rounds = find_migrations(fleet, there, profile, UP_TO[-1])
+            rounds = find_migrations(fleet, placed_vgpus, profile, UP_TO[-1])
             moves = None if rounds is None else sum(len(one) for one in rounds)
-            counted[None if moves is None else next(most for most in UP_TO if moves <= most)] += 1
-    found = " ".join(str(counted[most]) for most in UP_TO)
-    return Needs(name, requests, sum(counted.values()) + never, found, counted[None], never)
+            by_limit[None if moves is None else next(limit for limit in UP_TO if moves <= limit)] += 1
+    by_moves = " ".join(str(by_limit[limit]) for limit in UP_TO)
+    return Needs(name, requests, sum(by_limit.values()) + never, by_moves, by_limit[None], never)
 
 
-def write(path: Path, head: list[str], found: list[Needs]) -> None:
-    """Keep what was found."""
-    kept.write(path, head, Needs._fields, found)
+def write(path: Path, head: list[str], result: list[Needs]) -> None:
+    """Write the results to a file."""
+    kept.write(path, head, Needs._fields, result)
 
 
 def read(path: Path) -> list[Needs]:
-    """Return what was found; nothing when there is no file."""
+    """Return the results in a file; an empty list if there is no file."""
     rows = kept.read(path)
-    return [Needs(s, int(n), int(refused), found, int(more), int(never)) for s, n, refused, found, more, never in rows]
+    return [
+        Needs(s, int(n), int(refused), result, int(more), int(never)) for s, n, refused, result, more, never in rows
+    ]

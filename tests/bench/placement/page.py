@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/placement.md, made from the CSV."""
+"""Generates docs/placement.md from the CSV."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def page(results: Results, head: Sequence[str], times: Sequence[Timed], needs: S
         parts.append("\n".join(["## Moves that a refused request needs", "", *_needs(needs)]))
     parts.append("\n".join(["## Where least-waste loses", "", *_losses(results)]))
     parts.append("\n".join(["## Mixed size against same size", "", *_twins(results)]))
-    there = [s for s in SETTINGS if s.asked == s.name and _sizes(results, s.name, ARRIVALS)]
-    parts += ["\n".join(_section(results, setting)) for setting in there]
+    settings = [s for s in SETTINGS if s.asked == s.name and _sizes(results, s.name, ARRIVALS)]
+    parts += ["\n".join(_section(results, setting)) for setting in settings]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -103,12 +103,12 @@ def _sizes(results: Results, setting: str, workload: str) -> list[int]:
 
 
 def shown_size(results: Results, setting: str) -> int:
-    """Return the size of the fleet in the picture and in the table of profiles: 160 GPUs, or what there is; 0: none."""
+    """Return the fleet size for the picture and the table of profiles: the largest up to 160 GPUs, or 0."""
     return max((n for n in _sizes(results, setting, ARRIVALS) if n <= 160), default=0)
 
 
 def _extent(results: Results) -> Iterator[str]:
-    """Say which sizes were run with how many seeds, and what was not."""
+    """Report which fleet sizes were run with how many seeds, and which were not run."""
     for workload in (ARRIVALS, CHURN):
         for gpus in (16, 160, 1600):
             keys = [k for k in results if k[1] == gpus and k[2] == workload and k[4] == OURS]
@@ -118,14 +118,14 @@ def _extent(results: Results) -> Iterator[str]:
             seeds = sorted({len(results[k]) for k in keys})
             fleets = {k[0] for k in keys}
             missing = [name for name in BY_NAME if name not in fleets]
-            less = f"; not run: {', '.join(missing)}" if missing else ""
-            yield f"- {workload}, {gpus} GPUs: {' to '.join(str(n) for n in seeds)} seeds, {len(fleets)} fleets{less}."
+            gaps = f"; not run: {', '.join(missing)}" if missing else ""
+            yield f"- {workload}, {gpus} GPUs: {' to '.join(str(n) for n in seeds)} seeds, {len(fleets)} fleets{gaps}."
 
 
 def _claims(results: Results) -> Iterator[str]:
     yield from ("| promise | measured | reached |", "|---|---|---|")
     for claim in claims(results):
-        yield f"| {claim.says} | {claim.found} | {ANSWERS[claim.reached]} |"
+        yield f"| {claim.says} | {claim.measured} | {ANSWERS[claim.reached]} |"
 
 
 def _times(times: Sequence[Timed]) -> Iterator[str]:
@@ -137,16 +137,16 @@ def _times(times: Sequence[Timed]) -> Iterator[str]:
 
 def _losses(results: Results) -> Iterator[str]:
     for workload in (ARRIVALS, CHURN):
-        found = losses(results, workload)
-        if not found:
+        result = losses(results, workload)
+        if not result:
             yield f"{workload.capitalize()}: nowhere, on average over the seeds."
             yield ""
             continue
-        where = f"{len(found)} fleets, sizes and loads at which some ranked policy has more on average"
+        where = f"{len(result)} fleets, sizes and loads at which some ranked policy has more on average"
         yield f"{workload.capitalize()}: {where}; the best of them:"
         yield ""
         yield from ("| fleet | GPUs | load | least-waste less | points |", "|---|---|---|---|---|")
-        yield from (_loss(cell) for cell in found)
+        yield from (_loss(cell) for cell in result)
         yield ""
 
 
@@ -157,7 +157,7 @@ def _loss(cell: Cell) -> str:
 
 
 def _needs(needs: Sequence[Needs]) -> Iterator[str]:
-    """Say how many moves refused requests need."""
+    """Report how many moves refused requests need."""
     yield f"The requests that least-waste alone refuses on {GPUS} GPUs at {LOAD} %, by the fewest moves that would"
     yield "make room, each by itself in the state in which it came. Where a GPU has one size at a time it is"
     yield "cleared of all that is on it or of nothing: two moves for one request win little, however well they are"
@@ -169,12 +169,12 @@ def _needs(needs: Sequence[Needs]) -> Iterator[str]:
     yield f"| fleet | requests | refused | {' | '.join(f'{c} moves' for c in columns)} | not found | never |"
     yield "|---" * (len(columns) + 5) + "|"
     for one in needs:
-        found = " | ".join(one.found.split())
-        yield f"| {BY_NAME[one.setting].title} | {one.requests} | {one.refused} | {found} | {one.more} | {one.never} |"
+        result = " | ".join(one.by_moves.split())
+        yield f"| {BY_NAME[one.setting].title} | {one.requests} | {one.refused} | {result} | {one.more} | {one.never} |"
 
 
 def _twins(results: Results) -> Iterator[str]:
-    """Say what the same requests get on the same card in the other mode."""
+    """Compare the same requests on the same card in both modes."""
     yield "Least-waste with the same requests on RTX PRO 6000 in both modes, and mixed less same size."
     yield ""
     yield "Where mixed size has less, so has free migration in mixed size: no choice of places would win it back,"
@@ -188,9 +188,9 @@ def _twins(results: Results) -> Iterator[str]:
         at = (gpus, workload, load, policy)
         ours, twin = results[setting, *at], results.get((setting + SAME_SIZE, *at))
         if policy == OURS and workload == ARRIVALS and load in FULL_LOADS and twin:
-            less = difference(ours, twin)
+            gap = difference(ours, twin)
             sizes = BY_NAME[setting].title.split("size, ")[1]
-            points = f"{less.mean:+.2f} ± {less.error:.2f}" if less else "-"
+            points = f"{gap.mean:+.2f} ± {gap.error:.2f}" if gap else "-"
             moving = results.get((setting, gpus, workload, load, MIGRATION))
             free = f"{average(moving):.2f}" if moving else "-"
             yield f"| {sizes} | {gpus} | {load} % | {average(ours):.2f} | {average(twin):.2f} | {points} | {free} |"
@@ -223,9 +223,9 @@ def _table(results: Results, setting: str, workload: str, sizes: Sequence[int]) 
     yield "| policy | | " + " | ".join(f"{gpus:,} GPUs, {load} %" for gpus, load in columns) + " |"
     yield "|---|---|" + "---|" * len(columns)
     for policy in [*POLICIES, *MOVERS, MIGRATION, OFFLINE]:
-        found = [_cell(results, (setting, gpus, workload, load), policy) for gpus, load in columns]
-        if any(found):
-            yield f"| {policy} | {WHOSE[policy]} | " + " | ".join(text or "-" for text in found) + " |"
+        result = [_cell(results, (setting, gpus, workload, load), policy) for gpus, load in columns]
+        if any(result):
+            yield f"| {policy} | {WHOSE[policy]} | " + " | ".join(text or "-" for text in result) + " |"
 
 
 def _cell(results: Results, at: tuple[str, int, str, int], policy: str) -> str:
@@ -233,12 +233,12 @@ def _cell(results: Results, at: tuple[str, int, str, int], policy: str) -> str:
     if not rows or not ours:
         return ""
     share = f"{average(rows):.2f}"
-    less = difference(ours, rows)
-    return f"**{share}**" if policy == OURS or less is None else f"{share} ({less.mean:+.2f} ± {less.error:.2f})"
+    gap = difference(ours, rows)
+    return f"**{share}**" if policy == OURS or gap is None else f"{share} ({gap.mean:+.2f} ± {gap.error:.2f})"
 
 
 def _acceptance(results: Results, setting: Setting) -> Iterator[str]:
-    """Return what share of the requests for each profile is admitted, at the fleet of 160, or of 16."""
+    """Report the share of admitted requests for each profile, in the fleet of 160 GPUs, or of 16."""
     gpus = shown_size(results, setting.name)
     profiles = sorted(setting.demand)
     load = 100
@@ -267,7 +267,7 @@ def _counts(text: str) -> list[int]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)

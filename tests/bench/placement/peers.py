@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies of other programs, each from its published behaviour, over the same fleet and rules.
+"""The policies of other programs, each written from its published behaviour, on the same fleet and rules.
 
-What they cannot know they are given: here they are asked only for GPUs that have room, although some of them fail and
-try another. On a GPU where the place is free to choose they take the lowest, as the driver does without being told.
-First in mapping order (Proxmox, pve-docs qm.adoc; OpenNebula, HostSharePCI.cc) is `FirstFit`; most vGPUs first (vdsm's
-`compact`, vSphere's "group VMs on GPU until full") and fewest first (vdsm's `separate`, vSphere's "spread") are `Depth`
-and `Breadth`, all three in vgpuctl.placement.policy.
+The benchmark tells each policy which GPUs have room, although some of the programs try a GPU, fail and try another.
+If a GPU has several possible placements, the policy takes the lowest, as the driver does by default. Three policies are
+in vgpuctl.placement.policy:
+
+- `FirstFit`: first in mapping order (Proxmox, pve-docs qm.adoc; OpenNebula, HostSharePCI.cc).
+- `Depth`: most vGPUs first (vdsm's `compact`, vSphere's "group VMs on GPU until full").
+- `Breadth`: fewest vGPUs first (vdsm's `separate`, vSphere's "spread").
 """
 
 from __future__ import annotations
@@ -18,32 +20,32 @@ from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
 from vgpuctl.placement.gpu_kind import GpuKind
 
 NODE_GPUS = 4
-"""GPUs of a node, for policies that choose a node first."""
+"""The number of GPUs in a node, for policies that choose a node first."""
 
 
 def open_choices(fleet: Fleet, profile: str) -> dict[GpuGroup, PlacementChoice]:
-    """Return the lowest place in each group that has room."""
-    found: dict[GpuGroup, PlacementChoice] = {}
+    """Return the lowest placement in each group that has room."""
+    result: dict[GpuGroup, PlacementChoice] = {}
     for group, _ in fleet.groups():
-        moves = fleet.kind_of(group).placements(group.state, profile)
-        if moves:
-            found[group] = PlacementChoice(fleet.first_gpu(group), group, moves[0])
-    return found
+        placements = fleet.kind_of(group).placements(group.state, profile)
+        if placements:
+            result[group] = PlacementChoice(fleet.first_gpu(group), group, placements[0])
+    return result
 
 
 def open_gpus(fleet: Fleet, among: dict[GpuGroup, PlacementChoice]) -> Iterator[int]:
-    """Return the numbers of the GPUs with room."""
+    """Yield the numbers of the GPUs that have room."""
     return (gpu for gpu in range(len(fleet)) if fleet.group_of(gpu) in among)
 
 
 class RandomGpu:
-    """Any GPU that has room (Nova with `randomize_allocation_candidates`; virtual-gpu.rst)."""
+    """Chooses any GPU that has room (Nova with `randomize_allocation_candidates`; virtual-gpu.rst)."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(f"policy {seed}")
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
-        """See `Policy.choose`; the same calls in the same order give the same answers."""
+        """See `PlacementPolicy.choose`. The same calls in the same order give the same choices."""
         among = open_choices(fleet, profile)
         gpus = list(open_gpus(fleet, among))
         if not gpus:
@@ -53,61 +55,61 @@ class RandomGpu:
 
 
 class _ByGroup:
-    """The lowest GPU of the group with the least key."""
+    """Chooses the lowest GPU in the group with the smallest key."""
 
     def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
-        """Return what is to be small."""
+        """Return the value to minimise."""
         raise NotImplementedError
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
-        """See `Policy.choose`."""
+        """See `PlacementPolicy.choose`."""
         among = open_choices(fleet, profile).values()
         return min(among, key=lambda c: (self.key(fleet.kind_of(c.group), c, profile), c.gpu), default=None)
 
 
 class XenDepth(_ByGroup):
-    """The GPU with the least capacity left for this type (XenServer `depth_first`; xapi vgpuops.ml)."""
+    """Chooses the GPU with the least capacity left for this type (XenServer `depth_first`; xapi vgpuops.ml)."""
 
     def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
-        """The capacity that is left."""
+        """Return the capacity left."""
         return kind.count_remaining(choice.group.state, profile)
 
 
 class XenBreadth(_ByGroup):
-    """The GPU with the most capacity left for this type (XenServer `breadth_first`; xapi vgpuops.ml)."""
+    """Chooses the GPU with the most capacity left for this type (XenServer `breadth_first`; xapi vgpuops.ml)."""
 
     def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
-        """The capacity that is left, negative."""
+        """Return the capacity left, negated."""
         return -kind.count_remaining(choice.group.state, profile)
 
 
 class BestFit(_ByGroup):
-    """The GPU with the least framebuffer free (best fit; FGD's paper has it as a baseline)."""
+    """Chooses the GPU with the least free framebuffer (best fit; a baseline in FGD's paper)."""
 
     def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
-        """The framebuffer that is free."""
+        """Return the free framebuffer."""
         return kind.framebuffer_mib - used_mib(kind, choice.group.state)
 
 
 class LeastVram(_ByGroup):
-    """The GPU with the least framebuffer in use (hypeman, change 66)."""
+    """Chooses the GPU with the least framebuffer in use (hypeman, change 66)."""
 
     def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
-        """The framebuffer in use."""
+        """Return the framebuffer in use."""
         return used_mib(kind, choice.group.state)
 
 
 class LeastLoaded:
-    """The card with the greatest share of its VFs free (Incus; gpu_sriov.go, getVF).
+    """Chooses the card with the greatest share of its VFs free (Incus; gpu_sriov.go, getVF).
 
-    A card has as many VFs as it takes vGPUs of its smallest type.
+    A card has as many VFs as vGPUs of its smallest type fit on it.
     """
 
     def __init__(self) -> None:
         self._vfs: dict[str, int] = {}
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
-        """See `Policy.choose`."""
+        """See `PlacementPolicy.choose`."""
         for kind in fleet.kinds:
             if kind.name not in self._vfs:
                 self._vfs[kind.name] = max(kind.count_remaining(kind.empty, p) for p in kind.sizes)
@@ -121,7 +123,7 @@ class LeastLoaded:
 
 
 class NodeThenGpu:
-    """A node by its share of framebuffer in use, then a GPU in it by the same (HAMi, scheduler-policy.md; Volcano).
+    """Chooses a node by its share of framebuffer in use, then a GPU likewise (HAMi, scheduler-policy.md; Volcano).
 
     `binpack` takes the greatest share, `spread` the least. HAMi's default is binpack for nodes and spread for GPUs.
     """
@@ -131,14 +133,14 @@ class NodeThenGpu:
         self._gpu_sign = -1 if gpu == "binpack" else 1
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
-        """See `Policy.choose`."""
+        """See `PlacementPolicy.choose`."""
         among = open_choices(fleet, profile)
         used = {group: used_mib(fleet.kind_of(group), group.state) for group, _ in fleet.groups()}
         size = [kind.framebuffer_mib for kind in fleet.kinds]
 
         def share(gpus: Sequence[int]) -> float:
             groups = [fleet.group_of(gpu) for gpu in gpus]
-            return sum(used[g] for g in groups) / sum(size[g.kind] for g in groups)
+            return sum(used[g] for g in groups) / sum(size[g.kind_index] for g in groups)
 
         best: tuple[float, float, int] | None = None
         for start in range(0, len(fleet), NODE_GPUS):
@@ -153,13 +155,13 @@ class NodeThenGpu:
 
 
 class OneTypePerCard:
-    """Each card is given one type, in turn, and filled with it (KubeVirt; `configureDesiredMDEVTypes`).
+    """Assigns one type to each card in turn, and fills the card with it (KubeVirt; `configureDesiredMDEVTypes`).
 
-    It refuses what would fit on another's card.
+    It refuses requests that would only fit on a card of another type.
     """
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
-        """See `Policy.choose`, but for what it refuses."""
+        """See `PlacementPolicy.choose`, except for the requests that it refuses."""
         among = open_choices(fleet, profile)
         for gpu in open_gpus(fleet, among):
             kind = fleet.kind_of(fleet.group_of(gpu))

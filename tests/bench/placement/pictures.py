@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of docs/placement.md: framebuffer that each policy leaves unused, beside free migration."""
+"""The pictures in docs/placement.md: the framebuffer that each policy and the two references admit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SVG = "http://www.w3.org/2000/svg"
 
 
 def picture(results: Results, setting: Setting, gpus: int) -> bytes:
-    """Return a picture: a row for each policy, a dot for each load at the percent of framebuffer that it admits."""
+    """Return an SVG: one row per policy, with a dot for each load at the percent of framebuffer that it admits."""
     policies = [p for p in POLICIES if p != UNRANKED] + [MIGRATION, OFFLINE]
     shares = {
         (policy, load): average(results[key])
@@ -34,20 +34,20 @@ def picture(results: Results, setting: Setting, gpus: int) -> bytes:
         etree.SubElement(root, "circle", cx=str(LEFT + 6 + 110 * index), cy="38", r="5", fill=colour)
         _text(root, LEFT + 16 + 110 * index, 42, f"load {load} %")
 
-    def across(share: float) -> float:
+    def x_of(share: float) -> float:
         return LEFT + (WIDTH - LEFT - 30) * (share - low) / (100 - low)
 
     end = TOP + ROW * len(policies)
     for tick in range(int(low), 101, 5 if low >= 50 else 10):
-        x = f"{across(tick):.1f}"
+        x = f"{x_of(tick):.1f}"
         etree.SubElement(root, "line", x1=x, x2=x, y1=str(TOP), y2=str(end), stroke="#dddddd")
-        _text(root, across(tick), end + 16, str(tick), anchor="middle")
+        _text(root, x_of(tick), end + 16, str(tick), anchor="middle")
     for index, policy in enumerate(policies):
         y = TOP + ROW * index + ROW / 2
         _text(root, LEFT - 10, y + 4, policy, anchor="end", weight="bold" if policy == OURS else "normal")
         for load, colour in COLOURS.items():
             if (policy, load) in shares:
-                x = f"{across(shares[policy, load]):.1f}"
+                x = f"{x_of(shares[policy, load]):.1f}"
                 etree.SubElement(root, "circle", cx=x, cy=f"{y:.1f}", r="5", fill=colour)
     return bytes(etree.tostring(root, pretty_print=True, xml_declaration=True, encoding="UTF-8"))
 

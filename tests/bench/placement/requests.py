@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of a run: made from a seed, the same for every policy."""
+"""The requests of a run, generated from a seed. They are the same for every policy."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import NamedTuple
 from tests.bench.placement.fleets import Setting, framebuffer_gib
 
 LOADS = (60, 80, 100, 130)
-"""Percent of the fleet's framebuffer: what is asked for in all, or in churn on average at a time."""
+"""The demand in percent of the fleet's framebuffer: in total, or in churn on average at any time."""
 WARM_UP_LIVES, MEASURED_LIVES = 3.0, 4.0
-"""Churn, in mean lives of a vGPU: time that does not count, and time that does."""
+"""Churn, in mean lifetimes of a vGPU: the warm-up that does not count, and the measured time."""
 
 
 class Arrivals(NamedTuple):
-    """Profiles in order, and how many of them make up each load."""
+    """The requested profiles in order, and how many of them make up each load."""
 
     profiles: list[str]
     until: dict[int, int]
 
 
 class Visit(NamedTuple):
-    """A request of churn: when it comes, when it goes if it was admitted, and what it asks for."""
+    """A request in churn: when it arrives, when it leaves if it is admitted, and its profile."""
 
     comes: float
     goes: float
@@ -34,20 +34,20 @@ class Visit(NamedTuple):
 
 
 def sizes_gib(setting: Setting) -> dict[str, int]:
-    """Return the framebuffer of every profile; cards that have it agree."""
+    """Return the framebuffer in GiB of every profile. It is the same on every card."""
     return {profile: size for card in setting.cards for profile, size in card.sizes.items()}
 
 
 def arrivals(setting: Setting, gpus: int, seed: int) -> Arrivals:
-    """Return as many requests as fit into the greatest load; a smaller load is the beginning of them."""
-    sizes, whole = sizes_gib(setting), framebuffer_gib(setting, gpus)
+    """Return as many requests as the greatest load allows. A smaller load uses the first of them."""
+    sizes, fleet_gib = sizes_gib(setting), framebuffer_gib(setting, gpus)
     profiles: list[str] = []
     until: dict[int, int] = {}
-    asked = 0
+    requested_gib = 0
     for profile in _drawn(setting.demand, Random(f"arrivals {setting.asked} {gpus} {seed}")):
-        asked += sizes[profile]
+        requested_gib += sizes[profile]
         for load in LOADS:
-            if load not in until and asked * 100 > whole * load:
+            if load not in until and requested_gib * 100 > fleet_gib * load:
                 until[load] = len(profiles)
         if len(until) == len(LOADS):
             break
@@ -56,7 +56,7 @@ def arrivals(setting: Setting, gpus: int, seed: int) -> Arrivals:
 
 
 def visits(setting: Setting, gpus: int, load: int, seed: int) -> Iterator[Visit]:
-    """Return requests that come at random, as often as keeps the load up, and stay for one life on average."""
+    """Yield requests that arrive at random, at the rate of this load, and stay for one lifetime on average."""
     random = Random(f"churn {setting.asked} {gpus} {load} {seed}")
     drawn = _drawn(setting.demand, random)
     sizes, total = sizes_gib(setting), sum(setting.demand.values())
@@ -69,7 +69,7 @@ def visits(setting: Setting, gpus: int, load: int, seed: int) -> Iterator[Visit]
 
 
 def _drawn(demand: Mapping[str, float], random: Random) -> Iterator[str]:
-    """Return profiles for ever, each as often as its weight says."""
+    """Yield profiles without end, each as often as its weight says."""
     profiles = sorted(demand)
     bounds = list(accumulate(demand[profile] for profile in profiles))
     while True:

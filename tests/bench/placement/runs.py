@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: a policy, a fleet, a seed; and what came of it as a row of the CSV."""
+"""One run of a policy on a fleet with a seed, and its results as rows of the CSV."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from vgpuctl.placement.policy import Breadth, Depth, FirstFit, PlacementPolicy
 
 ARRIVALS, CHURN = "arrivals", "churn"
 OFFERED, OFFLINE, MIGRATION = "offered", "B1", "B2"
-"""Rows that are no policy: what was asked for, and the two references."""
+"""Rows that are not policies: the requested vGPUs, and the two references."""
 OURS = "least-waste"
 UNRANKED = "one-type-per-card"
 MOVING, MOST_MOVES = "least-waste and moves", 2
-"""Least-waste, and where nothing has room what plan-moves proposes, with at most so many moves for this one request."""
+"""Least-waste; if no GPU has room, also what plan-moves proposes, with at most this many moves for the request."""
 SAVING, MOVES_PER_100 = "least-waste and saved moves", 15
-"""The same, but each request that came so far allows for 0.15 move, and what was not needed may be spent later."""
+"""The same, but each request so far adds 0.15 move to a budget. Later requests may use what is left."""
 MOVERS: dict[str, Callable[[int, int], int]] = {
     MOVING: lambda requests, made: MOST_MOVES,
     SAVING: lambda requests, made: requests * MOVES_PER_100 // 100 - made,
 }
-"""How many moves may be made for a request, by how many came until then and how many moves were made."""
+"""The maximum number of moves for a request, given the number of requests and moves so far."""
 
 POLICIES: dict[str, Callable[[Setting, int], PlacementPolicy]] = {
     OURS: lambda setting, seed: LeastWaste(setting.demand),
@@ -71,7 +71,7 @@ POLICIES: dict[str, Callable[[Setting, int], PlacementPolicy]] = {
 
 
 class Run(NamedTuple):
-    """What is run. In churn each load is a run of its own; arrivals of all loads are one run, which `load` 0 says."""
+    """What to run. In churn, each load is a separate run. Arrivals of all loads are one run, with `load` 0."""
 
     setting: str
     gpus: int
@@ -82,11 +82,11 @@ class Run(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What came of a run at a load: the framebuffer in percent of the fleet's, and how many of each profile.
+    """The result of a run at a load: the framebuffer in percent of the fleet's, and the number of each profile.
 
-    `counts` is in the order of the profiles' names. For `arrivals` it is at the end, in churn on average over the
-    measured time, but for the counts: they are of all requests that came in it. `moves`: how many vGPUs were stopped
-    and started elsewhere, by the `MOVERS`.
+    For `arrivals`, both are from the end of the run. In churn, the framebuffer is the average over the measured time,
+    and `counts` is of all admitted requests that arrive in that time. `counts` is in the order of the profiles' names.
+    `moves`: how many vGPUs the `MOVERS` stopped and started elsewhere.
     """
 
     setting: str
@@ -101,30 +101,30 @@ class Row(NamedTuple):
 
 
 def rows_of(run: Run) -> list[Row]:
-    """Carry a run out."""
+    """Do a run and return its rows."""
     if run.workload == CHURN:
         return [_churn(run)]
     setting = BY_NAME[run.setting]
     moves: list[int] = []
-    asked = arrivals(setting, run.gpus, run.seed)
+    requests = arrivals(setting, run.gpus, run.seed)
     if run.policy == OFFLINE:
         packing = packing_of(setting, run.gpus)
         sizes = sizes_gib(setting)
-        found = ((load, offline_gib(packing, sizes, asked.profiles[:n])) for load, n in asked.until.items())
-        return [_row(run, load, setting, gib, ()) for load, gib in found]
+        result = ((load, offline_gib(packing, sizes, requests.profiles[:n])) for load, n in requests.until.items())
+        return [_row(run, load, setting, gib, ()) for load, gib in result]
     if run.policy == OFFERED:
-        admitted = [True] * len(asked.profiles)
+        admitted = [True] * len(requests.profiles)
     elif run.policy == MIGRATION:
-        admitted = with_free_migration(packing_of(setting, run.gpus), asked.profiles)
+        admitted = with_free_migration(packing_of(setting, run.gpus), requests.profiles)
     elif run.policy in MOVERS:
-        moves, admitted = _with_moves(setting, run.gpus, asked.profiles, MOVERS[run.policy])
+        moves, admitted = _with_moves(setting, run.gpus, requests.profiles, MOVERS[run.policy])
     else:
         policy = POLICIES[run.policy](setting, run.seed)
         fleet = fleet_of(setting, run.gpus)
-        admitted = [placed(fleet, policy, profile) is not None for profile in asked.profiles]
+        admitted = [placed(fleet, policy, profile) is not None for profile in requests.profiles]
     rows = []
-    for load, until in asked.until.items():
-        taken = [p for p, yes in zip(asked.profiles[:until], admitted, strict=False) if yes]
+    for load, until in requests.until.items():
+        taken = [p for p, is_admitted in zip(requests.profiles[:until], admitted, strict=False) if is_admitted]
         row = _row(run, load, setting, sum(sizes_gib(setting)[p] for p in taken), taken)
         rows.append(row._replace(moves=sum(moves[:until])))
     return rows
@@ -133,26 +133,26 @@ def rows_of(run: Run) -> list[Row]:
 def _with_moves(
     setting: Setting, gpus: int, profiles: Sequence[str], most: Callable[[int, int], int]
 ) -> tuple[list[int], list[bool]]:
-    """Return how many moves each request cost, and whether it was admitted."""
+    """Return how many moves each request used, and whether it was admitted."""
     fleet, policy = fleet_of(setting, gpus), LeastWaste(setting.demand)
-    there: list[PlacedVgpu] = []
+    placed_vgpus: list[PlacedVgpu] = []
     moves, admitted = [], []
     for number, profile in enumerate(profiles, 1):
-        where, rounds = placed(fleet, policy, profile), ()
-        if where is None:
-            rounds = find_migrations(fleet, there, profile, most(number, sum(moves))) or ()
+        position, rounds = placed(fleet, policy, profile), ()
+        if position is None:
+            rounds = find_migrations(fleet, placed_vgpus, profile, most(number, sum(moves))) or ()
             for one in rounds:
-                apply_round(fleet, there, one)
-            where = placed(fleet, policy, profile) if rounds else None
-        if where is not None:
-            there.append(PlacedVgpu(where[0], profile, where[1]))
+                apply_round(fleet, placed_vgpus, one)
+            position = placed(fleet, policy, profile) if rounds else None
+        if position is not None:
+            placed_vgpus.append(PlacedVgpu(position[0], profile, position[1]))
         moves.append(sum(len(one) for one in rounds))
-        admitted.append(where is not None)
+        admitted.append(position is not None)
     return moves, admitted
 
 
 def placed(fleet: Fleet, policy: PlacementPolicy, profile: str) -> tuple[int, int] | None:
-    """Place one vGPU as the policy says; return its GPU and its place."""
+    """Place one vGPU where the policy chooses; return its GPU and its placement, or None."""
     choice = policy.choose(fleet, profile)
     if choice is None:
         return None
@@ -161,7 +161,7 @@ def placed(fleet: Fleet, policy: PlacementPolicy, profile: str) -> tuple[int, in
 
 
 def packing_of(setting: Setting, gpus: int) -> Packing:
-    """Return the cards of a fleet for the two references."""
+    """Return the fleet's cards in the form that the two references use."""
     return Packing(setting.cards, counts_of(setting, gpus), sorted(setting.demand))
 
 
@@ -173,26 +173,26 @@ def _row(run: Run, load: int, setting: Setting, gib: float, taken: Iterable[str]
 
 
 def _churn(run: Run) -> Row:
-    """Let vGPUs come and go; the framebuffer in use is averaged over the measured time."""
+    """Let vGPUs arrive and leave; average the framebuffer in use over the measured time."""
     setting = BY_NAME[run.setting]
     sizes = sizes_gib(setting)
     fleet = fleet_of(setting, run.gpus)
     policy = None if run.policy == OFFERED else POLICIES[run.policy](setting, run.seed)
-    leaving: list[tuple[float, int, int, str]] = []
-    taken, area = [], 0.0
+    departures: list[tuple[float, int, int, str]] = []
+    taken, gib_lives = [], 0.0
     for visit in visits(setting, run.gpus, run.load, run.seed):
-        while leaving and leaving[0][0] <= visit.comes:
-            _, gpu, place, profile = heappop(leaving)
+        while departures and departures[0][0] <= visit.comes:
+            _, gpu, place, profile = heappop(departures)
             fleet.remove_vgpu(gpu, profile, place)
         if policy is None:
-            where: tuple[int, int] | None = (0, 0)
+            position: tuple[int, int] | None = (0, 0)
         else:
-            where = placed(fleet, policy, visit.profile)
-            if where is not None:
-                heappush(leaving, (visit.goes, *where, visit.profile))
-        if where is not None:
+            position = placed(fleet, policy, visit.profile)
+            if position is not None:
+                heappush(departures, (visit.goes, *position, visit.profile))
+        if position is not None:
             end = WARM_UP_LIVES + MEASURED_LIVES
-            area += sizes[visit.profile] * max(0.0, min(visit.goes, end) - max(visit.comes, WARM_UP_LIVES))
+            gib_lives += sizes[visit.profile] * max(0.0, min(visit.goes, end) - max(visit.comes, WARM_UP_LIVES))
             if visit.comes >= WARM_UP_LIVES:
                 taken.append(visit.profile)
-    return _row(run, run.load, setting, area / MEASURED_LIVES, taken)
+    return _row(run, run.load, setting, gib_lives / MEASURED_LIVES, taken)

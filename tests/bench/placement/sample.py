@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of the results made again, to see that the committed ones are those of this code."""
+"""Repeats a part of the runs, to check that this code still gives the committed results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHURNED = ("a40-a16", "h100-mig", "pro6000-2-8")
 
 
 def runs() -> Iterator[Run]:
-    """Return every arrivals run of the sample, and a little churn."""
+    """Yield every arrivals run of the sample, and a few runs of churn."""
     for name in BY_NAME:
         for seed in SEEDS:
             for policy in [*POLICIES, OFFERED, OFFLINE, MIGRATION]:
@@ -37,8 +37,8 @@ def runs() -> Iterator[Run]:
 
 
 def differing(committed: Sequence[Row]) -> list[str]:
-    """Return each row of the sample that the committed ones do not have as it is."""
-    there = {row[:6]: row for row in committed}
+    """Return a message for each row of the sample that differs from the committed row."""
+    old = {row[:6]: row for row in committed}
     with Pool(os.cpu_count()) as pool:
-        made = [row for rows in pool.imap(rows_of, runs(), chunksize=4) for row in rows]
-    return [f"{row} now; committed: {there.get(row[:6], 'nothing')}" for row in made if there.get(row[:6]) != row]
+        new = [row for rows in pool.imap(rows_of, runs(), chunksize=4) for row in rows]
+    return [f"{row} now; committed: {old.get(row[:6], 'nothing')}" for row in new if old.get(row[:6]) != row]

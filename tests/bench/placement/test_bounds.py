@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The references against trying everything, on few GPUs and few requests."""
+"""Compares the references with exhaustive search, on few GPUs and few requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgpuctl.placement.gpu_kind import GpuKind
 
 
 def fits_somehow(kinds: list[GpuKind], wanted: tuple[tuple[str, int], ...]) -> bool:
-    """Divide what is wanted among GPUs in every way."""
+    """Try every division of the wanted vGPUs among the GPUs; return whether one fits."""
 
     @cache
     def rest_fits(gpu: int, left: tuple[int, ...]) -> bool:
@@ -38,7 +38,7 @@ def fits_somehow(kinds: list[GpuKind], wanted: tuple[tuple[str, int], ...]) -> b
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
 @pytest.mark.parametrize("seed", range(4))
-def test_free_migration_admits_what_some_division_among_the_gpus_takes(setting: Setting, seed: int) -> None:
+def test_free_migration_admits_what_exhaustive_search_admits(setting: Setting, seed: int) -> None:
     gpus = 2
     random = Random(f"{setting.name} {seed}")
     large = sorted(setting.demand, key=lambda p: -sizes_gib(setting)[p])[:4]
@@ -48,16 +48,16 @@ def test_free_migration_admits_what_some_division_among_the_gpus_takes(setting: 
     admitted: Counter[str] = Counter()
     expected = []
     for profile in requests:
-        more = admitted + Counter([profile])
-        expected.append(fits_somehow(kinds, tuple(sorted(more.items()))))
-        admitted = more if expected[-1] else admitted
+        with_next = admitted + Counter([profile])
+        expected.append(fits_somehow(kinds, tuple(sorted(with_next.items()))))
+        admitted = with_next if expected[-1] else admitted
     assert with_free_migration(packing, requests) == expected
     assert packing.unproved == 0
     sizes = sizes_gib(setting)
     assert offline_gib(packing, sizes, requests) >= sum(sizes[p] * n for p, n in admitted.items()) - 1e-6
 
 
-def test_the_offline_bound_is_the_best_choice_where_one_gpu_takes_whole_patterns() -> None:
+def test_offline_bound_is_the_best_choice_on_one_gpu() -> None:
     packing = Packing([H100_MIG], [1], sorted(H100_MIG.sizes))
     assert offline_gib(packing, H100_MIG.sizes, ["1g"] * 8) == pytest.approx(70)
     assert offline_gib(packing, H100_MIG.sizes, ["3g", "3g", "1g"]) == pytest.approx(80)
@@ -65,7 +65,7 @@ def test_the_offline_bound_is_the_best_choice_where_one_gpu_takes_whole_patterns
 
 
 def test_placement_ids_follow_the_driver() -> None:
-    """The vectors are of A40 and H100-80 (kernel_vgpu_mgr.c; their counts are in the user guide's tables)."""
+    """The expected values are for A40 and H100-80 (kernel_vgpu_mgr.c; the user guide's tables have their counts)."""
     assert halved(48, 8, 6) == (0, 16, 24, 40)
     assert halved(48, 16, 3) == (0, 32)
     assert halved(48, 4, 12) == (0, 8, 12, 20, 24, 32, 36, 44)

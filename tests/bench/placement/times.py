@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a decision of least-waste takes in processor time, on arrivals up to the greatest load.
+"""The CPU time of a least-waste decision, on arrivals up to the greatest load.
 
-It waits for nothing, so that is how long it takes on a machine that has nothing else to do.
+A decision never waits, so on an idle machine this is also its duration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AMORTISED_SETTINGS = ("a40", "a40-a16", "h100-mig", "h100-mig-uniform")
 
 
 class Timed(NamedTuple):
-    """What was timed, in milliseconds, and the promise; an empty limit is none."""
+    """What was timed, the milliseconds, and the promised limit. An empty limit means that there is none."""
 
     what: str
     milliseconds: str
@@ -31,7 +31,7 @@ class Timed(NamedTuple):
 
 
 def timed() -> Iterator[Timed]:
-    """Time all that is promised."""
+    """Time everything that has a promised limit."""
     for name in MEDIAN_SETTINGS:
         each = _decisions(BY_NAME[name], 16)
         yield Timed(f"{BY_NAME[name].title}: median decision, 16 GPUs", f"{median(each):.3f}", "1")
@@ -49,18 +49,18 @@ def timed() -> Iterator[Timed]:
 def _decisions(setting: Setting, gpus: int) -> list[float]:
     """Return the milliseconds of each decision."""
     fleet, policy = fleet_of(setting, gpus), LeastWaste(setting.demand)
-    found = []
+    result = []
     for profile in arrivals(setting, gpus, 1).profiles:
-        begun = process_time()
+        started = process_time()
         choice = policy.choose(fleet, profile)
-        found.append((process_time() - begun) * 1000)
+        result.append((process_time() - started) * 1000)
         if choice is not None:
             fleet.add_vgpu(choice.gpu, choice.placement)
-    return found
+    return result
 
 
 def _together(setting: Setting, before: int) -> Callable[[], None]:
-    """Return one request for eight vGPUs, on GPUs that have some, by a policy that knows nothing yet."""
+    """Return a function that places eight vGPUs with a new policy, on GPUs that already hold `before` vGPUs."""
     fleet, earlier = fleet_of(setting, 8), LeastWaste(setting.demand)
     for _ in range(before):
         choice = earlier.choose(fleet, "8Q")
@@ -78,17 +78,17 @@ def _together(setting: Setting, before: int) -> Callable[[], None]:
     return place
 
 
-def _milliseconds(what: Callable[[], None]) -> float:
-    begun = process_time()
-    what()
-    return (process_time() - begun) * 1000
+def _milliseconds(work: Callable[[], None]) -> float:
+    started = process_time()
+    work()
+    return (process_time() - started) * 1000
 
 
-def write(path: Path, head: list[str], found: list[Timed]) -> None:
-    """Keep what was timed."""
-    kept.write(path, head, Timed._fields, found)
+def write(path: Path, head: list[str], result: list[Timed]) -> None:
+    """Write the times to a file."""
+    kept.write(path, head, Timed._fields, result)
 
 
 def read(path: Path) -> list[Timed]:
-    """Return what was timed; nothing when there is no file."""
+    """Return the times in a file; an empty list if there is no file."""
     return [Timed(*row) for row in kept.read(path)]

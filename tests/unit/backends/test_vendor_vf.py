@@ -130,19 +130,19 @@ def test_a_type_not_cleared_is_noticed(tmp_path):
 )
 def test_missing_host_support_is_named_before_any_write(changes, check):
     gpu = changed(a100(), 0, **changes)
-    look = snapshot(gpu)
+    observed = snapshot(gpu)
     if check == "libvirt-variant":
-        look = replace(look, hypervisor=HypervisorStatus(True, "qemu:///system", libvirt_version=9_000_000))
+        observed = replace(observed, hypervisor=HypervisorStatus(True, "qemu:///system", libvirt_version=9_000_000))
     with pytest.raises(HostCannot) as raised:
-        backend_for(Backend.VENDOR_VF).check(look, gpu, gpu.functions[0], force_console=False)
+        backend_for(Backend.VENDOR_VF).check(observed, gpu, gpu.functions[0], force_console=False)
     assert raised.value.facts["check"] == check
     assert gpu.functions[0].address in str(raised.value)
     assert raised.value.hint
 
 
 def test_the_domain_refers_to_the_vf_unmanaged():
-    found = backend_for(Backend.VENDOR_VF).hostdev(VF)
-    assert (found.kind, found.carrier, found.managed, found.alias) == ("pci", VF.carrier, False, "ua-vgpuctl-0")
+    result = backend_for(Backend.VENDOR_VF).hostdev(VF)
+    assert (result.kind, result.carrier, result.managed, result.alias) == ("pci", VF.carrier, False, "ua-vgpuctl-0")
 
 
 MIXED = """version: 1

@@ -20,26 +20,26 @@ ONE, TWO, THREE = (a100(f"0000:{n}0:00.0", numa_node=n - 1) for n in (1, 2, 3))
 FIXED = GpuScheduler(state=SchedulerState(SchedulerPolicy.FIXED_SHARE))
 
 
-def gpus_of(look, **words):
-    slots = place_vgpus(look, [("A100-4C", 1)], GpuConstraints(**words))
+def gpus_of(observed, **words):
+    slots = place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(**words))
     return {s.gpu.address for s in slots}
 
 
-def refusal(look, count=1, uuid=None, **words):
+def refusal(observed, count=1, uuid=None, **words):
     with pytest.raises(NoCapacity) as raised:
-        place_vgpus(look, [("A100-4C", count)], GpuConstraints(**words), uuid=uuid)
+        place_vgpus(observed, [("A100-4C", count)], GpuConstraints(**words), uuid=uuid)
     return raised.value
 
 
 def test_several_gpus_may_be_named_and_others_forbidden_by_address_or_model():
-    look = snapshot(ONE, TWO, THREE, t4())
-    assert [g.address for g in select_allowed_gpus(look, GpuConstraints(gpus=("20:00.0", "T4")))] == [
+    observed = snapshot(ONE, TWO, THREE, t4())
+    assert [g.address for g in select_allowed_gpus(observed, GpuConstraints(gpus=("20:00.0", "T4")))] == [
         TWO.address,
         t4().address,
     ]
-    assert gpus_of(look, gpus=(TWO.address, THREE.address), not_gpus=(TWO.address,)) == {THREE.address}
-    assert gpus_of(look, not_gpus=("0000:10:00.0", "T4")) == {TWO.address}
-    error = refusal(look, not_gpus=("A100",))
+    assert gpus_of(observed, gpus=(TWO.address, THREE.address), not_gpus=(TWO.address,)) == {THREE.address}
+    assert gpus_of(observed, not_gpus=("0000:10:00.0", "T4")) == {TWO.address}
+    error = refusal(observed, not_gpus=("A100",))
     assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 3 GPUs, on which 30 would fit"
     assert error.facts["excluded"] == {"--not-gpu A100": [ONE.address, TWO.address, THREE.address]}
     assert error.facts["details"][0] == f"{ONE.address}: left out by --not-gpu A100: it is not to be used; room for 10"
@@ -47,26 +47,26 @@ def test_several_gpus_may_be_named_and_others_forbidden_by_address_or_model():
 
 @pytest.mark.parametrize("words", [{"gpus": ("A100", "A41")}, {"not_gpus": ("A41",)}])
 def test_a_name_that_means_no_gpu_is_refused_but_not_where_only_some_were_looked_at(words):
-    look = snapshot(ONE, TWO)
+    observed = snapshot(ONE, TWO)
     with pytest.raises(NotFound, match="no GPU 'A41' on this host"):
-        place_vgpus(look, [("A100-4C", 1)], GpuConstraints(**words))
-    assert place_vgpus(replace(look, partial=True), [("A100-4C", 1)], GpuConstraints(**words))
+        place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(**words))
+    assert place_vgpus(replace(observed, partial=True), [("A100-4C", 1)], GpuConstraints(**words))
 
 
 def test_a_gpu_that_is_left_out_does_not_make_a_profile_mean_two_things():
     other = a100("0000:90:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
-    look = snapshot(ONE, other)
+    observed = snapshot(ONE, other)
     with pytest.raises(InvalidInput, match="means different vGPU types"):
-        place_vgpus(look, [("A100-4C", 1)])
-    assert gpus_of(look, not_gpus=(other.address,)) == {ONE.address}
+        place_vgpus(observed, [("A100-4C", 1)])
+    assert gpus_of(observed, not_gpus=(other.address,)) == {ONE.address}
     with pytest.raises(InvalidInput, match="means different vGPU types"):
-        place_vgpus(look, [("A100-4C", 1)], GpuConstraints(not_gpus=("A100",)))
+        place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(not_gpus=("A100",)))
 
 
 def test_a_numa_node_leaves_out_gpus_of_others_and_of_none():
-    look = snapshot(replace(ONE, numa_node=None), TWO, THREE)
-    assert gpus_of(look, numa_node=2) == {THREE.address}
-    error = refusal(look, numa_node=0)
+    observed = snapshot(replace(ONE, numa_node=None), TWO, THREE)
+    assert gpus_of(observed, numa_node=2) == {THREE.address}
+    error = refusal(observed, numa_node=0)
     assert "--numa-node 0 leaves out 3 of 3 GPUs, on which 30 would fit" in str(error)
     assert "its NUMA node is not known; room for 10" in error.facts["details"][0]
     assert "its NUMA node is 1; room for 10" in error.facts["details"][1]
@@ -74,19 +74,19 @@ def test_a_numa_node_leaves_out_gpus_of_others_and_of_none():
 
 def test_a_vm_whose_memory_is_bound_gets_a_gpu_of_its_nodes_or_of_none_that_is_known():
     bound = vm(7, memory_nodes=frozenset({1}), record=None)
-    look = snapshot(ONE, TWO, vms=[bound])
-    assert [s.gpu.address for s in place_vgpus(look, [("A100-4C", 1)], uuid=bound.uuid)] == [TWO.address]
+    observed = snapshot(ONE, TWO, vms=[bound])
+    assert [s.gpu.address for s in place_vgpus(observed, [("A100-4C", 1)], uuid=bound.uuid)] == [TWO.address]
     assert place_vgpus(snapshot(replace(ONE, numa_node=None), vms=[bound]), [("A100-4C", 1)], uuid=bound.uuid)
-    assert place_vgpus(look, [("A100-4C", 1)], GpuConstraints(numa_node=0), uuid=bound.uuid)[0].gpu == ONE
+    assert place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(numa_node=0), uuid=bound.uuid)[0].gpu == ONE
     error = refusal(snapshot(ONE, vms=[bound]), uuid=bound.uuid)
     assert "the VM's memory leaves out 1 of 1 GPUs" in str(error)
     assert "its NUMA node is 0, the VM's memory is bound to 1" in error.facts["details"][0]
 
 
 def test_a_scheduler_leaves_out_gpus_that_run_another_or_none_that_is_known():
-    look = snapshot(ONE, replace(TWO, scheduler=FIXED))
-    assert gpus_of(look, scheduler=SchedulerPolicy.FIXED_SHARE) == {TWO.address}
-    error = refusal(look, scheduler=SchedulerPolicy.EQUAL_SHARE)
+    observed = snapshot(ONE, replace(TWO, scheduler=FIXED))
+    assert gpus_of(observed, scheduler=SchedulerPolicy.FIXED_SHARE) == {TWO.address}
+    error = refusal(observed, scheduler=SchedulerPolicy.EQUAL_SHARE)
     assert "its scheduler is not known" in error.facts["details"][0]
     assert "its scheduler is fixed_share" in error.facts["details"][1]
 
@@ -108,9 +108,9 @@ def in_group(number, gpu, **more):
 
 
 def test_vms_of_one_group_are_on_different_gpus():
-    look = snapshot(ONE, TWO, vms=[in_group(1, ONE), vm(2, assigned(TWO, A4C, 2))])
-    assert gpus_of(look, spread_group="exam") == {TWO.address}
-    assert gpus_of(look, spread_group="other") == gpus_of(look)
+    observed = snapshot(ONE, TWO, vms=[in_group(1, ONE), vm(2, assigned(TWO, A4C, 2))])
+    assert gpus_of(observed, spread_group="exam") == {TWO.address}
+    assert gpus_of(observed, spread_group="other") == gpus_of(observed)
     full = snapshot(ONE, TWO, vms=[in_group(1, ONE), in_group(2, TWO)])
     error = refusal(full, spread_group="exam")
     assert "--spread-group exam leaves out 2 of 2 GPUs, on which 18 would fit" in str(error)
@@ -127,9 +127,9 @@ def test_a_spec_that_cannot_be_read_has_no_group(spec):
 
 def test_a_vm_that_has_a_group_keeps_to_it_and_is_not_in_its_own_way():
     first, second = in_group(1, ONE), in_group(2, TWO)
-    look = snapshot(ONE, TWO, vms=[first, second])
-    assert [s.gpu for s in place_vgpus(look, [("A100-4C", 2)], uuid=first.uuid)] == [ONE, ONE]
-    assert [s.gpu for s in place_vgpus(look, [("A100-4C", 1)], uuid=second.uuid)] == [TWO]
+    observed = snapshot(ONE, TWO, vms=[first, second])
+    assert [s.gpu for s in place_vgpus(observed, [("A100-4C", 2)], uuid=first.uuid)] == [ONE, ONE]
+    assert [s.gpu for s in place_vgpus(observed, [("A100-4C", 1)], uuid=second.uuid)] == [TWO]
 
 
 def test_a_vm_of_the_group_that_is_being_made_shows_in_its_claim():
@@ -147,10 +147,10 @@ def test_a_vm_of_the_group_that_is_being_made_shows_in_its_claim():
         command="create-vm",
         spread_group="exam",
     )
-    look = snapshot(ONE, TWO, claims=[claim])
-    assert gpus_of(look, spread_group="exam") == {TWO.address}
+    observed = snapshot(ONE, TWO, claims=[claim])
+    assert gpus_of(observed, spread_group="exam") == {TWO.address}
 
 
 def test_the_gpus_of_a_name_are_those_that_select_gpus_returns():
-    look = snapshot(ONE, t4())
-    assert select_gpus(look, "A100") == select_allowed_gpus(look, GpuConstraints(gpus=("A100",)))
+    observed = snapshot(ONE, t4())
+    assert select_gpus(observed, "A100") == select_allowed_gpus(observed, GpuConstraints(gpus=("A100",)))

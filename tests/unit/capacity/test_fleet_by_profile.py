@@ -10,12 +10,12 @@ from vgpuctl.capacity.profiles import find_types
 from vgpuctl.value import replace
 
 SMALL, LARGE = t4(), a100(types=(replace(A4C, name="NVIDIA A100-4Q", profile="A100-4Q"), A5C))
-LOOK = snapshot(LARGE, SMALL)
-NUMBERS = build_fleet_state(LOOK, LOOK.gpus)
+SNAPSHOT = snapshot(LARGE, SMALL)
+NUMBERS = build_fleet_state(SNAPSHOT, SNAPSHOT.gpus)
 
 
 def fleet_for(*texts):
-    return fleet_by_profile(NUMBERS, {text: find_types(LOOK, LOOK.gpus, text) for text in texts})
+    return fleet_by_profile(NUMBERS, {text: find_types(SNAPSHOT, SNAPSHOT.gpus, text) for text in texts})
 
 
 def left(fleet, name):

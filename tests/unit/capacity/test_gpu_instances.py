@@ -121,10 +121,10 @@ SIZES = (BIG, HALF, SMALL)
 PLACED = st.lists(st.tuples(st.sampled_from(SIZES), st.integers(0, 2), st.booleans()), max_size=6)
 
 
-def fill(found: list[tuple[VgpuType, int, bool]]) -> list[tuple[VgpuType, int, bool]]:
+def fill(results: list[tuple[VgpuType, int, bool]]) -> list[tuple[VgpuType, int, bool]]:
     """Skip what the driver would refuse: another size in the instance, or one too many."""
     there: list[tuple[VgpuType, int, bool]] = []
-    for kind, number, reported in found:
+    for kind, number, reported in results:
         inside = [k for k, n, _ in there if n == number]
         if all(k == kind for k in inside) and len(inside) < (kind.max_per_gi or 1):
             there.append((kind, number, reported))
@@ -132,9 +132,9 @@ def fill(found: list[tuple[VgpuType, int, bool]]) -> list[tuple[VgpuType, int, b
 
 
 @given(PLACED)
-def test_the_count_is_exact_when_every_instance_is_known_and_never_too_big_otherwise(found):
+def test_the_count_is_exact_when_every_instance_is_known_and_never_too_big_otherwise(results):
     gpu = host(19, 19, 19, types=SIZES, backend=Backend.MDEV_VF)
-    there = fill(found)
+    there = fill(results)
     vgpus = [
         taken(gpu, kind, n, gi_id=number + 3 if reported else None, present=False)
         for n, (kind, number, reported) in enumerate(there)
@@ -167,9 +167,9 @@ def test_one_more_joins_those_of_its_size_and_leaves_empty_instances_alone():
 
 
 @given(PLACED, st.lists(st.sampled_from(SIZES), max_size=5), st.randoms(use_true_random=False))
-def test_missing_devices_count_as_if_created_in_any_order(found, records, random):
+def test_missing_devices_count_as_if_created_in_any_order(results, records, random):
     gpu = host(19, 19, 19, types=SIZES)
-    made = [taken(gpu, kind, n, gi_id=number + 3) for n, (kind, number, _) in enumerate(fill(found))]
+    made = [taken(gpu, kind, n, gi_id=number + 3) for n, (kind, number, _) in enumerate(fill(results))]
     waiting = []
     for kind in records:
         if compute_room(gpu, (*made, *waiting), kind).free:

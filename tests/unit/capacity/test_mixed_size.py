@@ -159,9 +159,9 @@ def test_the_next_gpu_is_taken_where_the_sizes_do_not_fit_on_one():
 def test_a_stopped_vm_keeps_its_placement_id():
     host = gpu()
     away = vm(1, assigned(host, Q24, 3, placement_id=24))
-    look = snapshot(host, vms=[away])
-    assert look.vgpus[0].placement_id == 24
-    (slot,) = place_vgpus(look, [("A40-24Q", 1)], None)
+    observed = snapshot(host, vms=[away])
+    assert observed.vgpus[0].placement_id == 24
+    (slot,) = place_vgpus(observed, [("A40-24Q", 1)], None)
     assert slot.placement_id == 0
 
 
@@ -175,7 +175,7 @@ def test_vgpus_go_where_the_driver_puts_them_where_it_has_no_file_for_it(backend
 
 ids = st.sets(st.integers(0, 11), min_size=1, max_size=5).map(lambda s: tuple(sorted(s)))
 kinds = st.lists(st.tuples(st.integers(1, 5), ids), min_size=1, max_size=4).map(
-    lambda found: tuple(kind(f"X{n}-{size}Q", size, where, str(n)) for n, (size, where) in enumerate(found))
+    lambda results: tuple(kind(f"X{n}-{size}Q", size, where, str(n)) for n, (size, where) in enumerate(results))
 )
 
 

@@ -26,7 +26,7 @@ from vgpuctl.value import replace
 EMPTY, ONE, TWO = (a100(f"0000:{n}0:00.0") for n in (1, 2, 3))
 
 
-def look_with(**more):
+def snapshot_with(**more):
     """Return three GPUs with none, one and two vGPUs of one size."""
     vms = [vm(1, assigned(ONE, A4C, 1)), vm(2, assigned(TWO, A4C, 2)), vm(3, assigned(TWO, A4C, 3))]
     return replace(snapshot(EMPTY, ONE, TWO, vms=vms), **more)
@@ -34,19 +34,19 @@ def look_with(**more):
 
 @pytest.mark.parametrize(("policy", "gpu"), [("depth", TWO), ("breadth", EMPTY), ("first-fit", EMPTY)])
 def test_each_policy_takes_its_gpu_typed_or_from_the_host_file(policy, gpu):
-    (typed,) = place_vgpus(look_with(), [("A100-4C", 1)], GpuConstraints(policy=policy))
-    (text,) = place_vgpus(look_with(placement_spec=PlacementSpec(policy)), [("A100-4C", 1)])
+    (typed,) = place_vgpus(snapshot_with(), [("A100-4C", 1)], GpuConstraints(policy=policy))
+    (text,) = place_vgpus(snapshot_with(placement_spec=PlacementSpec(policy)), [("A100-4C", 1)])
     assert typed.gpu == text.gpu == gpu
     (other,) = place_vgpus(
-        look_with(placement_spec=PlacementSpec(policy)), [("A100-4C", 1)], GpuConstraints(policy="depth")
+        snapshot_with(placement_spec=PlacementSpec(policy)), [("A100-4C", 1)], GpuConstraints(policy="depth")
     )
     assert other.gpu == TWO
 
 
 def test_by_default_the_gpu_is_taken_where_the_least_is_lost():
-    (slot,) = place_vgpus(look_with(), [("A100-4C", 1)])
+    (slot,) = place_vgpus(snapshot_with(), [("A100-4C", 1)])
     assert slot.gpu == ONE  # an empty GPU could still take another size
-    assert place_vgpus(look_with(), [("A100-4C", 1)], GpuConstraints(policy="least-waste")) == (slot,)
+    assert place_vgpus(snapshot_with(), [("A100-4C", 1)], GpuConstraints(policy="least-waste")) == (slot,)
 
 
 def test_a_few_vms_of_one_size_fill_one_gpu_and_keep_the_other_for_other_sizes():
@@ -62,7 +62,7 @@ def test_a_few_vms_of_one_size_fill_one_gpu_and_keep_the_other_for_other_sizes()
 
 
 def test_several_of_one_vm_go_one_after_the_other():
-    slots = place_vgpus(look_with(), [("A100-4C", 4)], GpuConstraints(policy="breadth"))
+    slots = place_vgpus(snapshot_with(), [("A100-4C", 4)], GpuConstraints(policy="breadth"))
     assert [s.gpu for s in slots] == [EMPTY, EMPTY, ONE, EMPTY]
     assert len({s.function for s in slots}) == 4
 
@@ -82,10 +82,10 @@ def test_gpus_of_which_no_numbers_are_known_are_taken_last_fullest_first():
     silent = replace(A4C, max_per_gpu=None)
     dark = [a100(f"0000:{n}0:00.0", types=(silent,)) for n in (4, 5)]
     used = taken(dark[1], silent, 0)
-    look = snapshot(*dark, vgpus=(used,))
-    assert place_vgpus(look, [("A100-4C", 1)], GpuConstraints(policy="first-fit"))[0].gpu == dark[1]
+    observed = snapshot(*dark, vgpus=(used,))
+    assert place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(policy="first-fit"))[0].gpu == dark[1]
     assert (
-        place_vgpus(replace(look, gpus=(*dark, a100("0000:90:00.0"))), [("A100-4C", 1)])[0].gpu.address
+        place_vgpus(replace(observed, gpus=(*dark, a100("0000:90:00.0"))), [("A100-4C", 1)])[0].gpu.address
         == "0000:90:00.0"
     )
 
@@ -97,14 +97,14 @@ def test_whatever_fits_is_placed_by_every_policy(policy, data):
     gpus = [a100(f"0000:{n + 16:02x}:00.0", vfs=6) for n in range(3)]
     sizes = data.draw(st.lists(st.tuples(st.sampled_from([A4C, A5C]), st.integers(0, 6)), min_size=3, max_size=3))
     used = [taken(g, t, n, carrier=f"{g.address}-{n}") for g, (t, m) in zip(gpus, sizes, strict=True) for n in range(m)]
-    look = snapshot(*gpus, vgpus=tuple(used))
+    observed = snapshot(*gpus, vgpus=tuple(used))
     count = data.draw(st.integers(1, 16))
-    fits = sum_free(list_rooms(look, gpus, find_types(look, gpus, "A100-4C"))) or 0
+    fits = sum_free(list_rooms(observed, gpus, find_types(observed, gpus, "A100-4C"))) or 0
     if fits < count:
         with pytest.raises(NoCapacity):
-            place_vgpus(look, [("A100-4C", count)], GpuConstraints(policy=policy))
+            place_vgpus(observed, [("A100-4C", count)], GpuConstraints(policy=policy))
     else:
-        assert len(place_vgpus(look, [("A100-4C", count)], GpuConstraints(policy=policy))) == count
+        assert len(place_vgpus(observed, [("A100-4C", count)], GpuConstraints(policy=policy))) == count
 
 
 @pytest.mark.parametrize("policy", PLACEMENT_POLICIES)
@@ -122,18 +122,18 @@ def test_the_default_takes_the_place_that_spoils_the_least():
     assert abs((after[0].placement_id or 0) - (slot.placement_id or 0)) in (4, 8)
 
 
-def weights(look):
-    return weigh_profiles(look, build_fleet_state(look, look.gpus))
+def weights(observed):
+    return weigh_profiles(observed, build_fleet_state(observed, observed.gpus))
 
 
 def test_the_demand_is_the_host_files_else_that_of_the_vms_else_all_alike():
     assert weights(snapshot(EMPTY)) == {"A100-4C": 4.0, "A100-5C": 4.0}
-    assert weights(look_with()) == {"A100-4C": 7.0, "A100-5C": 4.0}
+    assert weights(snapshot_with()) == {"A100-4C": 7.0, "A100-5C": 4.0}
     lab = taken(ONE, A5C, 9, vm=None, vm_uuid=None, name="lab")
-    assert weights(look_with(vgpus=(*look_with().vgpus, lab)))["A100-5C"] == 5.0
+    assert weights(snapshot_with(vgpus=(*snapshot_with().vgpus, lab)))["A100-5C"] == 5.0
     text = PlacementSpec(demand={"GRID A100-5C": 3, "A16-2Q": 1})
-    assert weights(look_with(placement_spec=text)) == {"A100-5C": 3}
-    assert weights(look_with(placement_spec=PlacementSpec(demand={"A16-2Q": 1}))).keys() == {"A100-4C", "A100-5C"}
+    assert weights(snapshot_with(placement_spec=text)) == {"A100-5C": 3}
+    assert weights(snapshot_with(placement_spec=PlacementSpec(demand={"A16-2Q": 1}))).keys() == {"A100-4C", "A100-5C"}
 
 
 SMALL, LARGE = (
@@ -144,24 +144,24 @@ SMALL, LARGE = (
 
 @pytest.mark.parametrize("policy", PLACEMENT_POLICIES)
 def test_a_profile_of_any_model_is_placed_as_long_as_one_of_them_has_room(policy):
-    look, there = snapshot(SMALL, LARGE), []
+    observed, there = snapshot(SMALL, LARGE), []
     for number in range(14):
-        (slot,) = place_vgpus(look, [("4Q", 1)], GpuConstraints(policy=policy))
+        (slot,) = place_vgpus(observed, [("4Q", 1)], GpuConstraints(policy=policy))
         carrier = slot.function if slot.gpu == LARGE else f"mdev-{number}"
         there.append(taken(slot.gpu, slot.vgpu_type, carrier=carrier, function=slot.function))
         left = 4 - sum(v.gpu == SMALL.address for v in there)
         small = replace(SMALL, functions=(replace(SMALL.functions[0], available_instances={T4Q.type_id: left}),))
-        look = snapshot(small, LARGE, vgpus=tuple(there))
+        observed = snapshot(small, LARGE, vgpus=tuple(there))
     assert {v.profile for v in there} == {"T4-4Q", "A100-4Q"}
     with pytest.raises(NoCapacity, match="no room for 4Q"):
-        place_vgpus(look, [("4Q", 1)], GpuConstraints(policy=policy))
+        place_vgpus(observed, [("4Q", 1)], GpuConstraints(policy=policy))
 
 
 @pytest.mark.parametrize("text", ["4Q", "A100-4Q|T4-4Q"])
 @pytest.mark.parametrize(("alone", "goes"), [({"5C": 3}, "T4-4Q"), ({"T4-2Q": 3}, "A100-4Q")])
 def test_what_only_one_model_has_keeps_that_model_free_for_it(text, alone, goes):
-    said = PlacementSpec(demand={"4Q": 1, **alone})
-    (slot,) = place_vgpus(snapshot(SMALL, LARGE, placement_spec=said), [(text, 1)])
+    output = PlacementSpec(demand={"4Q": 1, **alone})
+    (slot,) = place_vgpus(snapshot(SMALL, LARGE, placement_spec=output), [(text, 1)])
     assert slot.vgpu_type.profile == goes
 
 
@@ -181,7 +181,7 @@ def test_a_plain_vf_goes_where_the_policy_says(policy, address):
     from tests.hosts import request
 
     gpus = [a100(a, types=(), backend=Backend.SRIOV_VF, mode=GpuMode.SRIOV) for a in ("0000:10:00.0", "0000:20:00.0")]
-    look = snapshot(*gpus, vgpus=(taken(gpus[0], None, 0),))
+    observed = snapshot(*gpus, vgpus=(taken(gpus[0], None, 0),))
     wanted = request(mode="sriov", constraints=GpuConstraints(gpus=("A100",), policy=policy))
-    (vgpu,) = choose_vgpus(look, wanted, "1" * 8)
+    (vgpu,) = choose_vgpus(observed, wanted, "1" * 8)
     assert vgpu.gpu == address

@@ -45,25 +45,25 @@ def test_nothing_but_an_exact_name_is_taken(text):
 
 def test_what_is_behind_the_model_means_it_on_every_model_that_has_it():
     one, two = a100(), t4(types=(T2Q, replace(T4Q, name="GRID T4-4C", profile="T4-4C")))
-    look = snapshot(one, two)
-    assert {a: t.profile for a, t in find_types(look, look.gpus, "4C").items()} == {
+    observed = snapshot(one, two)
+    assert {a: t.profile for a, t in find_types(observed, observed.gpus, "4C").items()} == {
         one.address: "A100-4C",
         two.address: "T4-4C",
     }
-    assert {t.profile for t in find_types(look, look.gpus, "5C").values()} == {"A100-5C"}
+    assert {t.profile for t in find_types(observed, observed.gpus, "5C").values()} == {"A100-5C"}
 
 
 def test_of_several_each_gpu_gives_the_first_that_it_knows():
-    look = snapshot(a100(), t4())
-    result = find_types(look, look.gpus, "T4-4Q|A100-5C|A100-4C|T4-2Q")
+    observed = snapshot(a100(), t4())
+    result = find_types(observed, observed.gpus, "T4-4Q|A100-5C|A100-4C|T4-2Q")
     assert [t.profile for t in result.values()] == ["A100-5C", "T4-4Q"]
 
 
 def test_where_one_profile_is_needed_an_open_model_is_refused_with_those_it_may_be():
-    look = snapshot(a100(), t4())
-    assert require_one_profile(find_types(look, look.gpus, "2Q"), "2Q") == "T4-2Q"
+    observed = snapshot(a100(), t4())
+    assert require_one_profile(find_types(observed, observed.gpus, "2Q"), "2Q") == "T4-2Q"
     with pytest.raises(InvalidInput) as raised:
-        require_one_profile(find_types(look, look.gpus, "A100-4C|T4-4Q"), "A100-4C|T4-4Q")
+        require_one_profile(find_types(observed, observed.gpus, "A100-4C|T4-4Q"), "A100-4C|T4-4Q")
     assert raised.value.facts["names"] == ["A100-4C", "T4-4Q"]
     assert raised.value.hint == "name the model: A100-4C"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.unit.capacity.test_gpu_instances import H1, H3, host
 from tests.values import A4C, A5C, a100, snapshot, taken
-from vgpuctl.capacity.mig_on_demand import describe_on_demand
+from vgpuctl.capacity.mig_on_demand import make_on_demand_gpu
 from vgpuctl.capacity.simulated_gpus import list_simulated_gpus
 from vgpuctl.placement.slice_kind import SliceKind
 from vgpuctl.value import replace
@@ -20,7 +20,7 @@ def one() -> object:
 
 def test_gpus_are_taken_as_empty() -> None:
     result = list_simulated_gpus(one())
-    assert [gpu.group.state for gpu in result.gpus] == [result.kinds[g.group.kind].empty for g in result.gpus]
+    assert [gpu.group.state for gpu in result.gpus] == [result.kinds[g.group.kind_index].empty for g in result.gpus]
     assert (result.framebuffer_mib, result.used_mib) == (2 * 40960, (0, 0))
     assert all(kind.count_remaining(kind.empty, "A100-4C") == 10 for kind in result.kinds)
     fleet = result.make_fleet(result.kinds)
@@ -81,5 +81,5 @@ def test_instances_come_with_the_vgpus_where_they_are_made_on_demand() -> None:
     unknown = list_simulated_gpus(snapshot(replace(gpu, framebuffer_mib=None)), instances_on_demand=True)
     assert (unknown.gpus, list(unknown.excluded_gpus)) == ((), [gpu.address])
     plain = a100(SECOND)
-    assert describe_on_demand(plain) is None
+    assert make_on_demand_gpu(plain) is None
     assert len(list_simulated_gpus(snapshot(gpu, plain), instances_on_demand=True, host_count=2).gpus) == 4

@@ -60,10 +60,10 @@ def test_they_are_all_placed_whenever_there_is_a_way(there, wanted):
 class Counting(dict):
     """Types by GPU that count the lookups: one for each part of the request on each GPU."""
 
-    looks = 0
+    observations = 0
 
     def get(self, address):
-        Counting.looks += 1
+        Counting.observations += 1
         return super().get(address)
 
 
@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused_without_trying_every_way():
     alike = dict.fromkeys((g.address for g in gpus), "alike")
     items = [item(t, hosts) for t in sizes]
     assert search_slots(hosts, [(ProfileRequest(Counting(i.types), i.text), 1) for i in items], alike) is None
-    assert 0 < Counting.looks < 1000
+    assert 0 < Counting.observations < 1000
     assert search_slots(hosts, [(i, 1) for i in items]) is None
 
 

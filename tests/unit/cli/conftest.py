@@ -33,8 +33,8 @@ class Ran:
     @property
     def document(self) -> dict[str, Any]:
         """The one JSON document on stdout."""
-        found: dict[str, Any] = json.loads(self.out)
-        return found
+        result: dict[str, Any] = json.loads(self.out)
+        return result
 
 
 @pytest.fixture(autouse=True)

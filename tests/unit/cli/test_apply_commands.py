@@ -17,7 +17,7 @@ from tests.unit.cli.test_confirm import Terminal
 from vgpuctl.cli import schemas
 
 A16, A100 = "0000:17:00.0", "0000:3b:00.0"
-SAID = f"""# of the GPU team
+CONFIGURED = f"""# of the GPU team
 version: 1
 defaults: {{memory: 8GiB}}
 gpus:
@@ -51,7 +51,7 @@ class Host:
 def host(vgpuctl: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     assert vgpuctl("--host", "sim:mixed", "cordon", "A16").status == 0
     (file,) = tmp_path.rglob("host.yaml")
-    file.write_text(SAID)
+    file.write_text(CONFIGURED)
     return Host(vgpuctl, file.parent, monkeypatch)
 
 
@@ -64,13 +64,13 @@ EMPTIED: dict[str, str | bytes] = {
     "a list": "[]\n",
     "NULs": b"\0" * 512,
     "an end": "...\n",
-    "two documents": f"version: 1\n---\n{SAID}",
+    "two documents": f"version: 1\n---\n{CONFIGURED}",
     "an early end": "version: 1\n...\ngpus: {}\n",
-    "half a line": SAID[:30],
-    "half a mapping": SAID[: SAID.index("cordoned")],
-    "half a text": SAID[: SAID.index(A16) + 3],
+    "half a line": CONFIGURED[:30],
+    "half a mapping": CONFIGURED[: CONFIGURED.index("cordoned")],
+    "half a text": CONFIGURED[: CONFIGURED.index(A16) + 3],
     "not text": b"version: 1 # caf\xe9\n",
-    "two at once": f"{SAID}{SAID}",
+    "two at once": f"{CONFIGURED}{CONFIGURED}",
 }
 
 
@@ -79,7 +79,7 @@ EMPTIED: dict[str, str | bytes] = {
 def test_every_command_refuses_a_document_without_version_1(host: Host, kind: str, command: str) -> None:
     ran = host(command, EMPTIED[kind])
     assert (ran.status, "standard input" in ran.err) == (2, True)
-    assert host.etc_now == {"host.yaml": SAID}
+    assert host.etc_now == {"host.yaml": CONFIGURED}
 
 
 def test_a_pipe_whose_first_command_fails_changes_nothing(host: Host, tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_removals_are_listed_and_need_yes(host: Host, kind: str) -> None:
         reported = ran.document["error"]["facts"]["lines"] if "--json" in words else ran.err
         assert [one in reported for one in GONE] == [True] * 3
         assert "[needs-confirmation]" in ran.err or ran.document["error"]["code"] == "needs-confirmation"
-    assert host.etc_now == {"host.yaml": SAID}
+    assert host.etc_now == {"host.yaml": CONFIGURED}
     ran = host("apply --yes -f -", text)
     assert (ran.status, "gone from host.yaml:" in ran.out) == (0, True)
-    assert host.etc_now == {"host.yaml": text, "host.yaml.1": SAID}
+    assert host.etc_now == {"host.yaml": text, "host.yaml.1": CONFIGURED}
 
 
 def test_a_shortened_list_needs_yes(host: Host) -> None:
@@ -142,11 +142,11 @@ def test_a_person_may_decline_the_prompt(host: Host, tmp_path: Path) -> None:
         host.monkeypatch.setattr("sys.stderr", screen := Terminal())
         ran = host.run("--host", "sim:mixed", "apply", "-f", str(tmp_path / "short.yaml"))
         assert (ran.status, all(one in screen.getvalue() for one in GONE)) == (status, True)
-        assert (host.file.read_text() == SAID) is (status == 2)
+        assert (host.file.read_text() == CONFIGURED) is (status == 2)
 
 
 def test_no_prompt_when_nothing_is_removed(host: Host) -> None:
-    assert host("apply -f -", f"{SAID}boot: {{deadline_seconds: 60}}\n").status == 0
+    assert host("apply -f -", f"{CONFIGURED}boot: {{deadline_seconds: 60}}\n").status == 0
     assert host(f"apply --set gpus[{A16}].reserved_for=null").status == 0
     assert host("apply -f -", host("export").out).status == 0
     assert host("diff").status == 0
@@ -157,13 +157,13 @@ def test_undo_goes_back_and_forth_and_says_what_changes(host: Host) -> None:
     without = host.file.read_text()
     assert host("apply --undo --dry-run").out.splitlines()[-1].endswith(f"put {_etc(1)} in the place of {_etc()}")
     assert host("apply --undo").status == 0
-    assert host.etc_now == {"host.yaml": SAID, "host.yaml.1": without, "host.yaml.2": SAID}
+    assert host.etc_now == {"host.yaml": CONFIGURED, "host.yaml.1": without, "host.yaml.2": CONFIGURED}
     ran = host("apply --undo")
     assert (ran.status, "cordoned true" in ran.err) == (2, True)
     assert host("apply --undo --yes").status == 0
     assert host.file.read_text() == without
     assert host("apply --undo 3 --json").document["changed"] is True
-    assert host.file.read_text() == SAID
+    assert host.file.read_text() == CONFIGURED
 
 
 def _etc(number: int | None = None) -> str:
@@ -222,7 +222,7 @@ def test_a_version_that_is_broken_itself_names_the_one_before(host: Host) -> Non
     (host.etc / "host.yaml.1").write_text("")
     ran = host("apply --undo --yes")
     assert (ran.status, "vgpuctl apply --undo 2" in ran.err) == (2, True)
-    assert host.file.read_text() == SAID
+    assert host.file.read_text() == CONFIGURED
 
 
 def test_every_command_that_edits_host_yaml_keeps_the_version_before(host: Host) -> None:
@@ -239,7 +239,7 @@ def test_undo_brings_back_a_file_that_was_removed(host: Host) -> None:
     assert host("uncordon A16").status == 0
     host.file.unlink()
     assert host("apply --undo").status == 0
-    assert host.etc_now == {"host.yaml": SAID, "host.yaml.1": SAID}
+    assert host.etc_now == {"host.yaml": CONFIGURED, "host.yaml.1": CONFIGURED}
 
 
 def _large(path: Path) -> None:
@@ -247,7 +247,7 @@ def _large(path: Path) -> None:
     os.truncate(path, 3 << 30)
 
 
-STANDS_THERE: dict[str, Callable[[Path], object]] = {
+ODD_FILES: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,
     "endless": lambda path: path.symlink_to("/dev/zero"),
     "directory": Path.mkdir,
@@ -255,10 +255,10 @@ STANDS_THERE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", STANDS_THERE)
+@pytest.mark.parametrize("kind", ODD_FILES)
 def test_a_host_yaml_that_is_no_regular_file_is_reported(host: Host, kind: str) -> None:
     host.file.unlink()
-    STANDS_THERE[kind](host.file)
+    ODD_FILES[kind](host.file)
     for line in ("diff", "apply", "apply -f -", "cordon A16", "export", "create-vm vm --profile A100-4C"):
         ran = host(line, "version: 1\n")
         assert (ran.status, "host.yaml cannot be read: it is" in ran.err) == (2, True), line
@@ -267,20 +267,20 @@ def test_a_host_yaml_that_is_no_regular_file_is_reported(host: Host, kind: str) 
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("kind", STANDS_THERE)
+@pytest.mark.parametrize("kind", ODD_FILES)
 def test_the_hint_for_a_host_yaml_that_is_no_regular_file_works(host: Host, kind: str, kept: bool) -> None:
     """The hint moves it away and never replaces it: a link may lead to a device."""
     assert not kept or host("uncordon A16").status == 0
     host.file.unlink()
-    STANDS_THERE[kind](host.file)
+    ODD_FILES[kind](host.file)
     move = f"mv {_etc()} {_etc()}.bad"
     for line in ("apply -f -", "create-vm vm --profile A100-4C", "list-gpus", "doctor host-file", "reconcile"):
-        ran = host(line, SAID)
+        ran = host(line, CONFIGURED)
         text = ran.out + ran.err
         assert (move in text, "vgpuctl apply --undo" in text) == (True, kept), line
     host.file.rename(f"{host.file}.bad")
-    assert host("apply --undo --yes" if kept else "apply -f -", SAID).status == 0
-    assert host.file.read_text() == SAID
+    assert host("apply --undo --yes" if kept else "apply -f -", CONFIGURED).status == 0
+    assert host.file.read_text() == CONFIGURED
 
 
 def test_a_fifo_among_mdevctl_definitions_does_not_block(host: Host, tmp_path: Path) -> None:

@@ -40,17 +40,19 @@ def test_a_spec_file_names_it_too_and_several_vms_can_have_one(sim: Run, user_da
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         (f"password: {SECRET}\n", ":1:1: cloud-init would ignore it"),
         (f"#cloud-config\npassword: [{SECRET}\n", ":3:1: it is not YAML"),
     ],
 )
-def test_what_cloud_init_would_ignore_is_refused_with_its_line(sim: Run, user_data: Path, text: str, said: str) -> None:
+def test_what_cloud_init_would_ignore_is_refused_with_its_line(
+    sim: Run, user_data: Path, text: str, output: str
+) -> None:
     user_data.write_text(text)
     ran = sim(f"-v create-vm vdi-001 --profile A100-4C --image {IMAGE} --cloud-init {user_data}")
     assert (ran.status, SECRET in ran.err) == (2, False)
-    assert f"{user_data}{said}" in ran.err
+    assert f"{user_data}{output}" in ran.err
     assert sim("list-vms --json").document["data"] == []
 
 

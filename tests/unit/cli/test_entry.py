@@ -87,7 +87,7 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ("create vm", "did you mean 'vgpuctl create-vm'?"),
         ("vm create", "did you mean 'vgpuctl create-vm'?"),
@@ -117,13 +117,13 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("completion tcsh", "SHELL: 'tcsh' is not one of"),
     ],
 )
-def test_wrong_words_get_a_suggestion(vgpuctl: Run, line: str, said: str) -> None:
+def test_wrong_words_get_a_suggestion(vgpuctl: Run, line: str, output: str) -> None:
     ran = vgpuctl(*line.split())
     assert ran.status == 2
     assert ran.out == ""
     assert ran.err.startswith("vgpuctl: ")
     assert "[usage]" in ran.err
-    assert said in ran.err
+    assert output in ran.err
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_variable_that_is_no_text_is_no_bug(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ("--host sim:t4 --host sim:a100-40 list-gpus", "--host: one command is for one of sim:t4, sim:a100-40"),
         ("list-gpus --host sim:t4 --host local", "--host: one command is for one of"),
@@ -238,9 +238,9 @@ def test_a_variable_that_is_no_text_is_no_bug(name: str, tmp_path: Path) -> None
         ("sim reset --wait 5 --wait 6", "--wait is given twice: 5 and 6"),
     ],
 )
-def test_repeating_a_single_option_is_refused(vgpuctl: Callable[..., Ran], line: str, said: str) -> None:
+def test_repeating_a_single_option_is_refused(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:
     ran = vgpuctl(*line.split())
-    assert (ran.status, f"vgpuctl: {said}" in ran.err, "[usage]" in ran.err) == (2, True, True)
+    assert (ran.status, f"vgpuctl: {output}" in ran.err, "[usage]" in ran.err) == (2, True, True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from tests.faults import counted, failing, outcome
-from tests.hosts import create, delete, mend, open_sim_host, request
+from tests.hosts import create, delete, open_sim_host, request, run_reconcile
 from vgpuctl.cli import failures
 from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import (
@@ -261,7 +261,7 @@ def test_a_full_run_directory_has_the_code_of_a_full_disk(tmp_path: Path) -> Non
 def test_an_unreadable_run_directory_is_reported_with_its_path(tmp_path: Path, call: str) -> None:
     def work(ports: Host) -> None:
         create(ports, request("A100-4C", name="vm", reserve="running"))
-        mend(ports)
+        run_reconcile(ports)
         delete(ports, "vm")
 
     calls = counted(open_sim_host(tmp_path / "dry").ports, work)

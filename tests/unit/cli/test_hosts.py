@@ -14,7 +14,7 @@ from vgpuctl.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (Settings(host="lab-3"), "there is no such host"),
         (Settings(connect="qemu+ssh://lab-3/system"), "only a libvirt on this host"),
@@ -24,8 +24,8 @@ from vgpuctl.errors import InvalidInput
         (Settings(host="sim:t4", connect="qemu:///system"), "a simulated host brings its own"),
     ],
 )
-def test_refused(settings: Settings, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_refused(settings: Settings, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         hosts.open_host(settings)
 
 

@@ -43,7 +43,7 @@ def test_a_created_vm_is_shown(how: str, more: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "look"),
+    ("line", "observed"),
     [
         ("create-vm 'vdi-{}' --profile A100-4C --count 2", "vgpuctl list-vms"),
         ("create-vgpu lab --profile A100-4C", "vgpuctl list-vgpus"),
@@ -52,12 +52,12 @@ def test_a_created_vm_is_shown(how: str, more: str) -> None:
         ("install-host", "vgpuctl doctor"),
     ],
 )
-def test_every_change_names_the_command_that_shows_it(line: str, look: str) -> None:
+def test_every_change_names_the_command_that_shows_it(line: str, observed: str) -> None:
     for more in ("", " --json"):
         ran = lost(line + more, "full")
         if not more:
             assert (ran.returncode, "[output-lost]" in ran.stderr) == (5, True)
-            assert f"hint: see what is there: {look}\n" in ran.stderr
+            assert f"hint: see what is there: {observed}\n" in ran.stderr
         assert "Traceback" not in ran.stderr
 
 

@@ -52,16 +52,16 @@ def test_gpus() -> None:
 
 def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
     mixed = {**GPU, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
-    said = text("show-gpu", mixed)
-    assert "sizes:       mixed\n" in said
-    assert "0000:3b:00.4  A100-4C  vdi-001  ours   placement 24\n" in said
-    assert "0000:3b:00.4  A100-4C  vdi-002  ours   -\n" in said
+    output = text("show-gpu", mixed)
+    assert "sizes:       mixed\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-001  ours   placement 24\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-002  ours   -\n" in output
     instance = {"id": 3, "profile": "3g.20gb", "start": 4, "size": 4}
     mig = {"enabled": True, "pending": False, "instances": [instance]}
-    said = text("show-gpu", {**GPU, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
-    assert "on, off after a reset of the GPU\n" in said
-    assert "3: 3g.20gb, memory slices 4:4\n" in said
-    assert "ours   GPU instance 3\n" in said
+    output = text("show-gpu", {**GPU, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
+    assert "on, off after a reset of the GPU\n" in output
+    assert "3: 3g.20gb, memory slices 4:4\n" in output
+    assert "ours   GPU instance 3\n" in output
     off = text("show-gpu", {**GPU, "mig": {"enabled": False, "pending": False, "instances": []}})
     assert "WHERE" not in off
     assert "mig" not in off
@@ -73,11 +73,11 @@ def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
 def test_one_gpu() -> None:
     types = [{"profile": "A100-4C", "name": "GRID A100-4C", "type_id": "468", "framebuffer_mib": 4096,
               "max_per_gpu": None, "free": 8}]  # fmt: skip
-    said = text("show-gpu", {**GPU, "types": types})
-    assert "problem:     a fan is loud\n" in said
-    assert "0000:3b:00.4  A100-4C  vdi-001  ours\n" in said
-    assert "0000:3b:00.4  ?        -        foreign\n" in said
-    assert "A100-4C  468    4 GiB        ?     8\n" in said
+    output = text("show-gpu", {**GPU, "types": types})
+    assert "problem:     a fan is loud\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-001  ours\n" in output
+    assert "0000:3b:00.4  ?        -        foreign\n" in output
+    assert "A100-4C  468    4 GiB        ?     8\n" in output
     leaked = vgpu(owner="leaked", reason="its VM is gone")
     assert "its VM is gone" in text("show-gpu", {**GPU, "vgpus": [leaked]})
 
@@ -142,10 +142,10 @@ def test_duplicates_are_counted() -> None:
 
 
 def test_one_vm() -> None:
-    said = text("show-vm", {**VM, "vgpus": [vgpu(present=False)]})
-    assert "memory:   4 GiB\n" in said
-    assert "vgpu:     A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4, missing)\n" in said
-    assert "disk:     /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n" in said
+    output = text("show-vm", {**VM, "vgpus": [vgpu(present=False)]})
+    assert "memory:   4 GiB\n" in output
+    assert "vgpu:     A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4, missing)\n" in output
+    assert "disk:     /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n" in output
 
 
 def test_a_change_shows_what_is_there_now() -> None:

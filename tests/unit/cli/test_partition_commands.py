@@ -71,7 +71,7 @@ def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "messages"),
     [
         ("", "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off"),
         ("1g.10gb --off", "one of these is due"),
@@ -81,9 +81,9 @@ def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
         ("--for 1g.10gb:2", "is a GPU instance profile: those come as a list"),
     ],
 )
-def test_invalid_set_mig_arguments_exit_with_2(h100: Run, words: str, told: str) -> None:
+def test_invalid_set_mig_arguments_exit_with_2(h100: Run, words: str, messages: str) -> None:
     ran = h100(f"set-mig {A} {words}")
-    assert (ran.status, told in ran.err) == (2, True), ran.err
+    assert (ran.status, messages in ran.err) == (2, True), ran.err
 
 
 def test_a_vm_in_the_way_is_named(h100: Run) -> None:

@@ -58,7 +58,7 @@ def test_the_window_is_as_large_as_the_bars_need(run: Run, gpu, options, libvirt
 
 
 @pytest.mark.parametrize(
-    ("options", "libvirt", "told"),
+    ("options", "libvirt", "reported"),
     [
         ("--pci-window none", "10.0.0", "leaves the guest's window as it is"),
         ("--pci-window 64GiB", "10.0.0", "the GPU does not fit into it"),
@@ -68,11 +68,11 @@ def test_the_window_is_as_large_as_the_bars_need(run: Run, gpu, options, libvirt
         ("--pci-window 512GiB", "10.0.0", None),
     ],
 )
-def test_a_small_pci_window_is_noted_in_a_dry_run(run: Run, options, libvirt, told) -> None:
+def test_a_small_pci_window_is_noted_in_a_dry_run(run: Run, options, libvirt, reported) -> None:
     words = ("create-vm", "vm", "--mode", "passthrough", "--gpu", BIG, *options.split(), "--dry-run", "--json")
     notes = [note for note in run(*words, libvirt=libvirt).document["data"]["notes"] if "BARs" in note]
-    assert len(notes) == (told is not None)
-    assert all(told in note and "need 128 GiB" in note for note in notes)
+    assert len(notes) == (reported is not None)
+    assert all(reported in note and "need 128 GiB" in note for note in notes)
 
 
 @pytest.mark.parametrize("size", ["63KiB", "512MiB", "65TiB", "wide", "off"])

@@ -80,7 +80,7 @@ def reply(name: str, data: object, kind: str = "list-vms") -> HostReply:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "output"),
     [
         (reply("gpu-01", None), "data is null, not a list"),
         (reply("gpu-01", {}), "data is an object, not a list"),
@@ -96,7 +96,7 @@ def reply(name: str, data: object, kind: str = "list-vms") -> HostReply:
 )
 @pytest.mark.parametrize("json", [False, True])
 def test_an_answer_of_another_shape_fails_its_host_alone(
-    capsys: pytest.CaptureFixture[str], bad: HostReply, said: str, json: bool
+    capsys: pytest.CaptureFixture[str], bad: HostReply, output: str, json: bool
 ) -> None:
     settings = Settings(json=json)
     settings.kind = "list-vms"
@@ -105,7 +105,7 @@ def test_an_answer_of_another_shape_fails_its_host_alone(
     captured = capsys.readouterr()
     assert "gpu-02" in captured.out
     assert (
-        f"gpu-01: what vgpuctl there answers is not what list-vms answers here: {said}" in captured.out + captured.err
+        f"gpu-01: what vgpuctl there answers is not what list-vms answers here: {output}" in captured.out + captured.err
     )
     assert remote_result.print_reply(settings, bad, 0) == 6
 
@@ -115,7 +115,7 @@ OLD_VM = {"name": "vdi 1", "uuid": "u", "state": "off", "steps": [f"define VM vd
 
 @pytest.mark.parametrize("json", [False, True])
 @pytest.mark.parametrize(
-    ("data", "look", "lines"),
+    ("data", "observed", "lines"),
     [
         (
             {**OLD_VM, "vgpus": [{}]},
@@ -127,19 +127,19 @@ OLD_VM = {"name": "vdi 1", "uuid": "u", "state": "off", "steps": [f"define VM vd
     ],
 )
 def test_a_change_reported_in_an_unknown_shape_is_never_a_host_failure(
-    capsys: pytest.CaptureFixture[str], data: object, look: str, lines: list[str], json: bool
+    capsys: pytest.CaptureFixture[str], data: object, observed: str, lines: list[str], json: bool
 ) -> None:
     settings = Settings(json=json)
     settings.kind = "create-vm"
     reported = reply("gpu-01", data, "create-vm")
-    assert reported.reply is not None
-    result = {**reported.reply.document, "changed": True}
+    assert reported.parsed is not None
+    result = {**reported.parsed.document, "changed": True}
     made = HostReply(reported.target, 0.1, Reply(result, 0))
     assert remote_result.print_reply(settings, made, 0) == 5
     captured = capsys.readouterr()
     text = captured.out + captured.err
     assert "gpu-01: create-vm is done there, and what vgpuctl there answers is not what" in text
-    assert look in text
+    assert observed in text
     assert "vgpuctl --host ssh://gpu-01 install-host --wheelhouse DIR" in text
     assert all(line in text for line in lines)
     assert remote_result.print_replies(settings, [made, made], 0) == 5
@@ -195,7 +195,7 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ("--host ssh://a --host local list-gpus", "do not go with others"),
         ("--host ssh://a/b list-gpus", "is no address of a host"),
@@ -215,10 +215,10 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
         ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "there is no wheelhouse /nowhere/wheels"),
     ],
 )
-def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, said: str) -> None:
+def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:
     ran = vgpuctl(*shlex.split(line))
     assert ran.status == 2
-    assert said in ran.err
+    assert output in ran.err
 
 
 def test_an_empty_inventory_is_refused(vgpuctl: Callable[..., Ran], tmp_path) -> None:
@@ -275,7 +275,7 @@ ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEE
 
 @pytest.mark.parametrize("json", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "found"),
+    ("kind", "results"),
     [
         ("export", {"ok": True, "data": {"text": f"version: 1 # {STEERING}\n"}}),
         ("import", {"ok": True, "data": {"text": STEERING, "source": STEERING, "left_out": [STEERING]}}),
@@ -286,10 +286,10 @@ ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEE
     ],
 )
 def test_output_of_another_host_is_escaped(
-    capsys: pytest.CaptureFixture[str], kind: str, found: dict[str, object], json: bool
+    capsys: pytest.CaptureFixture[str], kind: str, results: dict[str, object], json: bool
 ) -> None:
-    document = {"schema": "vgpuctl/1", "kind": kind, "changed": False, "warnings": [STEERING], **found}
-    answered = HostReply(Target("gpu-01", "gpu-01"), 0.1, Reply(document, 0 if found["ok"] else 1, (STEERING,)))
+    document = {"schema": "vgpuctl/1", "kind": kind, "changed": False, "warnings": [STEERING], **results}
+    answered = HostReply(Target("gpu-01", "gpu-01"), 0.1, Reply(document, 0 if results["ok"] else 1, (STEERING,)))
     settings = Settings(json=json, verbose=True)
     settings.kind = kind
     remote_result.print_reply(settings, answered, 0)

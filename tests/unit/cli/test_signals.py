@@ -108,7 +108,7 @@ def test_handlers_are_put_back() -> None:
         assert signal.getsignal(signal.SIGTERM) == guard.handle
         with signals.handle_signals() as inner:
             assert inner is guard
-        guard.close()
+        guard.ignore_signals()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     assert [signal.getsignal(number) for number in signals.SIGNALS] == before
 

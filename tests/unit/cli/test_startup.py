@@ -27,13 +27,13 @@ LIGHT_LINES = [
     ([], "vgpuctl create-vm --mode "),
     ([], "vgpuctl sim re"),
 ]
-NOT_TO_LOOK = HEAVY - {"json"} | {
+NOT_TO_READ = HEAVY - {"json"} | {
     "concurrent.futures", "decimal", "difflib", "email", "fractions", "importlib.resources", "pickle", "shutil",
     "vgpuctl.domain.domain_edit", "vgpuctl.domain.render",
 }  # fmt: skip
 """What a command that only looks at a host without VMs and without host.yaml does without."""
-LOOKING = ("list-gpus", "list-profiles", "list-vms", "list-vgpus", "show-gpu 0000:3b:00.0")
-NOT_TO_START = NOT_TO_LOOK - {"lxml", "vgpuctl.domain.domain_edit"}
+READING = ("list-gpus", "list-profiles", "list-vms", "list-vgpus", "show-gpu 0000:3b:00.0")
+NOT_TO_START = NOT_TO_READ - {"lxml", "vgpuctl.domain.domain_edit"}
 """What a command does without that makes no XML and reads no YAML."""
 OF_A_VM = ("show-vm vdi-1", "console vdi-1", "stop-vm vdi-1 --force", "start-vm vdi-1", "delete-vm vdi-1 --yes")
 _LIST = "import sys\nfrom vgpuctl.cli.entry import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
@@ -56,10 +56,10 @@ def test_listing_commands_imports_no_command() -> None:
     assert not [name for name in ran.stderr.split() if name.startswith("vgpuctl.cli.commands.")]
 
 
-@pytest.mark.parametrize("line", LOOKING)
+@pytest.mark.parametrize("line", READING)
 def test_reading_commands_import_no_changing_code(line: str) -> None:
     _done("list-gpus")  # the first snapshot reads the simulated host's scenario, which is YAML
-    assert sorted(_done(line) & NOT_TO_LOOK) == []
+    assert sorted(_done(line) & NOT_TO_READ) == []
 
 
 @pytest.mark.parametrize("line", OF_A_VM)

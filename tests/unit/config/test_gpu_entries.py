@@ -26,13 +26,13 @@ def gpus(text):
 
 
 def test_the_address_counts_before_the_model_and_the_model_before_all():
-    said = gpus(
+    output = gpus(
         '  "0000:3b:00.0": {cordoned: false}\n  A100: {cordoned: true, reserved_for: lab-*}\n'
         "  all: {mode: vgpu, reserved_for: [vdi-*]}\n"
     )
-    assert merge_gpu_entries(said, A100) == GpuSpec("vgpu", cordoned=False, reserved_for=("lab-*",))
-    assert merge_gpu_entries(said, A16) == GpuSpec("vgpu", reserved_for=("vdi-*",))
-    assert list_models(said) == ("A100",)
+    assert merge_gpu_entries(output, A100) == GpuSpec("vgpu", cordoned=False, reserved_for=("lab-*",))
+    assert merge_gpu_entries(output, A16) == GpuSpec("vgpu", reserved_for=("vdi-*",))
+    assert list_models(output) == ("A100",)
 
 
 def test_of_two_models_the_one_further_down_counts():
@@ -42,17 +42,17 @@ def test_of_two_models_the_one_further_down_counts():
 
 
 def test_vfs_go_with_the_mode():
-    said = gpus('  all: {mode: sriov, vfs: 4}\n  A16: {vfs: 2}\n  "3b:00.0": {mode: vgpu}\n')
-    assert merge_gpu_entries(said, A16) == GpuSpec("sriov", 2)
-    assert merge_gpu_entries(said, A100) == GpuSpec("vgpu")
+    output = gpus('  all: {mode: sriov, vfs: 4}\n  A16: {vfs: 2}\n  "3b:00.0": {mode: vgpu}\n')
+    assert merge_gpu_entries(output, A16) == GpuSpec("sriov", 2)
+    assert merge_gpu_entries(output, A100) == GpuSpec("vgpu")
 
 
 def test_all_and_models_exclude_other_devices_and_gpus_without_pci_address():
-    said = gpus("  all: {cordoned: true}\n  card: {mode: unmanaged}\n")
+    output = gpus("  all: {cordoned: true}\n  card: {mode: unmanaged}\n")
     card = replace(A16, model="A card", is_display_class=False)
-    assert merge_gpu_entries(said, card) == GpuSpec()
+    assert merge_gpu_entries(output, card) == GpuSpec()
     assert merge_gpu_entries(gpus('  "0000:17:00.0": {cordoned: true}\n'), card) == GpuSpec(cordoned=True)
-    assert merge_gpu_entries(said, replace(A16, address="mtty", model="mtty")) == GpuSpec()
+    assert merge_gpu_entries(output, replace(A16, address="mtty", model="mtty")) == GpuSpec()
 
 
 @pytest.mark.parametrize("key", ["3b:00", "0000:3b:00.9", "2460.0", '"12:"'])
@@ -73,11 +73,11 @@ def test_an_invalid_address_is_no_model(key):
     ],
 )
 def test_a_gpus_own_entry_adds_what_the_others_leave_out(text, wanted, changes):
-    said = gpus(text)
-    found, _ = plan_entry_changes(said, A16, wanted)
-    assert found == changes
-    own = {**{k: getattr(said.get(A16.address, GpuSpec()), k) for k in wanted}, **found}
-    now = merge_gpu_entries({**said, A16.address: GpuSpec(**own)}, A16)
+    output = gpus(text)
+    result, _ = plan_entry_changes(output, A16, wanted)
+    assert result == changes
+    own = {**{k: getattr(output.get(A16.address, GpuSpec()), k) for k in wanted}, **result}
+    now = merge_gpu_entries({**output, A16.address: GpuSpec(**own)}, A16)
     assert all((getattr(now, key) or None) == value for key, value in wanted.items())
 
 

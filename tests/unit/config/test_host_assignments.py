@@ -43,7 +43,7 @@ def test_an_equal_assignment_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("gpus[A16].mode=vgpux", "mode: 'vgpux' is not"),
         ("gpus[A16].vfs=many", "vfs: "),
@@ -59,11 +59,11 @@ def test_an_equal_assignment_changes_nothing():
         ("gpus[].mode=vgpu", "names no key of a GPU"),
     ],
 )
-def test_an_error_names_the_text(text, told):
+def test_an_error_names_the_text(text, reported):
     with pytest.raises(InvalidInput) as raised:
         changed(f"gpus[{GPU}].cordoned=true", text)
     assert f"--set {text}" in raised.value.message
-    assert told in raised.value.message
+    assert reported in raised.value.message
 
 
 def test_each_problem_is_shown():

@@ -144,8 +144,8 @@ def test_every_comment_line_and_every_other_setting_stays(text, edits):
         changed = edit_gpu(text, address, changes, NAME)
         assert comments(changed) == comments(text)
         before, after = parse_host_spec(text, NAME), parse_host_spec(changed, NAME)
-        said = before.gpus.get(address, GpuSpec())
-        meant = replace(said, **changes)
+        output = before.gpus.get(address, GpuSpec())
+        meant = replace(output, **changes)
         assert {**after.gpus, address: after.gpus.get(address, GpuSpec())} == {**before.gpus, address: meant}
         assert (after.defaults, after.boot, after.vgpus) == (before.defaults, before.boot, before.vgpus)
         text = changed

@@ -111,7 +111,7 @@ def test_how_new_vgpus_are_placed_is_read_and_written_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("output", "message"),
     [
         ("{policy: deep}", "2:21: placement.policy: 'deep' is not least-waste, depth, breadth or first-fit"),
         ("{demand: {}}", "2:21: placement.demand: a mapping from profiles to weights is due here"),
@@ -124,7 +124,7 @@ def test_how_new_vgpus_are_placed_is_read_and_written_back() -> None:
         ("{order: depth}", "2:13: placement.order: there is no such field"),
     ],
 )  # fmt: skip
-def test_invalid_placement_values_have_a_line(said: str, message: str) -> None:
+def test_invalid_placement_values_have_a_line(output: str, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        parse_host_spec(f"version: 1\nplacement: {said}", NAME)
+        parse_host_spec(f"version: 1\nplacement: {output}", NAME)
     assert message in caught.value.message

@@ -48,9 +48,9 @@ mig-configs:
 
 
 def test_mdevctls_list_gives_a_definition_for_each_device():
-    found = parse_import(DUMP, "dump", None)
-    assert found.source == "mdevctl"
-    assert found.definitions == (
+    result = parse_import(DUMP, "dump", None)
+    assert result.source == "mdevctl"
+    assert result.definitions == (
         MdevDefinition(UUID, "0000:3b:00.4", "nvidia-468", True, "a=1,b=2", ("assign",), "dump:4"),
         MdevDefinition(f"{UUID[:-1]}2", "0000:3b:00.4", "nvidia-468", False, "", (), "dump:6"),
     )
@@ -58,8 +58,8 @@ def test_mdevctls_list_gives_a_definition_for_each_device():
 
 def test_a_file_of_mdevctl_is_one_definition():
     text = '{"mdev_type": "i915-GVTg_V5_4", "start": "auto"}\n'
-    found = parse_mdevctl_definition(text, "f", "0000:00:02.0", UUID.upper())
-    assert found == MdevDefinition(UUID, "0000:00:02.0", "i915-GVTg_V5_4", True, "", (), "f:1")
+    result = parse_mdevctl_definition(text, "f", "0000:00:02.0", UUID.upper())
+    assert result == MdevDefinition(UUID, "0000:00:02.0", "i915-GVTg_V5_4", True, "", (), "f:1")
 
 
 def test_one_configuration_of_several_is_chosen():
@@ -68,8 +68,8 @@ def test_one_configuration_of_several_is_chosen():
     assert parse_import(VGPUS, "f", "small").device_configs == (small,)
     assert [c.mig for c in parse_import(MIG, "f", "all-1g").device_configs] == [MigSpec(("1g.5gb",) * 7)]
     assert [c.mig for c in parse_import(MIG, "f", "none").device_configs] == [MigSpec()]
-    for text, config, told in ((MIG, None, "several"), (VGPUS, "big", "no configuration 'big'")):
-        with pytest.raises(InvalidInput, match=told) as raised:
+    for text, config, reported in ((MIG, None, "several"), (VGPUS, "big", "no configuration 'big'")):
+        with pytest.raises(InvalidInput, match=reported) as raised:
             parse_import(text, "f", config)
         assert "--config" in str(raised.value.hint)
 
@@ -84,7 +84,7 @@ def test_a_compute_instance_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("version: 1\n", "f:1:1: this is none of the formats"),
         ("[[]]", "f:1:2"),
@@ -102,10 +102,10 @@ def test_a_compute_instance_is_reported(tmp_path):
         ("mig-configs: [", "not YAML"),
     ],
 )
-def test_invalid_imports_have_their_line(text, told):
-    if told is None:
+def test_invalid_imports_have_their_line(text, reported):
+    if reported is None:
         assert parse_import(text, "f", None).definitions[0].other_attributes == ()
         return
     with pytest.raises(InvalidInput) as raised:
         parse_import(text, "f", None)
-    assert told in raised.value.message
+    assert reported in raised.value.message

@@ -51,15 +51,15 @@ def test_the_schemas_have_the_fields_of_the_table() -> None:
 
 def examples(kind: str) -> list[str]:
     text = (ROOT / "docs" / "vm-spec.md").read_text(encoding="utf-8")
-    found = re.findall(r"```(?:yaml|json)\n(.*?)```", text, re.DOTALL)
-    return [entry for entry in found if ("version:" in entry) == (kind == "host")]
+    result = re.findall(r"```(?:yaml|json)\n(.*?)```", text, re.DOTALL)
+    return [entry for entry in result if ("version:" in entry) == (kind == "host")]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_examples_of_the_documentation_pass(name: str) -> None:
-    found = examples(name)
-    assert len(found) >= (4 if name == "vm-spec" else 1)
-    for text in found:
+    result = examples(name)
+    assert len(result) >= (4 if name == "vm-spec" else 1)
+    for text in result:
         spec = READERS[name](text, "docs/vm-spec.md")
         jsonschema.validate(load_document(text, "n").value, SCHEMAS[name]())
         if name == "vm-spec":

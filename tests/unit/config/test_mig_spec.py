@@ -15,9 +15,9 @@ HOST = 'version: 1\ngpus:\n  "0000:3b:00.0":\n    mode: vgpu\n    mig: {}\n'
 
 @pytest.mark.parametrize("text", ["off", "OFF", "false", '"off"'])
 def test_off_and_its_yaml_1_1_forms_turn_mig_off(text):
-    (said,) = parse_host_spec(HOST.replace("{}", text), "f").gpus.values()
-    assert said.mig == MigSpec()
-    assert dump_mig(said.mig) == "off"
+    (output,) = parse_host_spec(HOST.replace("{}", text), "f").gpus.values()
+    assert output.mig == MigSpec()
+    assert dump_mig(output.mig) == "off"
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_off_and_its_yaml_1_1_forms_turn_mig_off(text):
     ],
 )
 def test_instances_and_vgpus_are_read_and_written_the_same(text, mig):
-    (said,) = parse_host_spec(HOST.replace("{}", text), "f").gpus.values()
-    assert said.mig == mig
+    (output,) = parse_host_spec(HOST.replace("{}", text), "f").gpus.values()
+    assert output.mig == mig
     assert parse_mig_spec(dump_mig(mig)) == mig
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("true", "f:5:10: gpus.0000:3b:00.0.mig: off, a list of GPU instances"),
         ("4", "off, a list of GPU instances"),
@@ -48,22 +48,22 @@ def test_instances_and_vgpus_are_read_and_written_the_same(text, mig):
         (f"[{', '.join(['1g.5gb'] * 17)}]", "these are 17 GPU instances"),
     ],
 )
-def test_an_invalid_mig_setting_is_refused(text, told):
-    with pytest.raises(InvalidInput, match=told):
+def test_an_invalid_mig_setting_is_refused(text, message):
+    with pytest.raises(InvalidInput, match=message):
         parse_host_spec(HOST.replace("{}", text), "f")
 
 
 @pytest.mark.parametrize(
-    ("beside", "told"),
+    ("setting", "message"),
     [
         ("mig: [1g.10gb]\n    mixed_size: true", "mixed sizes and MIG exclude each other"),
         ("scheduler: {policy: fixed_share}\n    mixed_size: true", "no fixed_share"),
         ("mixed_size: 1", "is not true or false"),
     ],
 )
-def test_exclusive_mig_settings_are_refused(beside, told):
-    with pytest.raises(InvalidInput, match=told):
-        parse_host_spec(HOST.replace("mig: {}", beside), "f")
+def test_exclusive_mig_settings_are_refused(setting, message):
+    with pytest.raises(InvalidInput, match=message):
+        parse_host_spec(HOST.replace("mig: {}", setting), "f")
     parse_host_spec(HOST.replace("mig: {}", "mig: off\n    mixed_size: true"), "f")
 
 

@@ -28,7 +28,7 @@ def test_every_key():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("{}", "policy: it is missing"),
         ("{policy: fair}", "is not best_effort, equal_share or fixed_share"),
@@ -41,10 +41,10 @@ def test_every_key():
         ("equal_share", "a mapping of fields"),
     ],
 )
-def test_an_invalid_scheduler_has_its_line(text, said):
+def test_an_invalid_scheduler_has_its_line(text, output):
     with pytest.raises(InvalidInput, match=r"host\.yaml:4:") as raised:
         host(text)
-    assert said in str(raised.value)
+    assert output in str(raised.value)
 
 
 numbers = st.none() | st.integers(1, 255)

@@ -34,7 +34,7 @@ def test_valid_user_data_is_not_changed(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "/ud:1:1: cloud-init would ignore it: its first line must begin with one of #cloud-config"),
         ("password: hunter2\n", "/ud:1:1: cloud-init would ignore it"),
@@ -59,8 +59,8 @@ def test_valid_user_data_is_not_changed(text):
         ("#!/bin/sh\n" + "x" * MAX_USER_DATA_BYTES, "/ud:1:1: it is larger than 1024 KiB"),
     ],
 )
-def test_ignored_user_data_is_refused_by_line_and_never_quoted(text, said):
-    with pytest.raises(InvalidInput, match=f"^{said}") as caught:
+def test_ignored_user_data_is_refused_by_line_and_never_quoted(text, message):
+    with pytest.raises(InvalidInput, match=f"^{message}") as caught:
         parse_user_data(text, "/ud")
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert SECRET not in repr(caught.value.facts)

@@ -132,7 +132,7 @@ def test_every_problem_has_its_place() -> None:
         "vcpus: '4'\ndisk: [100GiB, ./x, foo]\nos: linus\nvgpu_params: {a: 1, B: 2}\nhotplug_slots: 17\n"
         "force_console: maybe\ntemplate: ../x\nnetwork: a/b\n"
     )
-    found = problems(text)
+    result = problems(text)
     expected = [
         ("vm.yaml:1:7: name: 'vdi 1' is not a name"),
         ("vm.yaml:2:1: profle: there is no such field (did you mean 'profile'?)"),
@@ -152,8 +152,8 @@ def test_every_problem_has_its_place() -> None:
         ("vm.yaml:13:11: template: '../x' is not a template name"),
         ("vm.yaml:14:10: network: 'a/b' is not a name: it holds a '/'"),
     ]
-    assert len(found) == len(expected)
-    for line, start in zip(found, expected, strict=True):
+    assert len(result) == len(expected)
+    for line, start in zip(result, expected, strict=True):
         assert line.startswith(start)
 
 
@@ -187,8 +187,8 @@ def test_a_field_typed_as_an_option_is_suggested() -> None:
     ],
 )
 def test_contradictions(text: str, line: str) -> None:
-    (found,) = problems(text)
-    assert found.startswith(line)
+    (result,) = problems(text)
+    assert result.startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_contradictions(text: str, line: str) -> None:
     ],
 )
 def test_options_are_named_in_messages(typed: dict[str, object], line: str) -> None:
-    (found,) = option_problems(**typed)
-    assert found.startswith(line)
+    (result,) = option_problems(**typed)
+    assert result.startswith(line)
 
 
 def test_every_field_has_its_option_in_that_test() -> None:
@@ -235,8 +235,8 @@ def test_every_field_has_its_option_in_that_test() -> None:
 
 
 def test_all_wrong_options_are_reported_at_once() -> None:
-    found = option_problems(mode="sriov", profile=("A:17",), memory="8GB", image="/a", disk=("/b",))
-    assert [line.split(":")[0] for line in found] == ["--memory", "--profile", "--profile", "--disk"]
+    result = option_problems(mode="sriov", profile=("A:17",), memory="8GB", image="/a", disk=("/b",))
+    assert [line.split(":")[0] for line in result] == ["--memory", "--profile", "--profile", "--disk"]
 
 
 def test_defaults_fill_a_request_with_sources() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import A4C, a100, assigned, snapshot, t4, vm
 from vgpuctl.doctor.boot import (
     HOOK_DIRECTORY,
@@ -26,54 +26,54 @@ HOST = snapshot(GPU, vms=(vm(1, assigned(GPU, A4C)),))
 
 
 def test_a_hook_in_qemu_d_or_libvirts_file():
-    own = judge("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: RUNS})
-    line = judge(
+    own = run_check("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: RUNS})
+    line = run_check(
         "start-hook", HOST, files={LIBVIRT_HOOK: "#!/bin/sh\nexec vgpuctl hook\n"}, permissions={LIBVIRT_HOOK: RUNS}
     )
     assert (own.verdict, line.verdict) == (Verdict.OK, Verdict.OK)
 
 
 def test_no_hook_is_a_warning():
-    found = judge("start-hook", HOST, files={LIBVIRT_HOOK: "#!/bin/sh\n"}, folders={HOOK_DIRECTORY: ("other",)})
-    assert found.verdict is Verdict.WARN
-    assert "vgpuctl install-host" in said(found)
+    result = run_check("start-hook", HOST, files={LIBVIRT_HOOK: "#!/bin/sh\n"}, folders={HOOK_DIRECTORY: ("other",)})
+    assert result.verdict is Verdict.WARN
+    assert "vgpuctl install-host" in finding_text(result)
 
 
 def test_a_hook_that_libvirt_may_not_run_fails():
     held = FilePermissions(0o644, 0, 0)
-    found = judge("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: held})
-    assert (found.verdict, found.fix) == (Verdict.FAIL, f"chmod 755 {VGPUCTL_HOOK}")
+    result = run_check("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: held})
+    assert (result.verdict, result.fix) == (Verdict.FAIL, f"chmod 755 {VGPUCTL_HOOK}")
 
 
 def test_hooks_that_cannot_be_read_are_unknown():
     closed = FileContent(problem=f"{LIBVIRT_HOOK}: Permission denied")
-    assert judge("start-hook", HOST, files={LIBVIRT_HOOK: closed}).verdict is Verdict.UNKNOWN
+    assert run_check("start-hook", HOST, files={LIBVIRT_HOOK: closed}).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("folder", ["/etc/systemd/system", "/usr/lib/systemd/system"])
 def test_the_unit_may_be_in_any_of_systemds_places(folder):
     assert (
-        judge("restore-unit", HOST, folders={folder: (RESTORE_UNIT,), WANTS_DIRECTORY: (RESTORE_UNIT,)}).verdict
+        run_check("restore-unit", HOST, folders={folder: (RESTORE_UNIT,), WANTS_DIRECTORY: (RESTORE_UNIT,)}).verdict
         is Verdict.OK
     )
 
 
 def test_a_unit_that_is_not_enabled_is_a_warning():
-    found = judge(
+    result = run_check(
         "restore-unit", HOST, folders={"/etc/systemd/system": (RESTORE_UNIT,), WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}
     )
-    assert (found.verdict, found.fix) == (Verdict.WARN, f"systemctl enable {RESTORE_UNIT}")
+    assert (result.verdict, result.fix) == (Verdict.WARN, f"systemctl enable {RESTORE_UNIT}")
 
 
 def test_no_unit_is_a_warning():
-    found = judge("restore-unit", HOST, folders={"/etc/systemd/system": ()})
-    assert (found.verdict, found.fix) == (Verdict.WARN, "vgpuctl install-host")
+    result = run_check("restore-unit", HOST, folders={"/etc/systemd/system": ()})
+    assert (result.verdict, result.fix) == (Verdict.WARN, "vgpuctl install-host")
 
 
 def test_passthrough_gpus_need_neither():
     whole = snapshot(t4(backend=Backend.PASSTHROUGH))
     for name in ("start-hook", "restore-unit"):
-        assert judge(name, whole).verdict is Verdict.NOT_APPLICABLE
+        assert run_check(name, whole).verdict is Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,18 @@ def test_passthrough_gpus_need_neither():
 )
 @pytest.mark.parametrize("path", LIBVIRT_GUESTS_CONFIGS)
 def test_what_libvirt_guests_does_at_shutdown(path, line, verdict):
-    found = judge("libvirt-guests", HOST, files={path: line}, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
-    assert found.verdict is verdict
-    assert path in said(found)
+    result = run_check("libvirt-guests", HOST, files={path: line}, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
+    assert result.verdict is verdict
+    assert path in finding_text(result)
 
 
 def test_libvirt_guests_without_effect_does_not_matter():
     assert (
-        judge("libvirt-guests", HOST, files={LIBVIRT_GUESTS_CONFIGS[0]: "ON_SHUTDOWN=suspend\n"}).verdict is Verdict.OK
+        run_check("libvirt-guests", HOST, files={LIBVIRT_GUESTS_CONFIGS[0]: "ON_SHUTDOWN=suspend\n"}).verdict
+        is Verdict.OK
     )
-    idle = judge("libvirt-guests", snapshot(GPU, vms=(vm(1),)), folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
+    idle = run_check("libvirt-guests", snapshot(GPU, vms=(vm(1),)), folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
     assert idle.verdict is Verdict.NOT_APPLICABLE
-    assert judge("libvirt-guests", HOST, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}).verdict is Verdict.UNKNOWN
+    assert (
+        run_check("libvirt-guests", HOST, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}).verdict is Verdict.UNKNOWN
+    )

@@ -73,8 +73,8 @@ def test_an_error_is_explained_by_its_code_or_by_what_is_lacking():
 
 
 def test_a_host_has_its_worst_verdict():
-    found = [Finding(verdict) for verdict in Verdict]
-    assert worst_verdict(tuple(found)) is Verdict.FAIL
+    result = [Finding(verdict) for verdict in Verdict]
+    assert worst_verdict(tuple(result)) is Verdict.FAIL
     assert worst_verdict((Finding(Verdict.OK), Finding(Verdict.UNKNOWN))) is Verdict.UNKNOWN
     assert worst_verdict((Finding(Verdict.OK), Finding(Verdict.NOT_APPLICABLE))) is Verdict.OK
     assert worst_verdict(()) is Verdict.NOT_APPLICABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import check_of
+from tests.unit.doctor.check_results import check_of
 from tests.values import snapshot
 from vgpuctl.doctor.check import CheckContext, Finding, Verdict, ok, parse_version, require_snapshot
 
@@ -18,7 +18,7 @@ def test_a_version_begins_with_its_numbers(text, numbers):
 
 
 def test_an_unreadable_host_is_unknown_and_not_ok():
-    judge = require_snapshot(lambda look, seen: ok())
+    judge = require_snapshot(lambda observed, seen: ok())
     assert judge(CheckContext(problem="no right")) == Finding(Verdict.UNKNOWN, ("no right",))
     assert judge(CheckContext(snapshot=snapshot())).verdict is Verdict.OK
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import A4C, a100, changed, snapshot, t4, taken
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.gpus import shorten
@@ -18,59 +18,59 @@ from vgpuctl.model.port_values import NvmlStatus
     [("nvidia", Verdict.OK), ("vfio-pci", Verdict.OK), ("nouveau", Verdict.FAIL), (None, Verdict.WARN)],
 )
 def test_the_driver_of_a_gpu(driver, verdict):
-    found = judge("gpu-driver", snapshot(t4(), a100(driver=driver)))
-    assert found.verdict is verdict
-    assert f"driver {driver or 'none'}" in said(found)
+    result = run_check("gpu-driver", snapshot(t4(), a100(driver=driver)))
+    assert result.verdict is verdict
+    assert f"driver {driver or 'none'}" in finding_text(result)
     if verdict is not Verdict.OK:
-        assert t4().address not in said(found), "only what is wrong is told"
+        assert t4().address not in finding_text(result), "only what is wrong is told"
 
 
 def test_a_host_without_a_gpu_needs_no_driver():
     for name in ("gpu-driver", "vgpu-driver", "vfs", "functions", "vgpu-types", "nvml"):
-        assert judge(name, snapshot()).verdict is Verdict.NOT_APPLICABLE
+        assert run_check(name, snapshot()).verdict is Verdict.NOT_APPLICABLE
 
 
 def test_nvidias_driver_with_vgpus():
-    assert judge("vgpu-driver", snapshot(a100(), t4())).verdict is Verdict.OK
+    assert run_check("vgpu-driver", snapshot(a100(), t4())).verdict is Verdict.OK
     off = a100(backend=None, vfs_enabled=0)
-    assert judge("vgpu-driver", snapshot(off)).verdict is Verdict.NOT_APPLICABLE, "not known while VFs are off"
+    assert run_check("vgpu-driver", snapshot(off)).verdict is Verdict.NOT_APPLICABLE, "not known while VFs are off"
 
 
 @pytest.mark.parametrize("gpu", [t4(backend=Backend.PASSTHROUGH), a100(backend=Backend.SRIOV_VF)])
 def test_nvidias_driver_without_vgpus_is_a_warning(gpu):
-    found = judge("vgpu-driver", snapshot(gpu))
-    assert found.verdict is Verdict.WARN
-    assert gpu.address in said(found)
+    result = run_check("vgpu-driver", snapshot(gpu))
+    assert result.verdict is Verdict.WARN
+    assert gpu.address in finding_text(result)
 
 
 def test_vfs_are_on():
-    assert judge("vfs", snapshot(a100(), t4())).verdict is Verdict.OK
+    assert run_check("vfs", snapshot(a100(), t4())).verdict is Verdict.OK
 
 
 def test_vfs_that_are_off_fail_with_the_command_that_turns_them_on():
     off = a100(backend=None, vfs_enabled=0, functions=(), types=())
-    found = judge("vfs", snapshot(off))
-    assert found.verdict is Verdict.FAIL
-    assert found.fix.startswith("vgpuctl set-mode 0000:3b:00.0 vgpu; one that is meant to be so: ")
-    assert "nothing for VMs" in said(found)
-    other = judge("vfs", snapshot(a100(backend=None, vfs_enabled=0, vendor_id="8086", driver="xe")))
+    result = run_check("vfs", snapshot(off))
+    assert result.verdict is Verdict.FAIL
+    assert result.fix.startswith("vgpuctl set-mode 0000:3b:00.0 vgpu; one that is meant to be so: ")
+    assert "nothing for VMs" in finding_text(result)
+    other = run_check("vfs", snapshot(a100(backend=None, vfs_enabled=0, vendor_id="8086", driver="xe")))
     assert other.fix.startswith("vgpuctl set-mode 0000:3b:00.0 sriov; ")
 
 
 @pytest.mark.parametrize("mode", [GpuMode.PASSTHROUGH, GpuMode.UNMANAGED])
 def test_gpus_not_configured_for_vgpus_are_ok(mode):
     off = a100(backend=None, vfs_enabled=0, functions=(), types=(), desired_mode=mode)
-    assert judge("vfs", snapshot(off)).verdict is Verdict.OK
-    assert f"host.yaml: mode {mode}" in said(judge("vfs", snapshot(off)))
-    assert judge("gpu-driver", snapshot(a100(driver=None, desired_mode=mode))).verdict is Verdict.OK
+    assert run_check("vfs", snapshot(off)).verdict is Verdict.OK
+    assert f"host.yaml: mode {mode}" in finding_text(run_check("vfs", snapshot(off)))
+    assert run_check("gpu-driver", snapshot(a100(driver=None, desired_mode=mode))).verdict is Verdict.OK
     assert (
-        judge("vgpu-driver", snapshot(t4(backend=Backend.PASSTHROUGH, desired_mode=mode))).verdict
+        run_check("vgpu-driver", snapshot(t4(backend=Backend.PASSTHROUGH, desired_mode=mode))).verdict
         is Verdict.NOT_APPLICABLE
     )
 
 
 def test_functions_without_a_problem():
-    assert judge("functions", snapshot(a100(), t4())).verdict is Verdict.OK
+    assert run_check("functions", snapshot(a100(), t4())).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_functions_without_a_problem():
     ],
 )
 def test_a_function_that_is_not_served_fails(gpu):
-    found = judge("functions", snapshot(t4(), gpu))
-    assert found.verdict is Verdict.FAIL
-    assert len(found.evidence) == 1
+    result = run_check("functions", snapshot(t4(), gpu))
+    assert result.verdict is Verdict.FAIL
+    assert len(result.evidence) == 1
 
 
 def test_types_are_offered():
-    assert judge("vgpu-types", snapshot(a100(), t4())).verdict is Verdict.OK
+    assert run_check("vgpu-types", snapshot(a100(), t4())).verdict is Verdict.OK
 
 
 def test_a_gpu_without_types_fails_unless_it_is_only_full():
     empty = a100(types=())
-    assert judge("vgpu-types", snapshot(empty)).verdict is Verdict.FAIL
+    assert run_check("vgpu-types", snapshot(empty)).verdict is Verdict.FAIL
     full = snapshot(empty, vgpus=(taken(empty, A4C),))
-    assert judge("vgpu-types", full).verdict is Verdict.OK
+    assert run_check("vgpu-types", full).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,11 @@ def test_a_gpu_without_types_fails_unless_it_is_only_full():
     ],
 )
 def test_nvml(status, verdict):
-    found = judge("nvml", snapshot(a100(), nvml=status))
-    assert found.verdict is verdict
-    assert (status.driver_version or status.reason or "").lstrip("-") in said(found) or verdict is Verdict.UNKNOWN
+    result = run_check("nvml", snapshot(a100(), nvml=status))
+    assert result.verdict is verdict
+    assert (status.driver_version or status.reason or "").lstrip("-") in finding_text(
+        result
+    ) or verdict is Verdict.UNKNOWN
 
 
 def test_many_lines_are_shortened():

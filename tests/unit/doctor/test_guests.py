@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, open_sim_host, request
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, vm, vm_uuid
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.guests import rate_guest_driver, vgpu_release
@@ -22,9 +22,9 @@ gpus: [{model: H100}]
 
 
 def guests(*versions: str | None, host: str = "550.90.05"):
-    told = tuple(NvmlGuest(vm_uuid(number), version) for number, version in enumerate(versions))
+    reported = tuple(NvmlGuest(vm_uuid(number), version) for number, version in enumerate(versions))
     looked = snapshot(GPU, vms=[vm(0)], nvml=NvmlStatus(available=True, driver_version=host))
-    return judge("guest-drivers", looked, guests={GPU.address: told})
+    return run_check("guest-drivers", looked, guests={GPU.address: reported})
 
 
 @pytest.mark.parametrize(
@@ -57,29 +57,29 @@ def test_a_host_serves_its_own_release_the_one_before_and_the_long_term_one_befo
 
 
 def test_a_guest_newer_than_the_host_fails_with_its_vm_and_what_to_do():
-    found = guests("572.60", "550.54.14", None)
-    assert found.verdict is Verdict.FAIL
-    assert found.evidence == (
+    result = guests("572.60", "550.54.14", None)
+    assert result.verdict is Verdict.FAIL
+    assert result.evidence == (
         "host: 550.90.05 (vGPU 17)",
         "vdi-000 on 0000:3b:00.0: 572.60 (vGPU 18), newer than the host's: its vGPU does not start",
         "1 of 3 running vGPUs: no driver of NVIDIA runs in the guest yet",
     )
-    assert "or update the host" in str(found.fix)
+    assert "or update the host" in str(result.fix)
 
 
 def test_supported_guests_are_ok():
-    found = guests("550.54.14", "535.183.01")
-    assert (found.verdict, found.fix) == (Verdict.OK, None)
-    assert f"{vm_uuid(1)} on 0000:3b:00.0: 535.183.01 (vGPU 16)" in said(found)
+    result = guests("550.54.14", "535.183.01")
+    assert (result.verdict, result.fix) == (Verdict.OK, None)
+    assert f"{vm_uuid(1)} on 0000:3b:00.0: 535.183.01 (vGPU 16)" in finding_text(result)
     assert guests().evidence == ("host: 550.90.05", "no VM runs with a vGPU")
 
 
 def test_without_nvml_data_it_is_unknown():
-    assert judge("guest-drivers", snapshot(GPU)).verdict is Verdict.UNKNOWN
+    assert run_check("guest-drivers", snapshot(GPU)).verdict is Verdict.UNKNOWN
     silent = snapshot(GPU, nvml=NvmlStatus(available=True))
-    assert judge("guest-drivers", silent, guests={GPU.address: ()}).verdict is Verdict.UNKNOWN
+    assert run_check("guest-drivers", silent, guests={GPU.address: ()}).verdict is Verdict.UNKNOWN
     amd = a100(vendor_id="1002", driver="gim", backend=Backend.SRIOV_VF)
-    assert judge("guest-drivers", snapshot(amd)).verdict is Verdict.NOT_APPLICABLE
+    assert run_check("guest-drivers", snapshot(amd)).verdict is Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(

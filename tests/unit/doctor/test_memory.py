@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import A4C, a100, assigned, snapshot, vm
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.memory import MEMINFO
@@ -32,13 +32,13 @@ def meminfo(total_mib: int, free_mib: int) -> dict[str, str]:
 )
 def test_the_memory_that_is_locked_must_be_there(state, total, free, verdict):
     host = snapshot(GPU, vms=(vm(1, OWN, memory_mib=4096, state=state),))
-    found = judge("locked-memory", host, files=meminfo(total, free))
-    assert found.verdict is verdict
-    assert f"MemTotal {format_mib(total)}" in said(found)
+    result = run_check("locked-memory", host, files=meminfo(total, free))
+    assert result.verdict is verdict
+    assert f"MemTotal {format_mib(total)}" in finding_text(result)
 
 
 def test_without_devices_or_figures_it_is_not_checked():
-    assert judge("locked-memory", snapshot(GPU, vms=(vm(1),))).verdict is Verdict.NOT_APPLICABLE
-    assert judge("locked-memory", snapshot(GPU, vms=(vm(1, OWN),))).verdict is Verdict.UNKNOWN
+    assert run_check("locked-memory", snapshot(GPU, vms=(vm(1),))).verdict is Verdict.NOT_APPLICABLE
+    assert run_check("locked-memory", snapshot(GPU, vms=(vm(1, OWN),))).verdict is Verdict.UNKNOWN
     off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
-    assert judge("locked-memory", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
+    assert run_check("locked-memory", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN

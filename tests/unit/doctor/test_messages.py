@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, t4
 from vgpuctl.doctor.check import Verdict
 
@@ -25,14 +25,14 @@ INIT = "error: vmiop_log: (0x0): Initialization: init_device_instance failed err
 BACKTRACE = "error: vmiop_log: vgpu(+0xeb43) [0x5652bb60eb43]"
 
 
-def found_in(kernel=(), service=(), gpus=(GPU,)):
-    return judge("driver-messages", snapshot(*gpus), kernel_log=kernel, service_logs={"nvidia-vgpu-mgr": service})
+def check_logs(kernel=(), service=(), gpus=(GPU,)):
+    return run_check("driver-messages", snapshot(*gpus), kernel_log=kernel, service_logs={"nvidia-vgpu-mgr": service})
 
 
 def test_drivers_without_errors_are_ok():
-    found = found_in(("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.05",), MANAGER)
-    assert found.verdict is Verdict.OK
-    assert found.evidence[0].startswith("1 lines of NVIDIA's modules and 2 of nvidia-vgpu-mgr since the boot")
+    result = check_logs(("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.05",), MANAGER)
+    assert result.verdict is Verdict.OK
+    assert result.evidence[0].startswith("1 lines of NVIDIA's modules and 2 of nvidia-vgpu-mgr since the boot")
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_drivers_without_errors_are_ok():
     ],
 )
 def test_a_kernel_log_line_is_shown_with_gpu_and_explanation(line, verdict, words):
-    found = found_in(("something else", line))
-    assert found.verdict is verdict
-    assert words in said(found)
-    assert line in said(found)
-    assert found.fix
+    result = check_logs(("something else", line))
+    assert result.verdict is verdict
+    assert words in finding_text(result)
+    assert line in finding_text(result)
+    assert result.fix
 
 
 @pytest.mark.parametrize(
@@ -66,34 +66,34 @@ def test_a_kernel_log_line_is_shown_with_gpu_and_explanation(line, verdict, word
     [(NOT_VGX, Verdict.FAIL), (RM_CLIENT, Verdict.WARN), (NO_UUID, Verdict.WARN), (INIT, Verdict.WARN)],
 )
 def test_a_service_log_line_is_explained(line, verdict):
-    found = found_in(service=(*MANAGER, line, BACKTRACE))
-    assert (found.verdict, len(found.evidence)) == (verdict, 1)
-    assert found.evidence[0].endswith(f": {line}")
+    result = check_logs(service=(*MANAGER, line, BACKTRACE))
+    assert (result.verdict, len(result.evidence)) == (verdict, 1)
+    assert result.evidence[0].endswith(f": {line}")
 
 
 def test_errors_of_guest_programs_are_not_host_errors():
-    assert found_in((XID.format(13), XID.format(31), XID.format(43))).verdict is Verdict.OK
+    assert check_logs((XID.format(13), XID.format(31), XID.format(43))).verdict is Verdict.OK
 
 
 def test_repeated_lines_are_shown_once_with_a_count_and_the_worst_first():
-    found = found_in([XID.format(94)] * 900 + [XID.format(79)], [INIT] * 7)
-    assert len(found.evidence) == 3
-    assert "Xid 79" in found.evidence[0]
-    assert any("(900 times, the last one:)" in line for line in found.evidence)
+    result = check_logs([XID.format(94)] * 900 + [XID.format(79)], [INIT] * 7)
+    assert len(result.evidence) == 3
+    assert "Xid 79" in result.evidence[0]
+    assert any("(900 times, the last one:)" in line for line in result.evidence)
 
 
 def test_each_gpu_is_named_with_its_own_line():
     other = "NVRM: Xid (PCI:0000:5E:00): 79, GPU has fallen off the bus."
-    found = found_in((XID.format(79), other), gpus=(GPU, t4()))
-    assert [line[:12] for line in found.evidence] == ["0000:3b:00.0", "0000:5e:00.0"]
+    result = check_logs((XID.format(79), other), gpus=(GPU, t4()))
+    assert [line[:12] for line in result.evidence] == ["0000:3b:00.0", "0000:5e:00.0"]
 
 
 def test_a_long_line_is_cut():
-    assert len(found_in((XID.format(79) + "x" * 500,)).evidence[0]) < 300
+    assert len(check_logs((XID.format(79) + "x" * 500,)).evidence[0]) < 300
 
 
 def test_unreadable_logs_are_unknown_unless_the_other_has_errors():
-    assert found_in(None, None).verdict is Verdict.UNKNOWN
-    assert found_in(None, MANAGER).verdict is Verdict.UNKNOWN
-    assert found_in((), None).verdict is Verdict.UNKNOWN
-    assert found_in(None, (NOT_VGX,)).verdict is Verdict.FAIL
+    assert check_logs(None, None).verdict is Verdict.UNKNOWN
+    assert check_logs(None, MANAGER).verdict is Verdict.UNKNOWN
+    assert check_logs((), None).verdict is Verdict.UNKNOWN
+    assert check_logs(None, (NOT_VGX,)).verdict is Verdict.FAIL

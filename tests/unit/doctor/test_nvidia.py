@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, t4
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
 from vgpuctl.doctor.nvidia import SLICE_DIRECTORIES
@@ -13,7 +13,7 @@ from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.mig import MigSpec, MigState
 from vgpuctl.model.port_values import DeviceUser, EccState, NvmlStatus
 from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION
-from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS
+from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH
 
 GPU = a100()
 AMD = a100(vendor_id="1002", driver="gim", backend=Backend.SRIOV_VF)
@@ -35,22 +35,22 @@ FAILED = (
     "name", ["vgpu-services", "driver-version", "driver-holders", "gpu-firmware", "ecc", "driver-messages", "mig-mode"]
 )
 def test_a_host_without_nvidias_gpus_has_nothing_to_check(name):
-    assert judge(name, snapshot(AMD)).verdict is Verdict.NOT_APPLICABLE
+    assert run_check(name, snapshot(AMD)).verdict is Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("at", SLICE_DIRECTORIES)
 def test_the_service_that_starts_vgpus_runs_and_the_other_has_ended(at):
     files = {f"{at}/nvidia-vgpu-mgr.service/cgroup.procs": "1207\n"}
-    found = judge("vgpu-services", snapshot(GPU), files, service_logs={"nvidia-vgpud": ENDED})
-    assert found.verdict is Verdict.OK
-    assert found.evidence == ("nvidia-vgpu-mgr runs (pid 1207)", ENDED[-1])
+    result = run_check("vgpu-services", snapshot(GPU), files, service_logs={"nvidia-vgpud": ENDED})
+    assert result.verdict is Verdict.OK
+    assert result.evidence == ("nvidia-vgpu-mgr runs (pid 1207)", ENDED[-1])
 
 
 def test_a_service_that_does_not_run_fails_with_how_to_start_it():
-    found = judge("vgpu-services", snapshot(GPU), folders={SLICE_DIRECTORIES[0]: ["sshd.service"], **UNIT})
-    assert found.verdict is Verdict.FAIL
-    assert "/usr/lib/systemd/system/nvidia-vgpu-mgr.service is there, and does not run" in said(found)
-    assert "systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr" in found.fix
+    result = run_check("vgpu-services", snapshot(GPU), folders={SLICE_DIRECTORIES[0]: ["sshd.service"], **UNIT})
+    assert result.verdict is Verdict.FAIL
+    assert "/usr/lib/systemd/system/nvidia-vgpu-mgr.service is there, and does not run" in finding_text(result)
+    assert "systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr" in result.fix
 
 
 @pytest.mark.parametrize(
@@ -65,28 +65,28 @@ def test_a_service_that_does_not_run_fails_with_how_to_start_it():
     ],
 )
 def test_the_service_of_the_types_may_have_ended_and_may_not_have_failed(lines, verdict):
-    found = judge("vgpu-services", snapshot(GPU), RUNS, service_logs={"nvidia-vgpud": lines})
-    assert found.verdict is verdict
-    assert ("Failed with result" in said(found)) is (verdict is Verdict.FAIL)
-    assert ("no line of nvidia-vgpud" in said(found)) is (lines is None)
+    result = run_check("vgpu-services", snapshot(GPU), RUNS, service_logs={"nvidia-vgpud": lines})
+    assert result.verdict is verdict
+    assert ("Failed with result" in finding_text(result)) is (verdict is Verdict.FAIL)
+    assert ("no line of nvidia-vgpud" in finding_text(result)) is (lines is None)
 
 
 def test_services_that_cannot_be_seen_are_unknown():
-    assert judge("vgpu-services", snapshot(GPU), folders=UNIT).verdict is Verdict.UNKNOWN
+    assert run_check("vgpu-services", snapshot(GPU), folders=UNIT).verdict is Verdict.UNKNOWN
     closed = {next(iter(RUNS)): FileContent(problem="Permission denied")}
-    assert judge("vgpu-services", snapshot(GPU), closed).verdict is Verdict.UNKNOWN
-    without = judge("vgpu-services", snapshot(GPU), folders={SLICE_DIRECTORIES[0]: ["sshd.service"]})
+    assert run_check("vgpu-services", snapshot(GPU), closed).verdict is Verdict.UNKNOWN
+    without = run_check("vgpu-services", snapshot(GPU), folders={SLICE_DIRECTORIES[0]: ["sshd.service"]})
     assert without.verdict is Verdict.UNKNOWN
-    assert "no nvidia-vgpu-mgr.service" in said(without)
+    assert "no nvidia-vgpu-mgr.service" in finding_text(without)
 
 
 @pytest.mark.parametrize("text", [PROPRIETARY, OPEN, OPEN.replace("x86_64", "aarch64")])
 def test_one_version_is_ok(text):
     host = snapshot(GPU, nvml=NvmlStatus(available=True, driver_version="550.90.05"))
     libraries = {"/usr/lib64": ["libnvidia-ml.so", "libnvidia-ml.so.1", "libnvidia-ml.so.550.90.05"]}
-    found = judge("driver-version", host, {PROC_VERSION: text, MODULE_VERSION: "550.90.05\n"}, libraries)
-    assert found.verdict is Verdict.OK
-    assert "/usr/lib64/libnvidia-ml.so.550.90.05: 550.90.05" in found.evidence
+    result = run_check("driver-version", host, {PROC_VERSION: text, MODULE_VERSION: "550.90.05\n"}, libraries)
+    assert result.verdict is Verdict.OK
+    assert "/usr/lib64/libnvidia-ml.so.550.90.05: 550.90.05" in result.evidence
 
 
 @pytest.mark.parametrize(
@@ -97,21 +97,21 @@ def test_one_version_is_ok(text):
     ],
 )
 def test_two_versions_fail_with_where_each_is(files, libraries):
-    found = judge("driver-version", snapshot(GPU), files, libraries)
-    assert found.verdict is Verdict.FAIL
-    assert f"{PROC_VERSION}: 550.90.05" in found.evidence
-    assert "550.144.02" in said(found)
-    assert "reboot" in found.fix
+    result = run_check("driver-version", snapshot(GPU), files, libraries)
+    assert result.verdict is Verdict.FAIL
+    assert f"{PROC_VERSION}: 550.90.05" in result.evidence
+    assert "550.144.02" in finding_text(result)
+    assert "reboot" in result.fix
 
 
 def test_a_second_library_next_to_the_drivers_is_ok():
     libraries = {"/usr/lib64": ["libnvidia-ml.so.535.230.02"], "/usr/lib": ["libnvidia-ml.so.550.90.05"]}
-    assert judge("driver-version", snapshot(GPU), {PROC_VERSION: OPEN}, libraries).verdict is Verdict.OK
+    assert run_check("driver-version", snapshot(GPU), {PROC_VERSION: OPEN}, libraries).verdict is Verdict.OK
 
 
 def test_an_unreadable_driver_version_is_unknown():
     closed = {PROC_VERSION: FileContent(problem=f"{PROC_VERSION}: Permission denied")}
-    assert judge("driver-version", snapshot(GPU), closed).verdict is Verdict.UNKNOWN
+    assert run_check("driver-version", snapshot(GPU), closed).verdict is Verdict.UNKNOWN
 
 
 PENDING = MigState(enabled=False, pending_enabled=True)
@@ -128,55 +128,58 @@ EXPORTER = (DeviceUser(4711, "/usr/bin/nv-hostengine -n"),)
     ],
 )
 def test_a_process_blocking_a_change_is_named(gpu, why):
-    found = judge("driver-holders", snapshot(gpu), holders=EXPORTER)
-    assert found.verdict is Verdict.WARN
-    assert why in said(found)
-    assert "nv-hostengine -n (pid 4711) has the driver open" in said(found)
-    assert judge("driver-holders", snapshot(gpu), holders=()).verdict is Verdict.OK
+    result = run_check("driver-holders", snapshot(gpu), holders=EXPORTER)
+    assert result.verdict is Verdict.WARN
+    assert why in finding_text(result)
+    assert "nv-hostengine -n (pid 4711) has the driver open" in finding_text(result)
+    assert run_check("driver-holders", snapshot(gpu), holders=()).verdict is Verdict.OK
 
 
 def test_driver_holders_are_ok_without_pending_gpus():
-    found = judge("driver-holders", snapshot(GPU, t4()), holders=EXPORTER)
-    assert found.verdict is Verdict.OK
-    assert "pid 4711" in said(found)
+    result = run_check("driver-holders", snapshot(GPU, t4()), holders=EXPORTER)
+    assert result.verdict is Verdict.OK
+    assert "pid 4711" in finding_text(result)
     off = a100(backend=None, vfs_enabled=0, functions=(), desired_mode=GpuMode.PASSTHROUGH)
-    assert judge("driver-holders", snapshot(off), holders=EXPORTER).verdict is Verdict.OK
+    assert run_check("driver-holders", snapshot(off), holders=EXPORTER).verdict is Verdict.OK
 
 
 def test_nvidias_own_services_never_block():
     own = (DeviceUser(1207, "/usr/bin/nvidia-vgpu-mgr"),)
-    assert judge("driver-holders", snapshot(a100(mig=PENDING)), holders=own).verdict is Verdict.OK
+    assert run_check("driver-holders", snapshot(a100(mig=PENDING)), holders=own).verdict is Verdict.OK
 
 
 def test_unreadable_holders_are_unknown():
-    found = judge("driver-holders", snapshot(GPU), holders=None, holders_problem="/proc/1/fd: Permission denied")
-    assert (found.verdict, found.evidence) == (Verdict.UNKNOWN, ("/proc/1/fd: Permission denied",))
+    result = run_check("driver-holders", snapshot(GPU), holders=None, holders_problem="/proc/1/fd: Permission denied")
+    assert (result.verdict, result.evidence) == (Verdict.UNKNOWN, ("/proc/1/fd: Permission denied",))
 
 
 @pytest.mark.parametrize("params", ["EnableGpuFirmware: 18\n", "EnableGpuFirmware: 2\n", ""])
 def test_firmware_chosen_by_the_driver_is_ok(params):
-    files = {DRIVER_PARAMS: params, "/etc/modprobe.d/nvidia.conf": "options nvidia NVreg_EnableGpuFirmwareLogs=1\n"}
-    assert judge("gpu-firmware", snapshot(GPU), files).verdict is Verdict.OK
+    files = {
+        DRIVER_PARAMS_PATH: params,
+        "/etc/modprobe.d/nvidia.conf": "options nvidia NVreg_EnableGpuFirmwareLogs=1\n",
+    }
+    assert run_check("gpu-firmware", snapshot(GPU), files).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
     "files",
     [
-        {DRIVER_PARAMS: "MemoryPoolSize: 0\nEnableGpuFirmware: 0\n"},
-        {DRIVER_PARAMS: "EnableGpuFirmware: 17\n"},
+        {DRIVER_PARAMS_PATH: "MemoryPoolSize: 0\nEnableGpuFirmware: 0\n"},
+        {DRIVER_PARAMS_PATH: "EnableGpuFirmware: 17\n"},
         {"/etc/modprobe.d/nvidia.conf": "options nvidia NVreg_RegistryDwords=a NVreg_EnableGpuFirmware=0\n"},
     ],
 )
 def test_forced_firmware_is_a_warning_with_its_file(files):
-    found = judge("gpu-firmware", snapshot(GPU), files)
-    assert found.verdict is Verdict.WARN
-    assert next(iter(files)) in said(found)
-    assert "NVreg_EnableGpuFirmware" in found.fix
+    result = run_check("gpu-firmware", snapshot(GPU), files)
+    assert result.verdict is Verdict.WARN
+    assert next(iter(files)) in finding_text(result)
+    assert "NVreg_EnableGpuFirmware" in result.fix
 
 
 def test_modprobes_files_that_cannot_be_read_leave_the_firmware_unknown():
     folders = {"/etc/modprobe.d": FolderListing(problem="/etc/modprobe.d: Permission denied")}
-    assert judge("gpu-firmware", snapshot(GPU), folders=folders).verdict is Verdict.UNKNOWN
+    assert run_check("gpu-firmware", snapshot(GPU), folders=folders).verdict is Verdict.UNKNOWN
 
 
 def test_ecc_pending_a_reset_is_a_warning():
@@ -185,13 +188,13 @@ def test_ecc_pending_a_reset_is_a_warning():
         GPU.address: EccState(enabled=True, pending_enabled=True),
         other.address: EccState(enabled=True, pending_enabled=False),
     }
-    found = judge("ecc", snapshot(GPU, other), ecc=seen)
-    assert found.verdict is Verdict.WARN
-    assert found.evidence[0] == "0000:5e:00.0 (Tesla T4): ECC is on, and off after its next reset"
-    assert GPU.address not in said(found)
+    result = run_check("ecc", snapshot(GPU, other), ecc=seen)
+    assert result.verdict is Verdict.WARN
+    assert result.evidence[0] == "0000:5e:00.0 (Tesla T4): ECC is on, and off after its next reset"
+    assert GPU.address not in finding_text(result)
 
 
 def test_unchanging_ecc_is_ok_and_unreported_ecc_is_unknown():
     seen = {GPU.address: EccState(enabled=False, pending_enabled=False)}
-    assert judge("ecc", snapshot(GPU), ecc=seen).verdict is Verdict.OK
-    assert judge("ecc", snapshot(GPU)).verdict is Verdict.UNKNOWN
+    assert run_check("ecc", snapshot(GPU), ecc=seen).verdict is Verdict.OK
+    assert run_check("ecc", snapshot(GPU)).verdict is Verdict.UNKNOWN

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import MACHINE, a100, snapshot, t4
 from vgpuctl.doctor.check import FileContent, Verdict
 from vgpuctl.doctor.own_files import HOST_FILE, MACHINE_ID, RUN_DIRECTORY
@@ -24,17 +24,17 @@ from vgpuctl.model.request import PlacementSpec
     ],
 )
 def test_nobody_else_writes_claims(seen, verdict):
-    found = judge("run-directory", permissions={RUN_DIRECTORY: seen})
-    assert found.verdict is verdict
-    assert f"mode {seen.mode:04o}, owner {seen.owner}" in said(found)
+    result = run_check("run-directory", permissions={RUN_DIRECTORY: seen})
+    assert result.verdict is verdict
+    assert f"mode {seen.mode:04o}, owner {seen.owner}" in finding_text(result)
 
 
 def test_a_missing_run_directory_is_ok():
-    assert judge("run-directory").verdict is Verdict.OK
-    found = judge(
+    assert run_check("run-directory").verdict is Verdict.OK
+    result = run_check(
         "run-directory", permissions={RUN_DIRECTORY: FilePermissions(0o700, 0, 0)}, claims_problem="Permission denied"
     )
-    assert found.verdict is Verdict.UNKNOWN
+    assert result.verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_a_missing_run_directory_is_ok():
     ],
 )
 def test_the_host_file(text, mode, verdict):
-    found = judge("host-file", files={HOST_FILE: text}, permissions={HOST_FILE: FilePermissions(mode, 0, 0)})
-    assert found.verdict is verdict
+    result = run_check("host-file", files={HOST_FILE: text}, permissions={HOST_FILE: FilePermissions(mode, 0, 0)})
+    assert result.verdict is verdict
 
 
 def test_an_invalid_host_file_has_its_line():
-    found = judge("host-file", files={HOST_FILE: "version: 1\ngpu: {}\n"})
-    assert f"{HOST_FILE}:2" in said(found)
+    result = run_check("host-file", files={HOST_FILE: "version: 1\ngpu: {}\n"})
+    assert f"{HOST_FILE}:2" in finding_text(result)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_an_invalid_host_file_has_its_line():
     ],
 )
 def test_the_machine_id(text, verdict):
-    assert judge("machine-id", files={MACHINE_ID: text}).verdict is verdict
+    assert run_check("machine-id", files={MACHINE_ID: text}).verdict is verdict
 
 
 @pytest.mark.parametrize(
-    ("demand", "verdict", "told"),
+    ("demand", "verdict", "reported"),
     [
         ("A100-5C", Verdict.OK, ()),
         ("A100-5D", Verdict.WARN, (f"{HOST_FILE}:3: placement.demand: no GPU here offers 'A100-5D'", "A100-5C")),
@@ -83,16 +83,16 @@ def test_the_machine_id(text, verdict):
         ("A16-2Q", Verdict.OK, ("no GPU here offers 'A16-2Q'",)),
     ],
 )
-def test_an_unoffered_demand_is_named_and_fails_when_a_typo_is_likely(demand, verdict, told):
+def test_an_unoffered_demand_is_named_and_fails_when_a_typo_is_likely(demand, verdict, reported):
     text = f"version: 1\nplacement:\n  demand: {{A100-4C: 2, {demand}: 1}}\n"
-    look = snapshot(a100(), placement_spec=PlacementSpec(demand={"A100-4C": 2, demand: 1}))
-    found = judge("demand", look, files={HOST_FILE: text})
-    assert found.verdict is verdict
-    assert all(part in said(found) for part in told)
+    observed = snapshot(a100(), placement_spec=PlacementSpec(demand={"A100-4C": 2, demand: 1}))
+    result = run_check("demand", observed, files={HOST_FILE: text})
+    assert result.verdict is verdict
+    assert all(part in finding_text(result) for part in reported)
 
 
 def test_demand_is_not_checked_without_vfs_or_demand():
     text = "version: 1\nplacement: {demand: {A100-5D: 1}}\n"
     off = snapshot(a100(), t4(backend=None, vfs_total=16), placement_spec=PlacementSpec(demand={"A100-5D": 1}))
-    assert judge("demand", off, files={HOST_FILE: text}).verdict is Verdict.OK
-    assert judge("demand", snapshot(a100()), files={HOST_FILE: "version: 1\n"}).verdict is Verdict.NOT_APPLICABLE
+    assert run_check("demand", off, files={HOST_FILE: text}).verdict is Verdict.OK
+    assert run_check("demand", snapshot(a100()), files={HOST_FILE: "version: 1\n"}).verdict is Verdict.NOT_APPLICABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, changed, snapshot, t4
 from vgpuctl.doctor.check import FileContent, Verdict
 from vgpuctl.model.gpu import Backend, IommuGroupMember
@@ -19,14 +19,14 @@ EMPTY_ROM = "0x0000000000000000 0x000000000007ffff 0x0000000020046200\n"
 
 
 def test_each_vf_has_its_group():
-    assert judge("iommu-groups", snapshot(a100(), t4())).verdict is Verdict.OK
+    assert run_check("iommu-groups", snapshot(a100(), t4())).verdict is Verdict.OK
 
 
 def test_vfs_that_share_a_group_fail():
     together = changed(changed(a100(), 0, iommu_group=40), 1, iommu_group=40)
-    found = judge("iommu-groups", snapshot(together))
-    assert found.verdict is Verdict.FAIL
-    assert "group 40: 0000:3b:00.4, 0000:3b:00.5" in said(found)
+    result = run_check("iommu-groups", snapshot(together))
+    assert result.verdict is Verdict.FAIL
+    assert "group 40: 0000:3b:00.4, 0000:3b:00.5" in finding_text(result)
 
 
 @pytest.mark.parametrize(
@@ -39,33 +39,33 @@ def test_vfs_that_share_a_group_fail():
 )
 def test_another_device_in_the_group_is_named(member, verdict):
     gpu = t4(backend=Backend.PASSTHROUGH, iommu_group=3, group_members=(member,))
-    found = judge("iommu-groups", snapshot(gpu))
-    assert found.verdict is verdict
-    assert (member.address in said(found)) is (verdict is Verdict.WARN)
+    result = run_check("iommu-groups", snapshot(gpu))
+    assert result.verdict is verdict
+    assert (member.address in finding_text(result)) is (verdict is Verdict.WARN)
 
 
 def test_without_an_iommu_there_is_no_group():
     bare = a100(vfs=0)
-    assert judge("iommu-groups", snapshot(bare)).verdict is Verdict.NOT_APPLICABLE
+    assert run_check("iommu-groups", snapshot(bare)).verdict is Verdict.NOT_APPLICABLE
 
 
 def test_bars_with_addresses_are_ok_and_a_rom_does_not_matter():
     text = SMALL + LARGE + NONE * 4 + EMPTY_ROM + LARGE
-    assert judge("bars", snapshot(a100()), files={RESOURCE: text}).verdict is Verdict.OK
+    assert run_check("bars", snapshot(a100()), files={RESOURCE: text}).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
     ("text", "name"), [(SMALL + UNSET, "BAR 1"), (SMALL + LARGE + NONE * 4 + EMPTY_ROM + UNSET, "VF BAR 0")]
 )
 def test_a_bar_without_an_address_fails_with_its_size(text, name):
-    found = judge("bars", snapshot(a100()), files={RESOURCE: text})
-    assert found.verdict is Verdict.FAIL
-    assert f"{RESOURCE}: {name} of 0000:3b:00.0 has no address (size 64 GiB)" in found.evidence
-    assert "Above 4G" in (found.fix or "")
+    result = run_check("bars", snapshot(a100()), files={RESOURCE: text})
+    assert result.verdict is Verdict.FAIL
+    assert f"{RESOURCE}: {name} of 0000:3b:00.0 has no address (size 64 GiB)" in result.evidence
+    assert "Above 4G" in (result.fix or "")
 
 
 def test_resources_that_are_not_there_are_unknown():
-    assert judge("bars", snapshot(a100())).verdict is Verdict.UNKNOWN
+    assert run_check("bars", snapshot(a100())).verdict is Verdict.UNKNOWN
     closed = FileContent(problem=f"{RESOURCE}: Permission denied")
-    assert judge("bars", snapshot(a100()), files={RESOURCE: closed}).evidence == (closed.problem,)
-    assert judge("bars", snapshot()).verdict is Verdict.NOT_APPLICABLE
+    assert run_check("bars", snapshot(a100()), files={RESOURCE: closed}).evidence == (closed.problem,)
+    assert run_check("bars", snapshot()).verdict is Verdict.NOT_APPLICABLE

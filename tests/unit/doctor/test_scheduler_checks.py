@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.scheduler.driver_version import MODULE_VERSION
-from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS, PER_GPU_PARAMETER
+from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH, PER_GPU_PARAMETER
 
 FIXED = SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2)
 RUNS = GpuScheduler(state=SchedulerState(SchedulerPolicy.FIXED_SHARE, False, 2_000_000))
@@ -30,16 +30,16 @@ def option(word, name=PER_GPU_PARAMETER):
 
 
 def test_a_scheduler_as_configured_is_ok():
-    found = judge("scheduler", host(desired_scheduler=FIXED, scheduler=RUNS))
-    assert found.verdict is Verdict.OK
-    assert "fixed_share, time slice 2 ms is asked for, fixed_share runs" in said(found)
+    result = run_check("scheduler", host(desired_scheduler=FIXED, scheduler=RUNS))
+    assert result.verdict is Verdict.OK
+    assert "fixed_share, time slice 2 ms is asked for, fixed_share runs" in finding_text(result)
 
 
 def test_another_scheduler_warns():
     params = 'RegistryDwordsPerDevice: "pci=0000:3b:00.0;RmPVMRL=0x1"\n'
-    found = judge("scheduler", host(desired_scheduler=FIXED, scheduler=BEST), files={DRIVER_PARAMS: params})
-    assert found.verdict is Verdict.WARN
-    assert "best_effort runs, the driver was loaded with RmPVMRL=0x00000001" in said(found)
+    result = run_check("scheduler", host(desired_scheduler=FIXED, scheduler=BEST), files={DRIVER_PARAMS_PATH: params})
+    assert result.verdict is Verdict.WARN
+    assert "best_effort runs, the driver was loaded with RmPVMRL=0x00000001" in finding_text(result)
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_another_scheduler_warns():
 )
 def test_without_nvml_the_module_parameters_count(word, verdict):
     params = "" if word is None else f'RegistryDwords: "RmPVMRL={word}"\n'
-    found = judge(
+    result = run_check(
         "scheduler",
         host(driver=None, desired_scheduler=FIXED),
-        files={DRIVER_PARAMS: params, MODULE_VERSION: "550.90.05\n"},
+        files={DRIVER_PARAMS_PATH: params, MODULE_VERSION: "550.90.05\n"},
     )
-    assert found.verdict is verdict
+    assert result.verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_without_nvml_the_module_parameters_count(word, verdict):
 )
 def test_without_nvml_the_kernel_log_gives_the_policy_only(asked, policy, verdict):
     log = (f"NVRM: GPU at 0000:3b:00.0 has software scheduler ENABLED with policy {policy}.",)
-    found = judge("scheduler", host(driver=None, desired_scheduler=asked), kernel_log=log)
-    assert found.verdict is verdict
-    assert (f"{policy.lower()} runs by the kernel log" in said(found)) is (policy != "OTHER")
-    seen = judge("scheduler", host(desired_scheduler=asked, scheduler=BEST), kernel_log=log)
-    assert "best_effort runs" in said(seen), "what NVML tells is newer"
+    result = run_check("scheduler", host(driver=None, desired_scheduler=asked), kernel_log=log)
+    assert result.verdict is verdict
+    assert (f"{policy.lower()} runs by the kernel log" in finding_text(result)) is (policy != "OTHER")
+    seen = run_check("scheduler", host(desired_scheduler=asked, scheduler=BEST), kernel_log=log)
+    assert "best_effort runs" in finding_text(seen), "what NVML tells is newer"
 
 
 def test_no_configuration_or_gpu_is_not_applicable():
-    assert judge("scheduler", host(scheduler=BEST)).verdict is Verdict.NOT_APPLICABLE
+    assert run_check("scheduler", host(scheduler=BEST)).verdict is Verdict.NOT_APPLICABLE
     for name in ("registry-lines", "registry-word"):
-        assert judge(name, host_of_intel()).verdict is Verdict.NOT_APPLICABLE
+        assert run_check(name, host_of_intel()).verdict is Verdict.NOT_APPLICABLE
 
 
 def host_of_intel():
@@ -86,28 +86,28 @@ def host_of_intel():
 
 def test_a_single_line_per_parameter_is_ok():
     files = {FILE: option("0x1") + option("0x1", "NVreg_RegistryDwords")}
-    assert judge("registry-lines", host(), files=files).verdict is Verdict.OK
+    assert run_check("registry-lines", host(), files=files).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("second", [FILE, "/usr/lib/modprobe.d/zz.conf"])
 def test_a_second_line_of_a_parameter_is_named_with_the_lost_one(second):
     files = {FILE: option("0x1")}
     files[second] = files.get(second, "") + option("0x11")
-    found = judge("registry-lines", host(), files=files)
-    assert found.verdict is Verdict.FAIL
-    assert f"{FILE}:1 sets {PER_GPU_PARAMETER}, and does not count" in said(found)
+    result = run_check("registry-lines", host(), files=files)
+    assert result.verdict is Verdict.FAIL
+    assert f"{FILE}:1 sets {PER_GPU_PARAMETER}, and does not count" in finding_text(result)
 
 
 def test_a_file_of_the_same_name_in_etc_hides_a_packages():
     files = {FILE: option("0x1"), "/usr/lib/modprobe.d/nvidia.conf": option("0x11") * 2}
-    assert judge("registry-lines", host(), files=files).verdict is Verdict.OK
+    assert run_check("registry-lines", host(), files=files).verdict is Verdict.OK
 
 
 def test_files_that_cannot_be_read_are_unknown():
     closed = FileContent(problem=f"{FILE}: Permission denied")
-    assert judge("registry-lines", host(), files={FILE: closed}).verdict is Verdict.UNKNOWN
+    assert run_check("registry-lines", host(), files={FILE: closed}).verdict is Verdict.UNKNOWN
     folder = {"/etc/modprobe.d": FolderListing(problem="/etc/modprobe.d: Permission denied")}
-    assert judge("registry-word", host(), folders=folder).verdict is Verdict.UNKNOWN
+    assert run_check("registry-word", host(), folders=folder).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_files_that_cannot_be_read_are_unknown():
     ],
 )
 def test_another_generations_dword_warns(driver, word, verdict):
-    assert judge("registry-word", host(driver), files={FILE: option(word)}).verdict is verdict
+    assert run_check("registry-word", host(driver), files={FILE: option(word)}).verdict is verdict
     params = f'RegistryDwords: "RmPVMRL={word}"\n'
-    assert judge("registry-word", host(driver), files={DRIVER_PARAMS: params}).verdict is verdict
+    assert run_check("registry-word", host(driver), files={DRIVER_PARAMS_PATH: params}).verdict is verdict
 
 
 def test_no_dword_is_ok():
-    assert judge("registry-word", host()).verdict is Verdict.OK
+    assert run_check("registry-word", host()).verdict is Verdict.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.looks import judge, said
+from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, t4
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.model.port_values import HypervisorStatus
@@ -27,13 +27,13 @@ def libvirt(version: int | None = 10_000_000, qemu: int | None = 8_002_002, **mo
     ],
 )
 def test_the_kernel_is_checked_by_the_gpus_needs(gpu, release, verdict):
-    found = judge("kernel", snapshot(gpu), files={RELEASE: release})
-    assert found.verdict is verdict
-    assert release.strip() in said(found)
+    result = run_check("kernel", snapshot(gpu), files={RELEASE: release})
+    assert result.verdict is verdict
+    assert release.strip() in finding_text(result)
 
 
 def test_an_unreported_kernel_is_unknown():
-    assert judge("kernel", snapshot(a100())).verdict is Verdict.UNKNOWN
+    assert run_check("kernel", snapshot(a100())).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -47,24 +47,24 @@ def test_an_unreported_kernel_is_unknown():
     ],
 )
 def test_libvirt_is_checked_by_the_gpus_needs(gpu, version, verdict):
-    assert judge("libvirt", snapshot(gpu, hypervisor=libvirt(version))).verdict is verdict
+    assert run_check("libvirt", snapshot(gpu, hypervisor=libvirt(version))).verdict is verdict
 
 
 def test_a_libvirt_that_does_not_answer_fails_with_its_own_reason():
     off = libvirt(None, available=False, reason="Connection refused")
-    found = judge("libvirt", snapshot(hypervisor=off))
-    assert found.verdict is Verdict.FAIL
-    assert found.evidence == ("libvirt does not answer at qemu:///system: Connection refused",)
+    result = run_check("libvirt", snapshot(hypervisor=off))
+    assert result.verdict is Verdict.FAIL
+    assert result.evidence == ("libvirt does not answer at qemu:///system: Connection refused",)
 
 
 def test_an_unqueried_libvirt_is_unknown():
     off = libvirt(None, available=False, uri="", reason="libvirt is not asked: --root")
-    assert judge("libvirt", snapshot(hypervisor=off)).verdict is Verdict.UNKNOWN
+    assert run_check("libvirt", snapshot(hypervisor=off)).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("uri", ["qemu:///session", "test:///default"])
 def test_a_libvirt_without_the_hosts_vms_fails(uri):
-    assert judge("libvirt", snapshot(hypervisor=libvirt(uri=uri))).verdict is Verdict.FAIL
+    assert run_check("libvirt", snapshot(hypervisor=libvirt(uri=uri))).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_a_libvirt_without_the_hosts_vms_fails(uri):
     ],
 )
 def test_qemu_is_checked_as_libvirt_starts_it(version, qemu, verdict):
-    assert judge("qemu", snapshot(hypervisor=libvirt(version, qemu))).verdict is verdict
+    assert run_check("qemu", snapshot(hypervisor=libvirt(version, qemu))).verdict is verdict

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.unit.doctor.looks import judge
+from tests.unit.doctor.check_results import run_check
 from tests.values import A4C, a100, assigned, snapshot, t4, vm
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.model.gpu import Ownership, Vgpu
@@ -17,20 +17,20 @@ OWN = assigned(GPU, A4C)
 
 def test_vms_that_leave_the_driver_alone():
     other = HostdevRef("pci", "0000:af:00.0", managed=True)
-    assert judge("managed-vfs", snapshot(GPU, vms=(vm(1, OWN), vm(2, hostdevs=(other,))))).verdict is Verdict.OK
+    assert run_check("managed-vfs", snapshot(GPU, vms=(vm(1, OWN), vm(2, hostdevs=(other,))))).verdict is Verdict.OK
 
 
 def test_a_managed_vf_of_nvidias_driver_fails_with_the_vms_name():
     wrong = HostdevRef("pci", OWN.carrier, managed=True)
-    found = judge("managed-vfs", snapshot(GPU, vms=(vm(1, hostdevs=(wrong,)),)))
-    assert found.verdict is Verdict.FAIL
-    assert found.evidence == (f"VM vdi-001: {OWN.carrier} with managed='yes'",)
+    result = run_check("managed-vfs", snapshot(GPU, vms=(vm(1, hostdevs=(wrong,)),)))
+    assert result.verdict is Verdict.FAIL
+    assert result.evidence == (f"VM vdi-001: {OWN.carrier} with managed='yes'",)
 
 
 def test_without_such_vfs_or_libvirt_it_is_not_checked():
     off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
-    assert judge("managed-vfs", snapshot(t4())).verdict is Verdict.NOT_APPLICABLE
-    assert judge("managed-vfs", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
+    assert run_check("managed-vfs", snapshot(t4())).verdict is Verdict.NOT_APPLICABLE
+    assert run_check("managed-vfs", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
 
 
 def carried(number, *, present):
@@ -49,13 +49,13 @@ def carried(number, *, present):
 
 def test_a_running_vm_whose_vgpu_is_gone_fails_and_a_stopped_one_does_not():
     running = replace(vm(1, OWN), state=VmState.RUNNING)
-    lost = judge("lost-vgpus", snapshot(GPU, vms=(running,), vgpus=(carried(1, present=False),)))
+    lost = run_check("lost-vgpus", snapshot(GPU, vms=(running,), vgpus=(carried(1, present=False),)))
     assert lost.verdict is Verdict.FAIL
     assert lost.evidence == (f"VM vdi-001 runs, but A100-4C on {OWN.function} is gone",)
     assert "start-vm" in lost.fix
     for state, present in ((VmState.RUNNING, True), (VmState.STOPPED, False)):
         machine = replace(vm(1, OWN), state=state)
-        found = judge("lost-vgpus", snapshot(GPU, vms=(machine,), vgpus=(carried(1, present=present),)))
-        assert found.verdict is Verdict.OK, state
+        result = run_check("lost-vgpus", snapshot(GPU, vms=(machine,), vgpus=(carried(1, present=present),)))
+        assert result.verdict is Verdict.OK, state
     off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
-    assert judge("lost-vgpus", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
+    assert run_check("lost-vgpus", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN

@@ -18,20 +18,20 @@ def files(image: bytes, **how: str) -> dict[str, bytes]:
     """Return the files of an image, by one of its two trees of long names."""
     disc = PyCdlib()
     disc.open_fp(io.BytesIO(image))
-    found = {}
+    result = {}
     for name in ("user-data", "meta-data"):
         data = io.BytesIO()
         disc.get_file_from_iso_fp(data, **{next(iter(how)): f"/{name}"})
-        found[name] = data.getvalue()
+        result[name] = data.getvalue()
     disc.close()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("tree", ["rr_path", "joliet_path"])
 def test_both_files_have_the_form_of_cloud_init(tree):
-    found = files(build_seed_image(TEXT, "some-id", "vdi-001"), **{tree: ""})
-    assert found["user-data"].decode() == TEXT
-    assert json.loads(found["meta-data"]) == {"instance-id": "some-id", "local-hostname": "vdi-001"}
+    result = files(build_seed_image(TEXT, "some-id", "vdi-001"), **{tree: ""})
+    assert result["user-data"].decode() == TEXT
+    assert json.loads(result["meta-data"]) == {"instance-id": "some-id", "local-hostname": "vdi-001"}
 
 
 def test_the_volume_is_named_cidata():

@@ -39,14 +39,14 @@ def test_a_screen_is_read_as_it_is_written(xml: str, screen: GraphicsDevice):
 
 
 def test_only_a_console_on_a_terminal_can_be_opened():
-    found = parse_consoles(
+    result = parse_consoles(
         devices(
             "<console type='pty' tty='/dev/pts/3'><target type='serial' port='0'/></console>"
             "<console type='pty'><source path='/dev/pts/4'/><target type='virtio' port='1'/></console>"
             "<console type='tcp'><target type='virtio' port='2'/></console>"
         )
     )
-    assert found.serial_consoles == (("serial", "/dev/pts/3"), ("virtio", "/dev/pts/4"))
+    assert result.serial_consoles == (("serial", "/dev/pts/3"), ("virtio", "/dev/pts/4"))
 
 
 def test_a_domain_without_devices_has_none():

@@ -23,9 +23,9 @@ def test_files_block_devices_and_volumes_are_named_and_empty_drives_are_not():
 
 
 def test_a_running_domain_has_its_chain_and_a_copys_target():
-    found = parse_disk_sources(CONFIG, LIVE)
-    assert found.files == ("/a.qcow2", "/dev/vg/b", "/copy.qcow2")
-    assert found.backing_pairs == (("/a.qcow2", "/mid.qcow2"), ("/mid.qcow2", "/base.qcow2"))
+    result = parse_disk_sources(CONFIG, LIVE)
+    assert result.files == ("/a.qcow2", "/dev/vg/b", "/copy.qcow2")
+    assert result.backing_pairs == (("/a.qcow2", "/mid.qcow2"), ("/mid.qcow2", "/base.qcow2"))
 
 
 def test_a_domain_that_is_off_has_no_live_xml():

@@ -60,8 +60,8 @@ def test_memory_in_any_unit(element: str, mib: int) -> None:
     ],
 )
 def test_the_nodes_that_memory_is_bound_to(memory: str, nodes: set[int]) -> None:
-    found = read(domain(rest=f"<memory>1</memory><numatune><memory {memory}/></numatune>"))
-    assert found.memory_nodes == nodes
+    result = read(domain(rest=f"<memory>1</memory><numatune><memory {memory}/></numatune>"))
+    assert result.memory_nodes == nodes
     assert read(domain()).memory_nodes == frozenset()
 
 

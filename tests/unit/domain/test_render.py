@@ -169,7 +169,7 @@ def test_only_a_pci_address_becomes_attributes(address: str) -> None:
         ("<domain>\n{{ 1/0 }}</domain>", "mine.xml.j2:2 ", "division by zero"),
         ("<domain>\n{% include 'other' %}</domain>", "mine.xml.j2:2 ", "no loader"),
         ("<domain>\n{{ vm.__class__.__mro__ }}</domain>", "mine.xml.j2:2 ", "unsafe"),
-        ("<domain>\n{{ vm.promise.__init__.__globals__ }}</domain>", "mine.xml.j2:2 ", "unsafe"),
+        ("<domain>\n{{ vm.record.__init__.__globals__ }}</domain>", "mine.xml.j2:2 ", "unsafe"),
         ("<domain>", "mine.xml.j2 ", "not XML"),
         ("", "mine.xml.j2 ", "not XML"),
         ("<network/>", "mine.xml.j2 ", "a <network>, not a <domain>"),

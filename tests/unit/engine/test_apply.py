@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, outcome
-from tests.hosts import WAIT_SECONDS, Silent, create, mend, open_sim_host, picture, request, yes
-from tests.layouts import A16, A100, FLEX, T4, do, said, stand
+from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request, run_reconcile, yes
+from tests.layouts import A16, A100, FLEX, T4, configured_modes, do, stand
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.engine import queries
 from vgpuctl.engine.apply import apply_host, diff_host
@@ -56,14 +56,14 @@ def rows(outcome):
 
 def test_a_file_makes_the_host_and_becomes_host_yaml_as_it_is(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
-    found = diff(host.ports, file=WANTED)
-    assert rows(found) == [
+    result = diff(host.ports, file=WANTED)
+    assert rows(result) == [
         (A16, "mode", "vgpu", "unmanaged"),
         (A100, "scheduler", {"policy": "fixed_share"}, None),
         (FLEX, "vfs", 4, 8),
     ]
     planned = run(host.ports, file=WANTED, dry_run=True)
-    assert (planned.steps, planned.steps[-1]) == (found.steps, "put FILE in the place of /etc/vgpuctl/host.yaml")
+    assert (planned.steps, planned.steps[-1]) == (result.steps, "put FILE in the place of /etc/vgpuctl/host.yaml")
     assert host.ports.host_file.read() is None
     done = run(host.ports, file=WANTED)
     assert (done.changed, done.steps) == (True, planned.steps)
@@ -109,8 +109,8 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(tmp_path):
         with pytest.raises(NotFound, match=r"0000:99:00\.0") as raised:
             act(ports, "gpus[0000:99:00.0].mode=vgpu")
         assert A100 in str(raised.value.hint)
-    found = diff(ports, "gpus[H100].mode=vgpu")
-    assert "no GPU of this host is" in found.notes[0]
+    result = diff(ports, "gpus[H100].mode=vgpu")
+    assert "no GPU of this host is" in result.notes[0]
 
 
 def test_every_refusal_of_every_gpu_comes_before_the_first_write(tmp_path):
@@ -125,9 +125,9 @@ def test_every_refusal_of_every_gpu_comes_before_the_first_write(tmp_path):
     with pytest.raises(Refused) as raised:
         run(host.ports, *sets[1:], f"gpus[{FLEX}].mode=vgpu")
     assert {r["code"] for r in raised.value.facts["refused"]} == {"in-use", "host-cannot"}
-    found = diff(host.ports, *sets)
-    assert [g["refused"] is None for g in found.data["gpus"]] == [True, False, False]
-    assert len([w for w in found.warnings if "in use by" in w]) == 2
+    result = diff(host.ports, *sets)
+    assert [g["refused"] is None for g in result.data["gpus"]] == [True, False, False]
+    assert len([w for w in result.warnings if "in use by" in w]) == 2
 
 
 def test_drain_stops_running_vms_and_restarts_them(tmp_path):
@@ -235,7 +235,7 @@ def test_placement_respects_profiles_and_reservations(tmp_path):
 
 def whole(host):
     """Return the VFs of both cards, and whether host.yaml sets them."""
-    return stand(host)[0], said(host)
+    return stand(host)[0], configured_modes(host)
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -257,7 +257,7 @@ def test_any_failure_leaves_each_gpu_as_before_or_set_up_and_reports_the_rest(tm
             assert now[0].get(card) in (before[0].get(card), after[0].get(card)) or error.left, calls[at - 1]
         assert host.ports.claims.all() == () or (error is not None and error.left), calls[at - 1]
         assert now[1] in ({}, after[1])
-        mend(host.ports)
+        run_reconcile(host.ports)
         run(host.ports, *SETS)
         assert whole(host) == after, calls[at - 1]
 
@@ -277,9 +277,9 @@ def test_a_gpu_that_fails_after_another_was_set_up_says_which_stays(tmp_path):
         run(replace(host.ports, sysfs=Deaf()), *SETS)
     assert [line for line in raised.value.left if A16 in line]
     assert "host.yaml does not say yet" in str(raised.value.hint)
-    assert said(host) == {}
+    assert configured_modes(host) == {}
     run(host.ports, *SETS)
-    assert set(said(host)) == {A16, FLEX}
+    assert set(configured_modes(host)) == {A16, FLEX}
 
 
 def test_killed_at_any_change_it_is_finished_by_the_same_command(tmp_path):
@@ -296,7 +296,7 @@ def test_killed_at_any_change_it_is_finished_by_the_same_command(tmp_path):
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
         host = host.again()
-        mend(host.ports)
+        run_reconcile(host.ports)
         run(host.ports, *SETS)
         assert stand(host)[0] == {A16: 2, FLEX: 1}, calls[at - 1]
         assert host.ports.claims.all() == ()

@@ -13,10 +13,10 @@ from tests.hosts import (
     SimulatedHost,
     create,
     delete,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
     stop,
 )
@@ -76,7 +76,7 @@ def test_a_vgpu_comes_and_goes_and_nothing_is_left(tmp_path: Path, scenario: str
     new = carriers - set(before.claims)
     unplug(host, "vm", *new)
     assert picture(host) == before
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
 
 
 def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_its_rebuilt_record_does_not_permit_deletion(tmp_path: Path) -> None:
     uuid = host.ports.hypervisor.define(FOREIGN).uuid
     plug(host, "T4-2Q", "desk")
     host.ports.hypervisor.set_record(uuid, None)
-    assert [f["kind"] for f in mend(host.ports).data["findings"]] == ["record-lost"]
+    assert [f["kind"] for f in run_reconcile(host.ports).data["findings"]] == ["record-lost"]
     with pytest.raises(Unmanaged):
         delete(host.ports, "desk")
 
@@ -147,7 +147,7 @@ def test_a_guest_that_does_not_let_go_keeps_it_until_it_does(tmp_path: Path) -> 
     assert caught.value.status == 75
     now = picture(host)
     assert (now.claims, now.types, now.running) == (before.claims, before.types, before.running)
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
     unplug(host.again(), "vm", carrier)
     assert carrier not in picture(host).claims
 
@@ -159,7 +159,7 @@ def test_what_a_guest_let_go_later_reconcile_finishes(tmp_path: Path) -> None:
         unplug(host)
     stop(host.ports, "vm")
     later = host.again()
-    assert [f["kind"] for f in mend(later.ports).data["findings"]] == ["half-attached"]
+    assert [f["kind"] for f in run_reconcile(later.ports).data["findings"]] == ["half-attached"]
     now = picture(later)
     assert (now.claims, now.types) == ({}, {})
     delete(later.ports, "vm")

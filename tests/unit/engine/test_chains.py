@@ -65,9 +65,9 @@ def without_server(ports: Host) -> Host:
     """The same host when the server of /far is gone: opening a file there blocks forever."""
 
     def image_file(path: str, *, reachable: Any = None) -> Any:
-        found = ports.storage.image_file(path, reachable=reachable)
-        assert found is None or not path.startswith("/far/"), f"hangs at {path}"
-        return found
+        result = ports.storage.image_file(path, reachable=reachable)
+        assert result is None or not path.startswith("/far/"), f"hangs at {path}"
+        return result
 
     return replace(ports, storage=Storage(ports.storage, image_file=image_file))
 
@@ -111,7 +111,7 @@ def test_no_vm_gets_a_file_that_a_clone_is_made_from(host: SimulatedHost, path: 
 def test_a_vm_of_others_is_protected_too(host: SimulatedHost, source: str, kind: str, below: str) -> None:
     other = "/srv/images/other.qcow2"
     if kind == "volume":
-        host.ports.storage.make_volume("fast", "disk.qcow2", 1 << 30, other, "qcow2")
+        host.ports.storage.create_volume("fast", "disk.qcow2", 1 << 30, other, "qcow2")
     theirs(host.ports, source, below.format(other), kind)
     with pytest.raises(InUse, match=f"{other} is the base image of theirs's disk"):
         create(host.ports, with_disk(other))
@@ -140,7 +140,7 @@ def test_a_raw_disk_that_pretends_to_be_a_clone_blocks_nobody(tmp_path: Path, so
     link = "gpus:", "  - {path: /srv/evil.raw, link: /fast/evil.raw}\ngpus:"
     ports = open_sim_host(tmp_path, text=SCENARIO.replace(*link)).ports
     disk = create(ports, request("A100-4C", name="v1", image=BASE), start=False).data["disks"][0]["path"]
-    ports.storage.make_volume("fast", "evil.raw", 1 << 30, disk, "qcow2")
+    ports.storage.create_volume("fast", "evil.raw", 1 << 30, disk, "qcow2")
     kind = "volume" if "volume" in source else "file"
     theirs(ports, source, kind=kind, form="raw")
     rows = {row["path"]: row for row in list_images(ports).data}
@@ -149,7 +149,7 @@ def test_a_raw_disk_that_pretends_to_be_a_clone_blocks_nobody(tmp_path: Path, so
     refresh(ports, "v1", "/srv/images/other.qcow2")
     ports.storage.remove_volume("fast", "evil.raw")
     (now,) = (row for row in list_images(ports).data if row["vms"] == ["v1"])
-    ports.storage.make_volume("fast", "evil.raw", 1 << 30, now["path"], "qcow2")
+    ports.storage.create_volume("fast", "evil.raw", 1 << 30, now["path"], "qcow2")
     delete(ports, "v1")
     assert ports.storage.image(now["path"]) is None
 
@@ -162,7 +162,7 @@ def test_a_clone_that_another_vm_uses_as_raw_is_still_a_clone(host: SimulatedHos
 
 
 def test_an_unreachable_server_of_another_vms_disk_blocks_nothing(host: SimulatedHost) -> None:
-    far = host.ports.storage.make_volume("far", "theirs.qcow2", 1 << 30, BASE, "qcow2").path
+    far = host.ports.storage.create_volume("far", "theirs.qcow2", 1 << 30, BASE, "qcow2").path
     theirs(host.ports, f"file='{far}'")
     ports = without_server(host.ports)
     create(ports, request("A100-4C", name="v1", image=BASE), start=False)
@@ -175,22 +175,22 @@ def test_an_unreachable_server_of_another_vms_disk_blocks_nothing(host: Simulate
 
 
 def test_what_was_typed_is_opened_wherever_it_is(host: SimulatedHost) -> None:
-    far = host.ports.storage.make_volume("far", "mine.qcow2", 1 << 30).path
+    far = host.ports.storage.create_volume("far", "mine.qcow2", 1 << 30).path
     with pytest.raises(AssertionError, match=f"hangs at {far}"):
         create(without_server(host.ports), with_disk(far))
 
 
 def test_on_the_server_of_what_was_typed_a_file_is_known_by_every_path(host: SimulatedHost) -> None:
     storage = host.ports.storage
-    base = storage.make_volume("far", "base.qcow2", 1 << 30).path
-    clone = storage.make_volume("far", "clone.qcow2", 1 << 30, "/far/../far/base.qcow2", "qcow2").path
+    base = storage.create_volume("far", "base.qcow2", 1 << 30).path
+    clone = storage.create_volume("far", "clone.qcow2", 1 << 30, "/far/../far/base.qcow2", "qcow2").path
     theirs(host.ports, f"file='{clone}'")
     with pytest.raises(InUse, match=f"{base} is the base image of theirs's disk {clone}"):
         create(host.ports, with_disk(base))
 
 
 def test_a_pool_that_cannot_be_listed_stops_only_what_could_damage_a_clone_in_it(host: SimulatedHost) -> None:
-    volume = host.ports.storage.make_volume("fast", "theirs.qcow2", 1 << 30)
+    volume = host.ports.storage.create_volume("fast", "theirs.qcow2", 1 << 30)
     theirs(host.ports, "pool='fast' volume='theirs.qcow2'", kind="volume")
     ports = without_list(host.ports, "fast")
     made = create(ports, request("A100-4C", name="v1", image=BASE), start=False).data["disks"][0]["path"]
@@ -228,7 +228,7 @@ def test_qemu_img_is_never_to_guess_the_format_of_what_a_guest_wrote(
 
 
 def test_the_base_of_a_volume_that_no_vm_has_is_not_written_to_either(host: SimulatedHost) -> None:
-    clone = host.ports.storage.make_volume("fast", "clone.qcow2", 1 << 30, "/srv/images/root.qcow2", "qcow2")
+    clone = host.ports.storage.create_volume("fast", "clone.qcow2", 1 << 30, "/srv/images/root.qcow2", "qcow2")
     with pytest.raises(InUse, match=f"is the base image of {clone.path}, which no VM has"):
         create(host.ports, with_disk("/srv/images/root.qcow2"))
 
@@ -236,10 +236,10 @@ def test_the_base_of_a_volume_that_no_vm_has_is_not_written_to_either(host: Simu
 def test_a_disk_that_somebody_elses_disk_is_made_from_is_not_deleted(host: SimulatedHost) -> None:
     ports = host.ports
     disk = create(ports, request("A100-4C", name="v1"), start=False).data["disks"][0]["path"]
-    middle = ports.storage.make_volume("fast", "middle.qcow2", 1 << 30, disk, "qcow2")
+    middle = ports.storage.create_volume("fast", "middle.qcow2", 1 << 30, disk, "qcow2")
     with pytest.raises(InUse, match=f"{disk} cannot be deleted: {middle.path} is a clone of it"):
         delete(ports, "v1")
-    top = ports.storage.make_volume("fast", "top.qcow2", 1 << 30, middle.path, "qcow2")
+    top = ports.storage.create_volume("fast", "top.qcow2", 1 << 30, middle.path, "qcow2")
     theirs(ports, f"file='{top.path}'")
     with pytest.raises(InUse, match=f"{middle.path} is a clone of it"):
         delete(ports, "v1")
@@ -256,7 +256,7 @@ def test_a_vm_without_disks_of_its_own_is_deleted_without_a_look_at_any(host: Si
 def test_two_hundred_vms_cost_one_glance_for_each_of_their_files_and_no_program(host: SimulatedHost) -> None:
     ports = host.ports
     for number in range(200):
-        volume = ports.storage.make_volume("default", f"d{number}.qcow2", 1 << 30, BASE, "qcow2")
+        volume = ports.storage.create_volume("default", f"d{number}.qcow2", 1 << 30, BASE, "qcow2")
         text = FOREIGN.format(kind="file", source=f"file='{volume.path}'", below="", format="qcow2")
         ports.hypervisor.define(text.replace("theirs", f"vm{number}"))
     calls = counted(ports, lambda watched: create(watched, with_disk("/srv/images/other.qcow2")))
@@ -272,15 +272,17 @@ def test_a_base_that_changes_after_it_was_checked_is_not_cloned(
     host: SimulatedHost, number: int, size_gib: int | None
 ) -> None:
     storage = host.ports.storage
-    root = storage.make_volume("fast", "root.qcow2", 1 << 30)
-    files = (root, storage.make_volume("fast", "base.qcow2", 1 << 30, root.path, "qcow2"))
+    root = storage.create_volume("fast", "root.qcow2", 1 << 30)
+    files = (root, storage.create_volume("fast", "base.qcow2", 1 << 30, root.path, "qcow2"))
     watch = Watch()
 
     def change(_: int, call: str, args: tuple[Any, ...]) -> None:
         if call == "hypervisor.define":
             storage.remove_volume("fast", files[number].name)
             if size_gib is not None:
-                storage.make_volume("fast", files[number].name, size_gib << 30, root.path if number else None, "qcow2")
+                storage.create_volume(
+                    "fast", files[number].name, size_gib << 30, root.path if number else None, "qcow2"
+                )
 
     watch.before = change
     with pytest.raises(Busy, match=f"{files[number].path} was {'changed' if size_gib else 'removed'} since"):

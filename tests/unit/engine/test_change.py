@@ -15,10 +15,10 @@ from tests.hosts import (
     SimulatedHost,
     create,
     delete,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
     stop,
     yes,
@@ -106,7 +106,7 @@ def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(t
     assert (now.files, now.running) == (before.files, {})
     assert not reprofile(host, second).changed
     start(host.ports, "vm")
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
     delete(host.ports, "vm")
     assert (picture(host).types, picture(host).mdevs, picture(host).claims) == ({}, {}, {})
 

@@ -14,10 +14,10 @@ from tests.hosts import (
     Silent,
     SimulatedHost,
     create,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
     stop,
 )
@@ -51,7 +51,7 @@ def do(ports: Host, kind: str, act: str) -> object:
 
 def whole(host: SimulatedHost, where: str) -> None:
     """Check that record, devices, definition and claims agree, and that the VM starts."""
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     devices = set(now.types) | set(now.mdevs)
     assert devices <= set(now.claims), where

@@ -43,13 +43,13 @@ class Log:
         return self._services.get(service.replace("-", "_"), ())
 
 
-def found(ports, *ids):
+def checks_by_id(ports, *ids):
     return {row["id"]: row for row in diagnose(ports, ids)["checks"]}
 
 
 @pytest.mark.parametrize("scenario", ["a100-40", "h100-mig", "rtx-pro-6000", "t4"])
 def test_nvidias_driver_is_in_order_on_the_built_in_hosts(tmp_path, scenario):
-    seen = found(open_sim_host(tmp_path, scenario).ports, *NVIDIAS, "mig-mode", "mig-instances")
+    seen = checks_by_id(open_sim_host(tmp_path, scenario).ports, *NVIDIAS, "mig-mode", "mig-instances")
     assert {row["verdict"] for row in seen.values()} <= {"ok", "not-applicable"}, seen
     assert all(seen[name]["verdict"] == "ok" for name in NVIDIAS)
 
@@ -68,7 +68,7 @@ def test_expensive_reads_happen_only_for_checks_that_need_them(tmp_path):
 
 
 def test_who_holds_the_driver_is_named_where_vfs_are_off(tmp_path):
-    row = found(open_sim_host(tmp_path, text=HELD).ports, "driver-holders")["driver-holders"]
+    row = checks_by_id(open_sim_host(tmp_path, text=HELD).ports, "driver-holders")["driver-holders"]
     assert row["verdict"] == "warn"
     assert any("nv-hostengine (pid " in line for line in row["evidence"])
 
@@ -76,7 +76,7 @@ def test_who_holds_the_driver_is_named_where_vfs_are_off(tmp_path):
 def test_mig_pending_a_reset_is_found_with_its_holders(tmp_path):
     host = open_sim_host(tmp_path, text=HELD)
     host.ports.nvml.set_mig(H100, enabled=True)
-    seen = found(host.ports, "mig-mode", "driver-holders")
+    seen = checks_by_id(host.ports, "mig-mode", "driver-holders")
     assert {row["verdict"] for row in seen.values()} == {"warn"}
     assert any("MIG waits for a reset to go on" in line for line in seen["driver-holders"]["evidence"])
     explained = explain_failure(host.ports, "busy", None)
@@ -87,7 +87,7 @@ def test_mig_without_instances_is_found_and_explains_that_there_is_no_room(tmp_p
     host = open_sim_host(tmp_path, "h100-mig")
     for instance in host.ports.nvml.gpu(H100).mig.instances:
         host.ports.nvml.destroy_gpu_instance(H100, instance.gi_id)
-    assert found(host.ports, "mig-instances")["mig-instances"]["verdict"] == "fail"
+    assert checks_by_id(host.ports, "mig-instances")["mig-instances"]["verdict"] == "fail"
     assert "mig-instances" in {row["id"] for row in explain_failure(host.ports, "no-capacity", None)}
 
 
@@ -96,7 +96,7 @@ def test_log_lines_are_shown_and_explain_libvirt_refusals(tmp_path):
         open_sim_host(tmp_path).ports,
         system_log=Log((XID,), nvidia_vgpud=(FAILED,), nvidia_vgpu_mgr=(RM_CLIENT,)),
     )
-    seen = found(ports, "driver-messages", "vgpu-services")
+    seen = checks_by_id(ports, "driver-messages", "vgpu-services")
     assert {row["verdict"] for row in seen.values()} == {"fail"}
     assert len(seen["driver-messages"]["evidence"]) == 2
     for code, lacking in (("host-cannot", "partition"), ("host-cannot", "scheduler"), ("device-failed", None)):
@@ -110,7 +110,7 @@ def test_a_host_whose_logs_or_processes_cannot_be_seen_is_unknown_there(tmp_path
             raise PermissionError(13, "Permission denied", "/proc/1/fd")
 
     ports = replace(open_sim_host(tmp_path).ports, system_log=None)
-    assert found(ports, "driver-messages")["driver-messages"]["verdict"] == "unknown"
-    look = gather_check_context(replace(ports, processes=Blind()), select_checks(("driver-holders",)))
-    (finding,) = run_checks(look, select_checks(("driver-holders",)))
+    assert checks_by_id(ports, "driver-messages")["driver-messages"]["verdict"] == "unknown"
+    observed = gather_check_context(replace(ports, processes=Blind()), select_checks(("driver-holders",)))
+    (finding,) = run_checks(observed, select_checks(("driver-holders",)))
     assert (finding.verdict, finding.evidence) == (Verdict.UNKNOWN, ("/proc/1/fd: Permission denied",))

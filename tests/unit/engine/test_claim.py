@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults import CHANGING, Watch, counted, failing
 from tests.hosts import create, open_sim_host, request
-from tests.lent import small
+from tests.reserving_vms import small
 from tests.unit.engine.test_ensure_vms import ensure, names
 from tests.values import A4C, a100, assigned, claim, snapshot, vm
 from vgpuctl.engine.claim import recheck_scope, take_over_claims

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from tests.hosts import Silent, create, delete, mend, open_sim_host, picture, request
+from tests.hosts import Silent, create, delete, open_sim_host, picture, request, run_reconcile
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.engine.create import render_xml
@@ -125,12 +125,12 @@ def test_a_vm_without_a_seed_differs_from_a_spec_with_one(tmp_path):
 
 def test_the_simulated_host_keeps_the_digest_over_a_restart(tmp_path):
     host = open_sim_host(tmp_path)
-    host.ports.storage.make_pool("default", "/var/lib/libvirt/images")
+    host.ports.storage.create_pool("default", "/var/lib/libvirt/images")
     host.ports.storage.create_private_volume("default", "a.iso", b"data")
     host.sim.close()
     (file,) = [f for p, f in host.again().sim._core.read_state().files.items() if p.endswith("a.iso")]
     assert (file.digest, file.size) == (hashlib.sha256(b"data").hexdigest(), 4)
-    assert not mend(host.ports).data["findings"]
+    assert not run_reconcile(host.ports).data["findings"]
 
 
 class Many(Silent):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
-from tests.hosts import Silent, SimulatedHost, create, delete, mend, open_sim_host, picture, request, start
+from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile, start
 from tests.processes import clean
 from tests.unit.engine.test_attach import FOREIGN
 from tests.vgpus import drop, make
@@ -64,7 +64,7 @@ def _start(ports: Host, name: str) -> str:
 
 
 def _reconcile(ports: Host, _: str) -> str:
-    return f"mended {len(mend(ports).data['findings'])}"
+    return f"mended {len(run_reconcile(ports).data['findings'])}"
 
 
 def _attach(ports: Host, name: str) -> str:
@@ -109,10 +109,10 @@ def at_once(context: Any, host: SimulatedHost, *work: tuple[str, str]) -> list[t
     ]
     for child in children:
         child.start()
-    found = [answers.get(timeout=WAIT_SECONDS) for _ in children]
+    result = [answers.get(timeout=WAIT_SECONDS) for _ in children]
     for child in children:
         child.join(WAIT_SECONDS)
-    return sorted(found)
+    return sorted(result)
 
 
 @pytest.mark.parametrize("nvml", ["present", "absent"])
@@ -193,7 +193,7 @@ def test_of_several_terminals_that_attach_to_the_same_vm_no_vgpu_is_lost(tmp_pat
     assert set(kinds) <= {"attached", "busy"}, answers
     seen = picture(host)
     assert len(seen.types) == len(seen.claims) == kinds["attached"] + made
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
     assert len(host.ports.hypervisor.domains()[0].xml.split("<hostdev")) - 1 == len(seen.claims)
 
 
@@ -207,7 +207,7 @@ def test_a_start_and_a_change_at_once_leave_a_vm_that_has_what_its_record_says(t
     seen = picture(host)
     assert set(seen.types) == set(seen.claims)
     assert len(seen.types) == 1
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
 
 
 def test_concurrent_reconciles_fix_everything_safely(tmp_path, processes):
@@ -216,10 +216,10 @@ def test_concurrent_reconciles_fix_everything_safely(tmp_path, processes):
     before = picture(host)
     for number in range(3):
         _leave_half_made(host, f"half-{number}")
-    assert len(mend(host.again().ports, dry_run=True).data["findings"]) == 3
+    assert len(run_reconcile(host.again().ports, dry_run=True).data["findings"]) == 3
     answers = at_once(processes, host, *(("reconcile", str(n)) for n in range(2)))
     assert {text.partition(" ")[0] for _, text in answers} <= {"mended", "busy:"}, answers
-    mend(host.again().ports)
+    run_reconcile(host.again().ports)
     assert picture(host) == before
 
 
@@ -231,7 +231,7 @@ def test_reconcile_leaves_alone_what_others_are_making_and_removing(tmp_path, pr
     work += [("create", f"new-{n}") for n in range(4)] + [("delete", f"old-{n}") for n in range(3)]
     answers = dict(at_once(processes, host, *work))
     assert [answers[f"new-{n}"] for n in range(4)] == ["made"] * 4, answers
-    mend(host.again().ports)
+    run_reconcile(host.again().ports)
     names = sorted(name for name, _ in picture(host).domains.values())
     kept = sorted(f"old-{n}" for n in range(3) if answers[f"old-{n}"] != "gone")
     assert names == sorted([*(f"new-{n}" for n in range(4)), *kept]), answers
@@ -260,7 +260,7 @@ def test_no_one_takes_a_vm_that_a_live_process_is_still_making(tmp_path):
             with pytest.raises(VgpuctlError) as raised:
                 delete(other, "vm")
             codes.append(raised.value.code)
-            assert not mend(other).data["findings"]
+            assert not run_reconcile(other).data["findings"]
 
     create(Watch(before=meanwhile).watch(host.ports), request("A100-4C", name="vm"))
     assert codes == ["busy"]
@@ -327,8 +327,8 @@ def _claims_of_two_callers(host: SimulatedHost, *, locked: bool) -> int:
                 for v in vgpus
             )
 
-        look = lambda: observe(ports, ReadScope(types=True, models=False))  # noqa: E731
-        claim_carriers(ports, look, lambda seen: choose_vgpus(seen, wanted, uuid), claims_of, 0)
+        observed = lambda: observe(ports, ReadScope(types=True, models=False))  # noqa: E731
+        claim_carriers(ports, observed, lambda seen: choose_vgpus(seen, wanted, uuid), claims_of, 0)
 
     def second() -> None:
         other = open_sim_host(host.directory, host.scenario).ports

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import counted, failing, outcome
-from tests.hosts import Silent, create, mend, open_sim_host, picture, request, start, stop
+from tests.hosts import Silent, create, open_sim_host, picture, request, run_reconcile, start, stop
 from vgpuctl.engine import queries
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
@@ -31,7 +31,7 @@ def test_a_cordoned_gpu_gets_nothing_new_and_keeps_what_it_has(tmp_path):
     assert "cordoned" in queries.explain(host.ports, "A100-4C").data["gpus"][0]["reasons"][0]
     stop(host.ports, "vm")
     assert start(host.ports, "vm").data["state"] == "running"
-    assert not mend(host.ports).changed
+    assert not run_reconcile(host.ports).changed
     assert do(host.ports, cordoned=False).changed
     create(host.ports, request("A100-4C"))
 

@@ -51,9 +51,9 @@ def test_every_built_in_host_is_examined_and_left_as_it_was(tmp_path, scenario):
 
 
 def test_a_host_in_order_fails_nothing(tmp_path):
-    found = verdicts(diagnose(open_sim_host(tmp_path).ports))
-    assert "fail" not in found.values()
-    assert found["iommu"] == found["libvirt"] == found["functions"] == "ok"
+    result = verdicts(diagnose(open_sim_host(tmp_path).ports))
+    assert "fail" not in result.values()
+    assert result["iommu"] == result["libvirt"] == result["functions"] == "ok"
 
 
 def test_a_host_without_what_vgpus_need_fails_there(tmp_path):
@@ -67,9 +67,9 @@ def test_only_the_named_checks_are_made_and_only_their_files_read(tmp_path):
     host = open_sim_host(tmp_path)
     data = diagnose(host.ports, ("machine-id",))
     assert verdicts(data) == {"machine-id": "ok"}
-    look = gather_check_context(host.ports, select_checks(("machine-id",)))
-    assert set(look.files) == {"/etc/machine-id"}
-    assert not look.folders
+    observed = gather_check_context(host.ports, select_checks(("machine-id",)))
+    assert set(observed.files) == {"/etc/machine-id"}
+    assert not observed.folders
     with pytest.raises(NotFound):
         diagnose(host.ports, ("machine",))
 
@@ -93,18 +93,18 @@ def test_claims_that_may_not_be_read_are_unknown(tmp_path):
 
         stuck_writes = drained_vms = vms_in_progress = read
 
-    found = verdicts(diagnose(replace(host.ports, claims=Closed())))
-    assert found["claims"] == found["leftovers"] == found["stuck-writes"] == "unknown"
-    assert found["iommu"] == "ok"
+    result = verdicts(diagnose(replace(host.ports, claims=Closed())))
+    assert result["claims"] == result["leftovers"] == result["stuck-writes"] == "unknown"
+    assert result["iommu"] == "ok"
 
 
 def test_a_check_that_stumbles_is_unknown_and_names_itself_a_bug():
-    def stumble(look: CheckContext) -> Finding:
+    def stumble(observed: CheckContext) -> Finding:
         raise ZeroDivisionError("by nothing")
 
-    found = run_checks(CheckContext(), [Check(id="x", title="x", looks_at="x", run=stumble)])
-    assert found[0].verdict is Verdict.UNKNOWN
-    assert "ZeroDivisionError" in found[0].evidence[0]
+    result = run_checks(CheckContext(), [Check(id="x", title="x", looks_at="x", run=stumble)])
+    assert result[0].verdict is Verdict.UNKNOWN
+    assert "ZeroDivisionError" in result[0].evidence[0]
 
 
 def test_a_leak_is_found_shown_and_fixed(tmp_path):
@@ -140,9 +140,9 @@ def test_a_healthy_host_has_nothing_to_fix(tmp_path):
 
 def test_a_failure_is_explained_by_what_is_wrong_alone(tmp_path):
     ports = open_sim_host(tmp_path, text=NO_IOMMU).ports
-    found = explain_failure(ports, "host-cannot", "iommu")
-    assert [(row["id"], row["verdict"]) for row in found] == [("iommu", "fail")]
-    assert set(found[0]) == {"id", "verdict", "evidence", "fix"}
+    result = explain_failure(ports, "host-cannot", "iommu")
+    assert [(row["id"], row["verdict"]) for row in result] == [("iommu", "fail")]
+    assert set(result[0]) == {"id", "verdict", "evidence", "fix"}
     assert explain_failure(open_sim_host(tmp_path / "b").ports, "host-cannot", "iommu") == []
 
 
@@ -179,21 +179,21 @@ def test_nothing_is_fixed_on_a_read_only_host(tmp_path):
     assert fix(replace(host.ports, read_only_reason="only to be looked at"), dry_run=True).steps
 
 
-def asks(host, said):
-    host.ports.host_file.replace(f"version: 1\ngpus: {{0000:3b:00.0: {said}}}\n", host.ports.host_file.read())
+def asks(host, output):
+    host.ports.host_file.replace(f"version: 1\ngpus: {{0000:3b:00.0: {output}}}\n", host.ports.host_file.read())
     return host
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said", "line"),
+    ("scenario", "output", "line"),
     [
         ("rtx-pro-6000", "{mode: vgpu, mixed_size: true}", "mixed_size is False, not True"),
         ("h100-mig", "{mode: vgpu, mig: [1g.10gb, 1g.10gb]}", "mig is 3g.40gb, 1g.10gb, 1g.10gb, not 1g.10gb, 1g.10gb"),
         ("h100-mig", "{mode: vgpu, mig: {H100-1-10C: 4}}", "mig is "),
     ],
 )
-def test_a_partition_that_differs_from_host_yaml_is_found_and_fixed(tmp_path, scenario, said, line):
-    host = asks(open_sim_host(tmp_path, scenario), said)
+def test_a_partition_that_differs_from_host_yaml_is_found_and_fixed(tmp_path, scenario, output, line):
+    host = asks(open_sim_host(tmp_path, scenario), output)
     (row,) = diagnose(host.ports, ("partition",))["checks"]
     assert (row["verdict"], row["evidence"][0].startswith(f"0000:3b:00.0: {line}")) == ("warn", True), row
     assert fix(host.ports, "partition", dry_run=True).steps

@@ -10,7 +10,7 @@ import traceback
 import pytest
 
 from tests import schedulers
-from tests.hosts import delete, mend, picture, stop
+from tests.hosts import delete, picture, run_reconcile, stop
 from tests.layouts import FLEX, do, drained, numvfs, starts
 from tests.unit.engine.test_refresh import prepared, refresh
 from vgpuctl.engine.diagnose import diagnose
@@ -58,7 +58,9 @@ def test_vms_that_a_killed_set_mode_left_off_are_started_by_reconcile(tmp_path, 
     assert killed(lambda: do(deadly, FLEX, "sriov", 6, drain=True))
     later = host.again()
     assert len(picture(later).running) == len(running) - len(off)
-    reported = [f["action"] for f in mend(later.ports, dry_run=True).data["findings"] if f["kind"] == "drained"]
+    reported = [
+        f["action"] for f in run_reconcile(later.ports, dry_run=True).data["findings"] if f["kind"] == "drained"
+    ]
     if port == "sysfs":
         assert all("set-mode" in action and "starts" in action for action in reported), (
             "it has no VFs to start VMs with"
@@ -66,13 +68,13 @@ def test_vms_that_a_killed_set_mode_left_off_are_started_by_reconcile(tmp_path, 
         with pytest.raises(InUse) as raised:
             do(later.ports, FLEX, "sriov", 6, drain=True)
         assert str(raised.value.hint).startswith("vgpuctl reconcile gives it free")
-        mend(later.ports)
+        run_reconcile(later.ports)
         do(later.ports, FLEX, "sriov", 6)
     else:
         assert set(reported) == {f"start VM {name}" for name in off}
-        mend(later.ports)
+        run_reconcile(later.ports)
     assert picture(later).running == running
-    assert not mend(later.ports, dry_run=True).data["findings"]
+    assert not run_reconcile(later.ports, dry_run=True).data["findings"]
 
 
 def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopped(tmp_path):
@@ -81,7 +83,7 @@ def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopp
     stop(host.ports, "one")
     later = host.again()
     assert later.ports.claims.drained_vms() == ()
-    assert not mend(later.ports, dry_run=True).data["findings"]
+    assert not run_reconcile(later.ports, dry_run=True).data["findings"]
 
 
 @pytest.mark.parametrize("off", [True, False])
@@ -91,9 +93,9 @@ def test_one_that_somebody_stops_stays_off(tmp_path, off):
     host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
     if off:
         host.ports.hypervisor.destroy(uuid)
-        assert mend(host.ports, dry_run=True).changed
+        assert run_reconcile(host.ports, dry_run=True).changed
     stop(host.ports, "two")
-    assert not mend(host.ports).changed
+    assert not run_reconcile(host.ports).changed
     assert uuid not in picture(host).running
 
 
@@ -131,10 +133,10 @@ def test_a_vm_that_runs_again_and_is_switched_off_later_stays_off(tmp_path, comm
     assert killed(lambda: act(deadly))
     later = host.again()
     assert uuid in picture(later).running
-    mend(later.ports)
+    run_reconcile(later.ports)
     assert uuid not in {vm.vm_uuid for vm in later.ports.claims.drained_vms()}, "it was seen running"
     later.ports.hypervisor.destroy(uuid)
-    mend(later.ports)
+    run_reconcile(later.ports)
     assert uuid not in picture(later).running
 
 
@@ -143,9 +145,9 @@ def test_a_guest_that_is_slow_to_power_off_is_started_again_when_it_is_off(tmp_p
     uuid = host.ports.hypervisor.find_domain("vm").uuid
     assert killed(lambda: refreshed(replace(host.ports, hypervisor=Deadly(host.ports.hypervisor, dies_at("shutdown")))))
     later = host.again()
-    assert not mend(later.ports).changed
+    assert not run_reconcile(later.ports).changed
     later.ports.hypervisor.destroy(uuid)
-    assert mend(later.ports).changed
+    assert run_reconcile(later.ports).changed
     assert uuid in picture(later).running
 
 
@@ -155,16 +157,16 @@ def test_a_guest_that_did_not_power_off_in_its_time_counts_as_running(tmp_path):
     assert killed(lambda: refreshed(replace(host.ports, hypervisor=Deadly(host.ports.hypervisor, dies_at("shutdown")))))
     later = host.again()
     later.ports.clock.sleep(3600)
-    mend(later.ports)
+    run_reconcile(later.ports)
     later.ports.hypervisor.destroy(uuid)
-    assert not mend(later.ports).changed
+    assert not run_reconcile(later.ports).changed
 
 
 def test_the_note_of_a_living_process_stays(tmp_path):
     host = drained(tmp_path)
     uuid = host.ports.hypervisor.find_domain("two").uuid
     host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, host.ports.processes.current_process()))
-    mend(host.ports)
+    run_reconcile(host.ports)
     assert [vm.vm_uuid for vm in host.ports.claims.drained_vms()] == [uuid]
 
 
@@ -178,23 +180,23 @@ def test_the_note_of_a_deleted_vm_is_dropped(tmp_path, by):
     else:
         host.ports.hypervisor.destroy(uuid)
         host.ports.hypervisor.undefine(uuid)
-        mend(host.ports)
+        run_reconcile(host.ports)
     assert host.ports.claims.drained_vms() == ()
 
 
-@pytest.mark.parametrize("look", ["reconcile --dry-run", "set-mode --dry-run", "doctor"])
-def test_a_look_drops_no_note(tmp_path, look):
+@pytest.mark.parametrize("observed", ["reconcile --dry-run", "set-mode --dry-run", "doctor"])
+def test_a_look_drops_no_note(tmp_path, observed):
     """The note is for a VM that runs again, so the next reconcile drops it."""
     host = drained(tmp_path)
     uuid = host.ports.hypervisor.find_domain("two").uuid
     host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
     {
-        "reconcile --dry-run": lambda: mend(host.ports, dry_run=True),
+        "reconcile --dry-run": lambda: run_reconcile(host.ports, dry_run=True),
         "set-mode --dry-run": lambda: do(host.ports, FLEX, "sriov", 6, drain=True, dry_run=True),
         "doctor": lambda: diagnose(host.ports),
-    }[look]()
+    }[observed]()
     assert [vm.vm_uuid for vm in host.ports.claims.drained_vms()] == [uuid]
-    mend(host.ports)
+    run_reconcile(host.ports)
     assert host.ports.claims.drained_vms() == ()
 
 
@@ -211,6 +213,6 @@ def test_a_vm_that_was_noted_after_the_look_keeps_its_note(tmp_path):
                 host.ports.hypervisor.destroy(uuid)
             return getattr(claims, name)
 
-    assert not mend(replace(host.ports, claims=NotedSince())).changed
-    assert mend(host.ports).changed
+    assert not run_reconcile(replace(host.ports, claims=NotedSince())).changed
+    assert run_reconcile(host.ports).changed
     assert uuid in picture(host).running

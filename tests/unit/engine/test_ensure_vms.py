@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, NEVER_RAISE, Watch, counted, dying, failing, outcome
-from tests.hosts import WAIT_SECONDS, Silent, create, delete, mend, open_sim_host, picture, request, stop
+from tests.hosts import WAIT_SECONDS, Silent, create, delete, open_sim_host, picture, request, run_reconcile, stop
 from tests.processes import clean
 from vgpuctl.engine.ensure_vms import ensure_vms
 from vgpuctl.errors import (
@@ -198,7 +198,7 @@ def test_a_signal_reports_existing_vms(tmp_path):
     assert raised.value.signal_number == 2
     assert f"{len(raised.value.facts['vms'])} of 8 VMs are there" in raised.value.message
     assert len(picture(host).claims) == len(picture(host).running) == len(picture(host).domains)
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
     assert len(ensure(host.ports, request("A100-4C"), names(8)).data["vms"]) == 8
 
 
@@ -256,7 +256,7 @@ def test_whatever_fails_once_leaves_no_half_made_vm_and_the_same_command_complet
             where = f"call {at} ({calls[at - 1]}), done: {done}: {error}"
             if not isinstance(error, PartlyApplied):
                 assert len(seen.domains) == len(seen.mdevs) == len(seen.claims) == len(seen.running), where
-            mend(host.again().ports)
+            run_reconcile(host.again().ports)
             assert len(make_three(host.again().ports).data["vms"]) == 3, where
 
 
@@ -280,9 +280,9 @@ def test_after_a_kill_in_the_middle_reconcile_leaves_nothing_half_made_and_the_c
         child.start()
         child.join(60)
         assert child.exitcode == -9
-        left += len(mend(host.again().ports, dry_run=True).data["findings"])
-        mend(host.again().ports)
-        assert not mend(host.again().ports, dry_run=True).data["findings"]
+        left += len(run_reconcile(host.again().ports, dry_run=True).data["findings"])
+        run_reconcile(host.again().ports)
+        assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
         seen = picture(host)
         assert len(seen.domains) == len(seen.mdevs) == len(seen.claims) == len(seen.files)
         rows = ensure(host.again().ports, request("T4-4Q"), names(3)).data["vms"]
@@ -309,10 +309,10 @@ def test_of_two_callers_for_six_each_on_ten_slots_one_gets_six_and_the_other_non
     children = [processes.Process(target=_call, args=(str(host.directory), s, ready, answers)) for s in ("a", "b")]
     for child in children:
         child.start()
-    found = sorted((answers.get(timeout=120) for _ in children), key=str)
+    result = sorted((answers.get(timeout=120) for _ in children), key=str)
     for child in children:
         child.join(120)
-    assert found == [("no-capacity", 4), (6, None)] or found == [(6, None), ("no-capacity", 4)]
+    assert result == [("no-capacity", 4), (6, None)] or result == [(6, None), ("no-capacity", 4)]
     seen = picture(host)
     assert len(seen.domains) == len(seen.types) == len(seen.claims) == len(seen.running) == 6
     assert len({name[0] for name, _ in seen.domains.values()}) == 1

@@ -15,16 +15,16 @@ from tests.hosts import (
     SimulatedHost,
     create,
     delete,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
     stop,
 )
 from tests.layouts import Signals
-from tests.lent import carriers, vm_of
 from tests.mixed_sizes import overlapping, placed
+from tests.reserving_vms import carriers, vm_of
 from tests.unit.engine.test_faults import spawn
 from vgpuctl.engine.devices import has_missing_devices
 from vgpuctl.engine.moves import move_in_rounds
@@ -93,7 +93,7 @@ def test_each_vm_is_as_it_was_at_the_others_place(tmp_path: Path, kind: str, run
 
 def whole(host: SimulatedHost, where: str) -> None:
     """See that each VM is there and starts, that no two are in each other's way, and that nothing is left over."""
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     assert {*now.types, *now.mdevs} <= set(now.claims), where
     assert (gpu_of(host, "first") == gpu_of(host, "third")) != (gpu_of(host, "first") == gpu_of(host, "second")), where
@@ -150,7 +150,7 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
         assert picture(host) == before or told.value.left, where
         undone, left = undone + (picture(host) == before), left + (picture(host) != before)
         later = host.again()
-        mend(later.ports)
+        run_reconcile(later.ports)
         whole(later, where)
     assert undone >= 10
     assert left >= 5
@@ -178,7 +178,7 @@ def overlapped(ports: Host) -> None:
 
 def apart(host: SimulatedHost, where: str) -> None:
     """See that both VMs start, each at its place, and that nothing is left over."""
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
     for name in "ad":
         start(host.ports, name)
     assert placed(host) in ({"a": 24, "d": 60}, {"a": 48, "d": 36}), where
@@ -209,7 +209,7 @@ def crossed(ports: Host) -> None:
 
 def each_in_one(host: SimulatedHost, where: str) -> None:
     """See that both VMs start, on different GPUs, and that nothing is left over."""
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
     for name in PAIR:
         start(host.ports, name)
     assert gpu_of(host, "a") != gpu_of(host, "b"), where
@@ -284,7 +284,7 @@ def test_until_reconcile_has_run_a_vm_whose_exchange_was_interrupted_is_left_alo
     vm = vm_of(host, "third")
     with pytest.raises(Busy, match="its place is being exchanged"):
         has_missing_devices(host.ports, vm, vm.record)
-    assert "half-exchanged" in {finding["kind"] for finding in mend(host.ports).data["findings"]}
+    assert "half-exchanged" in {finding["kind"] for finding in run_reconcile(host.ports).data["findings"]}
     whole(host, "mended")
 
 
@@ -294,7 +294,7 @@ def test_an_exchange_is_finished_after_a_boot_too(tmp_path: Path) -> None:
     assert before["third"] != before["first"]
     host.sim.reboot()
     host = host.again()
-    mend(host.ports)
+    run_reconcile(host.ports)
     assert gpu_of(host, "third") == gpu_of(host, "first") == before["first"]
     whole(host.again(), "booted")
 
@@ -310,7 +310,7 @@ def test_nobody_gets_the_place_that_a_vm_goes_to_before_it_is_there(tmp_path: Pa
 def test_where_the_deciding_vm_was_not_put_back_the_exchange_counts(tmp_path: Path) -> None:
     host = interrupted(tmp_path, decided=False)
     assert half(host) == ["second", "third"]
-    mend(host.ports)
+    run_reconcile(host.ports)
     assert half(host) == []
     whole(host, "mended")
 
@@ -333,7 +333,7 @@ def test_a_vm_that_another_program_starts_meanwhile_loses_nothing_to_reconcile(t
         if looked == [call]:  # it was off when reconcile looked last; libvirt has no hook of vgpuctl's here
             made.sim.hypervisor.start(made.sim._core.read_state().uuids_by_name["third"])
 
-    error = outcome(partial(mend, Watch(after=begin).watch(made.ports)))
+    error = outcome(partial(run_reconcile, Watch(after=begin).watch(made.ports)))
     assert vm_of(made, "third").state is VmState.RUNNING
     assert error is not None
     assert error.message.startswith("VM third is running")
@@ -355,7 +355,7 @@ def test_a_vm_that_runs_where_it_was_keeps_that_place(tmp_path: Path) -> None:
             return tuple(replace(r, state=VmState.RUNNING) if r.name == "third" else r for r in found)
 
     before = picture(host)
-    seen = mend(replace(host.ports, hypervisor=Runs()), dry_run=True).data["findings"]
+    seen = run_reconcile(replace(host.ports, hypervisor=Runs()), dry_run=True).data["findings"]
     assert [f["action"] for f in seen if f["kind"] == "half-exchanged"] == [
         "nothing while it runs where it was: virsh shutdown third first"
     ]

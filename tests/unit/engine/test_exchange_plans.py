@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.exchanges import SOFTWARE, STANDS, crowded, gpu_of, stood
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, mend, picture, request, stop
-from tests.lent import vm_of
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, picture, request, run_reconcile, stop
 from tests.mixed_sizes import overlapping, placed
+from tests.reserving_vms import vm_of
 from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.moves import defragment, make_room
@@ -91,7 +91,7 @@ def test_of_two_exchanges_the_one_that_finds_its_functions_is_shown_and_done(tmp
     assert not done.warnings
     assert [gpu_of(host, name) for name in "abc"] == [gpus[0], gpus[2], gpus[1]]
     assert all(vm_of(host, name).state is VmState.RUNNING for name in "abc")
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
 
 
 def test_what_lacks_a_function_brings_no_order(tmp_path: Path) -> None:
@@ -139,4 +139,4 @@ def test_a_plan_says_who_goes_at_once_and_carries_it_out(tmp_path: Path) -> None
     assert all(vm_of(host, name).state is VmState.RUNNING for name in STANDS)
     create(host.ports, request("DC-16Q", name="large"))
     assert overlapping(host) == []
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]

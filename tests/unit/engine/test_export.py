@@ -20,9 +20,9 @@ from vgpuctl.value import replace
 
 def same(ports):
     text = export_host(ports).data["text"]
-    found = diff_host(ports, read_desired_state(ports, HostFileText(text, "exported"), ()), ApplyOptions())
-    assert (found.changed, found.data["settings"]) == (False, [])
-    assert [line for line in found.steps if not line.startswith("put exported")] == []
+    result = diff_host(ports, read_desired_state(ports, HostFileText(text, "exported"), ()), ApplyOptions())
+    assert (result.changed, result.data["settings"]) == (False, [])
+    assert [line for line in result.steps if not line.startswith("put exported")] == []
     return text
 
 
@@ -54,7 +54,7 @@ def test_an_exported_file_brings_a_host_back(tmp_path):
     assert export_host(host.ports).data["text"] == text
 
 
-SAID = """version: 1
+CONFIGURED = """version: 1
 gpus:
   A100: {mode: vgpu, scheduler: {policy: fixed_share}, mig: off, cordoned: true}
   "0000:99:00.0": {mode: sriov, vfs: 2}
@@ -65,23 +65,23 @@ gpus:
 def test_missing_or_unreadable_is_not_off(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
-    host.sim.host_file.write_text(SAID)
+    host.sim.host_file.write_text(CONFIGURED)
     dark = replace(host.ports, nvml=AbsentNvml("the driver is down"))
-    found = export_host(dark)
-    spec = parse_host_spec(found.data["text"], "x")
+    result = export_host(dark)
+    spec = parse_host_spec(result.data["text"], "x")
     assert (spec.gpus[A100].mig, str(spec.gpus[A100].scheduler.policy)) == (MigSpec(), "fixed_share")
     assert (spec.gpus["0000:99:00.0"].vfs, spec.gpus["H100"].mode) == (2, "vgpu")
-    assert [w.partition(";")[0] for w in found.warnings if "no GPU here is" in w] == [
+    assert [w.partition(";")[0] for w in result.warnings if "no GPU here is" in w] == [
         "no GPU here is 0000:99:00.0",
         "no GPU here is H100",
     ]
-    assert any(w.startswith(f"{A100}: NVML does not answer") for w in found.warnings)
+    assert any(w.startswith(f"{A100}: NVML does not answer") for w in result.warnings)
 
 
 def test_a_gpu_without_its_driver_keeps_what_host_yaml_says(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
-    host.sim.host_file.write_text(SAID.replace("A100:", f'"{A100}":'))
+    host.sim.host_file.write_text(CONFIGURED.replace("A100:", f'"{A100}":'))
 
     class Unbound:
         """A sysfs in which no driver has the A100, as after a failed load of the module."""
@@ -98,9 +98,9 @@ def test_a_gpu_without_its_driver_keeps_what_host_yaml_says(tmp_path):
             names = host.ports.sysfs.listdir(path)
             return tuple(n for n in names if not (path.endswith(A100) and n.startswith(("driver", "virtfn"))))
 
-    found = export_host(replace(host.ports, sysfs=Unbound(), nvml=AbsentNvml("the driver is down")))
-    assert any(w.startswith(f"{A100}: no driver has it") for w in found.warnings)
-    entry = parse_host_spec(found.data["text"], "x").gpus[A100]
+    result = export_host(replace(host.ports, sysfs=Unbound(), nvml=AbsentNvml("the driver is down")))
+    assert any(w.startswith(f"{A100}: no driver has it") for w in result.warnings)
+    entry = parse_host_spec(result.data["text"], "x").gpus[A100]
     assert (entry.mode, entry.cordoned, entry.mig, str(entry.scheduler.policy)) == (
         "vgpu",
         True,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
-from tests.hosts import SimulatedHost, create, delete, mend, open_sim_host, picture, request, start
+from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile, start
 from tests.processes import clean
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.ports.host import Host
@@ -70,9 +70,9 @@ def test_whatever_call_fails_everything_is_undone_or_the_error_says_what_is_left
         lost_claim = not partly and for_good and calls[number - 1].startswith("claims.")
         assert lost_claim or (partly and error.left), where
         later = host.again()
-        mend(later.ports)
+        run_reconcile(later.ports)
         if act != "start":
-            assert not mend(later.ports, dry_run=True).data["findings"], where
+            assert not run_reconcile(later.ports, dry_run=True).data["findings"], where
         if act == "create" and number > calls.index("hypervisor.set_record") + 1 and picture(later).domains:
             # It could not be stopped any more: it stays whole, and is deleted like any other.
             delete(later.ports, "vm")
@@ -108,21 +108,21 @@ def test_whatever_call_a_process_dies_in_reconcile_finishes_or_undoes_it(tmp_pat
         assert child.exitcode == -9, where
         after = picture(host)
         later = host.again()
-        found = mend(later.ports, dry_run=True).data["findings"]
-        mend(later.ports)
+        result = run_reconcile(later.ports, dry_run=True).data["findings"]
+        run_reconcile(later.ports)
         now = picture(later)
-        assert not mend(later.ports, dry_run=True).data["findings"], where
-        left_behind += bool(found)
+        assert not run_reconcile(later.ports, dry_run=True).data["findings"], where
+        left_behind += bool(result)
         if act == "create":
             recorded = calls.index("hypervisor.set_record") + 1
             ready = number > recorded or (number == recorded and done)
-            assert bool(found) == (after != before and not ready), where
+            assert bool(result) == (after != before and not ready), where
             assert now == (after if ready else before), where
         elif act == "delete":
             gone = not (now.domains or now.types or now.mdevs or now.files or now.claims)
             assert gone or replace(now, running={}) == replace(before, running={}), where
-            claim_lost = {f["kind"] for f in found} == {"claim-lost"}
-            assert gone or not found or claim_lost, where
+            claim_lost = {f["kind"] for f in result} == {"claim-lost"}
+            assert gone or not result or claim_lost, where
         else:
             assert now.domains == before.domains, where
             start(later.ports, "vm")
@@ -186,7 +186,7 @@ def test_a_write_that_is_lost_is_noticed_by_delete_vm_and_reconcile_finishes(tmp
     later = host.again()
     if call in ("set-promise", "destroy"):
         delete(later.ports, "vm")
-    mend(later.ports)
+    run_reconcile(later.ports)
     assert picture(later) == before
 
 
@@ -204,5 +204,5 @@ def test_a_lost_undo_is_detected_and_left_for_reconcile(tmp_path):
     assert any("make vGPU A100-4C" in line for line in error.left)
     assert picture(host).claims
     later = host.again()
-    assert [f["kind"] for f in mend(later.ports).data["findings"]] == ["half-made"]
+    assert [f["kind"] for f in run_reconcile(later.ports).data["findings"]] == ["half-made"]
     assert picture(later) == before

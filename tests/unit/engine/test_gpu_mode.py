@@ -8,8 +8,19 @@ import errno
 import pytest
 
 from tests.faults import counted, failing, outcome
-from tests.hosts import WAIT_SECONDS, Silent, create, delete, mend, open_sim_host, picture, request, start, stop
-from tests.layouts import A16, A100, FLEX, RTX, T4, V710, Signals, Struck, do, said, stand
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    create,
+    delete,
+    open_sim_host,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+)
+from tests.layouts import A16, A100, FLEX, RTX, T4, V710, Signals, Struck, configured_modes, do, stand
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.engine.gpu_mode import restore_gpus
 from vgpuctl.errors import (
@@ -41,7 +52,7 @@ def test_nvidias_vfs_go_on_and_vgpus_can_be_made(tmp_path):
     done = do(host.ports, A16, "vgpu")
     assert done.data["vfs"] == {"total": 16, "enabled": 16, "used": 0}
     assert (done.data["mode"], done.data["desired_mode"]) == ("vgpu", "vgpu")
-    assert said(host) == {A16: ("vgpu", None)}
+    assert configured_modes(host) == {A16: ("vgpu", None)}
     assert host.ports.claims.all() == ()
     create(host.ports, request("A16-2Q", gpu=A16))
     assert not do(host.ports, A16, "vgpu").changed
@@ -51,7 +62,7 @@ def test_plain_vfs_are_set_to_a_number_without_host_drivers(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     done = do(host.ports, FLEX, "sriov", 4)
     assert done.data["vfs"]["enabled"] == 4
-    assert said(host) == {FLEX: ("sriov", 4)}
+    assert configured_modes(host) == {FLEX: ("sriov", 4)}
     assert stand(host)[1] == {FLEX: 0}
     create(host.ports, request(mode="sriov", gpu=FLEX))
     assert not do(host.ports, FLEX, "sriov", 4).changed
@@ -92,7 +103,7 @@ def test_nothing_changes_while_a_vm_uses_or_reserves_the_gpu(tmp_path, mode):
             with pytest.raises(InUse) as raised:
                 do(host.ports, A100, mode, drain=drain)
             assert raised.value.facts["vms"] == ["vm"]
-        assert (stand(host), said(host)) == (before, {})
+        assert (stand(host), configured_modes(host)) == (before, {})
 
 
 def test_an_unmanaged_vgpu_counts_as_used(tmp_path):
@@ -132,7 +143,7 @@ faults: [{on: shutdown, match: "*", kind: lost}]
     with pytest.raises(Busy, match="did not shut down") as raised:
         do(host.ports, FLEX, "sriov", 6, drain=True)
     assert "goes off later: vgpuctl start-vm vm " in str(raised.value.hint)
-    assert (stand(host), said(host)) == (before, {})
+    assert (stand(host), configured_modes(host)) == (before, {})
 
 
 def test_a_stopped_vm_whose_vf_would_not_come_back_is_named(tmp_path):
@@ -165,7 +176,7 @@ def test_impossible_modes_are_refused_before_any_write(tmp_path, gpu, mode, vfs,
     before = stand(host)
     with pytest.raises(kind, match=text):
         do(host.ports, gpu, mode, vfs)
-    assert (stand(host), said(host)) == (before, {})
+    assert (stand(host), configured_modes(host)) == (before, {})
 
 
 def test_a_gpu_that_another_process_sets_up_is_left_to_it_and_its_vms_wait(tmp_path):
@@ -207,7 +218,7 @@ def test_a_process_that_died_in_it_leaves_a_claim_that_reconcile_takes_away(tmp_
         do(replace(host.ports, claims=Dying()), FLEX, "sriov", 6)
     host = host.again()
     assert [c.carrier for c in host.ports.claims.all()] == [FLEX]
-    assert mend(host.ports).changed
+    assert run_reconcile(host.ports).changed
     assert host.ports.claims.all() == ()
 
 
@@ -251,7 +262,7 @@ def test_whatever_fails_it_is_as_before_or_done_or_says_what_is_left(tmp_path, m
         host = open_sim_host(tmp_path / str(at), text=text)
         before = stand(host)[0]
         error = outcome(lambda at=at, host=host: do(failing(host.ports, at), gpu, mode, vfs))
-        now, written = stand(host)[0], said(host)
+        now, written = stand(host)[0], configured_modes(host)
         assert (now == before) == (written == {}) or (error is not None and error.left), calls[at - 1]
         assert error is not None or written
         assert host.ports.claims.all() == () or (error is not None and error.left), calls[at - 1]
@@ -286,7 +297,7 @@ def test_a_command_that_goes_on_alone_keeps_the_gpu_claimed_and_is_not_run_again
 
     with pytest.raises(Stuck, match="process 7") as raised:
         do(replace(host.ports, vendor_commands=Left()), A16, "vgpu")
-    assert (calls, raised.value.status, said(host)) == (["-e"], 75, {})
+    assert (calls, raised.value.status, configured_modes(host)) == (["-e"], 75, {})
     assert raised.value.left
     assert raised.value.hint == "then: vgpuctl reconcile"
     assert [c.carrier for c in host.ports.claims.all()] == [A16]

@@ -15,10 +15,10 @@ from tests.schedulers import (
     POOL,
     TWO_MS,
     act,
+    configured_scheduler,
     everything,
     restore,
     runs,
-    said,
     small,
     with_vms,
 )
@@ -33,7 +33,7 @@ def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(tmp_p
     host = open_sim_host(tmp_path)
     done = act(host.ports, TWO_MS)
     assert (done.changed, done.data["via"], done.data["takes_effect"]) == (True, "nvml", "now")
-    assert (runs(host), said(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
+    assert (runs(host), configured_scheduler(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
     pair = list_gpus(host.ports).data[0]["scheduler"]
     assert pair["asked"] == {
         "policy": "fixed_share",
@@ -72,7 +72,7 @@ def test_vgpus_block_it_unless_drain_is_given(tmp_path):
     assert everything(host) == before
     done = act(host.ports, TWO_MS, drain=True)
     assert done.steps == planned.steps
-    assert (runs(host), said(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
+    assert (runs(host), configured_scheduler(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
     assert picture(host) == before[2]
     start(host.ports, "off")
 
@@ -148,7 +148,7 @@ def test_what_a_gpu_cannot_have_is_refused_before_anything_is_touched(tmp_path, 
     before = picture(host)
     with pytest.raises(HostCannot, match=text):
         act(host.ports, wanted, gpu=gpu, drain=True)
-    assert (picture(host), said(host, gpu)) == (before, None)
+    assert (picture(host), configured_scheduler(host, gpu)) == (before, None)
 
 
 def test_a_driver_with_adaptive_round_robin_alone_has_no_slice(tmp_path):
@@ -163,7 +163,7 @@ def test_a_lost_scheduler_write_is_detected(tmp_path):
     host = small(tmp_path, more='faults: [{on: nvml-set-scheduler, match: "*", kind: lost}]')
     with pytest.raises(VerifyFailed, match="reads back as best_effort"):
         act(host.ports, TWO_MS)
-    assert (said(host), host.ports.claims.all()) == (None, ())
+    assert (configured_scheduler(host), host.ports.claims.all()) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -248,5 +248,5 @@ def test_a_vgpu_without_a_vm_is_drained_and_restored(tmp_path):
         act(host.ports, TWO_MS)
     act(host.ports, TWO_MS, drain=True)
     assert picture(host) == before
-    assert said(host) == TWO_MS
+    assert configured_scheduler(host) == TWO_MS
     assert [s["name"] for s in show_gpu(host.ports, A100).data["shares"]] == [None, None, "spare"]

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from tests.hosts import open_sim_host, picture
-from tests.layouts import FLEX, Signals, Struck, do, drained, numvfs, said, stand, starts
+from tests.layouts import FLEX, Signals, Struck, configured_modes, do, drained, numvfs, stand, starts
 from vgpuctl.errors import Interrupted
 from vgpuctl.value import replace
 
@@ -23,7 +23,7 @@ def test_a_signal_while_vms_are_drained_brings_all_of_them_back(tmp_path, error)
     with pytest.raises(Interrupted) as raised:
         do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
     assert (picture(host).running, stand(host)[0][FLEX]) == (running, 8)
-    assert (said(host), raised.value.left) == ({}, [])
+    assert (configured_modes(host), raised.value.left) == ({}, [])
 
 
 def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):

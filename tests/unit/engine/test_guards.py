@@ -32,10 +32,10 @@ def test_a_libvirt_that_does_not_answer_is_named_with_its_address_and_reason():
 
 
 def test_a_vm_is_found_by_name_and_uuid_and_never_called_missing_without_libvirt():
-    look = snapshot(a100(), vms=[vm(1)])
-    assert find_vm(look, "vdi-001") == find_vm(look, vm(1).uuid) == vm(1)
+    observed = snapshot(a100(), vms=[vm(1)])
+    assert find_vm(observed, "vdi-001") == find_vm(observed, vm(1).uuid) == vm(1)
     with pytest.raises(NotFound) as raised:
-        find_vm(look, "vdi-002")
+        find_vm(observed, "vdi-002")
     assert raised.value.facts["near"] == ["vdi-001"]
     with pytest.raises(HostCannot):
         find_vm(DOWN, "vdi-001")

@@ -62,19 +62,19 @@ def test_a_vm_that_is_off_has_no_port_and_a_warning(tmp_path):
     assert answer.warnings == ("vm is stopped: ports and terminals are given when it starts",)
 
 
-@pytest.mark.parametrize("look", [read_console, read_addresses])
-def test_a_vm_that_is_not_there_is_answered_with_near_names(tmp_path, look):
+@pytest.mark.parametrize("observed", [read_console, read_addresses])
+def test_a_vm_that_is_not_there_is_answered_with_near_names(tmp_path, observed):
     ports = open_sim_host(tmp_path).ports
     create(ports, request("A100-4C", name="vdi-001"))
     with pytest.raises(NotFound, match="there is no VM vdi-01"):
-        look(ports, "vdi-01")
+        observed(ports, "vdi-01")
 
 
-@pytest.mark.parametrize("look", [read_console, read_addresses])
-def test_without_libvirt_the_host_cannot(tmp_path, look):
+@pytest.mark.parametrize("observed", [read_console, read_addresses])
+def test_without_libvirt_the_host_cannot(tmp_path, observed):
     text = "version: 1\nlibvirt: {running: false}\ngpus: [{model: A100}]\n"
     with pytest.raises(HostCannot):
-        look(open_sim_host(tmp_path, text=text).ports, "vm")
+        observed(open_sim_host(tmp_path, text=text).ports, "vm")
 
 
 def test_a_guest_that_booted_a_system_has_a_lease(tmp_path):

@@ -23,17 +23,17 @@ def plan(ports, *sets):
 
 
 def test_configured_gpus_are_planned_by_address_and_others_not_at_all(tmp_path):
-    found = plan(open_sim_host(tmp_path, "mixed").ports, f"gpus[{FLEX}].mode=sriov", f"gpus[{A16}].mode=vgpu")
-    assert [(one.gpu.address, len(one.transactions)) for one in found] == [(A16, 1), (FLEX, 0)]
+    result = plan(open_sim_host(tmp_path, "mixed").ports, f"gpus[{FLEX}].mode=sriov", f"gpus[{A16}].mode=vgpu")
+    assert [(one.gpu.address, len(one.planned_requests)) for one in result] == [(A16, 1), (FLEX, 0)]
 
 
 def test_a_scheduler_is_set_with_new_vfs_or_else_by_a_task_of_its_own(tmp_path):
     host = open_sim_host(tmp_path)
     (one,) = plan(host.ports, SCHEDULER)
-    assert [type(job) for job, _ in one.transactions] == [SchedulerRequest]
+    assert [type(job) for job, _ in one.planned_requests] == [SchedulerRequest]
     do(host.ports, A100, "passthrough")
     (one,) = plan(host.ports, SCHEDULER, f"gpus[{A100}].mode=vgpu")
-    assert [type(job) for job, _ in one.transactions] == [ModeRequest]
+    assert [type(job) for job, _ in one.planned_requests] == [ModeRequest]
     assert any("scheduler" in line for line in one.lines)
     assert plan(host.ports, SCHEDULER)[0].lines == ()
 
@@ -71,5 +71,5 @@ def test_what_a_wider_entry_says_of_mig_counts_for_gpus_of_the_mode_vgpu_alone(t
     ports = open_sim_host(tmp_path, "h100-mig").ports
     wide = ("gpus[all].mode=vgpu", "gpus[all].mig={A100-1-5C: 4}")
     apart, other = plan(ports, *wide, f"gpus[{H100}].mode=passthrough")
-    assert (apart.gpu.address, apart.error, len(apart.transactions)) == (H100, None, 1)
+    assert (apart.gpu.address, apart.error, len(apart.planned_requests)) == (H100, None, 1)
     assert "has no vGPU profile A100-1-5C" in str(other.error)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts import create, open_sim_host, picture, request
 from tests.unit.engine.test_apply import diff, run
-from tests.vgpus import drop, found, make
+from tests.vgpus import drop, finding_kinds, make
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, PartlyApplied, Refused
 from vgpuctl.value import replace
 
@@ -46,7 +46,7 @@ def test_new_entries_are_made_and_then_the_file_is_host_yaml(tmp_path, scenario,
     assert run(host.ports, file=text).steps == shown.steps
     assert devices(host) == set(carriers) == set(picture(host).claims)
     assert host.ports.host_file.read() == text
-    assert (run(host.ports).changed, diff(host.ports).changed, found(host.again())) == (False, False, [])
+    assert (run(host.ports).changed, diff(host.ports).changed, finding_kinds(host.again())) == (False, False, [])
     for name in ("v0", "v1"):
         drop(host.ports, name)
     assert picture(host) == before
@@ -112,19 +112,19 @@ def test_an_mdev_of_mdevctl_is_taken_over_and_one_of_another_profile_is_refused(
     done = run(host.ports, file=keeping("T4-2Q", *UUIDS))
     assert done.steps[0].startswith(f"take over the mdev {UUIDS[0]} as vGPU v0")
     assert picture(host).mdevs[UUIDS[0]] == before.mdevs[UUIDS[0]]
-    assert (set(picture(host).claims), found(host.again())) == (set(UUIDS), [])
+    assert (set(picture(host).claims), finding_kinds(host.again())) == (set(UUIDS), [])
 
 
 def test_what_no_gpu_can_have_is_refused_before_anything_is_written(tmp_path):
     host = open_sim_host(tmp_path, text=SMALL)
-    for text, kind, said in [
+    for text, kind, output in [
         (keeping("A100-4C", VFS[0], gpus=f'gpus: {{"{CARD}": {{mode: passthrough}}}}\n'), Refused, "mode passthrough"),
         (keeping("A100-4C", "0000:3b:01.7"), HostCannot, "the VF 0000:3b:01.7 is not there"),
         (keeping("A100-4C", VFS[0], card="0000:99:00.0"), HostCannot, "the GPU 0000:99:00.0 is not there"),
         (keeping("A40-4C", VFS[0]), NoCapacity, "does not offer A40-4C"),
     ]:
         before = picture(host)
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=output):
             run(host.ports, file=text)
         assert (picture(host), host.ports.host_file.read()) == (before, None)
 
@@ -151,27 +151,27 @@ def test_a_vgpu_that_fits_not_after_its_gpu_was_set_up_leaves_that_gpu_so_and_ho
     run(host.ports, file=text.replace(f'  v1: {{profile: A100-40C, gpu: "{CARD}", carrier: "{VFS[1]}"}}\n', ""))
 
 
-def with_gpu(said, *profiles):
+def with_gpu(output, *profiles):
     """Return a host.yaml that sets the card up so and lists one vGPU of each profile on its first VFs."""
     lines = [
         f'  v{n}: {{profile: {p}, gpu: "{CARD}", carrier: "0000:3b:00.{n + 4}"}}\n' for n, p in enumerate(profiles)
     ]
-    return f'version: 1\ngpus: {{"{CARD}": {{{said}}}}}\nvgpus:\n{"".join(lines)}'
+    return f'version: 1\ngpus: {{"{CARD}": {{{output}}}}}\nvgpus:\n{"".join(lines)}'
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said", "profiles"),
+    ("scenario", "output", "profiles"),
     [
         ("h100-mig", "mode: vgpu", ("H100-1-10C", "H100-1-10C", "H100-3-40C")),
         ("h100-mig", "mode: vgpu, mig: {H100-2-20C: 2}", ("H100-2-20C", "H100-2-20C")),
         ("rtx-pro-6000", "mode: vgpu, mixed_size: true", ("DC-2B", "DC-3Q")),
     ],
 )
-def test_gpu_instances_and_mixed_sizes_have_room_for_what_was_counted(tmp_path, scenario, said, profiles):
+def test_gpu_instances_and_mixed_sizes_have_room_for_what_was_counted(tmp_path, scenario, output, profiles):
     host = open_sim_host(tmp_path, scenario)
-    run(host.ports, file=with_gpu(said, *profiles))
+    run(host.ports, file=with_gpu(output, *profiles))
     assert sorted(c.profile for c in host.ports.claims.all()) == sorted(profiles)
-    assert (len(devices(host)), found(host.again()), run(host.ports).changed) == (len(profiles), [], False)
+    assert (len(devices(host)), finding_kinds(host.again()), run(host.ports).changed) == (len(profiles), [], False)
 
 
 def test_one_gpu_instance_too_few_is_refused_and_several_refusals_after_a_gpu_was_set_up_say_so(tmp_path):

@@ -27,13 +27,13 @@ def test_a_base_outside_of_the_pools_is_listed_with_its_clones(tmp_path):
     ports = open_sim_host(tmp_path, text=SCENARIO).ports
     create(ports, request("A100-4C", name="b", image=BASE))
     create(ports, request("A100-4C", name="a", image=BASE))
-    found = rows(ports)
-    base = found[BASE]
+    result = rows(ports)
+    base = result[BASE]
     assert (base["role"], base["pool"], base["format"], base["size_bytes"]) == ("base", None, "qcow2", 20 << 30)
     assert sorted(child["vms"] for child in base["children"]) == [["a"], ["b"]]
-    disks = [row for row in found.values() if row["role"] == "disk"]
+    disks = [row for row in result.values() if row["role"] == "disk"]
     assert [row["base"] for row in disks] == [BASE, BASE]
-    assert list(found) == sorted(found)
+    assert list(result) == sorted(result)
 
 
 def test_a_managed_volume_name_is_an_orphan_only_if_no_vm_uses_it(tmp_path):
@@ -43,35 +43,35 @@ def test_a_managed_volume_name_is_an_orphan_only_if_no_vm_uses_it(tmp_path):
     assert rows(ports)[path]["role"] == "disk"
     delete(ports, "vm", keep_disks=True)
     assert (rows(ports)[path]["role"], rows(ports)[path]["vms"]) == ("orphan", [])
-    ports.storage.make_volume("default", "somebody.qcow2", 1 << 30)
+    ports.storage.create_volume("default", "somebody.qcow2", 1 << 30)
     assert rows(ports)["/var/lib/libvirt/images/somebody.qcow2"]["role"] == "other"
 
 
 def test_what_only_an_unreadable_record_names_is_in_use_and_its_base_a_base(tmp_path):
     ports = open_sim_host(tmp_path, text=SCENARIO).ports
-    gold = ports.storage.make_volume("fast", "gold-0123abcd.qcow2", 1 << 30)
-    disk = ports.storage.make_volume("fast", "vm-4567abcd.qcow2", 1 << 30)
+    gold = ports.storage.create_volume("fast", "gold-0123abcd.qcow2", 1 << 30)
+    disk = ports.storage.create_volume("fast", "vm-4567abcd.qcow2", 1 << 30)
     uuid = create(ports, request("A100-4C", name="vm"), start=False).data["uuid"]
     text = f'<vm xmlns="urn:vgpuctl:1" state="parked"><disk path="{disk.path}" base="{gold.path}"/></vm>'
     ports.hypervisor.set_record(uuid, text)
-    found = rows(ports)
-    assert (found[gold.path]["role"], found[gold.path]["children"]) == ("base", [{"path": disk.path, "vms": ["vm"]}])
-    assert (found[disk.path]["role"], found[disk.path]["vms"]) == ("disk", ["vm"])
-    assert "orphan" not in {row["role"] for row in found.values()}
+    result = rows(ports)
+    assert (result[gold.path]["role"], result[gold.path]["children"]) == ("base", [{"path": disk.path, "vms": ["vm"]}])
+    assert (result[disk.path]["role"], result[disk.path]["vms"]) == ("disk", ["vm"])
+    assert "orphan" not in {row["role"] for row in result.values()}
 
 
 def test_an_orphan_that_something_is_a_clone_of_is_a_base(tmp_path):
     ports = open_sim_host(tmp_path, text=SCENARIO).ports
-    base = ports.storage.make_volume("fast", "gold-0123abcd.qcow2", 1 << 30)
-    ports.storage.make_volume("default", "clone.qcow2", 1 << 30, base.path, "qcow2")
+    base = ports.storage.create_volume("fast", "gold-0123abcd.qcow2", 1 << 30)
+    ports.storage.create_volume("default", "clone.qcow2", 1 << 30, base.path, "qcow2")
     assert rows(ports)[base.path]["role"] == "base"
 
 
 def test_one_pool_shows_its_volumes_and_the_bases_of_these(tmp_path):
     ports = open_sim_host(tmp_path, text=SCENARIO).ports
-    base = ports.storage.make_volume("fast", "gold.qcow2", 1 << 30)
-    clone = ports.storage.make_volume("default", "clone.qcow2", 1 << 30, base.path, "qcow2")
-    other = ports.storage.make_volume("fast", "other.qcow2", 1 << 30)
+    base = ports.storage.create_volume("fast", "gold.qcow2", 1 << 30)
+    clone = ports.storage.create_volume("default", "clone.qcow2", 1 << 30, base.path, "qcow2")
+    other = ports.storage.create_volume("fast", "other.qcow2", 1 << 30)
     assert set(rows(ports, pool="default")) == {base.path, clone.path}
     assert set(rows(ports, pool="fast")) == {base.path, other.path}
     assert rows(ports, pool="fast")[base.path]["children"] == [{"path": clone.path, "vms": []}]

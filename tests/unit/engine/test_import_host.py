@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts import open_sim_host, picture
 from tests.unit.engine.test_apply import run
-from tests.vgpus import found
+from tests.vgpus import finding_kinds
 from vgpuctl.config.import_formats import parse_import
 from vgpuctl.engine.import_host import import_host
 
@@ -39,7 +39,7 @@ def test_what_mdevctl_dumps_is_made_or_taken_over_by_apply(tmp_path, scenario, p
     seen = picture(host)
     assert set(seen.mdevs) == {UUID, OTHER} == set(seen.claims)
     assert (seen.params.get(UUID) or seen.mdevs[UUID][2]) == ("" if started else "frame_rate_limiter=0")
-    assert (found(host.again()), run(host.ports).changed) == ([], False)
+    assert (finding_kinds(host.again()), run(host.ports).changed) == ([], False)
     host.sim.reboot()
     host = host.again()
     assert run(host.ports).changed

@@ -39,15 +39,15 @@ def uninstall(host: SimulatedHost, *, dry_run: bool = False) -> Outcome:
 
 
 def files(root: Path) -> dict[str, str]:
-    found = [p for top in ("etc", "usr") for p in sorted((root / top).rglob("*")) if p.is_file() or p.is_symlink()]
-    return {str(p.relative_to(root)): p.read_text() if not p.is_symlink() else str(p.readlink()) for p in found}
+    result = [p for top in ("etc", "usr") for p in sorted((root / top).rglob("*")) if p.is_file() or p.is_symlink()]
+    return {str(p.relative_to(root)): p.read_text() if not p.is_symlink() else str(p.readlink()) for p in result}
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    found = open_sim_host(tmp_path)
+    result = open_sim_host(tmp_path)
     (tmp_path / "state" / BASH).mkdir(parents=True)
-    return found
+    return result
 
 
 def test_installed_once_then_nothing_to_do_then_gone(host: SimulatedHost):
@@ -129,7 +129,7 @@ class Recorded(HostSystem):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.said: list[tuple[str, ...]] = []
+        self.commands: list[tuple[str, ...]] = []
 
     @property
     def has_systemd(self) -> bool:
@@ -139,17 +139,17 @@ class Recorded(HostSystem):
         return unit == "virtqemud.service"
 
     def systemctl(self, *words: str) -> None:
-        self.said.append(words)
+        self.commands.append(words)
 
 
 def test_systemd_reads_the_unit_and_only_the_daemon_that_runs_is_restarted(host: SimulatedHost):
     system = Recorded(host.directory / "state")
     installed = SimulatedHost(replace(host.ports, system=system), host.sim, host.directory, host.scenario)
     install(installed, restart=True)
-    assert system.said == [("daemon-reload",), ("restart", "virtqemud.service")]
-    system.said.clear()
+    assert system.commands == [("daemon-reload",), ("restart", "virtqemud.service")]
+    system.commands.clear()
     install(installed)
-    assert system.said == []
+    assert system.commands == []
 
 
 def test_a_captured_tree_gets_nothing(host: SimulatedHost):

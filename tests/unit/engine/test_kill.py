@@ -23,10 +23,10 @@ from tests.hosts import (
     SimulatedHost,
     create,
     delete,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
     stop,
     yes,
@@ -89,12 +89,12 @@ def unowned(host: SimulatedHost, images: frozenset[str]) -> list[str]:
     vms = [parse_domain(xml, VmState.STOPPED, host.ports.machine_id) for _, xml in now.domains.values()]
     assigned = {v.carrier for vm in vms if vm.record for v in vm.record.vgpus}
     disks = {str(disk.source) for vm in vms for disk in vm.disks}
-    found = [f"device {carrier}" for carrier in (*now.mdevs, *now.types) if carrier not in assigned]
-    found += [f"claim {carrier}" for carrier, uuid in now.claims.items() if uuid not in now.domains]
-    found += [f"disk {path}" for path in now.files if path not in disks | images]
-    found += [f"no disk {path}" for path in disks if path not in now.files]
-    found += [f"VM {vm.name}" for vm in vms if vm.record is None or vm.record.state is not RecordState.READY]
-    return found
+    result = [f"device {carrier}" for carrier in (*now.mdevs, *now.types) if carrier not in assigned]
+    result += [f"claim {carrier}" for carrier, uuid in now.claims.items() if uuid not in now.domains]
+    result += [f"disk {path}" for path in now.files if path not in disks | images]
+    result += [f"no disk {path}" for path in disks if path not in now.files]
+    result += [f"VM {vm.name}" for vm in vms if vm.record is None or vm.record.state is not RecordState.READY]
+    return result
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -118,9 +118,9 @@ def test_whatever_the_instant_of_the_kill_reconcile_leaves_nothing_without_an_ow
         host.sim.close()
         host = host.again()
         left += died and unowned(host, images) != []
-        mend(host.ports)
+        run_reconcile(host.ports)
         assert unowned(host, images) == [], f"seed {seed}: {what}"
-        assert mend(host.ports, dry_run=True).data["findings"] == [], f"seed {seed}: {what}"
+        assert run_reconcile(host.ports, dry_run=True).data["findings"] == [], f"seed {seed}: {what}"
         killed += died
     assert killed > ROUNDS / 4, "the timer came too late to prove anything"
     assert left, "the kills left nothing to mend, so they prove nothing"

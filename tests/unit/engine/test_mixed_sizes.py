@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, open_sim_host, picture, request, stop
-from tests.partitions import FIRST, OFF, SECOND, act, everything, mig, said, small, stands
+from tests.partitions import FIRST, OFF, SECOND, act, configured_gpu, everything, mig, partition_state, small
 from vgpuctl.errors import InUse, InvalidInput, NoCapacity
 from vgpuctl.layout.sriov import count_vfs
 from vgpuctl.value import replace
@@ -15,14 +15,14 @@ from vgpuctl.value import replace
 def test_mixed_sizes_are_set_on_an_empty_gpu_and_again_with_new_vfs(tmp_path):
     host = open_sim_host(tmp_path, "h100-mig")
     assert act(host.ports, SECOND, mixed=True).data["partition"]["mixed_size"] is True
-    assert said(host, SECOND).mixed_size is True
+    assert configured_gpu(host, SECOND).mixed_size is True
     assert not act(host.ports, SECOND, mixed=True).changed
     act(host.ports, SECOND, mode="passthrough")
     done = act(host.ports, SECOND, mode="vgpu")
     assert done.steps[-2] == "turn mixed sizes of 0000:3f:00.0 on (NVML)"
-    assert stands(host, SECOND)[2] is True
+    assert partition_state(host, SECOND)[2] is True
     act(host.ports, SECOND, mixed=False)
-    assert (stands(host, SECOND)[2], said(host, SECOND).mixed_size) == (False, None)
+    assert (partition_state(host, SECOND)[2], configured_gpu(host, SECOND).mixed_size) == (False, None)
 
 
 def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
@@ -36,7 +36,7 @@ def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
     assert str(raised.value.hint).startswith("--drain shuts")
     done = act(host.ports, SECOND, mixed=True, drain=True)
     assert (done.steps[0], done.steps[-1]) == ("shut down VM on", "start VM on again")
-    assert (stands(host, SECOND)[2], picture(host)) == (True, before)
+    assert (partition_state(host, SECOND)[2], picture(host)) == (True, before)
 
 
 def test_vgpus_of_several_sizes_keep_mixed_sizes_on(tmp_path):
@@ -91,16 +91,22 @@ def test_set_mig_drops_mixed_sizes_which_it_excludes(tmp_path):
     with pytest.raises(InvalidInput, match="at once"):
         act(host.ports, SECOND, mig("1g.10gb"))
     act(host.ports, SECOND, mig("1g.10gb"), mixed=False)
-    assert (said(host, SECOND).mixed_size, stands(host, SECOND)) == (None, ((True, True), ["19@0:1"], None))
+    assert (configured_gpu(host, SECOND).mixed_size, partition_state(host, SECOND)) == (
+        None,
+        ((True, True), ["19@0:1"], None),
+    )
     act(host.ports, SECOND, OFF, mixed=True)
-    assert (said(host, SECOND).mixed_size, stands(host, SECOND)) == (True, ((False, False), [], True))
+    assert (configured_gpu(host, SECOND).mixed_size, partition_state(host, SECOND)) == (
+        True,
+        ((False, False), [], True),
+    )
 
 
 def test_mixed_sizes_that_go_off_on_a_gpu_without_vfs_leave_it_without_where_nothing_asks_for_them(tmp_path):
     host = small(tmp_path, more="vfs: {enabled: 0}, mig: [1g.10gb]")
     assert act(host.ports, FIRST, None, mixed=False).steps == ()
     assert (count_vfs(host.ports, FIRST), host.ports.host_file.read()) == (0, None)
-    assert stands(host.again())[:2] == ((True, True), ["19@0:1"])
+    assert partition_state(host.again())[:2] == ((True, True), ["19@0:1"])
 
 
 def test_mixed_sizes_that_go_off_on_a_gpu_without_vfs_turns_them_on_where_host_yaml_asks_for_vgpus(tmp_path):

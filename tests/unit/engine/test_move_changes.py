@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Silent, create, delete, mend, open_sim_host, picture, request, start, stop
-from tests.lent import SMALL, carriers, lent, small, taken, vm_of
+from tests.hosts import Silent, create, delete, open_sim_host, picture, request, run_reconcile, start, stop
+from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
 from tests.unit.engine.test_change import ensure
 from vgpuctl.engine.attach import attach, detach
 from vgpuctl.engine.change import set_profile
@@ -37,7 +37,7 @@ def test_always_becomes_running_and_frees_its_place(tmp_path: Path, kind: str) -
 @pytest.mark.parametrize("kind", SMALL)
 def test_running_becomes_always_and_takes_a_place_or_says_that_none_is_free(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "vm"), start=False)
+    create(host.ports, reserving_request(profile, "vm"), start=False)
     for name in ("kept-1", "kept-2"):
         create(host.ports, request(profile, name=name))
     wanted = replace(request(profile, name="vm"), sources={"reserve": "typed"})
@@ -52,14 +52,14 @@ def test_running_becomes_always_and_takes_a_place_or_says_that_none_is_free(tmp_
     assert [v["present"] for v in done.data["vgpus"]] == [True]  # type: ignore[attr-defined]
     assert taken(host) == {*carriers(host, "kept-1"), *carriers(host, "vm")}
     host = host.again()
-    assert mend(host.ports).data["findings"] == []
+    assert run_reconcile(host.ports).data["findings"] == []
     start(host.ports, "vm")
 
 
 @pytest.mark.parametrize(("scenario", "first", "second"), [("a100-40", "A100-4C", "A100-5C"), ("t4", "T4-2Q", "T4-4Q")])
 def test_its_profile_changes_without_taking_a_place(tmp_path: Path, scenario: str, first: str, second: str) -> None:
     host = open_sim_host(tmp_path, scenario)
-    create(host.ports, lent(first, "vm"), start=False)
+    create(host.ports, reserving_request(first, "vm"), start=False)
     create(host.ports, request(first, name="kept"))
     before = taken(host)
     set_profile(host.ports, request(second, name="vm"), dry_run=False, wait_seconds=5, progress=Silent())
@@ -76,7 +76,7 @@ def test_its_profile_changes_without_taking_a_place(tmp_path: Path, scenario: st
 @pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
 def test_attach_and_detach_of_one_that_is_off_take_and_free_nothing(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "vm"), start=False)
+    create(host.ports, reserving_request(profile, "vm"), start=False)
     old = carriers(host, "vm")
     create(host.ports, request(profile, name="kept"))
     before = taken(host)
@@ -97,7 +97,7 @@ def test_attach_and_detach_of_one_that_is_off_take_and_free_nothing(tmp_path: Pa
 def test_what_a_vm_that_is_off_gets_is_not_where_it_is_already(tmp_path: Path, kind: str, full: bool) -> None:
     host, profile = small(tmp_path, kind)
     for name in ("attached", "changed"):
-        create(host.ports, lent(profile, name), start=False)
+        create(host.ports, reserving_request(profile, name), start=False)
     for name in ("a", "b") if full else ():
         create(host.ports, request(profile, name=name))
     before = taken(host)

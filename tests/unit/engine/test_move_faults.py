@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial
-from tests.hosts import SimulatedHost, create, delete, mend, picture, request, start, stop
-from tests.lent import SMALL, lent, small
+from tests.hosts import SimulatedHost, create, delete, picture, request, run_reconcile, start, stop
+from tests.reserving_vms import SMALL, reserving_request, small
 from tests.unit.engine.test_change import ensure
 from tests.unit.engine.test_faults import spawn
 from vgpuctl.domain.domain_xml import parse_domain
@@ -24,7 +24,11 @@ ACTS = ["start", "stop", "delete", "to-running", "to-always"]
 def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
     """Return a host with the VM, and with another one in the place that its record names."""
     host, profile = small(directory, kind, gpus=2 if kind == "mdev-pf" else 1)
-    create(host.ports, request(profile, name="vm") if act == "to-running" else lent(profile, "vm"), start=False)
+    create(
+        host.ports,
+        request(profile, name="vm") if act == "to-running" else reserving_request(profile, "vm"),
+        start=False,
+    )
     (domain,) = host.ports.hypervisor.domains()
     record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
     assert record is not None
@@ -48,7 +52,7 @@ def do(ports: Host, kind: str, act: str) -> object:
 
 def whole(host: SimulatedHost, where: str) -> None:
     """Check that everything has an owner, that the other VMs are unchanged, and that the VM starts."""
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     devices = set(now.types) | set(now.mdevs)
     assert devices <= set(now.claims), where

@@ -16,14 +16,14 @@ from tests.hosts import (
     SimulatedHost,
     create,
     delete,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
 )
-from tests.lent import carriers, taken, vm_of
 from tests.mixed_sizes import FORMS, Q24, Q48, mixed, overlapping, placed
+from tests.reserving_vms import carriers, taken, vm_of
 from tests.unit.engine.test_faults import spawn
 from vgpuctl.engine.change import move_vgpu, set_profile
 from vgpuctl.engine.moves import defragment, make_room, query_fit
@@ -78,7 +78,7 @@ def test_one_move_makes_room_and_the_vm_is_as_it_was_elsewhere(tmp_path: Path, k
     other = "second" if move["vm"] == "first" else "first"
     assert gpus_of(host, "first") == gpus_of(host, "second") == before[other]
     assert vm_of(host, move["vm"]).state is (VmState.RUNNING if running else VmState.STOPPED)
-    assert not mend(host.ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"]
     assert len(taken(host)) == 2
     create(host.ports, request(TWO[kind][2], name="large"))
     assert gpus_of(host, "large") == before[move["vm"]]
@@ -214,15 +214,15 @@ def test_a_vm_is_not_shut_down_for_a_place_that_is_gone_when_its_turn_comes(tmp_
 def test_a_vm_paused_after_the_plan_is_not_shut_down(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
     (move,) = room(host.ports, "A100-40C", yes=False).data["moves"]
-    looks = 0
+    observations = 0
 
     class Paused(Meanwhile):
         """Reports the VM as paused after the plan."""
 
         def domains(self) -> tuple[DomainInfo, ...]:
-            nonlocal looks
-            looks += 1
-            state = VmState.PAUSED if looks > 1 else VmState.RUNNING
+            nonlocal observations
+            observations += 1
+            state = VmState.PAUSED if observations > 1 else VmState.RUNNING
             return tuple(
                 replace(r, state=state) if r.uuid == move["uuid"] else r for r in host.ports.hypervisor.domains()
             )
@@ -272,7 +272,7 @@ def test_a_move_within_a_mixed_size_gpu_is_to_another_placement(tmp_path: Path, 
     assert vm_of(host, move["vm"]).state is VmState.RUNNING
     create(host.ports, request(Q48, name="large"))
     assert overlapping(host) == []
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
 
 
 def test_a_target_placement_taken_meanwhile_is_refused_and_the_vm_unchanged(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def do(ports: Host, kind: str) -> object:
 
 def whole(host: SimulatedHost, where: str) -> None:
     """Check that both VMs exist, that record, devices, definition and claims agree, and that both start."""
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     devices = set(now.types) | set(now.mdevs)
     assert devices <= set(now.claims), where

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import Silent, create, open_sim_host, picture, request, start, stop
-from tests.partitions import FIRST, OFF, SECOND, act, everything, mig, names, said, small, stands
+from tests.partitions import FIRST, OFF, SECOND, act, configured_gpu, everything, mig, names, partition_state, small
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.engine.gpu_mode import restore_gpus
 from vgpuctl.engine.gpu_scheduler import SchedulerRequest, set_scheduler
@@ -31,7 +31,7 @@ def test_mig_goes_on_between_vfs_off_and_vfs_on_and_the_larger_instances_come_fi
         WRITE.format("1g.10gb, 3g.40gb"),
     )
     assert done.data["partition"] == {"mig": True, "instances": ["3g.40gb", "1g.10gb"], "mixed_size": None}
-    assert said(host, SECOND).mig == mig("1g.10gb", "3g.40gb")
+    assert configured_gpu(host, SECOND).mig == mig("1g.10gb", "3g.40gb")
     create(host.ports, request("H100-3-40C", gpu=SECOND))
     assert not act(host.ports, SECOND, mig("3g.40gb", "1g.10gb")).steps[:-1]
     assert host.ports.claims.all() == tuple(c for c in host.ports.claims.all() if c.carrier != SECOND)
@@ -67,7 +67,7 @@ def test_a_vm_runs_on_while_instances_change_that_it_is_not_in(tmp_path):
 def test_mig_goes_off_and_the_gpu_has_its_time_sliced_vgpus_again(tmp_path):
     host = open_sim_host(tmp_path, "h100-mig")
     act(host.ports, FIRST, OFF)
-    assert (stands(host), said(host).mig) == (((False, False), [], False), OFF)
+    assert (partition_state(host), configured_gpu(host).mig) == (((False, False), [], False), OFF)
     create(host.ports, request("H100-10C", gpu=FIRST))
     with pytest.raises(InUse, match=r"keeps H100-10C for .*, and with MIG on it has no time-sliced vGPUs"):
         act(host.ports, FIRST, mig("1g.10gb"))
@@ -91,7 +91,7 @@ def test_a_vm_whose_instance_would_be_gone_is_named_with_its_profile(tmp_path, r
 
 
 @pytest.mark.parametrize(
-    ("wanted", "mixed", "kind", "told"),
+    ("wanted", "mixed", "kind", "message"),
     [
         (mig("1g.5gb"), None, InvalidInput, r"no GPU instance profile 1g\.5gb"),
         (mig("4g.40gb", "4g.40gb"), None, NoCapacity, r"can have 1 of 4g\.40gb, not 2"),
@@ -102,19 +102,19 @@ def test_a_vm_whose_instance_would_be_gone_is_named_with_its_profile(tmp_path, r
         (None, True, HostCannot, "has MIG on, with which there are no mixed sizes"),
     ],
 )
-def test_impossible_layouts_are_refused_early(tmp_path, wanted, mixed, kind, told):
+def test_impossible_layouts_are_refused_early(tmp_path, wanted, mixed, kind, message):
     host = open_sim_host(tmp_path, "h100-mig")
     before = everything(host)
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         act(host.ports, FIRST, wanted, mixed)
     assert everything(host) == before
 
 
-@pytest.mark.parametrize(("scenario", "wanted", "said"), [
+@pytest.mark.parametrize(("scenario", "wanted", "output"), [
     ("h100-mig", "1g.10gb", "inside"),
     ("rtx-pro-6000", "1g.24gb+gfx", "its driver mixes sizes inside a GPU instance by a setting of that, which vgpuctl"),
 ])  # fmt: skip
-def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances(tmp_path, scenario, wanted, said):
+def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances(tmp_path, scenario, wanted, output):
     host = open_sim_host(tmp_path, scenario)
     act(host.ports, FIRST, mig(wanted))
     before = everything(host)
@@ -123,8 +123,8 @@ def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances
     host.ports.host_file.replace("version: 1\n", host.ports.host_file.read())
     with pytest.raises(HostCannot, match="has MIG on, with which there are no mixed sizes") as there:
         act(host.ports, FIRST, mixed=True)
-    assert all(said in str(one.value) for one in (asked, there)) is (scenario == "rtx-pro-6000")
-    assert stands(host) == before[0]
+    assert all(output in str(one.value) for one in (asked, there)) is (scenario == "rtx-pro-6000")
+    assert partition_state(host) == before[0]
 
 
 @pytest.mark.parametrize(("wanted", "mixed"), [(mig("1g.5gb"), None), (None, True)])
@@ -148,7 +148,7 @@ def test_vgpus_say_which_instances_there_are_also_those_with_graphics(tmp_path):
     profile = next(t for t in types if t.endswith("-2-48Q"))
     act(host.ports, FIRST, MigSpec(vgpus=((profile, 2),)))
     assert names(host) == ["2g.48gb+gfx", "2g.48gb+gfx"]
-    assert said(host).mig == MigSpec(vgpus=((profile, 2),))
+    assert configured_gpu(host).mig == MigSpec(vgpus=((profile, 2),))
     assert not act(host.ports, FIRST, MigSpec(vgpus=((profile, 2),))).changed
 
 
@@ -173,9 +173,9 @@ def test_each_instance_gets_the_scheduler_that_host_yaml_asks_for_where_it_has_o
     host.sim.reboot()
     host = host.again()
     for _ in range(2):
-        found = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
-        assert [one.error for one in found] == [None]
-    assert (found[0].steps, schedulers(host)) == ((), {SchedulerPolicy.FIXED_SHARE})
+        result = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+        assert [one.error for one in result] == [None]
+    assert (result[0].steps, schedulers(host)) == ((), {SchedulerPolicy.FIXED_SHARE})
     asked = SchedulerRequest(FIRST, SchedulerSpec(SchedulerPolicy.EQUAL_SHARE), wait_seconds=5)
     done = set_scheduler(host.ports, asked, dry_run=False, progress=Silent())
     assert (done.steps[0][:31], schedulers(host)) == ("set the scheduler of each GPU i", {SchedulerPolicy.EQUAL_SHARE})
@@ -200,7 +200,7 @@ def test_passthrough_takes_mig_from_a_gpu_and_the_mode_vgpu_brings_it_back(tmp_p
         "turn the 32 VFs of 0000:3b:00.0 off (sriov-manage)",
         "turn MIG of 0000:3b:00.0 off (NVML)",
     )
-    assert (stands(host)[0], said(host).mig) == ((False, False), mig("3g.40gb"))
+    assert (partition_state(host)[0], configured_gpu(host).mig) == ((False, False), mig("3g.40gb"))
     act(host.ports, FIRST, mode="vgpu")
     assert names(host) == ["3g.40gb"]
 
@@ -212,11 +212,11 @@ def test_a_boot_takes_it_all_away_and_restore_host_brings_it_back_before_vgpus(t
     act(host.ports, SECOND, MigSpec(vgpus=(("H100-1-10C", 2),)))
     host.sim.reboot()
     host = host.again()
-    assert stands(host, SECOND)[1] == []
+    assert partition_state(host, SECOND)[1] == []
     gpus = parse_host_spec(host.ports.host_file.read(), "f").gpus
-    found = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
-    assert [one.error for one in found] == [None, None]
-    assert (stands(host)[2], names(host, SECOND)) == (True, ["1g.10gb", "1g.10gb"])
+    result = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    assert [one.error for one in result] == [None, None]
+    assert (partition_state(host)[2], names(host, SECOND)) == (True, ["1g.10gb", "1g.10gb"])
     again = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
     assert [one.steps for one in again] == [(), ()]
 
@@ -224,9 +224,9 @@ def test_a_boot_takes_it_all_away_and_restore_host_brings_it_back_before_vgpus(t
 def test_mig_requires_an_explicit_mode(tmp_path):
     host = open_sim_host(tmp_path, "h100-mig")
     gpus = parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mig: [1g.10gb]}}\n', "f").gpus
-    (found,) = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
-    assert isinstance(found.error, InvalidInput)
-    assert "no mode, with which it goes" in str(found.error)
+    (result,) = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    assert isinstance(result.error, InvalidInput)
+    assert "no mode, with which it goes" in str(result.error)
 
 
 PENDING = '{on: nvml-set-mig, match: "*", kind: pending}'
@@ -244,12 +244,12 @@ def test_a_kernel_on_which_a_reset_hangs_the_host_needs_a_reboot(tmp_path):
         act(host.ports, FIRST, mig("3g.20gb"))
     assert "reboot the host, then run the command again" in str(raised.value.hint)
     assert any("when the host boots next" in line for line in raised.value.left)
-    assert (stands(host)[0], host.ports.host_file.read()) == ((False, True), None)
+    assert (partition_state(host)[0], host.ports.host_file.read()) == ((False, True), None)
     assert picture(host).types == {}
     host.sim.reboot()
     host = host.again()
     act(host.ports, FIRST, mig("3g.20gb"))
-    assert (stands(host)[0], names(host)) == ((True, True), ["3g.20gb"])
+    assert (partition_state(host)[0], names(host)) == ((True, True), ["3g.20gb"])
 
 
 def test_who_has_the_driver_open_is_named_and_everything_is_as_before(tmp_path):
@@ -315,9 +315,9 @@ def test_nothing_else_runs_during_a_gpu_setup(tmp_path):
 def test_instances_stay_when_vfs_go_on_and_nobody_asks_for_others(tmp_path):
     """Turning VFs on removes GPU instances; MIG that host.yaml does not mention stays as it is."""
     host = small(tmp_path, more="mig: [3g.40gb, 1g.10gb], vfs: {total: 32, enabled: 0}")
-    before = stands(host)
+    before = partition_state(host)
     act(host.ports, FIRST, mode="vgpu")
-    assert (stands(host), names(host)) == (before, ["3g.40gb", "1g.10gb"])
+    assert (partition_state(host), names(host)) == (before, ["3g.40gb", "1g.10gb"])
     assert host.ports.sysfs.read(f"/sys/bus/pci/devices/{FIRST}/sriov_numvfs").strip() == "32"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, error_of
-from tests.hosts import SimulatedHost, create, delete, mend, open_sim_host, picture
+from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, run_reconcile
 from tests.outside.cases import HOSTS, all_cases, asked, empty, with_vm
 from tests.outside.trial import Trials, sampled
 from vgpuctl.domain.domain_xml import parse_domain
@@ -46,9 +46,9 @@ def started_before(host: SimulatedHost, call: str, ports: Host | None = None) ->
 
 def read_record(host: SimulatedHost) -> Any:
     """Return the VM's record, and check that every disk it names exists."""
-    found = host.ports.hypervisor.find_domain("vm")
-    assert found is not None
-    record = parse_domain(found.xml, found.state, host.ports.machine_id).record
+    result = host.ports.hypervisor.find_domain("vm")
+    assert result is not None
+    record = parse_domain(result.xml, result.state, host.ports.machine_id).record
     assert record is not None
     assert {d.path for d in record.disks} <= set(picture(host).files)
     return record
@@ -61,7 +61,7 @@ def test_a_new_vm_that_another_program_starts_first_is_created_and_reported(tmp_
     assert (done.changed, done.data["state"]) == (True, "running")
     assert STARTED in done.warnings
     assert read_record(host).state is RecordState.READY
-    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert not run_reconcile(host.again().ports, dry_run=True).data["findings"]
 
 
 def half_made(directory: Path) -> tuple[SimulatedHost, PartlyApplied]:
@@ -82,7 +82,7 @@ def test_of_a_vm_that_runs_nothing_is_undone_when_its_creation_fails(tmp_path):
     assert error.left[0] == "VM vm is running: nothing of it is undone"
     assert error.undone == []
     assert picture(host).running
-    mend(host.ports)
+    run_reconcile(host.ports)
     assert read_record(host).state is RecordState.READY
 
 
@@ -91,9 +91,9 @@ def test_reconcile_does_not_call_a_vm_ready_whose_disk_is_gone(tmp_path):
     disk = read_record(host).disks[0]
     host.ports.storage.remove_volume(disk.pool, disk.volume)
     for _ in range(2):
-        (found,) = mend(host.ports).data["findings"]
-        assert disk.path in found["action"]
-        assert found["action"].startswith("nothing while it is not off")
+        (result,) = run_reconcile(host.ports).data["findings"]
+        assert disk.path in result["action"]
+        assert result["action"].startswith("nothing while it is not off")
     assert picture(host).running
     delete(host.ports, "vm")
     assert not picture(host).domains
@@ -124,6 +124,6 @@ def test_a_vm_started_before_its_device_is_released_is_refused_with_a_hint(tmp_p
             host.sim.hypervisor.start(host.sim._core.read_state().uuids_by_name["vm"])
 
     with pytest.raises(InUse, match="VM vm is running") as raised:
-        mend(Watch(after=begin).watch(host.ports))
+        run_reconcile(Watch(after=begin).watch(host.ports))
     assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again"
     assert picture(host).types == had

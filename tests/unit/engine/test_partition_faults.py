@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, counted, failing, fault_points, outcome
-from tests.hosts import SimulatedHost, copied, create, mend, picture, request, start
+from tests.hosts import SimulatedHost, copied, create, picture, request, run_reconcile, start
 from tests.layouts import Signals, Struck
 from tests.partitions import FIRST, OFF, act, everything, mig, names, small
 from vgpuctl.errors import Interrupted
@@ -72,7 +72,7 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
             error,
         )
         later = host.again()
-        mend(later.ports)
+        run_reconcile(later.ports)
         change(later.ports, kind)
         if before[3].running and not picture(later).running:
             start(later.ports, "vm")

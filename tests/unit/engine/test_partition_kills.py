@@ -17,15 +17,15 @@ from tests.hosts import (
     SimulatedHost,
     copied,
     create,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
     stop,
     yes,
 )
-from tests.partitions import FIRST, OFF, SECOND, act, mig, stands
+from tests.partitions import FIRST, OFF, SECOND, act, mig, partition_state
 from tests.unit.engine.test_drained_vms import Deadly, killed
 from tests.unit.engine.test_faults import spawn
 from vgpuctl.config.host_spec import parse_host_spec
@@ -91,15 +91,17 @@ BOTH = (
     f"gpus[{SECOND}].mode=vgpu",
     f"gpus[{SECOND}].mig=[3g.40gb, 1g.10gb]",
 )
-BESIDE = (vm("beside-on", "H100-10C", SECOND),)
+ON_THE_OTHER_GPU = (vm("beside-on", "H100-10C", SECOND),)
 CASES = {
     "mig-on": Case(H100, partition(SECOND, mig("3g.40gb", "1g.10gb")), vms=(vm("beside-on", "H100-1-10C"),)),
-    "mig-off": Case(H100, partition(FIRST, OFF), vms=BESIDE),
-    "warm-beside": Case(H100, partition(FIRST, mig("4g.40gb", "1g.10gb")), vms=(vm("on", "H100-1-10C"), *BESIDE)),
+    "mig-off": Case(H100, partition(FIRST, OFF), vms=ON_THE_OTHER_GPU),
+    "warm-beside": Case(
+        H100, partition(FIRST, mig("4g.40gb", "1g.10gb")), vms=(vm("on", "H100-1-10C"), *ON_THE_OTHER_GPU)
+    ),
     "warm-moved": Case(
         H100,
         partition(FIRST, mig("4g.40gb", "2g.20gb", "1g.10gb")),
-        vms=(vm("on", "H100-1-10C"), *BESIDE),
+        vms=(vm("on", "H100-1-10C"), *ON_THE_OTHER_GPU),
     ),
     "mixed-on": Case(
         H100,
@@ -118,12 +120,12 @@ CASES = {
         (partition(SECOND, None, mixed=True),),
         (vm("on", "H100-10C", SECOND), vm("off", "H100-10C", SECOND), vm("beside-on", "H100-1-10C")),
     ),
-    "to-passthrough": Case(H100, partition(FIRST, mode="passthrough"), vms=BESIDE),
+    "to-passthrough": Case(H100, partition(FIRST, mode="passthrough"), vms=ON_THE_OTHER_GPU),
     "to-vgpu": Case(
         H100,
         partition(FIRST, mode="vgpu"),
         (partition(FIRST, mig("3g.40gb", "1g.10gb")), partition(FIRST, mode="passthrough")),
-        BESIDE,
+        ON_THE_OTHER_GPU,
     ),
     "apply-two": Case(H100, partial(applied, sets=BOTH)),
     "gb-mig-on": Case(PRO, partition(FIRST, LARGE)),
@@ -152,11 +154,11 @@ def prepared(directory: Path, case: str) -> SimulatedHost:
         wanted = request(profile, name="named", gpu=gpu)
         create_vgpu(host.ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
     if any(name == "beside-on" for name, _, _ in what.vms):
-        beside(host)
+        add_unmanaged_vgpu(host)
     return host.again()
 
 
-def beside(host: SimulatedHost) -> None:
+def add_unmanaged_vgpu(host: SimulatedHost) -> None:
     """Put an unmanaged vGPU on the other GPU, next to its VM."""
     (carrier,) = next(held for uuid, held in picture(host).running.items() if name_of(host, uuid) == "beside-on")
     gpu = next(v.gpu for v in observe(host.ports, ReadScope(models=False)).vgpus if v.carrier == carrier)
@@ -166,8 +168,8 @@ def beside(host: SimulatedHost) -> None:
 
 def name_of(host: SimulatedHost, uuid: str) -> str:
     """Return the name of a VM; `named` for the owner of a vGPU without one."""
-    found = host.ports.hypervisor.find_domain(uuid)
-    return found.name if found is not None else "named"
+    result = host.ports.hypervisor.find_domain(uuid)
+    return result.name if result is not None else "named"
 
 
 def seen(host: SimulatedHost) -> dict[str, object]:
@@ -176,7 +178,7 @@ def seen(host: SimulatedHost) -> dict[str, object]:
     gpus = [gpu.address for gpu in observe(host.ports, ReadScope(models=False)).gpus]
     reported = {gpu: host.sim.nvml.gpu(gpu) for gpu in gpus}
     return {
-        "partitions": {gpu: (count_vfs(host.ports, gpu), *stands(host, gpu)) for gpu in gpus},
+        "partitions": {gpu: (count_vfs(host.ports, gpu), *partition_state(host, gpu)) for gpu in gpus},
         "schedulers": {
             gpu: (one.scheduler, sorted(map(str, one.gi_schedulers.values()))) for gpu, one in reported.items()
         },
@@ -204,7 +206,7 @@ def whole(host: SimulatedHost, where: str, case: str, wanted: dict[str, object])
         start(host.ports, "off")
         stop(host.ports, "off")
     assert seen(host) == wanted, where
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
     assert not what.do(host.ports).changed, where
 
 
@@ -246,7 +248,7 @@ def test_whatever_call_fails_while_instances_get_a_scheduler_it_is_undone_or_the
             continue
         assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
         later = host.again()
-        mend(later.ports)
+        run_reconcile(later.ports)
         do(later.ports)
         start(later.ports, "on")
         assert seen(later)["running"].keys() == before["running"].keys(), where
@@ -260,14 +262,14 @@ def test_a_gpu_left_without_vfs_by_a_killed_set_mig_is_found_and_restored(tmp_pa
     host = host.again()
     assert killed(lambda: act(replace(host.ports, nvml=Deadly(host.ports.nvml, sets_mig)), FIRST, OFF))
     later = host.again()
-    assert stands(later)[1] == []
+    assert partition_state(later)[1] == []
     with pytest.raises(InUse, match=f"^{FIRST} is half set up: process .* which ran vgpuctl test$") as refused:
         act(later.ports, FIRST, OFF)
     assert refused.value.hint == "vgpuctl reconcile gives it free; then run this, or that again: vgpuctl test"
-    (found,) = mend(later.ports).data["findings"]
-    assert found["kind"] == "half-set-up"
-    assert "run it again: vgpuctl test; vgpuctl apply" in found["action"]
-    assert not mend(later.ports, dry_run=True).data["findings"]
+    (result,) = run_reconcile(later.ports).data["findings"]
+    assert result["kind"] == "half-set-up"
+    assert "run it again: vgpuctl test; vgpuctl apply" in result["action"]
+    assert not run_reconcile(later.ports, dry_run=True).data["findings"]
     assert diff_host(later.ports, read_desired_state(later.ports, None, ()), ApplyOptions()).changed
     (row,) = diagnose(later.ports, ("partition",))["checks"]
     assert (row["verdict"], row["fix"][:20]) == ("warn", "vgpuctl restore-host")
@@ -281,12 +283,12 @@ def test_a_drained_vm_without_its_instance_is_reported_until_gpu_setup(tmp_path:
     assert killed(lambda: CASES["warm-moved"].do(replace(host.ports, nvml=Deadly(host.ports.nvml, makes_instance))))
     later = host.again()
     for _ in range(2):
-        reported = {f["kind"]: f["action"] for f in mend(later.ports).data["findings"]}
+        reported = {f["kind"]: f["action"] for f in run_reconcile(later.ports).data["findings"]}
         assert reported["drained"].startswith("nothing before the GPU is set up: no room for H100-1-10C")
         assert reported["drained"].endswith("or vgpuctl apply, starts on too")
     assert set(reported) == {"drained"}
     CASES["warm-moved"].do(later.ports)
-    assert not mend(later.ports, dry_run=True).data["findings"]
+    assert not run_reconcile(later.ports, dry_run=True).data["findings"]
     assert len(picture(later).running) == 2
 
 

@@ -33,8 +33,8 @@ gpus:
 
 
 def record(host: SimulatedHost, name: str):
-    found = host.ports.hypervisor.find_domain(next(v.vm_uuid for v in seen(host) if v.vm == name))
-    return parse_domain(found.xml, VmState.STOPPED, host.ports.machine_id).record
+    result = host.ports.hypervisor.find_domain(next(v.vm_uuid for v in seen(host) if v.vm == name))
+    return parse_domain(result.xml, VmState.STOPPED, host.ports.machine_id).record
 
 
 def last_quarter(host: SimulatedHost) -> None:

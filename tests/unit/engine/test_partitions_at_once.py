@@ -42,9 +42,9 @@ def test_processes_that_create_at_once_never_choose_the_same_place(tmp_path):
     running = [context.Process(target=_create, args=each) for each in arguments]
     for process in running:
         process.start()
-    said = Counter(answers.get(timeout=120) for _ in running)
+    output = Counter(answers.get(timeout=120) for _ in running)
     for process in running:
         process.join(60)
-    assert set(said) <= {"made", "no-capacity"}, said
-    assert len(seen(host)) == said["made"] >= 1
+    assert set(output) <= {"made", "no-capacity"}, output
+    assert len(seen(host)) == output["made"] >= 1
     assert overlapping(host) == []

@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
-from tests.hosts import Silent, SimulatedHost, create, delete, mend, open_sim_host, picture, request, start, stop
+from tests.hosts import (
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    open_sim_host,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+)
 from tests.layouts import FLEX, do
-from tests.lent import SMALL, carriers, lent, small, taken, vm_of
+from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.engine.ensure_vms import ensure_vms
@@ -43,7 +54,7 @@ def many(host: SimulatedHost, wanted: VmRequest, count: int, *, begin: bool, dry
 def test_more_can_be_defined_than_fit_and_each_starts_when_another_stops(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
     for name in ("a", "b", "c"):
-        create(host.ports, lent(profile, name), start=False)
+        create(host.ports, reserving_request(profile, name), start=False)
     assert taken(host) == set()
     start(host.ports, "c")
     start(host.ports, "a")
@@ -57,7 +68,7 @@ def test_more_can_be_defined_than_fit_and_each_starts_when_another_stops(tmp_pat
     start(host.ports, "b")
     assert {vm_of(host, n).state for n in ("a", "b")} == {VmState.RUNNING}
     assert taken(host) == {*carriers(host, "a"), *carriers(host, "b")}
-    assert mend(host.ports).data["findings"] == []
+    assert run_reconcile(host.ports).data["findings"] == []
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -66,7 +77,7 @@ def test_defining_it_takes_nothing_even_when_nothing_is_free(tmp_path: Path, kin
     for name in ("full-1", "full-2"):
         create(host.ports, request(profile, name=name))
     before = taken(host)
-    made = create(host.ports, lent(profile, "vm"), start=False)
+    made = create(host.ports, reserving_request(profile, "vm"), start=False)
     assert taken(host) == before
     assert not any("claim" in s or "make vGPU" in s for s in made.steps)
     assert [v["reason"] for v in made.data["vgpus"]] == ["reserved only while the VM runs"]  # type: ignore[attr-defined]
@@ -74,7 +85,7 @@ def test_defining_it_takes_nothing_even_when_nothing_is_free(tmp_path: Path, kin
     with pytest.raises(NoCapacity):
         start(host.ports, "vm")
     with pytest.raises(NoCapacity):
-        create(host.ports, lent(profile, "vm-2"))
+        create(host.ports, reserving_request(profile, "vm-2"))
     assert host.ports.hypervisor.find_domain("vm-2") is None
     assert taken(host) == before
 
@@ -82,22 +93,22 @@ def test_defining_it_takes_nothing_even_when_nothing_is_free(tmp_path: Path, kin
 @pytest.mark.parametrize("kind", SMALL)
 def test_twenty_are_defined_with_one_command(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    planned = many(host, lent(profile, "vm"), 20, begin=False, dry_run=True)
+    planned = many(host, reserving_request(profile, "vm"), 20, begin=False, dry_run=True)
     assert len(planned.data["vms"]) == 20  # type: ignore[arg-type]
-    done = many(host, lent(profile, "vm"), 20, begin=False)
+    done = many(host, reserving_request(profile, "vm"), 20, begin=False)
     assert len(done.data["vms"]) == 20  # type: ignore[arg-type]
     assert taken(host) == set()
     assert observe(host.ports, ReadScope()).vgpus == ()
-    again = many(host, lent(profile, "vm"), 20, begin=False)
+    again = many(host, reserving_request(profile, "vm"), 20, begin=False)
     assert not again.changed
     with pytest.raises(NoCapacity, match="2 fit now"):
-        many(host, lent(profile, "vm", image=None), 23, begin=True)
+        many(host, reserving_request(profile, "vm", image=None), 23, begin=True)
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_always_vms_keep_their_vgpus_while_off(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     create(host.ports, request(profile, name="kept-1"))
     create(host.ports, request(profile, name="kept-2"))
     stop(host.ports, "kept-1")
@@ -113,12 +124,12 @@ def test_always_vms_keep_their_vgpus_while_off(tmp_path: Path, kind: str) -> Non
 
 def test_a_vm_whose_function_another_one_has_is_moved_to_a_free_one(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     old = carriers(host, "lent")
     create(host.ports, request(profile, name="kept"))
     assert carriers(host, "kept") == old, "this test needs both on one function"
-    said = start_vm(host.ports, "lent", dry_run=True, wait_seconds=1, progress=Silent())
-    assert any(s.startswith("change VM lent: A100-20C: ") for s in said.steps)
+    output = start_vm(host.ports, "lent", dry_run=True, wait_seconds=1, progress=Silent())
+    assert any(s.startswith("change VM lent: A100-20C: ") for s in output.steps)
     assert carriers(host, "lent") == old
     before = vm_of(host, "lent")
     start(host.ports, "lent")
@@ -137,7 +148,7 @@ def test_a_vm_whose_function_another_one_has_is_moved_to_a_free_one(tmp_path: Pa
 
 def test_an_mdev_is_made_on_any_gpu_with_room(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     first = vm_of(host, "lent").record
     assert first is not None
     for name in ("kept-1", "kept-2"):
@@ -154,8 +165,8 @@ def test_an_mdev_is_made_on_any_gpu_with_room(tmp_path: Path) -> None:
 def test_a_device_left_by_a_guest_shutdown_is_detected_and_removed(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
     for name in ("a", "b"):
-        create(host.ports, lent(profile, name))
-    create(host.ports, lent(profile, "c"), start=False)
+        create(host.ports, reserving_request(profile, name))
+    create(host.ports, reserving_request(profile, "c"), start=False)
     host.sim.hypervisor.shutdown(vm_of(host, "a").uuid)
     assert len(taken(host)) == 2
     host = host.again()
@@ -165,7 +176,7 @@ def test_a_device_left_by_a_guest_shutdown_is_detected_and_removed(tmp_path: Pat
     with pytest.raises(NoCapacity) as refused:
         start(host.ports, "c")
     assert "vgpuctl reconcile frees what a have" in str(refused.value.hint)
-    findings = mend(host.ports).data["findings"]
+    findings = run_reconcile(host.ports).data["findings"]
     assert [f["kind"] for f in findings] == ["not-needed"]  # type: ignore[attr-defined]
     assert taken(host) == set(carriers(host, "b"))
     start(host.ports, "c")
@@ -175,7 +186,7 @@ def test_a_device_left_by_a_guest_shutdown_is_detected_and_removed(tmp_path: Pat
 @pytest.mark.parametrize("kind", SMALL)
 def test_one_that_still_has_its_place_starts_in_it(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "a"))
+    create(host.ports, reserving_request(profile, "a"))
     host.sim.hypervisor.shutdown(vm_of(host, "a").uuid)
     before = taken(host)
     host = host.again()
@@ -187,27 +198,27 @@ def test_one_that_still_has_its_place_starts_in_it(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize("kind", SMALL)
 def test_deleting_one_leaves_what_others_have(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     create(host.ports, request(profile, name="kept"))
     before = taken(host)
     delete(host.ports, "lent")
     assert taken(host) == before
     assert host.ports.hypervisor.find_domain("lent") is None
     assert vm_of(host, "kept").state is VmState.RUNNING
-    create(host.ports, lent(profile, "runs"))
+    create(host.ports, reserving_request(profile, "runs"))
     delete(host.ports, "runs")
     assert taken(host) == before
 
 
 def test_a_boot_leaves_it_alone_and_two_records_on_one_function_are_no_conflict(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "a"))
+    create(host.ports, reserving_request(profile, "a"))
     host.sim.reboot()
     host = host.again()
     done = restore_host(host.ports, HostSpec(1), dry_run=False, wait_seconds=5, progress=Silent())
     assert done.data["restored"] == []
     assert taken(host) == set()
-    create(host.ports, lent(profile, "b"), start=False)
+    create(host.ports, reserving_request(profile, "b"), start=False)
     assert carriers(host, "a") == carriers(host, "b")
     assert observe(host.ports, ReadScope()).vgpus == ()
     start(host.ports, "b")
@@ -217,7 +228,7 @@ def test_a_boot_leaves_it_alone_and_two_records_on_one_function_are_no_conflict(
 
 def test_a_cordoned_gpu_is_not_started_on_even_when_the_record_names_it(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.ports, lent(profile, "vm"), start=False)
+    create(host.ports, reserving_request(profile, "vm"), start=False)
     record = vm_of(host, "vm").record
     assert record is not None
     text = f'version: 1\ngpus:\n  "{record.vgpus[0].gpu}": {{cordoned: true}}\n'
@@ -230,7 +241,7 @@ def test_a_cordoned_gpu_is_not_started_on_even_when_the_record_names_it(tmp_path
 
 def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "vm"))
+    create(host.ports, reserving_request(profile, "vm"))
     claim = host.ports.claims.all()[0]
     stop(host.ports, "vm")
     init = replace(claim, process=replace(claim.process, pid=1, start_ticks=_started(1)))
@@ -252,7 +263,7 @@ def _started(pid: int) -> int:
 
 def test_a_delete_detects_a_start_in_progress(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "vm"))
+    create(host.ports, reserving_request(profile, "vm"))
     claim = host.ports.claims.all()[0]
     stop(host.ports, "vm")
     started = replace(claim, process=replace(claim.process, pid=1, start_ticks=_started(1)))
@@ -285,7 +296,7 @@ def test_plain_vfs_are_reserved_only_while_running(tmp_path: Path) -> None:
         start(host.ports, "b")
     stop(host.ports, "a")
     start(host.ports, "b")
-    assert mend(host.ports).data["findings"] == []
+    assert run_reconcile(host.ports).data["findings"] == []
 
 
 def test_a_whole_gpu_is_given_to_one_of_several_at_a_time(tmp_path: Path) -> None:

@@ -103,12 +103,12 @@ def test_a_vm_is_matched_by_uuid_too(tmp_path):
 def test_a_vm_that_was_given_another_profile_meanwhile_is_busy_and_not_without_room(tmp_path):
     host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm"), start=False)
-    looks = []
+    observations = []
 
     def change(number, call, args):
         if call == "claims.read":
-            looks.append(number)
-            if len(looks) == 1:
+            observations.append(number)
+            if len(observations) == 1:
                 reprofile(host.again(), "A100-5C")
 
     with pytest.raises(Busy, match="was changed just now"):

@@ -110,10 +110,10 @@ def test_lists_are_sorted(tmp_path):
 def test_list_profiles_counts_what_fits_on_the_host_together(tmp_path):
     host = open_sim_host(tmp_path, "t4")
     create(host.ports, request("T4-4Q", name="vm"))
-    found = {p["profile"]: p for p in queries.list_profiles(host.ports).data}
-    assert all(p.keys() == PROFILE for p in found.values())
-    assert (found["T4-4Q"]["free"], found["T4-4Q"]["max_per_gpu"]) == (3 + 4, 4)
-    assert found["T4-8Q"]["gpus"] == [{"address": "0000:af:00.0", "free": 2, "free_at_least": 2}]
+    result = {p["profile"]: p for p in queries.list_profiles(host.ports).data}
+    assert all(p.keys() == PROFILE for p in result.values())
+    assert (result["T4-4Q"]["free"], result["T4-4Q"]["max_per_gpu"]) == (3 + 4, 4)
+    assert result["T4-8Q"]["gpus"] == [{"address": "0000:af:00.0", "free": 2, "free_at_least": 2}]
 
 
 def test_without_nvml_what_is_not_known_is_none_and_never_zero(tmp_path):

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from tests.faults import Watch
-from tests.halted import Halted, beside, elsewhere
-from tests.hosts import SimulatedHost, create, delete, mend, open_sim_host, picture, request
+from tests.halted import Halted, elsewhere, reopen
+from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile
 from tests.layouts import FLEX, drained
 from tests.unit.engine.test_attach import plug
 from vgpuctl.domain.domain_xml import parse_domain
@@ -21,7 +21,7 @@ from vgpuctl.value import replace
 
 
 def kinds(host: SimulatedHost, *, dry_run: bool = False) -> list[str]:
-    return [f["kind"] for f in mend(host.ports, dry_run=dry_run).data["findings"]]
+    return [f["kind"] for f in run_reconcile(host.ports, dry_run=dry_run).data["findings"]]
 
 
 def without_record(host: SimulatedHost, uuid: str) -> None:
@@ -32,7 +32,7 @@ def test_a_host_in_order_has_no_findings_and_nothing_is_changed(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     create(host.ports, request("A100-4C"))
     before = picture(host)
-    done = mend(host.again().ports)
+    done = run_reconcile(host.again().ports)
     assert (done.changed, done.data["findings"]) == (False, [])
     assert picture(host) == before
 
@@ -83,7 +83,7 @@ def test_an_unreadable_record_is_reported_and_never_overwritten(tmp_path, scenar
     newer(host, create(host.ports, request(profile, name="vm")).data["uuid"], old, new)
     later = host.again()
     before = picture(later)
-    (finding,) = mend(later.ports).data["findings"]
+    (finding,) = run_reconcile(later.ports).data["findings"]
     assert (finding["kind"], finding["action"].startswith("nothing: ")) == ("unreadable-record", True)
     assert "a newer vgpuctl may have written it" in finding["action"]
     assert picture(later) == before
@@ -125,8 +125,8 @@ def test_a_record_that_a_newer_vgpuctl_wrote_meanwhile_is_left_alone(tmp_path):
         if call == "hypervisor.find_domain" and "hypervisor.find_domain" not in watch.calls[:-1]:
             host.ports.hypervisor.set_record(uuid, text)
 
-    found = mend(watch.watch(later.ports)).data["findings"]
-    assert [f["kind"] for f in found] == ["record-lost", "unreadable-record"]
+    result = run_reconcile(watch.watch(later.ports)).data["findings"]
+    assert [f["kind"] for f in result] == ["record-lost", "unreadable-record"]
     assert "state='parked'" in host.ports.hypervisor.find_domain(uuid).xml
 
 
@@ -182,7 +182,7 @@ def test_a_vm_that_another_vgpuctl_finished_meanwhile_is_left_alone(tmp_path):
         if call == "hypervisor.find_domain" and "hypervisor.find_domain" not in watch.calls[:-1]:
             host.ports.hypervisor.set_record(uuid, record_to_xml(ready))
 
-    done = mend(watch.watch(later.ports))
+    done = run_reconcile(watch.watch(later.ports))
     assert [f["kind"] for f in done.data["findings"]] == ["half-made"]
     after = picture(later)
     assert (after.types, after.files, after.domains.keys()) == (before.types, before.files, before.domains.keys())
@@ -202,7 +202,7 @@ def test_a_claim_whose_vm_appeared_meanwhile_is_left_alone(tmp_path):
         if call == "hypervisor.find_domain" and "hypervisor.find_domain" not in watch.calls[:-1]:
             host.ports.hypervisor.define(xml)
 
-    assert [f["kind"] for f in mend(watch.watch(later.ports)).data["findings"]] == ["leaked"]
+    assert [f["kind"] for f in run_reconcile(watch.watch(later.ports)).data["findings"]] == ["leaked"]
     after = picture(later)
     assert (after.types, after.claims) == (before.types, before.claims)
     assert queries.show_vm(later.ports, "vm").data["vgpus"][0]["present"]
@@ -238,7 +238,7 @@ def test_a_vm_that_runs_is_recorded_and_keeps_all_although_its_record_says_half_
 def test_what_a_living_command_is_about_to_make_is_not_stray(tmp_path):
     """An attach has claimed, and neither the record nor the devices of its VM show it yet."""
     host = open_sim_host(tmp_path)
-    elsewhere(lambda: create(beside(host).ports, request("A100-4C", name="vm"), start=False))
+    elsewhere(lambda: create(reopen(host).ports, request("A100-4C", name="vm"), start=False))
     attached = Halted(host, "hypervisor", "set_record", lambda ports: plug(replace(host, ports=ports), "A100-4C"))
     before = picture(host)
     assert len(before.claims) == 2
@@ -257,10 +257,10 @@ def test_a_vm_that_was_drained_on_a_gpu_with_a_stuck_write_is_to_be_started_and_
     uuid = host.ports.hypervisor.find_domain("one").uuid
     host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
     host.ports.sysfs.write(f"/sys/bus/pci/devices/{FLEX}/sriov_numvfs", "0\n")
-    (seen,) = mend(host.ports, dry_run=True).data["findings"]
+    (seen,) = run_reconcile(host.ports, dry_run=True).data["findings"]
     assert seen["action"].startswith("nothing before the GPU is set up")
     host.ports.claims.add_stuck_write(StuckWrite(host.ports.processes.current_process(), FLEX, "/sys/x", "0"))
-    assert "start VM one" in [f["action"] for f in mend(host.ports, dry_run=True).data["findings"]]
+    assert "start VM one" in [f["action"] for f in run_reconcile(host.ports, dry_run=True).data["findings"]]
     with pytest.raises(Stuck) as raised:
-        mend(host.ports)
+        run_reconcile(host.ports)
     assert raised.value.facts["gpu"] == FLEX

@@ -15,10 +15,10 @@ from tests.hosts import (
     SimulatedHost,
     create,
     delete,
-    mend,
     open_sim_host,
     picture,
     request,
+    run_reconcile,
     start,
     stop,
     yes,
@@ -120,7 +120,7 @@ def test_the_disk_never_shrinks_and_grows_with_a_larger_image(tmp_path: Path) ->
 def test_it_can_be_done_again_and_again_and_passes_over_names_that_are_taken(tmp_path: Path) -> None:
     host = prepared(tmp_path)
     stem = the_vm(host).record.disks[0].volume.removesuffix(".qcow2")
-    host.ports.storage.make_volume("default", f"{stem}-2.qcow2", GIB)
+    host.ports.storage.create_volume("default", f"{stem}-2.qcow2", GIB)
     names = []
     for image in ("/new.qcow2", "/old.qcow2", "/new.qcow2"):
         refresh(host.ports, image=image)
@@ -165,17 +165,17 @@ def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "error", "said"),
+    ("image", "error", "message"),
     [
         ("/nothing.qcow2", NotFound, "no file /nothing.qcow2"),
         ("/hidden.qcow2", HostCannot, "/root is closed"),
         ("/bios.qcow2", InvalidInput, "boots only with BIOS, and vm has UEFI"),
     ],
 )
-def test_an_image_that_will_not_do_is_refused_before_anything_is_written(tmp_path, image, error, said) -> None:
+def test_an_image_that_will_not_do_is_refused_before_anything_is_written(tmp_path, image, error, message) -> None:
     host = prepared(tmp_path)
     before = picture(host)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         refresh(host.ports, image=image)
     assert picture(host) == before
 
@@ -258,7 +258,7 @@ def test_an_interrupted_refresh_is_finished_by_reconcile_before_another_one(tmp_
     later = host.again()
     with pytest.raises(Busy, match="was interrupted"):
         refresh(later.ports)
-    (finding,) = mend(later.ports).data["findings"]
+    (finding,) = run_reconcile(later.ports).data["findings"]
     assert finding["kind"] == "half-refreshed"
     assert sound(later) == "/new.qcow2"
 
@@ -292,7 +292,7 @@ def test_whatever_call_fails_the_vm_is_as_it_was_or_refreshed(tmp_path: Path) ->
         if not same and not picture(host).domains[the_vm(host).uuid][1].count("/new.qcow2"):
             assert error.left or (for_good and calls[number - 1].startswith("claims.")), where
         later = host.again()
-        mend(later.ports)
+        run_reconcile(later.ports)
         assert sound(later, where) in ("/old.qcow2", "/new.qcow2"), where
     assert refused >= 5
 
@@ -314,7 +314,7 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole_and_starts_it(
     act = "drain"
     calls = counted(prepared(tmp_path / "dry", act, reserve=reserve).ports, lambda w: refresh(w, act))
     switched = calls.index("hypervisor.redefine") + 1
-    found = 0
+    result = 0
     for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
         where = f"{act}, killed in call {number} {calls[number - 1]}, done={done}"
         directory = tmp_path / f"{number}{done}"
@@ -324,13 +324,13 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole_and_starts_it(
         child.join(30)
         assert child.exitcode == -9, where
         later = open_sim_host(directory, text=SCENARIO, later=2)
-        found += bool(mend(later.ports, dry_run=True).data["findings"])
-        mend(later.ports)
-        assert not mend(later.ports, dry_run=True).data["findings"], where
+        result += bool(run_reconcile(later.ports, dry_run=True).data["findings"])
+        run_reconcile(later.ports)
+        assert not run_reconcile(later.ports, dry_run=True).data["findings"], where
         assert picture(later).running == before, where
         new = number > switched or (number == switched and done)
         assert sound(later, where) == ("/new.qcow2" if new else "/old.qcow2"), where
-    assert found >= 4
+    assert result >= 4
 
 
 def test_the_old_disk_stays_when_the_new_one_is_missing(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_the_old_disk_stays_when_the_new_one_is_missing(tmp_path: Path) -> None:
     host.ports.storage.remove_volume("default", the_vm(host).record.disks[0].volume)
     before = set(picture(host).files)
     with pytest.raises(Refused, match="may hold its last state"):
-        mend(host.again().ports)
+        run_reconcile(host.again().ports)
     assert set(picture(host).files) == before
 
 

@@ -218,7 +218,7 @@ def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tm
     with pytest.raises(Failed, match=r"1 of 3 could not be restored: gpu 0000:99:00\.0") as raised:
         restore(host, spec)
     assert [entry["name"] for entry in raised.value.facts["restored"]] == [A16, "vm"]
-    (mdev,) = [(uuid, found) for uuid, found in before.mdevs.items() if found[0].startswith("0000:17:")]
+    (mdev,) = [(uuid, result) for uuid, result in before.mdevs.items() if result[0].startswith("0000:17:")]
     assert list(picture(host).mdevs.items()) == [mdev]
 
 
@@ -293,12 +293,12 @@ faults: [{on: nvml, match: "*", message: no library}]
 """
 
 
-@pytest.mark.parametrize(("said", "words"), [({"mig": MigSpec()}, "MIG"), ({"mixed_size": False}, "mixed sizes")])
-def test_what_is_to_be_off_and_nvml_does_not_tell_is_not_waited_for(tmp_path, said, words):
+@pytest.mark.parametrize(("output", "words"), [({"mig": MigSpec()}, "MIG"), ({"mixed_size": False}, "mixed sizes")])
+def test_what_is_to_be_off_and_nvml_does_not_tell_is_not_waited_for(tmp_path, output, words):
     clock = EagerClock()
     host = open_sim_host(tmp_path, text=H100_DARK, clock=clock)
     begin = clock.seconds
-    spec = HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", **said)}, boot=BootSpec(300))
+    spec = HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", **output)}, boot=BootSpec(300))
     done = restore(host, spec)
     assert (clock.seconds - begin, [entry["name"] for entry in done.data["restored"]]) == (0, ["0000:3b:00.0"])
     assert count_vfs(host.ports, "0000:3b:00.0") > 0, "VMs wait for them"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import create, delete, mend, open_sim_host, picture, request, start, stop
+from tests.hosts import create, delete, open_sim_host, picture, request, run_reconcile, start, stop
 from tests.values import A4C, a100, assigned, snapshot, vm, vm_uuid
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.metadata import record_to_xml
@@ -40,9 +40,9 @@ class Session:
         return ()
 
 
-def chains(look):
+def chains(observed):
     """What records alone say about files."""
-    return build_chains(look, recorded_references(look, ()))
+    return build_chains(observed, recorded_references(observed, ()))
 
 
 def test_a_vm_that_runs_is_never_removed_although_its_record_says_half_made(tmp_path):
@@ -53,8 +53,8 @@ def test_a_vm_that_runs_is_never_removed_although_its_record_says_half_made(tmp_
     record = read_vm(host.ports, domain).record
     host.ports.hypervisor.set_record(domain.uuid, record_to_xml(replace(record, state=RecordState.CREATING)))
     later = host.again()
-    assert [f["kind"] for f in mend(later.ports, dry_run=True).data["findings"]] == ["half-made"]
-    mend(later.ports)
+    assert [f["kind"] for f in run_reconcile(later.ports, dry_run=True).data["findings"]] == ["half-made"]
+    run_reconcile(later.ports)
     assert picture(later) == before
     domain = later.ports.hypervisor.find_domain("vm")
     assert read_vm(later.ports, domain).record.state is RecordState.READY
@@ -65,7 +65,7 @@ def test_over_a_session_connection_nothing_is_changed(tmp_path):
     create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     ports = replace(host.ports, hypervisor=Session(host.ports.hypervisor))
-    for act in (lambda: mend(ports), lambda: create(ports, request("A100-4C", name="other"))):
+    for act in (lambda: run_reconcile(ports), lambda: create(ports, request("A100-4C", name="other"))):
         with pytest.raises(HostCannot) as raised:
             act()
         assert raised.value.facts["check"] == "session"
@@ -78,7 +78,7 @@ def test_an_unmanaged_vgpu_on_a_vms_assigned_vf_survives_deletion(tmp_path):
     host.sim.reboot()
     host = host.again()
     host.ports.sysfs.write(VF, "469\n")
-    mend(host.ports)
+    run_reconcile(host.ports)
     done = delete(host.ports, "vm")
     assert host.ports.sysfs.read(VF) == "469\n"
     assert any("0000:3b:00.4" in note for note in done.notes)
@@ -149,9 +149,9 @@ def test_a_vf_of_a_gpu_assigned_whole_is_not_available(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     gpu = next(g for g in observe(host.ports, ReadScope(every_function=True)).gpus if g.backend is Backend.SRIOV_VF)
     whole = replace(assigned(gpu, A4C, 1), backend=Backend.PASSTHROUGH, carrier=gpu.address, function=gpu.address)
-    look = snapshot(gpu, vms=(vm(1, whole),))
+    observed = snapshot(gpu, vms=(vm(1, whole),))
     with pytest.raises(InUse) as raised:
-        choose_vgpus(look, request(mode="sriov", gpu=gpu.address), vm_uuid(9))
+        choose_vgpus(observed, request(mode="sriov", gpu=gpu.address), vm_uuid(9))
     assert vm(1).name in str(raised.value)
 
 

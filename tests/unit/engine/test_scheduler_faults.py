@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
-from tests.hosts import create, mend, open_sim_host, picture, request, start
+from tests.hosts import create, open_sim_host, picture, request, run_reconcile, start
 from tests.layouts import Signals, Struck
 from tests.schedulers import EQUAL, FILE, POOL, SMALL, TWO_MS, act, everything, small, with_vms
 from tests.unit.engine.test_faults import spawn
@@ -53,7 +53,7 @@ def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp
         assert child.exitcode == -9, where
         later = open_sim_host(directory, text=(directory / "scenario.yaml").read_text(), later=2)
         off += not picture(later).running
-        mend(later.ports)
+        run_reconcile(later.ports)
         if not picture(later).running:
             start(later.ports, "on")
         now = picture(later)
@@ -90,7 +90,7 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
         if now != before:
             assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
             later = host.again()
-            mend(later.ports)
+            run_reconcile(later.ports)
             if not picture(later).running:
                 start(later.ports, "on")
             assert picture(later).types == before[2].types, where

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts import open_sim_host
 from tests.layouts import A100
-from tests.schedulers import BEST, EQUAL, FILE, TWO_MS, act, restore, runs, said, small
+from tests.schedulers import BEST, EQUAL, FILE, TWO_MS, act, configured_scheduler, restore, runs, small
 from vgpuctl.engine.queries import show_gpu
 from vgpuctl.errors import Failed, HostCannot, InvalidInput, Refused
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -19,7 +19,7 @@ def test_without_nvml_a_file_is_written_and_counts_from_the_next_load(tmp_path):
     assert (done.data["via"], done.data["takes_effect"]) == ("modprobe", "when-loaded")
     assert "not before" in done.notes[0]
     assert (tmp_path / "state" / FILE).read_text().endswith('"pci=0000:3b:00.0;RmPVMRL=0x00020013"\n')
-    assert said(host) == TWO_MS
+    assert configured_scheduler(host) == TWO_MS
     seen = show_gpu(host.ports, A100).data
     assert (seen["scheduler"]["running"]["policy"], seen["scheduler"]["running"]["source"]) == (
         "best_effort",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hosts import Silent, SimulatedHost, delete, open_sim_host, picture, start, stop, yes
 from tests.layouts import FLEX, do, drained
-from tests.lent import vm_of
+from tests.reserving_vms import vm_of
 from vgpuctl.engine.refresh import refresh_vm
 from vgpuctl.errors import Refused
 

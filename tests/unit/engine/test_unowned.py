@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, counted
-from tests.hosts import SimulatedHost, create, mend, open_sim_host, picture, request
+from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, run_reconcile
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.engine.reconcile import DRY_RUN_NOTE, MAX_ROUNDS, find_problems
@@ -65,7 +65,7 @@ class Counted(tuple[Claim, ...]):
             yield claim
 
 
-def looks(host: SimulatedHost) -> int:
+def claims_read(host: SimulatedHost) -> int:
     """Return how many claims are read to find what is wrong on a host."""
     snapshot = observe(host.ports, ReadScope(models=False))
     Counted.looked = 0
@@ -83,7 +83,7 @@ def reads(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> int:
         return real(*args, **more)
 
     monkeypatch.setattr(os, "open", counting)
-    assert mend(host.ports).changed
+    assert run_reconcile(host.ports).changed
     monkeypatch.setattr(os, "open", real)
     assert picture(host).claims == {}
     return number
@@ -91,9 +91,9 @@ def reads(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_twice_as_many_leaks_are_twice_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (leaking(tmp_path / str(number), number) for number in (60, 120))
-    assert looks(many) <= 2 * looks(few)
-    few_calls = len(counted(leaking(tmp_path / "few", 60).ports, mend))
-    assert len(counted(leaking(tmp_path / "many", 120).ports, mend)) <= 2 * few_calls
+    assert claims_read(many) <= 2 * claims_read(few)
+    few_calls = len(counted(leaking(tmp_path / "few", 60).ports, run_reconcile))
+    assert len(counted(leaking(tmp_path / "many", 120).ports, run_reconcile)) <= 2 * few_calls
     assert reads(many, monkeypatch) <= 2 * reads(few, monkeypatch)
 
 
@@ -105,10 +105,10 @@ def test_a_fault_exposed_by_a_fix_is_fixed(tmp_path: Path) -> None:
     host.ports.hypervisor.set_record(uuid_of_vm, text)
     host.ports.claims.add(replace(claim_of(host, 1), vm="vm", vm_uuid=uuid_of_vm))
     later = host.again()
-    assert [f["kind"] for f in mend(later.ports).data["findings"]][:2] == ["half-removed", "half-changed"]
+    assert [f["kind"] for f in run_reconcile(later.ports).data["findings"]][:2] == ["half-removed", "half-changed"]
     now = picture(later)
     assert now.claims == now.mdevs == now.domains == {}
-    assert mend(later.ports).data["findings"] == []
+    assert run_reconcile(later.ports).data["findings"] == []
 
 
 def record_of(host: SimulatedHost, uuid_of_vm: str) -> str:
@@ -138,7 +138,7 @@ class Restless:
 @pytest.mark.parametrize("times", [1, 2, MAX_ROUNDS])
 def test_it_repeats_until_nothing_is_found_and_reports_all(tmp_path: Path, times: int) -> None:
     host = open_sim_host(tmp_path, "t4").again()
-    done = mend(replace(host.ports, hypervisor=Restless(host, times)))
+    done = run_reconcile(replace(host.ports, hypervisor=Restless(host, times)))
     assert len(done.data["findings"]) == times  # type: ignore[arg-type]
     assert len(done.steps) >= times
     assert picture(host).claims == {}
@@ -147,7 +147,7 @@ def test_it_repeats_until_nothing_is_found_and_reports_all(tmp_path: Path, times
 def test_after_the_last_round_it_says_that_there_is_more(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, "t4").again()
     with pytest.raises(PartlyApplied, match=f"after {MAX_ROUNDS} rounds") as raised:
-        mend(replace(host.ports, hypervisor=Restless(host, 100)))
+        run_reconcile(replace(host.ports, hypervisor=Restless(host, 100)))
     assert len(raised.value.left) == 1
     assert len(picture(host).claims) == 1
 
@@ -156,7 +156,7 @@ def test_what_fails_is_not_tried_again_and_the_rest_is_done(tmp_path: Path) -> N
     host = leaking(tmp_path, 3)
     watch = Watch(before=refusing_to_remove(str(uuid.UUID(int=2))))
     with pytest.raises(PartlyApplied) as raised:
-        mend(watch.watch(host.ports))
+        run_reconcile(watch.watch(host.ports))
     assert len(raised.value.left) == 1
     assert set(picture(host).claims) == {str(uuid.UUID(int=2))}
     assert watch.calls.count("hypervisor.domains") == 2
@@ -172,10 +172,10 @@ def refusing_to_remove(carrier: str) -> Callable[[int, str, tuple[Any, ...]], No
 
 def test_a_dry_run_shows_the_first_look_and_that_more_may_follow(tmp_path: Path) -> None:
     host = leaking(tmp_path, 1)
-    shown = mend(host.ports, dry_run=True)
+    shown = run_reconcile(host.ports, dry_run=True)
     assert (shown.notes, len(shown.data["findings"])) == ((DRY_RUN_NOTE,), 1)  # type: ignore[arg-type]
-    mend(host.ports)
-    assert mend(host.ports, dry_run=True).notes == ()
+    run_reconcile(host.ports)
+    assert run_reconcile(host.ports, dry_run=True).notes == ()
 
 
 def test_what_killed_commands_were_writing_goes_and_a_living_ones_file_stays(tmp_path: Path) -> None:
@@ -186,12 +186,12 @@ def test_what_killed_commands_were_writing_goes_and_a_living_ones_file_stays(tmp
     living = claims / f".other.vgpuctl-{me.pid}-{me.start_ticks}"
     living.write_text("{")
     (left,) = (path for path in claims.iterdir() if path != living)
-    (finding,) = mend(host.ports, dry_run=True).data["findings"]  # type: ignore[misc]
+    (finding,) = run_reconcile(host.ports, dry_run=True).data["findings"]  # type: ignore[misc]
     assert (finding["kind"], finding["action"]) == ("unfinished-file", f"remove {left}")
     assert left.exists()
-    mend(host.ports)
+    run_reconcile(host.ports)
     assert list(claims.iterdir()) == [living]
-    assert mend(host.ports).data["findings"] == []
+    assert run_reconcile(host.ports).data["findings"] == []
 
 
 def killed_while_it_claims(host: SimulatedHost) -> None:

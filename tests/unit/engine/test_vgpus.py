@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, mend, open_sim_host, picture, request
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, picture, request, run_reconcile
 from tests.unit.engine.test_restore import restore
-from tests.vgpus import drop, found, make, spec_of
+from tests.vgpus import drop, finding_kinds, make, spec_of
 from vgpuctl.engine import queries
 from vgpuctl.engine.boot import read_domain_files
 from vgpuctl.engine.claim import take_over_claims
@@ -15,7 +15,7 @@ from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import make_devices
 from vgpuctl.engine.gpu_mode import ModeRequest, set_mode
 from vgpuctl.engine.gpu_transaction import GpuTransaction
-from vgpuctl.engine.gpu_transaction import _replan as look_again
+from vgpuctl.engine.gpu_transaction import _replan as replan
 from vgpuctl.engine.vgpus import list_vgpus
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NeedsConfirmation, NoCapacity, NotFound
 from vgpuctl.model.vm import ProcessId
@@ -51,10 +51,10 @@ def test_it_is_created_shown_and_deleted_without_leftovers(tmp_path, scenario):
     assert [v["name"] for v in list_vgpus(host.ports).data] == ["spare"]
     on_gpu = [v for g in queries.list_gpus(host.ports).data for v in g["vgpus"]]
     assert [(v["name"], v["owner"]) for v in on_gpu] == [("spare", "ours")]
-    assert found(host.again()) == []
+    assert finding_kinds(host.again()) == []
     assert len(drop(host.ports, dry_run=True).steps) == 3
     assert drop(host.ports).data["present"] is False
-    assert (picture(host), spec_of(host).vgpus, found(host)) == (before, {}, [])
+    assert (picture(host), spec_of(host).vgpus, finding_kinds(host)) == (before, {}, [])
 
 
 def test_the_same_name_gives_the_same_mdev_again_and_another_name_another(tmp_path):
@@ -73,10 +73,10 @@ def test_parameters_come_back_after_a_boot_with_the_device(tmp_path):
     assert list(before.params.values()) == ["disable_vnc=1,frame_rate_limiter=0"]
     host.sim.reboot()
     host = host.again()
-    assert found(host) == ["vgpu-missing", "vgpu-missing"]
+    assert finding_kinds(host) == ["vgpu-missing", "vgpu-missing"]
     assert [e["name"] for e in restore(host, spec_of(host)).data["restored"]] == ["other", "spare"]
     assert picture(host) == before
-    assert found(host.again()) == []
+    assert finding_kinds(host.again()) == []
     assert not restore(host, spec_of(host)).changed
 
 
@@ -116,7 +116,7 @@ def test_a_vm_of_virsh_that_refers_to_it_is_shown_and_keeps_it(tmp_path):
         assert raised.value.facts["vms"] == ["desk"]
         assert [v["vm"] for v in list_vgpus(host.ports).data] == ["desk"]
         assert [v["name"] for v in queries.show_vm(host.ports, "desk").data["vgpus"]] == ["spare"]
-        assert found(host) == []
+        assert finding_kinds(host) == []
     host.ports.hypervisor.destroy(uuid)
     host.ports.hypervisor.undefine(uuid)
     drop(host.ports)
@@ -194,10 +194,10 @@ def test_a_broken_host_yaml_stops_what_depends_on_it_and_leaves_the_claims_alone
     whole = picture(host)
     host.sim.host_file.write_text("version: 1\nvgpu: {}\n# vgpus\n")
     host = host.again()
-    for act in (make, drop, mend, list_vgpus, lambda w: create(w, request("A100-4C"))):
+    for act in (make, drop, run_reconcile, list_vgpus, lambda w: create(w, request("A100-4C"))):
         with pytest.raises(InvalidInput, match=r"host\.yaml:2:1"):
             act(host.ports)
-    assert found(host) == []
+    assert finding_kinds(host) == []
     assert picture(host) == whole
 
 
@@ -207,8 +207,8 @@ def test_a_claim_that_was_lost_is_written_again(tmp_path):
     claims = host.ports.claims.all()
     for claim in claims:
         host.ports.claims.remove(claim.carrier, claim.vm_uuid)
-    assert found(host) == ["claim-lost"]
-    mend(host.ports)
+    assert finding_kinds(host) == ["claim-lost"]
+    run_reconcile(host.ports)
     assert [(c.carrier, c.vm_uuid) for c in host.ports.claims.all()] == [(made.data["carrier"], claims[0].vm_uuid)]
 
 
@@ -242,7 +242,7 @@ def test_a_vf_assigned_to_a_vm_is_not_used_for_it(tmp_path):
     entry = f'{{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "{carrier}"}}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  spare: {entry}\n")
     host = host.again()
-    assert found(host) == ["vgpu-conflict"]
+    assert finding_kinds(host) == ["vgpu-conflict"]
     with pytest.raises(InUse, match="is the vGPU of vm"):
         drop(host.ports)
     host.sim.reboot()
@@ -274,7 +274,7 @@ def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path)
     with pytest.raises(Busy, match="was making vGPU spare") as raised:
         make(host.ports)
     assert "reconcile" in raised.value.hint
-    mend(host.ports)
+    run_reconcile(host.ports)
     make(host.ports)
 
 
@@ -300,9 +300,9 @@ def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
     host.ports.claims.remove(claim.carrier, claim.vm_uuid)
     host.ports.claims.add(replace(claim, vm="vm", vm_uuid=vm.vm_uuid, process=ProcessId(999999, 1)))
     before = picture(host).types
-    mend(host.ports)
-    mend(host.ports)
-    assert not mend(host.ports).changed
+    run_reconcile(host.ports)
+    run_reconcile(host.ports)
+    assert not run_reconcile(host.ports).changed
     assert picture(host).types == before
     assert {c.carrier: c.vm for c in host.ports.claims.all()}[spare.carrier] == "vgpu spare"
 
@@ -319,7 +319,7 @@ def test_one_recreated_during_the_deletion_prompt_stays(tmp_path):
     with pytest.raises(Busy, match=r"vGPU spare of host\.yaml was changed just now"):
         drop(host.again().ports, confirm=recreate)
     assert spec_of(host).vgpus["spare"].profile == "A100-8C"
-    assert found(host.again()) == []
+    assert finding_kinds(host.again()) == []
 
 
 def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path):
@@ -346,11 +346,11 @@ def test_messages_call_it_a_vgpu_and_no_vm(tmp_path):
         with pytest.raises(Busy, match=says):
             take_over_claims(host.ports, (later,), WAIT_SECONDS)
     with pytest.raises(Busy, match="works on vGPU spare"):
-        _look_again_at(host, claim)
+        _replan_with_claim(host, claim)
 
 
-def _look_again_at(host, claim):
+def _replan_with_claim(host, claim):
     """Check which error another process that sets the GPU up gets."""
     snapshot = observe(host.ports, ReadScope())
     mine = replace(claim, vm_uuid="other", process=ProcessId(1, 1))
-    look_again(GpuTransaction(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)
+    replan(GpuTransaction(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
-from tests.hosts import SimulatedHost, mend, open_sim_host, picture
+from tests.hosts import SimulatedHost, open_sim_host, picture, run_reconcile
 from tests.unit.engine.test_faults import HOSTS, spawn
 from tests.unit.engine.test_restore import restore
-from tests.vgpus import drop, found, make, spec_of
+from tests.vgpus import drop, finding_kinds, make, spec_of
 from vgpuctl.ports.host import Host
 
 __all__ = ["spawn"]
@@ -30,9 +30,9 @@ def do(ports: Host, kind: str, act: str) -> object:
 
 def settle(host: SimulatedHost) -> None:
     """Finish what a crash left, as an admin would: reconcile, then restore-host."""
-    mend(host.ports)
+    run_reconcile(host.ports)
     restore(host, spec_of(host))
-    assert found(host) == []
+    assert finding_kinds(host) == []
     now = picture(host)
     kept = {v.carrier for v in spec_of(host).vgpus.values()}
     assert set(now.mdevs) | set(now.types) == kept == set(now.claims)
@@ -78,7 +78,7 @@ def test_whatever_call_is_a_killed_processs_last_nothing_is_without_an_owner(tmp
             child.join(30)
             assert child.exitcode == -9, f"{act} on {kind}, killed in call {number} {call}, done={done}"
             later = host.again()
-            left += found(later) != []
+            left += finding_kinds(later) != []
             settle(later)
             host.sim.close()
     assert left >= 2, "the kills left nothing to mend, so they prove nothing"

@@ -83,11 +83,11 @@ def test_a_vm_that_goes_off_is_not_waited_for(tmp_path):
 
 def test_a_signal_ends_the_waiting_and_leaves_the_vm_running(tmp_path):
     class Signalled(Silent):
-        looks = 0
+        observations = 0
 
         def on_step_start(self, number, text):
-            self.looks += 1
-            if self.looks > 3:
+            self.observations += 1
+            if self.observations > 3:
                 raise Interrupted("interrupted", signal_number=2)
 
     ports, made, _clock = booting(tmp_path, 1000, ())

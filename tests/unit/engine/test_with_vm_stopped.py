@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, request
-from tests.lent import vm_of
+from tests.reserving_vms import vm_of
 from vgpuctl.engine.with_vm_stopped import with_vm_stopped
 from vgpuctl.errors import Busy, PartlyApplied
 from vgpuctl.model.vm import VmState

@@ -33,7 +33,7 @@ class Step:
         self.log.append(f"undo {self.name}")
 
 
-class Told:
+class RecordedProgress:
     """Progress that logs its events, and does what a signal handler would."""
 
     def __init__(self, act=lambda done: None):
@@ -57,14 +57,14 @@ def fail():
     raise DeviceFailed("the card is on fire")
 
 
-def crew(tmp_path, jobs, parallel, progress=None):
-    return WorkerPool(open_sim_host(tmp_path).ports, tuple(jobs), parallel, progress or Told())
+def worker_pool(tmp_path, jobs, parallel, progress=None):
+    return WorkerPool(open_sim_host(tmp_path).ports, tuple(jobs), parallel, progress or RecordedProgress())
 
 
 def test_one_that_fails_is_undone_alone(tmp_path):
-    log, events = [], Told()
+    log, events = [], RecordedProgress()
     jobs = [job("a", Step("a1", log)), job("b", Step("b1", log), Step("b2", log, fail)), job("c", Step("c1", log))]
-    at_work = crew(tmp_path, jobs, 1, events)
+    at_work = worker_pool(tmp_path, jobs, 1, events)
     at_work.run()
     assert at_work.created == ["a", "c"]
     assert at_work.failed["b"].undone == ["b2", "b1"]
@@ -85,7 +85,7 @@ def test_the_requested_number_of_workers_run(tmp_path):
         with guard:
             inside.pop()
 
-    at_work = crew(tmp_path, [job(f"vm-{n}", Step("s", [], enter)) for n in range(8)], 4)
+    at_work = worker_pool(tmp_path, [job(f"vm-{n}", Step("s", [], enter)) for n in range(8)], 4)
     at_work.run()
     assert len(at_work.created) == 8
     assert max(most) == 4
@@ -103,7 +103,7 @@ def test_after_the_first_signal_none_starts_and_partial_work_is_undone(tmp_path)
         stopped.wait(WAIT_SECONDS)
 
     jobs = [job("a", Step("a1", log)), job("b", Step("b1", log, wait), Step("b2", log)), job("c", Step("c1", log))]
-    at_work = crew(tmp_path, jobs, 1, Told(signal))
+    at_work = worker_pool(tmp_path, jobs, 1, RecordedProgress(signal))
     release = threading.Thread(target=_when, args=(lambda: at_work.interruption is not None, stopped))
     release.start()
     at_work.run()
@@ -132,8 +132,10 @@ def test_the_second_signal_stops_the_undo_and_says_what_is_left(tmp_path):
 
     slow = job("slow", Step("s1", log), Step("s2", log, wait, take_back), Step("s3", log))
     late = job("late", Step("l1", log, lambda: undoing.wait(WAIT_SECONDS)))
-    at_work = crew(tmp_path, [job("first", Step("f1", log, lambda: None)), slow, late], 3, Told(signal))
-    release = threading.Thread(target=_when, args=(lambda: at_work.undo_aborted, halted))
+    at_work = worker_pool(
+        tmp_path, [job("first", Step("f1", log, lambda: None)), slow, late], 3, RecordedProgress(signal)
+    )
+    release = threading.Thread(target=_when, args=(lambda: at_work.abort_undo, halted))
     release.start()
     at_work.run()
     release.join()
@@ -156,7 +158,7 @@ def test_a_bug_in_one_is_reported_and_the_others_go_on(tmp_path):
     def bug():
         raise ZeroDivisionError("oops")
 
-    at_work = crew(tmp_path, [job("a", Step("a1", [], bug)), job("b", Step("b1", []))], 2)
+    at_work = worker_pool(tmp_path, [job("a", Step("a1", [], bug)), job("b", Step("b1", []))], 2)
     at_work.run()
     assert at_work.created == ["b"]
     assert "oops" in at_work.failed["a"].message

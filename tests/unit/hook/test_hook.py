@@ -110,8 +110,8 @@ def test_other_vms_and_other_operations_never_start_python(tmp_path, xml, words)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     ours = begin(script(tmp_path, python="/nonexistent/python"), "<vm xmlns='urn:vgpuctl:1'/>\n")
     assert ours.returncode != 0, "this test can see whether Python is started"
-    lends = '<vm xmlns="urn:vgpuctl:1" reserve="running"/>\n'
-    assert begin(script(tmp_path, python="/nonexistent/python"), lends, "vm", "release", "end").returncode != 0
+    record = '<vm xmlns="urn:vgpuctl:1" reserve="running"/>\n'
+    assert begin(script(tmp_path, python="/nonexistent/python"), record, "vm", "release", "end").returncode != 0
 
 
 def test_a_taken_placement_refuses_the_start_in_one_line(tmp_path):
@@ -220,11 +220,11 @@ def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
     ports = open_simulated_host("l40s-x4")
     path = script(tmp_path, "l40s-x4")
     stop = threading.Event()
-    looks: list[int] = []
+    observations: list[int] = []
 
     def listing() -> None:
         while not stop.is_set():
-            looks.append(len(observe(open_simulated_host("l40s-x4"), ReadScope(models=False)).vms))
+            observations.append(len(observe(open_simulated_host("l40s-x4"), ReadScope(models=False)).vms))
 
     listed = threading.Thread(target=listing)
     listed.start()
@@ -236,7 +236,7 @@ def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
     assert {answer for name, answer in ended.items() if name not in late} <= {(0, "")}
     assert len(late) < 50
     assert [done.returncode for done in again] == [0] * len(late)
-    assert set(looks) == {50}
+    assert set(observations) == {50}
     assert len(ports.claims.all()) == 50
     present = [v for v in observe(ports, ReadScope(models=False)).vgpus if v.present]
     assert len(present) == 50

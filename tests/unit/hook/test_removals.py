@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.halted import Halted, beside, elsewhere
-from tests.hosts import Silent, SimulatedHost, create, delete, mend, picture, request, start, stop
-from tests.unit.engine.test_place_and_start import SMALL, lent, small
+from tests.halted import Halted, elsewhere, reopen
+from tests.hosts import Silent, SimulatedHost, create, delete, picture, request, run_reconcile, start, stop
+from tests.unit.engine.test_place_and_start import SMALL, reserving_request, small
 from vgpuctl.engine.attach import detach
 from vgpuctl.errors import Busy
 from vgpuctl.hook import run as hook
@@ -26,7 +26,7 @@ def xml_of(host: SimulatedHost) -> str:
 
 def not_needed(host: SimulatedHost, profile: str) -> None:
     """Leave a stopped VM with a device that it reserves only while running, as after a crash."""
-    create(host.ports, lent(profile, "vm"), start=False)
+    create(host.ports, reserving_request(profile, "vm"), start=False)
     hook.prepare(host.ports, xml_of(host))
 
 
@@ -35,7 +35,7 @@ def take(ports: Host) -> None:
 
 
 def reconciles(ports: Host) -> None:
-    assert mend(ports).changed
+    assert run_reconcile(ports).changed
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,12 +43,12 @@ def reconciles(ports: Host) -> None:
 def test_a_device_that_is_being_removed_never_lets_its_vm_start(tmp_path: Path, kind: str, what: str) -> None:
     host, profile = small(tmp_path, kind)
     if what == "stop-vm":
-        elsewhere(lambda: create(host.ports, lent(profile, "vm")))
+        elsewhere(lambda: create(host.ports, reserving_request(profile, "vm")))
         work = lambda ports: stop(ports, "vm")  # noqa: E731
     else:
         elsewhere(lambda: not_needed(host, profile))
         work = reconciles
-    later = beside(host)
+    later = reopen(host)
     halted = Halted(host, "sysfs", "write_uninterruptible", work)
     with pytest.raises(Busy, match=f"process {halted.pid} takes vGPUs from VM vm: vgpuctl test") as raised:
         hook.prepare(later.ports, xml_of(later))
@@ -69,15 +69,15 @@ def test_a_vm_does_not_start_while_its_placement_is_removed(tmp_path: Path, kind
     xml = xml_of(host)
     halted = Halted(host, "sysfs", "write_uninterruptible", work)
     with pytest.raises(Busy, match="takes vGPUs from VM vm"):
-        hook.prepare(beside(host).ports, xml)
+        hook.prepare(reopen(host).ports, xml)
     assert halted.finish() == 0
 
 
 def test_the_mark_of_a_dead_process_blocks_no_start(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    elsewhere(lambda: create(host.ports, lent(profile, "vm")))
+    elsewhere(lambda: create(host.ports, reserving_request(profile, "vm")))
     Halted(host, "sysfs", "write_uninterruptible", lambda ports: stop(ports, "vm")).die()
-    later = beside(host)
+    later = reopen(host)
     hook.prepare(later.ports, xml_of(later))
     start(later.ports, "vm")
     assert [c.leaving for c in later.ports.claims.all()] == [False]
@@ -87,8 +87,8 @@ def test_a_vm_that_libvirt_starts_before_reconcile_has_its_claims_keeps_its_devi
     host, profile = small(tmp_path, "vendor-vf")
     elsewhere(lambda: not_needed(host, profile))
     before = picture(host).types
-    halted = Halted(host, "claims", "lock", lambda ports: mend(ports))
-    later = beside(host)
+    halted = Halted(host, "claims", "lock", lambda ports: run_reconcile(ports))
+    later = reopen(host)
     hook.prepare(later.ports, xml_of(later))
     later.ports.hypervisor.start(later.ports.hypervisor.find_domain("vm").uuid)
     assert halted.finish() == 0

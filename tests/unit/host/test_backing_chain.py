@@ -58,7 +58,7 @@ def put(path: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [
         (qcow2("/etc/shadow", "raw"), "backing file /etc/shadow, which is in no storage pool"),
         (qcow2("/etc/passwd", "raw", version=2), "backing file /etc/passwd, which is in no storage pool"),
@@ -82,13 +82,13 @@ def put(path: Path, content: bytes) -> Path:
     ],
 )
 def test_what_names_a_file_of_the_host_is_refused_before_any_program_sees_it(
-    tmp_path: Path, content: bytes, said: str
+    tmp_path: Path, content: bytes, output: str
 ) -> None:
     put(tmp_path / "base.raw", bytes(SIZE))
     (tmp_path / "link.raw").symlink_to("/etc/passwd")
     record = inspect_image(put(tmp_path / "a.qcow2", content), tmp_path)
     assert record.unsafe_reason is not None
-    assert said in record.unsafe_reason
+    assert output in record.unsafe_reason
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_one_file_has_one_identity_by_every_path_and_another_stamp_once_it_was_w
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         (lambda path: path.chmod(0o666), "can change the file"),
         (lambda path: path.chmod(0o664) or os.chown(path, 0, 12345), "can change the file"),
@@ -241,7 +241,7 @@ def test_one_file_has_one_identity_by_every_path_and_another_stamp_once_it_was_w
         (lambda path: path.chmod(0o644), None),
     ],
 )
-def test_a_base_that_others_may_write_to_is_named(tmp_path: Path, change: object, said: str | None) -> None:
+def test_a_base_that_others_may_write_to_is_named(tmp_path: Path, change: object, output: str | None) -> None:
     assert callable(change)
     folder = tmp_path / "images"
     folder.mkdir()
@@ -252,5 +252,5 @@ def test_a_base_that_others_may_write_to_is_named(tmp_path: Path, change: object
     user = QemuUser("libvirt-qemu", 64055, frozenset({64055}), owns_files=True)
     record = ImageInspector(lambda: user, find_command).inspect(str(path))
     assert record is not None
-    assert [said in text for text in record.exposures if said] == ([True] if said else [])
-    assert record.exposures == () or said
+    assert [output in text for text in record.exposures if output] == ([True] if output else [])
+    assert record.exposures == () or output

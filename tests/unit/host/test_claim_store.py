@@ -198,10 +198,10 @@ def test_what_a_crash_leaves_half_written_is_no_claim(tmp_path, store):
 
 def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path, store):
     (tmp_path / "run").mkdir()
-    for name, look in (("claims", store.read), ("claims", store.all), ("stuck", store.stuck_writes)):
+    for name, observed in (("claims", store.read), ("claims", store.all), ("stuck", store.stuck_writes)):
         (tmp_path / "run" / name).write_text("")
         with pytest.raises(NotADirectoryError) as caught:
-            look()
+            observed()
         assert caught.value.filename == str(tmp_path / "run" / name)
 
 

@@ -101,24 +101,24 @@ def test_names_of_other_sizes(slices, memory_mib, gpu_mib, name):
     assert format_profile_name(slices, memory_mib, gpu_mib, "+gfx") == f"{name}+gfx"
 
 
-ON, LOOK = "nvml.set_mig(address, enabled=True)", "(lambda m: (m.enabled, m.pending_enabled))(nvml.gpu(address).mig)"
+ON, STATE = "nvml.set_mig(address, enabled=True)", "(lambda m: (m.enabled, m.pending_enabled))(nvml.gpu(address).mig)"
 
 
 def test_it_is_turned_on_where_the_gpu_does_that_now(tmp_path):
-    text, _calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0",))
+    text, _calls = done_by(tmp_path, ON, STATE, flags=("-DMODE=0",))
     assert text == [None, (True, True)]
 
 
 @pytest.mark.parametrize("activation", [16, 19], ids=["reset required", "in use by another client"])
 def test_one_that_waits_for_a_reset_is_pending_and_no_error(tmp_path, activation):
-    text, calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0", f"-DACTIVATION={activation}"))
+    text, calls = done_by(tmp_path, ON, STATE, flags=("-DMODE=0", f"-DACTIVATION={activation}"))
     assert text == [None, (False, True)]
     assert changes(calls) == ["set-mode:1,0,0"]
 
 
 def test_one_that_nvml_takes_and_neither_does_nor_has_pending_is_a_refusal(tmp_path):
     flags = ("-DMODE=0", "-DACTIVATION=19", "-DFORGETS")
-    (failure, seen), _calls = done_by(tmp_path, ON, LOOK, flags=flags)
+    (failure, seen), _calls = done_by(tmp_path, ON, STATE, flags=flags)
     assert (failure["nvml_code"], failure["call"]) == (19, "nvmlDeviceSetMigMode")
     assert failure["said"].startswith("NVML does not turn MIG on on 0000:3b:00.0: ")
     assert failure["said"].endswith("; nothing is pending")
@@ -126,7 +126,7 @@ def test_one_that_nvml_takes_and_neither_does_nor_has_pending_is_a_refusal(tmp_p
 
 
 def test_it_is_turned_off(tmp_path):
-    text, calls = done_by(tmp_path, ON.replace("True", "False"), LOOK, flags=("-DMODE=1",))
+    text, calls = done_by(tmp_path, ON.replace("True", "False"), STATE, flags=("-DMODE=1",))
     assert text == [None, (False, False)]
     assert changes(calls) == ["set-mode:0,0,0"]
 

@@ -101,14 +101,14 @@ def test_the_plan_matches_every_combination(mig, data):
         with pytest.raises(NoCapacity):
             plan_instances(there, kinds, frozenset(), "g")
         return
-    found = plan_instances(there, kinds, frozenset(), "g")
-    now = after(there, found)
+    result = plan_instances(there, kinds, frozenset(), "g")
+    now = after(there, result)
     assert sorted(number for number, _ in now) == sorted(p.profile_id for p in kinds)
     assert not any(a.overlaps(b) for n, (_, a) in enumerate(now) for _, b in now[n + 1 :])
-    sizes = [m.span.size for m in found.create]
+    sizes = [m.span.size for m in result.create]
     assert sizes == sorted(sizes, reverse=True)
     if has_exactly(there, kinds):
-        assert (found.destroy, found.create) == ((), ())
+        assert (result.destroy, result.create) == ((), ())
 
 
 def test_the_published_limits_hold():
@@ -121,10 +121,10 @@ def test_the_published_limits_hold():
 
 def test_existing_instances_stay_if_they_fit_used_ones_first():
     there = having(H100, ("1g.10gb", 0), ("1g.10gb", 4), ("1g.10gb", 5))
-    found = plan_instances(there, wanted(H100, "4g.40gb", "1g.10gb"), frozenset(), "g")
-    assert [i.gi_id for i in found.destroy] == [1, 3]
-    found = plan_instances(there, wanted(H100, "4g.40gb", "1g.10gb"), frozenset({3}), "g")
-    assert [i.gi_id for i in found.destroy] == [1, 2]
+    result = plan_instances(there, wanted(H100, "4g.40gb", "1g.10gb"), frozenset(), "g")
+    assert [i.gi_id for i in result.destroy] == [1, 3]
+    result = plan_instances(there, wanted(H100, "4g.40gb", "1g.10gb"), frozenset({3}), "g")
+    assert [i.gi_id for i in result.destroy] == [1, 2]
     moved = plan_instances(there, wanted(H100, "4g.40gb", "1g.10gb"), frozenset({1}), "g")
     assert 1 in [i.gi_id for i in moved.destroy], "it is where the larger one has to be"
     assert (m := moved.create[0]).profile.name == "4g.40gb"
@@ -175,6 +175,6 @@ TYPES = (
 def test_vgpus_say_which_instances_they_need():
     assert choose_gi_profiles(H100, (("H100-1-10C", 3),), TYPES, "g") == ("1g.10gb",) * 3
     assert choose_gi_profiles(H100, (("DC-1-2Q", 13), ("H100-1-10C", 1)), TYPES, "g") == ("1g.10gb",) * 3
-    for name, told in (("H100-10C", "divides the time"), ("H100-9C", "no vGPU profile"), ("DC-1-3Q", "profile 77")):
-        with pytest.raises(InvalidInput, match=told):
+    for name, reported in (("H100-10C", "divides the time"), ("H100-9C", "no vGPU profile"), ("DC-1-3Q", "profile 77")):
+        with pytest.raises(InvalidInput, match=reported):
             choose_gi_profiles(H100, ((name, 1),), TYPES, "g")

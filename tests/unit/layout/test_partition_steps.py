@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults import outcome
 from tests.hosts import create, open_sim_host, request
-from tests.partitions import FIRST, SECOND, everything, small, stands
+from tests.partitions import FIRST, SECOND, everything, partition_state, small
 from vgpuctl.errors import Busy, DeviceFailed, Failed, HostCannot, InUse, NvmlFailed, VerifyFailed
 from vgpuctl.layout.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
 from vgpuctl.layout.sriov_manage import ManageVfs
@@ -88,7 +88,7 @@ def test_each_is_done_verified_undone_and_an_empty_undo_does_nothing(host, call)
 
 @pytest.mark.parametrize("call", ["set_mig", "create_gpu_instance", "destroy_gpu_instance", "set_mixed_size"])
 @pytest.mark.parametrize(
-    ("code", "kind", "told"),
+    ("code", "kind", "message"),
     [
         (19, InUse, "it is in use"),
         (3, HostCannot, "cannot have it now"),
@@ -97,9 +97,9 @@ def test_each_is_done_verified_undone_and_an_empty_undo_does_nothing(host, call)
         (999, NvmlFailed, "NVML said no"),
     ],
 )
-def test_an_nvml_error_is_explained(host, call, code, kind, told):
+def test_an_nvml_error_is_explained(host, call, code, kind, message):
     ports = replace(host.ports, nvml=Nvml(host.ports.nvml, call, code))
-    with pytest.raises(kind, match=told) as raised:
+    with pytest.raises(kind, match=message) as raised:
         steps(host)[call].perform(ports)
     assert raised.value.facts["nvml_code"] == code
 
@@ -119,7 +119,7 @@ def test_an_instance_with_a_vgpu_stays(host):
     with pytest.raises(InUse, match="in use") as raised:
         step.perform(host.ports)
     assert raised.value.hint == "stop what uses it; vgpuctl show-gpu 0000:3b:00.0 shows its vGPUs"
-    assert "9@0:4" in stands(host)[1]
+    assert "9@0:4" in partition_state(host)[1]
 
 
 PENDING = '{on: nvml-set-mig, match: "*", kind: pending}'
@@ -131,7 +131,7 @@ def off(directory):
 
 
 @pytest.mark.parametrize(
-    ("result", "kind", "told"),
+    ("result", "kind", "message"),
     [
         (CommandResult(0, ""), Busy, "with its next reset: its driver does not change it at once"),
         (CommandResult(255, "\nno such luck\n"), DeviceFailed, "could not be reset: no such luck"),
@@ -140,16 +140,16 @@ def off(directory):
         (PermissionError(errno.EACCES, "denied"), DeviceFailed, "nvidia-smi could not be started"),
     ],
 )
-def test_a_mode_pending_after_a_reset_needs_a_reboot(tmp_path, result, kind, told):
+def test_a_mode_pending_after_a_reset_needs_a_reboot(tmp_path, result, kind, message):
     host = off(tmp_path)
     ports = replace(host.ports, vendor_commands=Smi(host.ports.vendor_commands, result))
     step = SetMig(FIRST, enable=True, was_enabled=False, may_reset=True)
-    with pytest.raises(kind, match=told) as raised:
+    with pytest.raises(kind, match=message) as raised:
         step.perform(ports)
     assert "reboot the host" in str(raised.value.hint) or kind is DeviceFailed
     with pytest.raises(Failed, match="goes on when the host boots next"):
         step.undo(ports)
-    assert stands(host)[0] == (False, True)
+    assert partition_state(host)[0] == (False, True)
 
 
 def test_a_pending_mode_is_cancelled(tmp_path):
@@ -158,6 +158,6 @@ def test_a_pending_mode_is_cancelled(tmp_path):
     back = SetMig(FIRST, enable=False, was_enabled=False)
     back.perform(host.ports)
     back.verify(host.ports)
-    assert stands(host)[0] == (False, False)
+    assert partition_state(host)[0] == (False, False)
     SetMig(FIRST, enable=True, was_enabled=False, may_reset=True).perform(host.ports)
-    assert stands(host)[0] == (True, True)
+    assert partition_state(host)[0] == (True, True)

@@ -130,11 +130,11 @@ def test_a_number_that_does_not_read_back_is_noticed(ports):
     ],
 )
 def test_kernel_errors_are_explained(number, driver, kind, text, hint):
-    found = numvfs_error(OSError(number, os.strerror(number)), GPU, 3, "/path", driver)
-    assert type(found) is kind
-    assert text in str(found)
-    assert hint in str(found.hint)
-    assert found.facts["errno"] == number
+    result = numvfs_error(OSError(number, os.strerror(number)), GPU, 3, "/path", driver)
+    assert type(result) is kind
+    assert text in str(result)
+    assert hint in str(result.hint)
+    assert result.facts["errno"] == number
 
 
 def test_describe_set_vfs():

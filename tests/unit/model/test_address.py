@@ -23,8 +23,8 @@ def test_every_spelling_of_an_address_becomes_the_same(domain, bus, slot, functi
 
 @given(st.text(max_size=16))
 def test_an_invalid_address_is_none_and_no_error(text):
-    found = normalize_pci(text)
-    assert found is None or is_pci_address(found)
+    result = normalize_pci(text)
+    assert result is None or is_pci_address(result)
 
 
 @pytest.mark.parametrize("text", ["mtty", "i915", "mdpy-1"])
@@ -43,5 +43,5 @@ def test_an_invalid_gpu_is_refused_with_an_example(text):
 
 
 def test_addresses_sort_by_number_and_names_after_them():
-    found = sorted(["mtty", "0000:af:00.0", "0000:3b:00.10"[:-1], "0000:05:00.0"], key=address_sort_key)
-    assert found == ["0000:05:00.0", "0000:3b:00.1", "0000:af:00.0", "mtty"]
+    result = sorted(["mtty", "0000:af:00.0", "0000:3b:00.10"[:-1], "0000:05:00.0"], key=address_sort_key)
+    assert result == ["0000:05:00.0", "0000:3b:00.1", "0000:af:00.0", "mtty"]

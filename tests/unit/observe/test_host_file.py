@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.hosts import Silent, create, mend, open_sim_host, request, start, stop
+from tests.hosts import Silent, create, open_sim_host, request, run_reconcile, start, stop
 from vgpuctl.engine import queries
 from vgpuctl.engine.claim import recheck_scope
 from vgpuctl.engine.cordon import cordon
@@ -38,17 +38,17 @@ class Reads:
         return self.sysfs.read(path)
 
 
-SAID = f'version: 1\ngpus:\n  "{GPU}": {{mode: vgpu, cordoned: true}}\n'
+CONFIGURED = f'version: 1\ngpus:\n  "{GPU}": {{mode: vgpu, cordoned: true}}\n'
 
 
 def test_each_gpu_has_its_entry(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
-    host.sim.host_file.write_text(SAID)
-    look = observe(host.ports, ReadScope())
-    assert {g.address: (g.desired_mode, g.cordoned) for g in look.gpus if g.desired_mode or g.cordoned} == {
+    host.sim.host_file.write_text(CONFIGURED)
+    observed = observe(host.ports, ReadScope())
+    assert {g.address: (g.desired_mode, g.cordoned) for g in observed.gpus if g.desired_mode or g.cordoned} == {
         GPU: (GpuMode.VGPU, True)
     }
-    assert look.host_file_problem is None
+    assert observed.host_file_problem is None
 
 
 def test_observing_under_the_lock_reads_host_yaml_again(tmp_path):
@@ -85,13 +85,15 @@ def test_a_broken_file_warns_read_commands_and_fails_placement(tmp_path):
     assert start(host.ports, "vm").data["state"] == "running"
 
 
-@pytest.mark.parametrize("look", ["list_gpus", "list_profiles", "list_vms", "show_gpu"])
+@pytest.mark.parametrize("observed", ["list_gpus", "list_profiles", "list_vms", "show_gpu"])
 @pytest.mark.parametrize("text", ["version: 1\ndefaults: {nonsense: 1}\n", "version: 1\nboot: ]\n"])
-def test_read_commands_warn_of_a_broken_file_without_gpus(tmp_path, look, text):
+def test_read_commands_warn_of_a_broken_file_without_gpus(tmp_path, observed, text):
     host = open_sim_host(tmp_path)
     host.sim.host_file.write_text(text)
-    arguments = (GPU,) if look == "show_gpu" else ()
-    warned = [w for w in getattr(queries, look)(host.ports, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w]
+    arguments = (GPU,) if observed == "show_gpu" else ()
+    warned = [
+        w for w in getattr(queries, observed)(host.ports, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w
+    ]
     assert len(warned) == 1
     assert "refused until it is fixed" in warned[0]
     with pytest.raises(InvalidInput):
@@ -123,7 +125,7 @@ def test_an_emptied_file_warns_and_stops_changes_with_a_hint(tmp_path, text):
             act()
         assert "vgpuctl apply --undo" in raised.value.hint
     with pytest.raises(InvalidInput) as raised:
-        mend(host.ports)
+        run_reconcile(host.ports)
     assert "vgpuctl apply --undo" in raised.value.hint
     assert [fix for fix in broken(host.ports) if "vgpuctl apply --undo" in fix]
 

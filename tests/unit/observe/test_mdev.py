@@ -53,8 +53,8 @@ def read(types, want=None):
 def test_every_makers_type_is_understood(type_id, name, description, profile, framebuffer, most):
     files = {"available_instances": "3\n", "name": name, "description": description}
     gpu, _ = read({type_id: {k: v for k, v in files.items() if v is not None}})
-    (found,) = gpu.types
-    assert (found.profile, found.framebuffer_mib, found.max_per_gpu) == (profile, framebuffer, most)
+    (result,) = gpu.types
+    assert (result.profile, result.framebuffer_mib, result.max_per_gpu) == (profile, framebuffer, most)
     assert gpu.functions[0].available_instances == {type_id: 3}
 
 
@@ -80,6 +80,6 @@ def test_a_parent_that_is_no_pci_device_is_a_gpu_of_its_own(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     done = create(host.ports, request("mtty-2"))
     assert done.data["vgpus"][0]["gpu"] == "mtty"
-    look = observe(host.ports, ReadScope(types=True))
-    assert {t.profile for t in look.gpu("mtty").types} == {"mtty-1", "mtty-2"}
-    assert [v.profile for v in look.vgpus_on("mtty")] == ["mtty-2"]
+    observed = observe(host.ports, ReadScope(types=True))
+    assert {t.profile for t in observed.gpu("mtty").types} == {"mtty-1", "mtty-2"}
+    assert [v.profile for v in observed.vgpus_on("mtty")] == ["mtty-2"]

@@ -44,8 +44,8 @@ FILES = {
 
 def test_the_first_directory_hides_namesakes_of_the_others(tmp_path):
     ports = replace(open_sim_host(tmp_path).ports, sysfs=Tree(FILES))
-    found = [(f.path, f.text) for f in read_modprobe(ports)]
-    assert found == [("/usr/lib/modprobe.d/a.conf", "lib a"), ("/etc/modprobe.d/b.conf", "etc b")]
+    result = [(f.path, f.text) for f in read_modprobe(ports)]
+    assert result == [("/usr/lib/modprobe.d/a.conf", "lib a"), ("/etc/modprobe.d/b.conf", "etc b")]
     assert list_etc(ports) == ("modprobe.d",)
 
 

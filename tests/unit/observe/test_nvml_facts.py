@@ -17,8 +17,8 @@ IDS = "8086  Intel Corporation\n\t56c0  Flex 170\n10de  NVIDIA Corporation\n\t20
 
 def test_nvml_gives_size_and_maximum_of_each_type(tmp_path):
     (gpu,) = observe(open_sim_host(tmp_path).ports, ReadScope(types=True)).gpus
-    found = gpu.find_type("468")
-    assert (gpu.framebuffer_mib, found.framebuffer_mib, found.max_per_gpu) == (40960, 4096, 10)
+    result = gpu.find_type("468")
+    assert (gpu.framebuffer_mib, result.framebuffer_mib, result.max_per_gpu) == (40960, 4096, 10)
 
 
 def test_nvml_gives_mig_and_placement_needs_of_types_and_mdevs(tmp_path):
@@ -28,18 +28,18 @@ def test_nvml_gives_mig_and_placement_needs_of_types_and_mdevs(tmp_path):
     assert gpu.backend is Backend.MDEV_VF
     whole = next(t for t in gpu.types if t.profile == "A16-16Q")
     assert (whole.placement_ids, whole.placement_size, whole.gi_profile_id) == ((0,), 16, None)
-    look = observe(open_sim_host(tmp_path / "h100", "h100-mig").ports, ReadScope(types=True))
-    one = next(t for t in look.gpus[0].types if t.profile == "H100-1-10C")
+    observed = observe(open_sim_host(tmp_path / "h100", "h100-mig").ports, ReadScope(types=True))
+    one = next(t for t in observed.gpus[0].types if t.profile == "H100-1-10C")
     assert (one.gi_profile_id, one.max_per_gi) == (19, 1)
-    assert [g.mode for g in look.gpus] == [GpuMode.MIG_VGPU, GpuMode.VGPU]
+    assert [g.mode for g in observed.gpus] == [GpuMode.MIG_VGPU, GpuMode.VGPU]
 
 
 @pytest.mark.parametrize("reason", ["absent", "too-old"])
 def test_without_nvml_size_and_maximum_are_unknown_with_a_reason(tmp_path, reason):
-    look = observe(open_sim_host(tmp_path, text=TEXT % reason).ports, ReadScope(types=True))
-    found = look.gpus[0].find_type("468")
-    assert (look.gpus[0].framebuffer_mib, found.framebuffer_mib, found.max_per_gpu) == (None, None, None)
-    assert (look.nvml.available, look.nvml.reason) == (False, reason)
+    observed = observe(open_sim_host(tmp_path, text=TEXT % reason).ports, ReadScope(types=True))
+    result = observed.gpus[0].find_type("468")
+    assert (observed.gpus[0].framebuffer_mib, result.framebuffer_mib, result.max_per_gpu) == (None, None, None)
+    assert (observed.nvml.available, observed.nvml.reason) == (False, reason)
 
 
 class _WithIds:
@@ -61,8 +61,8 @@ class _WithIds:
 def test_the_pci_database_names_what_nvml_did_not_and_is_read_once(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     sysfs = _WithIds(host.ports.sysfs)
-    look = observe(replace(host.ports, sysfs=sysfs), ReadScope())
-    assert look.gpu("0000:86:00.0").model == "Intel Corporation Flex 170"
+    observed = observe(replace(host.ports, sysfs=sysfs), ReadScope())
+    assert observed.gpu("0000:86:00.0").model == "Intel Corporation Flex 170"
     assert sysfs.reads == 1
 
 

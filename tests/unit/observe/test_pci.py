@@ -12,8 +12,8 @@ from vgpuctl.observe import ReadScope, observe
 
 
 def test_each_card_of_a_mixed_host_is_what_it_is(tmp_path):
-    look = observe(open_sim_host(tmp_path, "mixed").ports, ReadScope())
-    assert {g.address: (g.backend, str(g.mode)) for g in look.gpus if g.is_display_class} == {
+    observed = observe(open_sim_host(tmp_path, "mixed").ports, ReadScope())
+    assert {g.address: (g.backend, str(g.mode)) for g in observed.gpus if g.is_display_class} == {
         "0000:17:00.0": (None, "unmanaged"),
         "0000:3b:00.0": ("vendor-vf", "vgpu"),
         "0000:5e:00.0": ("mdev-pf", "vgpu"),
@@ -70,10 +70,10 @@ def test_another_parent_that_cannot_be_read_is_named_and_the_others_stay(tmp_pat
         if call == "sysfs.readlink" and args[0] == f"{mdev}/mdev_type":
             raise OSError(5, "Input/output error", args[0])
 
-    look = observe(Watch(before=fail).watch(host.ports), ReadScope())
-    assert "mtty" not in {g.address for g in look.gpus}
-    assert len(look.gpus) == 6
-    assert f"mtty is left out: Input/output error ({mdev}/mdev_type)" in look.warnings
+    observed = observe(Watch(before=fail).watch(host.ports), ReadScope())
+    assert "mtty" not in {g.address for g in observed.gpus}
+    assert len(observed.gpus) == 6
+    assert f"mtty is left out: Input/output error ({mdev}/mdev_type)" in observed.warnings
 
 
 def test_mdevs_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):
@@ -84,5 +84,5 @@ def test_mdevs_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):
 
 
 def test_only_a_requested_gpu_is_read(tmp_path):
-    look = observe(open_sim_host(tmp_path, "mixed").ports, ReadScope(gpu_addresses=frozenset({"0000:5e:00.0"})))
-    assert [g.address for g in look.gpus] == ["0000:5e:00.0"]
+    observed = observe(open_sim_host(tmp_path, "mixed").ports, ReadScope(gpu_addresses=frozenset({"0000:5e:00.0"})))
+    assert [g.address for g in observed.gpus] == ["0000:5e:00.0"]

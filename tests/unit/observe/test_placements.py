@@ -25,10 +25,10 @@ KERNELS = {"vendor-vf": "6.8.0", "mdev-vf": "5.15.0"}
 @pytest.mark.parametrize(("driver", "wanted"), [("590.48.01", [0, 20]), ("550.90.05", [None, None])])
 def test_placements_of_unmanaged_vgpus_are_seen(tmp_path, form, driver, wanted):
     host = open_sim_host(tmp_path, text=TEXT.format(kernel=KERNELS[form], driver=driver))
-    look = observe(host.ports, ReadScope(types=True))
-    assert look.gpus[0].backend == form
-    assert [v.placement_id for v in look.vgpus] == wanted
-    assert (look.gpus[0].has_fixed_placements, look.gpus[0].accepts_placements) == (
+    observed = observe(host.ports, ReadScope(types=True))
+    assert observed.gpus[0].backend == form
+    assert [v.placement_id for v in observed.vgpus] == wanted
+    assert (observed.gpus[0].has_fixed_placements, observed.gpus[0].accepts_placements) == (
         wanted[0] is None,
         wanted[0] is not None,
     )
@@ -40,6 +40,6 @@ def test_one_size_has_no_placement(tmp_path, form):
         "mixed_size: true", "vfs: {total: 4, enabled: 4}"
     )
     host = open_sim_host(tmp_path, text=text.replace("A100-20C", "A100-8C"))
-    look = observe(host.ports, ReadScope(types=True))
-    assert [v.placement_id for v in look.vgpus] == [None, None]
-    assert not look.gpus[0].has_fixed_placements
+    observed = observe(host.ports, ReadScope(types=True))
+    assert [v.placement_id for v in observed.vgpus] == [None, None]
+    assert not observed.gpus[0].has_fixed_placements

@@ -41,7 +41,7 @@ def closed(name):
 
 
 @pytest.mark.parametrize(
-    ("read", "stuck", "said"),
+    ("read", "stuck", "output"),
     [
         (closed("claims"), None, "the claims (/run/vgpuctl/claims) cannot be read without root"),
         (None, closed("stuck"), "the records of stuck writes (/run/vgpuctl/stuck) cannot be read without root"),
@@ -52,18 +52,18 @@ def closed(name):
         ),
     ],
 )
-def test_files_only_for_root_warn(tmp_path, read, stuck, said):
-    look = observe(replace(open_sim_host(tmp_path).ports, claims=Records(read, stuck)), WANT)
-    (warning,) = [w for w in look.warnings if "without root" in w]
-    assert warning.startswith(said)
-    assert look.gpus
+def test_files_only_for_root_warn(tmp_path, read, stuck, output):
+    observed = observe(replace(open_sim_host(tmp_path).ports, claims=Records(read, stuck)), WANT)
+    (warning,) = [w for w in observed.warnings if "without root" in w]
+    assert warning.startswith(output)
+    assert observed.gpus
 
 
 def test_an_unreadable_claim_counts_as_taken(tmp_path):
-    look = observe(replace(open_sim_host(tmp_path).ports, claims=Records()), WANT)
-    assert look.unreadable_claims == ("0000:3b:00.4",)
-    assert "the claim on 0000:3b:00.4 cannot be read; 0000:3b:00.4 counts as taken" in look.warnings
-    assert [v.carrier for v in look.vgpus] == ["0000:3b:00.4"]
+    observed = observe(replace(open_sim_host(tmp_path).ports, claims=Records()), WANT)
+    assert observed.unreadable_claims == ("0000:3b:00.4",)
+    assert "the claim on 0000:3b:00.4 cannot be read; 0000:3b:00.4 counts as taken" in observed.warnings
+    assert [v.carrier for v in observed.vgpus] == ["0000:3b:00.4"]
 
 
 @pytest.mark.parametrize("name", ["claims", "stuck"])
@@ -84,18 +84,18 @@ def test_under_the_lock_only_unseen_vms_processes_are_checked(tmp_path):
         ports.claims.add(one)
     status = ports.hypervisor.status()
 
-    def look(watched):
+    def observed(watched):
         return observe_devices(watched, WANT, vms=(vm(1),), status=status)
 
-    free = look(ports)
-    assert free.live_claims == {ours.carrier, theirs.carrier}
-    assert counted(ports, look).count("processes.is_alive") == 2
+    free = observed(ports)
+    assert free.live_claim_carriers == {ours.carrier, theirs.carrier}
+    assert counted(ports, observed).count("processes.is_alive") == 2
     with ports.claims.lock(0):
-        held = look(ports)
-        assert held.live_claims == {theirs.carrier}
-        assert counted(ports, look).count("processes.is_alive") == 2
+        held = observed(ports)
+        assert held.live_claim_carriers == {theirs.carrier}
+        assert counted(ports, observed).count("processes.is_alive") == 2
     assert held.vgpus == free.vgpus
     ports.claims.remove(gone.carrier, gone.vm_uuid)
     ports.claims.remove(theirs.carrier, theirs.vm_uuid)
     with ports.claims.lock(0):
-        assert "processes.is_alive" not in counted(ports, look)
+        assert "processes.is_alive" not in counted(ports, observed)

@@ -40,5 +40,5 @@ def test_a_vf_whose_list_cannot_be_read_still_counts_as_taken(tmp_path):
     text = TWO_VFS % "" + 'faults:\n  - {on: sysfs-read, match: "*00.4/nvidia/creatable_vgpu_types"}\n'
     host = open_sim_host(tmp_path, text=text)
     host.ports.sysfs.write("/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type", "468\n")
-    look = observe(host.ports, ReadScope(types=True))
-    assert [v.carrier for v in look.vgpus] == ["0000:3b:00.4"]
+    observed = observe(host.ports, ReadScope(types=True))
+    assert [v.carrier for v in observed.vgpus] == ["0000:3b:00.4"]

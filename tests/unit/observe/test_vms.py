@@ -35,9 +35,9 @@ def test_an_invalid_domain_is_named_and_the_others_are_seen(tmp_path):
     create(host.ports, request("A100-4C", name="vm"))
     broken = DomainInfo("broken", "u", VmState.STOPPED, "<not-a-domain/>")
     ports = replace(host.ports, hypervisor=_With(host.ports.hypervisor, broken))
-    look = observe(ports, ReadScope())
-    assert [v.name for v in look.vms] == ["vm"]
-    assert any("broken" in w for w in look.warnings)
+    observed = observe(ports, ReadScope())
+    assert [v.name for v in observed.vms] == ["vm"]
+    assert any("broken" in w for w in observed.warnings)
 
 
 def test_a_device_that_only_the_running_domain_has_counts_too(tmp_path):

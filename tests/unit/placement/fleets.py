@@ -103,10 +103,10 @@ def after(fleet: Fleet, placed: Sequence[PlacedVgpu], rounds: Sequence[Migration
     return now
 
 
-def assert_room(fleet: Fleet, placed: Sequence[PlacedVgpu], found: MigrationPlan, wanted: Sequence[str]) -> None:
+def assert_room(fleet: Fleet, placed: Sequence[PlacedVgpu], result: MigrationPlan, wanted: Sequence[str]) -> None:
     """Check that a plan moves each vGPU once, works in its order, and places everything requested."""
-    assert len({s.vgpu_index for s in found.migrations}) == len(found.migrations)
-    now = after(fleet, placed, found.rounds)
-    assert [p.profile for p in found.places] == list(wanted)
-    for place in found.places:
+    assert len({s.vgpu_index for s in result.migrations}) == len(result.migrations)
+    now = after(fleet, placed, result.rounds)
+    assert [p.profile for p in result.places] == list(wanted)
+    for place in result.places:
         now = with_one(now, place)

@@ -24,12 +24,12 @@ def expected(kinds: tuple[GpuKind, ...], gpus: list[GpuGroup], chances: Mapping[
     total = 0.0
     for profile, chance in chances.items():
         after = [
-            kinds[group.kind].sizes[profile]
+            kinds[group.kind_index].sizes[profile]
             + expected(
-                kinds, [*gpus[:n], GpuGroup(group.kind, move.state_after), *gpus[n + 1 :]], chances, requests - 1
+                kinds, [*gpus[:n], GpuGroup(group.kind_index, move.state_after), *gpus[n + 1 :]], chances, requests - 1
             )
             for n, group in enumerate(gpus)
-            for move in kinds[group.kind].placements(group.state, profile)
+            for move in kinds[group.kind_index].placements(group.state, profile)
         ]
         total += chance * max([*after, expected(kinds, gpus, chances, requests - 1)])
     return total
@@ -49,7 +49,7 @@ def test_the_choice_is_one_after_which_the_next_requests_get_the_most(data: st.D
     chosen = Ahead(KINDS, chances, lambda _: 1.0).best(fleet, choices, 2, 10**6)
     values = []
     for c in choices:
-        after = [GpuGroup(g.kind, c.placement.state_after) if n == c.gpu else g for n, g in enumerate(gpus)]
+        after = [GpuGroup(g.kind_index, c.placement.state_after) if n == c.gpu else g for n, g in enumerate(gpus)]
         values.append(expected(KINDS, after, chances, 2))
     assert values[choices.index(chosen)] == pytest.approx(max(values))
 

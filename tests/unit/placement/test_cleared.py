@@ -45,23 +45,23 @@ def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.sampled_from(sorted(fleet.kinds[0].sizes)), min_size=1, max_size=3))
     sizes = sizes_of(fleet, [*wanted, *(vgpu.profile for vgpu in movable)])
     assert sizes is not None
-    found = room_by_clearing(fleet, sizes, movable, wanted, 4, 50_000)
+    result = room_by_clearing(fleet, sizes, movable, wanted, 4, 50_000)
     fewest = fewest_moves(fleet, movable, Counter(wanted), 4)
-    assert fewest == (None if found is None else len(found.migrations))
-    if found is None:
+    assert fewest == (None if result is None else len(result.migrations))
+    if result is None:
         return
-    assert_room(fleet, movable, found, wanted)
+    assert_room(fleet, movable, result, wanted)
 
 
 def test_a_gpu_is_cleared_by_many_moves_where_no_fewer_make_room() -> None:
     """Each of ten GPUs is half full, and so closed to another size."""
     fleet = Fleet([A40], [GpuGroup(0, (2048, 12 + n)) for n in range(10)])
     placed = [PlacedVgpu(n, "2B", 0) for n in range(10) for _ in range(12 + n)]
-    found = plan_migrations(fleet, placed, ["8Q"] * 6 + ["1B"])
-    assert found is not None
-    assert (len(found.migrations), found.is_minimal) == (12 + 13, True)
-    assert {placed[s.vgpu_index].gpu for s in found.migrations} == {0, 1}
-    now = after(fleet, placed, found.rounds)
+    result = plan_migrations(fleet, placed, ["8Q"] * 6 + ["1B"])
+    assert result is not None
+    assert (len(result.migrations), result.is_minimal) == (12 + 13, True)
+    assert {placed[s.vgpu_index].gpu for s in result.migrations} == {0, 1}
+    now = after(fleet, placed, result.rounds)
     assert [now.group_of(gpu).state for gpu in (0, 1)] == [(0, 0)] * 2
     assert plan_migrations(fleet, placed, ["8Q"] * 7, 24) is None
 
@@ -70,9 +70,9 @@ def test_where_profiles_of_one_size_differ_in_number_some_of_a_gpu_may_go() -> N
     assert sizes_of(Fleet([MIXED], [GpuGroup(0, 0)]), ["1Q"]) is None
     fleet = Fleet([UNEVEN], [GpuGroup(0, (4096, 2)), GpuGroup(0, (4096, 2))])
     assert sizes_of(fleet, ["4C", "4Q"]) is None
-    found = plan_migrations(fleet, [PlacedVgpu(0, "4Q", 0)] * 2, ["4C"])
-    assert found is not None
-    assert len(found.migrations) == 1
+    result = plan_migrations(fleet, [PlacedVgpu(0, "4Q", 0)] * 2, ["4C"])
+    assert result is not None
+    assert len(result.migrations) == 1
 
 
 def test_too_many_sets_of_gpus_are_not_tried() -> None:

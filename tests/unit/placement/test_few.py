@@ -21,10 +21,10 @@ places = st.dictionaries(
 )
 
 
-def brute(found: dict[tuple[int, int], int], runs: list[tuple[int, int]], most: int) -> int:
+def brute(result: dict[tuple[int, int], int], runs: list[tuple[int, int]], most: int) -> int:
     """Return the worth of the best set of places that are in the runs and apart."""
     inside = [
-        (b, b + size, worth) for (b, size), worth in found.items() if any(s <= b and b + size <= e for s, e in runs)
+        (b, b + size, worth) for (b, size), worth in result.items() if any(s <= b and b + size <= e for s, e in runs)
     ]
     best = 0
     for number in range(1, most + 1):
@@ -36,13 +36,13 @@ def brute(found: dict[tuple[int, int], int], runs: list[tuple[int, int]], most: 
 
 @given(places, st.lists(st.tuples(st.sampled_from(RUNS), st.integers(0, 5)), min_size=1, max_size=6))
 @example({(0, 1): 3, (1, 1): 3, (0, 2): 9}, [([(0, 7)], 5)])  # one that is worth more than two
-def test_it_is_the_best_of_all_sets_that_are_few_enough_in_whatever_order_one_asks(found, asked) -> None:
+def test_it_is_the_best_of_all_sets_that_are_few_enough_in_whatever_order_one_asks(result, asked) -> None:
     ending: list[list[Place]] = [[] for _ in range(SLICES + 1)]
-    for (begin, size), worth in found.items():
+    for (begin, size), worth in result.items():
         ending[begin + size].append((begin, float(worth), f"{begin}+{size}"))
     few = Few(ending)
     for runs, most in asked:
-        assert few.worth(runs, most) == brute(found, runs, most)
+        assert few.worth(runs, most) == brute(result, runs, most)
 
 
 @pytest.mark.parametrize("functions", [3, 0])

@@ -47,11 +47,11 @@ def test_the_reason_why_not_is_the_fewest_that_are_too_many(data: st.DataObject)
     items = sorted(wanted.elements())
     some = chain.from_iterable(combinations(items, n) for n in range(1, len(items) + 1))
     fewest = next(len(few) for few in some if not fit(fleet, Counter(few)))
-    found = too_many(fleet, wanted)
-    assert found.fewest
-    assert sum(found.few.values()) == fewest
-    assert not Counter(found.few) - wanted
-    assert not fit(fleet, Counter(found.few))
+    result = too_many(fleet, wanted)
+    assert result.fewest
+    assert sum(result.few.values()) == fewest
+    assert not Counter(result.few) - wanted
+    assert not fit(fleet, Counter(result.few))
 
 
 def test_an_answer_that_would_take_too_long_is_not_known() -> None:

@@ -43,14 +43,14 @@ class FragmentationGradient:
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         choices = list(fleet.choices(profile))
         for c in choices:
-            after = GpuGroup(c.group.kind, c.placement.state_after)
+            after = GpuGroup(c.group.kind_index, c.placement.state_after)
             self._free.setdefault(after, self._free[c.group] - fleet.kind_of(c.group).sizes[profile])
         return min(choices, key=lambda c: (self._more(fleet, c), c.gpu, c.placement.place), default=None)
 
     def _more(self, fleet: Fleet, choice: PlacementChoice) -> float:
         kind = fleet.kind_of(choice.group)
         before, after = (
-            self._free[g] for g in (choice.group, GpuGroup(choice.group.kind, choice.placement.state_after))
+            self._free[g] for g in (choice.group, GpuGroup(choice.group.kind_index, choice.placement.state_after))
         )
         return sum(
             weight

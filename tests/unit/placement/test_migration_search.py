@@ -27,13 +27,13 @@ def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
     movable = [placed[n] for n in sorted(may)]
     profiles = sorted({p for kind in fleet.kinds for p in kind.sizes})
     wanted = data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=2))
-    found = plan_migrations(fleet, movable, wanted, 3)
+    result = plan_migrations(fleet, movable, wanted, 3)
     fewest = fewest_moves(fleet, movable, Counter(wanted), 3)
-    assert fewest == (None if found is None else len(found.migrations))
-    if found is None:
+    assert fewest == (None if result is None else len(result.migrations))
+    if result is None:
         return
-    assert found.is_minimal
-    assert_room(fleet, movable, found, wanted)
+    assert result.is_minimal
+    assert_room(fleet, movable, result, wanted)
 
 
 @settings(deadline=None, max_examples=300)
@@ -43,16 +43,16 @@ def test_no_round_lacks_a_function_that_is_free_before_it(data: st.DataObject) -
     profiles = sorted({p for kind in fleet.kinds for p in kind.sizes})
     wanted = data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=2))
     spare = data.draw(st.dictionaries(st.integers(0, len(fleet) - 1), st.integers(0, 2)))
-    found = plan_migrations(fleet, placed, wanted, 3, free_functions=spare)
+    result = plan_migrations(fleet, placed, wanted, 3, free_functions=spare)
     freely = plan_migrations(fleet, placed, wanted, 3)
-    if found is None:
+    if result is None:
         assert freely is None or count_free_after_rounds(spare, placed, freely.rounds) is None
         return
     assert freely is not None
-    assert len(found.migrations) >= len(freely.migrations)
-    assert not found.is_minimal or len(found.migrations) == len(freely.migrations)
-    assert_room(fleet, placed, found, wanted)
-    assert count_free_after_rounds(spare, placed, found.rounds) is not None
+    assert len(result.migrations) >= len(freely.migrations)
+    assert not result.is_minimal or len(result.migrations) == len(freely.migrations)
+    assert_room(fleet, placed, result, wanted)
+    assert count_free_after_rounds(spare, placed, result.rounds) is not None
 
 
 def test_functions_are_given_up_only_when_the_whole_round_is_made() -> None:
@@ -77,9 +77,9 @@ def test_what_gives_way_may_need_another_to_give_way_before() -> None:
     """The 2Q in the way of a 4Q has its only place where a 1Q is, and that on the last slice that is free."""
     fleet = Fleet([MIXED], [GpuGroup(0, 0b1111_0011), GpuGroup(0, 0b1111_1101), GpuGroup(0, 0b0111_1111)])
     placed = [PlacedVgpu(0, "2Q", 0b11), PlacedVgpu(1, "1Q", 0b1)]
-    found = find_migrations(fleet, placed, "4Q")
-    assert found == (((1, 2, 0b1000_0000),), ((0, 1, 0b11),))
-    assert fit(after(fleet, placed, found), Counter(["4Q"]))
+    result = find_migrations(fleet, placed, "4Q")
+    assert result == (((1, 2, 0b1000_0000),), ((0, 1, 0b11),))
+    assert fit(after(fleet, placed, result), Counter(["4Q"]))
 
 
 def test_two_that_wait_for_each_other_go_at_once() -> None:
@@ -89,10 +89,10 @@ def test_two_that_wait_for_each_other_go_at_once() -> None:
     there = SliceKind("there", 2, {"V": 2, "U": 1}, {"V": two, "U": second}, slices=2)
     fleet = Fleet([here, there], [GpuGroup(0, 0b11), GpuGroup(1, 0b10)])
     placed = [PlacedVgpu(0, "V", 0b11), PlacedVgpu(1, "U", 0b10)]
-    found = find_migrations(fleet, placed, "R")
-    assert found is not None
-    assert [sorted(one) for one in found] == [[(0, 1, 0b11), (1, 0, 0b10)]]
-    assert fit(after(fleet, placed, found), Counter("R"))
+    result = find_migrations(fleet, placed, "R")
+    assert result is not None
+    assert [sorted(one) for one in result] == [[(0, 1, 0b11), (1, 0, 0b10)]]
+    assert fit(after(fleet, placed, result), Counter("R"))
     assert find_migrations(fleet, placed, "R", 1) is None
     assert plan_migrations(fleet, placed, ["R"], free_functions={0: 1, 1: 1}) is not None
     assert plan_migrations(fleet, placed, ["R"], free_functions={0: 1, 1: 0}) is None
@@ -125,9 +125,9 @@ def test_a_plan_counts_only_where_it_leads_to_something_better() -> None:
     cleared, filled_up = (GpuGroup(0, (1024, 1)), GpuGroup(0, (0, 0))), (GpuGroup(0, (1024, 1)), GpuGroup(0, (1024, 2)))
     assert plan_migrations(fleet, placed, ["2B", "2B"], is_better=never) is None
     assert asked == [{cleared, filled_up}]
-    found = plan_migrations(fleet, placed, ["2B", "2B"], is_better=lambda changes: filled_up in changes)
-    assert found is not None
-    assert found.migrations == ((0, 1, 0),)
+    result = plan_migrations(fleet, placed, ["2B", "2B"], is_better=lambda changes: filled_up in changes)
+    assert result is not None
+    assert result.migrations == ((0, 1, 0),)
 
 
 def test_what_many_plans_lead_to_is_judged_once() -> None:
@@ -160,10 +160,10 @@ def test_vgpus_in_instances_that_are_alike_are_moved_each_from_its_own() -> None
     assert find_fewest_blocking(fleet, placed, 1, "24A") == (2,)
     rounds = [(Migration(0, 0, 0),), (Migration(1, 1, 1),)]
     assert after(fleet, placed, rounds).group_of(1).state == (2, ((8192, 1), (8192, 1)))
-    found = plan_migrations(fleet, placed, ["24A", "24A"])
-    assert found is not None
-    assert len(found.migrations) == 1
-    assert_room(fleet, placed, found, ["24A", "24A"])
+    result = plan_migrations(fleet, placed, ["24A", "24A"])
+    assert result is not None
+    assert len(result.migrations) == 1
+    assert_room(fleet, placed, result, ["24A", "24A"])
 
 
 def test_a_place_that_is_taken_is_refused() -> None:
@@ -175,9 +175,9 @@ def test_a_place_that_is_taken_is_refused() -> None:
 def test_where_the_driver_chooses_the_place_nothing_moves_within_a_gpu() -> None:
     fleet = Fleet([MIXED], [GpuGroup(0, 0b0001_0011)])
     placed = [PlacedVgpu(0, "2Q", 0b11)]
-    found = find_migrations(fleet, placed, "4Q")
-    assert found is not None
-    assert found[0][0].gpu == 0
+    result = find_migrations(fleet, placed, "4Q")
+    assert result is not None
+    assert result[0][0].gpu == 0
     assert plan_migrations(fleet, placed, ("4Q",), fixed_gpus=frozenset({0})) is None
     two = Fleet([MIXED], [GpuGroup(0, 0b0001_0011), GpuGroup(0, 0b1111_0011)])
     elsewhere = plan_migrations(two, placed, ("4Q",), fixed_gpus=frozenset({0}))
@@ -191,14 +191,14 @@ def test_no_fewer_are_in_the_way_of_one_more_on_a_gpu(data: st.DataObject) -> No
     fleet, placed = data.draw(filled(1, 6))
     (kind,) = {fleet.kind_of(group).name: fleet.kind_of(group) for group, _ in fleet.groups()}.values()
     profile = data.draw(st.sampled_from(sorted(kind.sizes)))
-    found = find_fewest_blocking(fleet, placed, 0, profile)
-    assert found is not None
+    result = find_fewest_blocking(fleet, placed, 0, profile)
+    assert result is not None
     for number in range(len(placed) + 1):
         for gone in combinations(range(len(placed)), number):
             state = fleet.group_of(0).state
             for which in gone:
                 state = kind.remove(state, placed[which].profile, placed[which].place)
             if kind.placements(state, profile):
-                assert len(found) == number
+                assert len(result) == number
                 return
     raise AssertionError("it would fit on the empty GPU")

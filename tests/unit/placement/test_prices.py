@@ -83,5 +83,5 @@ def test_profiles_are_alike_while_as_many_of_each_fit_everywhere() -> None:
     assert alike(Fleet([A40], [GpuGroup(0, (0, 0))]), ["2Q", "2B", "8Q"]) == {"2B": "2B", "2Q": "2B", "8Q": "8Q"}
     old = EqualSizeKind("old", 4096, {"2B": 2048, "2Q": 2048}, {"2B": 2, "2Q": 2}, one_type=True)
     for state, same in (((0, 0), True), (("2Q", 1), False)):
-        found = alike(Fleet([old], [GpuGroup(0, state)]), ["2Q", "2B"])
-        assert (found["2Q"] == "2B") == same
+        result = alike(Fleet([old], [GpuGroup(0, state)]), ["2Q", "2B"])
+        assert (result["2Q"] == "2B") == same

@@ -56,18 +56,18 @@ def test_series_and_slices_with_and_without_the_model(profile: str, letter: str,
     ],
 )
 def test_what_serves_an_ask(ask: ProfileSelector, name: str, profiles: tuple[str | None, ...]) -> None:
-    found = resolve_selector(ask, KINDS, CALLED)
-    assert found is not None
-    assert (found.name, found.profiles, found.is_model_known) == (name, profiles, True)
+    result = resolve_selector(ask, KINDS, CALLED)
+    assert result is not None
+    assert (result.name, result.profiles, result.is_model_known) == (name, profiles, True)
     if ask.models == ():
-        again = resolve_selector(ProfileSelector(found.name), KINDS, CALLED)
-        assert again == found
+        again = resolve_selector(ProfileSelector(result.name), KINDS, CALLED)
+        assert again == result
 
 
 def test_a_model_that_is_not_here_restricts_nothing() -> None:
-    found = resolve_selector(ProfileSelector("2B", models=("V100M32",)), KINDS, CALLED)
-    assert found is not None
-    assert (found.profiles, found.is_model_known) == (("A16-2B", "L40S-2B"), False)
+    result = resolve_selector(ProfileSelector("2B", models=("V100M32",)), KINDS, CALLED)
+    assert result is not None
+    assert (result.profiles, result.is_model_known) == (("A16-2B", "L40S-2B"), False)
     here = resolve_selector(ProfileSelector("2B", models=("V100M32", "A16")), KINDS, CALLED)
     assert here is not None
     assert (here.profiles, here.is_model_known) == (("A16-2B", None), True)
@@ -84,20 +84,20 @@ def test_an_unoffered_profile_is_refused_with_near_names() -> None:
 def test_demands_of_one_name_are_distinct() -> None:
     small, large = gib("A100 40", 40, "A100-4C"), gib("A100 80", 80, "A100-4C")
     called = ("A100 40".__eq__, "A100 80".__eq__)
-    found = resolve_selectors(
+    result = resolve_selectors(
         [ProfileSelector("A100-4C"), ProfileSelector("A100-4C", models=("A100 80",))], (small, large), called
     )
-    names = [d.name for d in found.values() if d is not None]
+    names = [d.name for d in result.values() if d is not None]
     assert names == ["A100-4C", "A100-4C on A100 80"]
 
 
 def test_a_kind_with_other_names_is_the_same_kind() -> None:
-    found = resolve_selectors(
+    result = resolve_selectors(
         [ProfileSelector("2B"), ProfileSelector("A16-2B"), ProfileSelector("8Q"), ProfileSelector("L40S-12C")],
         KINDS,
         CALLED,
     )
-    kind = rename_profiles(KINDS, [d for d in found.values() if d is not None])[0]
+    kind = rename_profiles(KINDS, [d for d in result.values() if d is not None])[0]
     assert kind.sizes == {"2B": 2048, "A16-2B": 2048, "8Q": 8192}
     (move,) = kind.placements(kind.empty, "2B")
     assert move == A16.placements(A16.empty, "A16-2B")[0]

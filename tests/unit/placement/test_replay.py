@@ -47,20 +47,20 @@ class Slow:
             there = self.present(arrival.seconds, number)
             chosen: list[PlacementChoice] = []
             for _ in range(arrival.vgpu_count):
-                found = policy.choose(fresh([*there, *((arrival.profile, c) for c in chosen)]), arrival.profile)
-                if found is None:
+                result = policy.choose(fresh([*there, *((arrival.profile, c) for c in chosen)]), arrival.profile)
+                if result is None:
                     break
-                chosen.append(found)
+                chosen.append(result)
             self.where.append(chosen if len(chosen) == arrival.vgpu_count else None)
 
     def present(self, seconds: float, before: int | None = None) -> Present:
         """Return the vGPUs that are there at a time: of those that came before a number, or of all."""
-        found: Present = []
+        result: Present = []
         for arrival, chosen in zip(self.arrivals[:before], self.where, strict=False):
             gone = arrival.departure_seconds is not None and arrival.departure_seconds <= seconds
             if arrival.seconds <= seconds and not gone:
-                found += [(arrival.profile, c) for c in chosen or ()]
-        return found
+                result += [(arrival.profile, c) for c in chosen or ()]
+        return result
 
     def totals(self, seconds: float) -> tuple[int, int, int, int]:
         """Return allocated, stranded, locked and busy, counted out."""
@@ -89,20 +89,20 @@ def most(kind: GpuKind, state: object) -> int:
 
 
 def mib(choice: PlacementChoice, profile: str) -> int:
-    return KINDS[choice.group.kind].sizes[profile]
+    return KINDS[choice.group.kind_index].sizes[profile]
 
 
 @st.composite
 def some_arrivals(draw: st.DrawFn) -> list[Arrival]:
-    found = []
+    result = []
     for _ in range(draw(st.integers(1, 14))):
         seconds = float(draw(st.integers(0, 20)))
         life = draw(st.none() | st.integers(0, 10))
         number = draw(st.sampled_from([1, 1, 1, 2, 3]))
-        found.append(
+        result.append(
             Arrival(seconds, None if life is None else seconds + life, draw(st.sampled_from(PROFILES)), number)
         )
-    return sorted(found, key=lambda a: a.seconds)
+    return sorted(result, key=lambda a: a.seconds)
 
 
 def run(arrivals: list[Arrival], policy: PlacementPolicy) -> ReplayResult:
@@ -125,8 +125,8 @@ def test_a_replay_equals_counting_everything_again(policy: PlacementPolicy, arri
     if end > begin:
         assert came.mean.allocated_mib == pytest.approx(area / (end - begin))
     for moment in came.samples[:: len(came.samples) // 4 or 1]:
-        found = (*vars(moment.totals).values(),)
-        assert tuple(round(x) for x in found) == slow.totals(moment.seconds)
+        result = (*vars(moment.totals).values(),)
+        assert tuple(round(x) for x in result) == slow.totals(moment.seconds)
     if all(at < gone for at, gone in lives):
         assert came.peak_mib == max(slow.totals(a.seconds)[0] for a in arrivals)
 

@@ -63,9 +63,9 @@ def test_the_best_filling_is_worth_the_most_of_all_that_fits(data: st.DataObject
     fitting = [counts for counts in fitting if KIND.fits(state, counts)]
     filling = KIND.best_filling(worth)
     assert filling.value(state) == max(sum(worth[p] * n for p, n in counts.items()) for counts in fitting)
-    found = filling.counts(state)
-    assert KIND.fits(state, found)
-    assert sum(worth[p] * n for p, n in found.items()) == filling.value(state)
+    result = filling.counts(state)
+    assert KIND.fits(state, result)
+    assert sum(worth[p] * n for p, n in result.items()) == filling.value(state)
 
 
 def test_the_first_of_equal_instances_is_taken() -> None:

@@ -14,10 +14,10 @@ ALIBABA = ",".join(trace_csv.ALIBABA_COLUMNS)
 
 
 def test_own_columns_in_any_order() -> None:
-    found = trace_csv.parse_trace(
+    result = trace_csv.parse_trace(
         "profile,name,arrival_seconds,departure_seconds,number\n2B,ann,5,9.5,2\n\nA16-8Q,,7,,\n", "f"
     )
-    assert found.requests == (
+    assert result.requests == (
         TraceRequest(5.0, 9.5, ProfileSelector("2B"), 2, "ann", 2),
         TraceRequest(7.0, None, ProfileSelector("A16-8Q"), 1, "", 4),
     )
@@ -42,13 +42,13 @@ def test_the_columns_of_the_alibaba_gpu_trace() -> None:
         "openb-pod-2,88000,327680,8,1000,,LS,Running,20,,20",
         "openb-pod-3,3152,1024,0,0,,BE,Failed,30,40,",
     ]
-    found = trace_csv.parse_trace("\n".join([ALIBABA, *rows]), "f")
-    assert [(r.selector, r.vgpu_count, r.departure_seconds, r.line) for r in found.requests] == [
+    result = trace_csv.parse_trace("\n".join([ALIBABA, *rows]), "f")
+    assert [(r.selector, r.vgpu_count, r.departure_seconds, r.line) for r in result.requests] == [
         (ProfileSelector(gpu_milli=440), 1, 12537496.0, 2),
         (ProfileSelector(gpu_milli=1000, models=("T4", "V100M16")), 1, 20.0, 3),
         (ProfileSelector(gpu_milli=1000), 8, None, 4),
     ]
-    assert found.skipped_count == 1
+    assert result.skipped_count == 1
 
 
 @pytest.mark.parametrize(

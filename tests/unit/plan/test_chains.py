@@ -18,8 +18,8 @@ def chains(bases: dict[str, str], identities: dict[str, str] | None = None, **di
     """VMs vdi-001 … with a disk each, in the order of `disks`; `bases`: the backing file of each file."""
     kinds = [(path.removesuffix(" cdrom"), "cdrom" if path.endswith(" cdrom") else "disk") for path in disks.values()]
     vms = [replace(vm(n), disks=(DiskRef(k, "vda", path, "qcow2"),)) for n, (path, k) in enumerate(kinds, 1)]
-    look = snapshot(a100(), vms=vms)
-    return build_chains(look, replace(recorded_references(look, ()), bases=bases), identities or {})
+    observed = snapshot(a100(), vms=vms)
+    return build_chains(observed, replace(recorded_references(observed, ()), bases=bases), identities or {})
 
 
 def test_clones_of_a_file_are_sorted_nearest_first() -> None:

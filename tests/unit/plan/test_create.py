@@ -21,7 +21,7 @@ from vgpuctl.value import replace
 UUID = vm_uuid(0xABCDEF)
 GIB = 1 << 30
 IMAGE = ImageInfo("/srv/base.qcow2", "qcow2", 20 * GIB, "both")
-LOOK = snapshot(a100())
+SNAPSHOT = snapshot(a100())
 
 
 def facts(pool: PoolInfo | None = None) -> HostFacts:
@@ -36,8 +36,8 @@ def facts(pool: PoolInfo | None = None) -> HostFacts:
 
 def plan(wanted, pool=None, *, start=True):
     result = facts(pool)
-    design = design_domain(LOOK, wanted, result, UUID, choose_vgpus(LOOK, wanted, UUID))
-    return vm_creation_plan(LOOK, wanted, result, design, start=start), design
+    design = design_domain(SNAPSHOT, wanted, result, UUID, choose_vgpus(SNAPSHOT, wanted, UUID))
+    return vm_creation_plan(SNAPSHOT, wanted, result, design, start=start), design
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.plan.evict import EvictionReason, plan_eviction
 from vgpuctl.steps.host_file import SetGpuKeys
-from vgpuctl.steps.set_scheduler import SuspendDevice
+from vgpuctl.steps.set_scheduler import RemoveTemporarily
 from vgpuctl.value import replace
 
 STEP = SetGpuKeys("g", {})
@@ -29,7 +29,7 @@ def test_devices_go_in_reverse_and_come_back_around_the_steps():
     work = plan_eviction(snapshot_of(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), EvictionReason(WHY.cause))
     assert [one.name for one in work.vms_to_stop] == ["vdi-000"]
     at = work.steps.index(STEP)
-    assert all(isinstance(step, SuspendDevice) for step in work.steps[:at])
+    assert all(isinstance(step, RemoveTemporarily) for step in work.steps[:at])
     assert [step.restore for step in work.steps[:at]][::-1] == list(work.steps[at + 1 :])
 
 

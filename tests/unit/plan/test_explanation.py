@@ -10,16 +10,16 @@ from vgpuctl.plan.report import gpu_details
 
 def test_explain_and_show_gpu_take_their_numbers_from_the_same_function():
     gpu = a100()
-    look = snapshot(gpu, vms=[vm(1, assigned(gpu, A5C))])
-    explained = explain_profile(look, (gpu,), "A100-5C")
-    (shown,) = [t for t in gpu_details(look, gpu)["types"] if t["profile"] == "A100-5C"]
+    observed = snapshot(gpu, vms=[vm(1, assigned(gpu, A5C))])
+    explained = explain_profile(observed, (gpu,), "A100-5C")
+    (shown,) = [t for t in gpu_details(observed, gpu)["types"] if t["profile"] == "A100-5C"]
     assert explained["free"] == shown["free"] == 7
 
 
 def test_explain_names_the_rule_and_the_fewest_in_the_way_of_one_more():
     gpu, other = a100(), t4()
-    look = snapshot(gpu, other, vms=[vm(n, assigned(gpu, A5C, n)) for n in range(2)])
-    value = explain_profile(look, (gpu, other), "A100-4C")
+    observed = snapshot(gpu, other, vms=[vm(n, assigned(gpu, A5C, n)) for n in range(2)])
+    value = explain_profile(observed, (gpu, other), "A100-4C")
     first, second = value["gpus"]
     assert first["rule"] == "all vGPUs on it have the same framebuffer size"
     assert len(first["in_the_way"]) == 2

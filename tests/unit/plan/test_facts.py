@@ -23,8 +23,8 @@ FACTS = HostFacts(
 VGPUS = (assigned(a100(), A4C),)
 
 
-def check(wanted=None, look=None, **changes):
-    return check_facts(look or snapshot(a100()), wanted or request("A100-4C"), VGPUS, replace(FACTS, **changes))
+def check(wanted=None, observed=None, **changes):
+    return check_facts(observed or snapshot(a100()), wanted or request("A100-4C"), VGPUS, replace(FACTS, **changes))
 
 
 def test_a_host_that_has_everything_gives_no_warning():

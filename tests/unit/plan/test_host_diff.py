@@ -48,7 +48,7 @@ H100, MIG = "0000:3f:00.0", "0000:3b:00.0"
 
 
 @pytest.mark.parametrize(
-    ("address", "said", "rows"),
+    ("address", "output", "rows"),
     [
         (MIG, GpuSpec("vgpu", mig=MigSpec(("1g.10gb", "19", "3g.40gb"))), []),
         (MIG, GpuSpec("vgpu", mig=MigSpec(vgpus=(("H100-1-10C", 2), ("H100-3-40C", 1)))), []),
@@ -65,9 +65,9 @@ H100, MIG = "0000:3f:00.0", "0000:3b:00.0"
         (H100, GpuSpec("unmanaged", mig=MigSpec(("1g.10gb",))), [("mode", "unmanaged", "vgpu")]),
     ],
 )
-def test_mig_and_mixed_sizes_are_compared_with_what_the_driver_says(tmp_path, address, said, rows):
+def test_mig_and_mixed_sizes_are_compared_with_what_the_driver_says(tmp_path, address, output, rows):
     one = observe(open_sim_host(tmp_path, "h100-mig").ports, ReadScope(types=True)).gpu(address)
-    assert [(d.key, d.desired, d.current) for d in diff_gpu(one, said)] == rows
+    assert [(d.key, d.desired, d.current) for d in diff_gpu(one, output)] == rows
 
 
 def test_settings_lost_after_apply_are_reported(tmp_path):
@@ -88,7 +88,7 @@ def test_an_unconfigured_partition_differs_only_while_it_exists(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("address", "said", "rows"),
+    ("address", "output", "rows"),
     [
         (A16, GpuSpec("vgpu"), [("mode", "vgpu", "unmanaged")]),
         (A100, GpuSpec("passthrough"), [("mode", "passthrough", "vgpu")]),
@@ -108,8 +108,8 @@ def test_an_unconfigured_partition_differs_only_while_it_exists(tmp_path):
         (A100, GpuSpec(scheduler=SchedulerSpec(SchedulerPolicy.BEST_EFFORT)), []),
     ],
 )
-def test_each_key_is_compared_with_what_is_there(tmp_path, address, said, rows):
-    assert [(d.key, d.desired, d.current) for d in diff_gpu(gpu(tmp_path, address), said)] == rows
+def test_each_key_is_compared_with_what_is_there(tmp_path, address, output, rows):
+    assert [(d.key, d.desired, d.current) for d in diff_gpu(gpu(tmp_path, address), output)] == rows
 
 
 def test_an_unconfigured_mode_differs_only_while_it_is_set(tmp_path):

@@ -36,25 +36,25 @@ def test_an_mdev_becomes_a_vgpu_without_a_vm(snapshot):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [({"auto": False}, "not started at boot"), ({"parent": "mtty"}, "names GPUs by PCI address")],
 )
-def test_an_mdev_that_host_yaml_cannot_say_is_left_out(snapshot, change, told):
+def test_an_mdev_that_host_yaml_cannot_say_is_left_out(snapshot, change, reported):
     result = convert_import(ImportedConfig("mdevctl", (replace(ONE, **change),)), snapshot)
     assert result.host_spec == HostSpec(1)
-    assert told in result.left_out[0]
+    assert reported in result.left_out[0]
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "told"),
+    ("change", "kind", "message"),
     [
         ({"parent": "0000:99:00.0"}, NotFound, "is not on this host"),
         ({"type_id": "nvidia-9"}, NotFound, "has no vGPU type nvidia-9"),
         ({"params": "a b"}, InvalidInput, "vgpu_params"),
     ],
 )
-def test_an_mdev_that_does_not_fit_this_host_is_refused_with_its_place(snapshot, change, kind, told):
-    with pytest.raises(kind, match=told) as raised:
+def test_an_mdev_that_does_not_fit_this_host_is_refused_with_its_place(snapshot, change, kind, message):
+    with pytest.raises(kind, match=message) as raised:
         convert_import(ImportedConfig("mdevctl", (replace(ONE, **change),)), snapshot)
     assert raised.value.message.startswith("f:1: ")
 

@@ -54,24 +54,24 @@ def test_an_invalid_vf_count_is_refused(vfs, mode):
 
 def test_what_has_no_place_in_a_mode_is_named():
     gpu = t4()
-    look = snapshot(gpu, vms=[vm(1, assigned(gpu, T2Q))])
-    refuse_mode_conflicts(look, gpu, "vgpu")
+    observed = snapshot(gpu, vms=[vm(1, assigned(gpu, T2Q))])
+    refuse_mode_conflicts(observed, gpu, "vgpu")
     for mode in ("passthrough", "sriov", "unmanaged"):
         with pytest.raises(InUse, match="vdi-001"):
-            refuse_mode_conflicts(look, gpu, mode)
+            refuse_mode_conflicts(observed, gpu, mode)
 
 
 def test_unmanaged_vgpus_do_not_block_mode_unmanaged():
     gpu = t4()
-    look = snapshot(gpu, vgpus=(taken(gpu, T2Q, owner=Ownership.UNMANAGED, vm=None),))
-    refuse_mode_conflicts(look, gpu, "unmanaged")
+    observed = snapshot(gpu, vgpus=(taken(gpu, T2Q, owner=Ownership.UNMANAGED, vm=None),))
+    refuse_mode_conflicts(observed, gpu, "unmanaged")
     with pytest.raises(InUse):
-        refuse_mode_conflicts(look, gpu, "passthrough")
+        refuse_mode_conflicts(observed, gpu, "passthrough")
 
 
 def test_running_vms_are_drained_and_stopped_ones_stay_as_they_are():
-    look = snapshot(PLAIN, vms=[plain_vm(2), plain_vm(1), plain_vm(3, state=VmState.STOPPED)])
-    running = vms_to_drain(look, PLAIN, 8)
+    observed = snapshot(PLAIN, vms=[plain_vm(2), plain_vm(1), plain_vm(3, state=VmState.STOPPED)])
+    running = vms_to_drain(observed, PLAIN, 8)
     assert [v.name for v in running] == ["vdi-001", "vdi-002"]
     with pytest.raises(InUse, match="vdi-001, vdi-002"):
         refuse_running_vms(PLAIN, running)
@@ -79,9 +79,9 @@ def test_running_vms_are_drained_and_stopped_ones_stay_as_they_are():
 
 
 def test_a_crashed_vm_whose_qemu_is_preserved_is_not_off_and_not_drained():
-    look = snapshot(PLAIN, vms=[plain_vm(2, state=VmState.CRASHED), plain_vm(1)])
+    observed = snapshot(PLAIN, vms=[plain_vm(2, state=VmState.CRASHED), plain_vm(1)])
     with pytest.raises(InUse, match="vdi-002 crashed, and QEMU still holds the vGPU on 0000:3b") as raised:
-        vms_to_drain(look, PLAIN, 8)
+        vms_to_drain(observed, PLAIN, 8)
     assert "vgpuctl stop-vm vdi-002 --force" in raised.value.hint
     assert raised.value.facts["vms"] == ["vdi-002"]
 
@@ -94,22 +94,22 @@ def test_a_vm_in_unknown_state_is_drained_only_if_libvirt_is_available():
 
 
 def test_a_stopped_vm_that_would_lose_its_vf_is_named():
-    look = snapshot(PLAIN, vms=[plain_vm(1), plain_vm(7, state=VmState.STOPPED)])
+    observed = snapshot(PLAIN, vms=[plain_vm(1), plain_vm(7, state=VmState.STOPPED)])
     with pytest.raises(InUse, match="vdi-007") as raised:
-        vms_to_drain(look, PLAIN, 4)
+        vms_to_drain(observed, PLAIN, 4)
     assert raised.value.facts["vms"] == ["vdi-007"]
 
 
 def test_records_on_disabled_vfs_do_not_block_enabling_them():
-    look = snapshot(OFF, vms=[vm(1, assigned(a100(), A4C), state=VmState.STOPPED)])
-    refuse_mode_conflicts(look, OFF, "vgpu")
-    assert vms_to_drain(look, OFF, 16) == ()
+    observed = snapshot(OFF, vms=[vm(1, assigned(a100(), A4C), state=VmState.STOPPED)])
+    refuse_mode_conflicts(observed, OFF, "vgpu")
+    assert vms_to_drain(observed, OFF, 16) == ()
 
 
 def test_a_claim_without_a_vm_is_not_drained():
-    look = snapshot(PLAIN, claims=[claim(assigned(PLAIN, A4C, 1), 1)], live=[PLAIN.functions[1].address])
+    observed = snapshot(PLAIN, claims=[claim(assigned(PLAIN, A4C, 1), 1)], live=[PLAIN.functions[1].address])
     with pytest.raises(InUse, match="cannot drain"):
-        vms_to_drain(look, PLAIN, 4)
+        vms_to_drain(observed, PLAIN, 4)
 
 
 def test_vfs_that_the_host_itself_uses_are_not_taken():

@@ -67,9 +67,9 @@ def test_a_vm_with_another_vgpu_on_a_gpu_that_is_stuck_stays():
     third = a100("0000:af:00.0")
     elsewhere = replace(assigned(third, A5C, 0), index=1)
     vms[0] = replace(vms[0], record=replace(record, vgpus=(*record.vgpus, elsewhere)))
-    look = snapshot(ONE, TWO, third, vms=vms)
-    assert {m.vm.name for m in plan_room_moves(look, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-000"}
-    stuck = replace(look, stuck_writes=(StuckWrite(ME, third.address, "/sys/x", "0"),))
+    observed = snapshot(ONE, TWO, third, vms=vms)
+    assert {m.vm.name for m in plan_room_moves(observed, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-000"}
+    stuck = replace(observed, stuck_writes=(StuckWrite(ME, third.address, "/sys/x", "0"),))
     assert {m.vm.name for m in plan_room_moves(stuck, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-001"}
 
 
@@ -81,7 +81,7 @@ def test_a_better_state_has_more_room_for_the_largest():
 
 
 def test_blocking_carriers_are_by_gpu():
-    look = snapshot(ONE, TWO, vms=two()[:1])
-    result = find_blocking_carriers(look, (ONE, TWO), "A100-4C")
+    observed = snapshot(ONE, TWO, vms=two()[:1])
+    result = find_blocking_carriers(observed, (ONE, TWO), "A100-4C")
     assert result[TWO.address] == ()
     assert [len(v or ()) for v in result.values()] == [1, 0]

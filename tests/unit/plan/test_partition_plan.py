@@ -159,7 +159,7 @@ def test_vgpus_need_places_when_sizes_are_mixed():
 
 
 @pytest.mark.parametrize(
-    ("card", "wanted", "told"),
+    ("card", "wanted", "message"),
     [
         (replace(gpu(), vendor_id="8086"), PartitionRequest(MigSpec(("1g.5gb",))), "only NVIDIA's has MIG"),
         (gpu(None), PartitionRequest(MigSpec(("1g.5gb",))), "has no MIG here"),
@@ -167,8 +167,8 @@ def test_vgpus_need_places_when_sizes_are_mixed():
         (replace(gpu(None, vfs=0), vfs_total=0), PartitionRequest(None, True), "has no mixed sizes here"),
     ],
 )
-def test_what_a_gpu_does_not_have_is_refused(card, wanted, told):
-    with pytest.raises(HostCannot, match=told):
+def test_what_a_gpu_does_not_have_is_refused(card, wanted, message):
+    with pytest.raises(HostCannot, match=message):
         compute_partition_change(snapshot(card), card, card.vfs_enabled, wanted, KINDS)
 
 

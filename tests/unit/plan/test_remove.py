@@ -18,9 +18,9 @@ DISK = ManagedDisk("default", "vm.qcow2", "/pool/vm.qcow2", 1, base="/srv/base.q
 OURS = vm(1, assigned(a100(), A4C, 0), assigned(a100(), A4C, 1, index=1))
 
 
-def chains(look):
+def chains(observed):
     """File references from records alone."""
-    return build_chains(look, recorded_references(look, ()))
+    return build_chains(observed, recorded_references(observed, ()))
 
 
 def names(plan):

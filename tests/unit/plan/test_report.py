@@ -33,8 +33,8 @@ def test_owners_in_words():
 def test_a_gpu_of_mixed_sizes_shows_what_fits_in_that_mode_and_one_with_mig_its_instances():
     kind = replace(A4C, placement_ids=(0, 8, 16), placement_size=4)
     gpu = a100(types=(kind,), mixed_size=True)
-    look = snapshot(gpu, vms=[vm(1, assigned(gpu, kind, placement_id=8))])
-    value = gpu_details(look, gpu)
+    observed = snapshot(gpu, vms=[vm(1, assigned(gpu, kind, placement_id=8))])
+    value = gpu_details(observed, gpu)
     assert [(t["max_per_gpu"], t["free"], t["gpu_instance_profile"]) for t in value["types"]] == [(3, 2, None)]
     assert (value["mixed_size"], value["mig"]) == (True, None)
     assert [v["placement_id"] for v in value["vgpus"]] == [8]

@@ -16,14 +16,14 @@ ONE, TWO, THREE = a100(), a100("0000:86:00.0"), a100("0000:af:00.0")
 
 
 def test_rounds_are_refused_where_a_write_is_stuck_or_a_vgpu_is_gone():
-    look = snapshot(ONE, TWO, vms=[vm(0, assigned(ONE, A5C, 0)), vm(1, assigned(TWO, A5C, 0))])
-    plan = plan_room_moves(look, (ONE, TWO), [("A100-4C", 1)])
-    check_rounds(look, plan.rounds)
+    observed = snapshot(ONE, TWO, vms=[vm(0, assigned(ONE, A5C, 0)), vm(1, assigned(TWO, A5C, 0))])
+    plan = plan_room_moves(observed, (ONE, TWO), [("A100-4C", 1)])
+    check_rounds(observed, plan.rounds)
     with pytest.raises(Stuck):
-        check_rounds(replace(look, stuck_writes=(StuckWrite(ME, TWO.address, "/sys/x", "0"),)), plan.rounds)
+        check_rounds(replace(observed, stuck_writes=(StuckWrite(ME, TWO.address, "/sys/x", "0"),)), plan.rounds)
     (move,) = plan.moves
     with pytest.raises(Busy, match="does not have"):
-        check_rounds(look, [(replace(move, vgpu=replace(move.vgpu, carrier="gone")),)])
+        check_rounds(observed, [(replace(move, vgpu=replace(move.vgpu, carrier="gone")),)])
 
 
 def moved(one: Vm, gpu: str) -> VmMove:
@@ -34,8 +34,8 @@ def moved(one: Vm, gpu: str) -> VmMove:
 def test_a_round_finds_the_host_as_those_before_it_leave_it():
     """The second GPU must be empty before it can take another size."""
     vms = [vm(0, assigned(ONE, A4C, 0)), vm(1, assigned(TWO, A5C, 0))]
-    look = snapshot(ONE, TWO, THREE, vms=vms)
+    observed = snapshot(ONE, TWO, THREE, vms=vms)
     away, after = (moved(vms[1], THREE.address),), (moved(vms[0], TWO.address),)
-    check_rounds(look, [away, after])
+    check_rounds(observed, [away, after])
     with pytest.raises(NoCapacity):
-        check_rounds(look, [after, away])
+        check_rounds(observed, [after, away])

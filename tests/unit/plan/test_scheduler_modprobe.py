@@ -9,14 +9,14 @@ from tests.values import a100
 from vgpuctl.errors import HostCannot
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec
 from vgpuctl.plan.scheduler_modprobe import modprobe_notes, modprobe_steps, next_load_notes, scheduler_word
-from vgpuctl.scheduler.modprobe_files import ALL_GPUS_PARAMETER, NEW_FILE, PER_GPU_PARAMETER, ModprobeFile
+from vgpuctl.scheduler.modprobe_files import ALL_GPUS_PARAMETER, PER_GPU_PARAMETER, VGPUCTL_FILE, ModprobeFile
 
 GPU = a100()
 TWO = SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2)
 FIXED = SchedulerSpec(SchedulerPolicy.FIXED_SHARE)
 
 
-def file(text, path=NEW_FILE):
+def file(text, path=VGPUCTL_FILE):
     return (ModprobeFile(path, text),)
 
 
@@ -43,7 +43,9 @@ def test_a_driver_that_is_not_known_or_cannot_is_refused(driver, text):
 
 def test_a_file_that_says_it_already_is_left_alone():
     (step,) = modprobe_steps(GPU, TWO, (), "550.90.05")
-    assert step.describe() == f"write RmPVMRL=0x00020013 (fixed_share, time slice 2 ms) for 0000:3b:00.0 to {NEW_FILE}"
+    assert (
+        step.describe() == f"write RmPVMRL=0x00020013 (fixed_share, time slice 2 ms) for 0000:3b:00.0 to {VGPUCTL_FILE}"
+    )
     assert modprobe_steps(GPU, TWO, file(step.text), "550.90.05") == ()
     (other,) = modprobe_steps(GPU, FIXED, file(step.text), "550.90.05")
     assert other.previous_text == step.text
@@ -70,8 +72,8 @@ def test_a_word_for_every_gpu_and_an_ignored_line_are_noted():
         f'options nvidia {PER_GPU_PARAMETER}="A=1"\noptions nvidia {PER_GPU_PARAMETER}="B=1"\n'
     )
     notes = modprobe_notes(GPU, file(text), ())
-    assert f"{NEW_FILE}:1 sets RmPVMRL for every GPU" in notes[1]
-    assert f"{NEW_FILE}:2 sets {PER_GPU_PARAMETER} too and does not count" in notes[2]
+    assert f"{VGPUCTL_FILE}:1 sets RmPVMRL for every GPU" in notes[1]
+    assert f"{VGPUCTL_FILE}:2 sets {PER_GPU_PARAMETER} too and does not count" in notes[2]
 
 
 def test_a_file_that_differs_from_the_nvml_setting_is_noted():

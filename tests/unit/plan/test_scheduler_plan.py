@@ -30,11 +30,11 @@ def words(work):
 
 
 def test_nvml_goes_first_and_modprobe_where_it_cannot():
-    look = snapshot(a100())
-    assert choose_method(look, a100(scheduler=ABLE), "auto") == "nvml"
-    assert choose_method(look, a100(scheduler=ABLE), "modprobe") == "modprobe"
-    assert choose_method(look, a100(scheduler=GpuScheduler()), "auto") == "modprobe"
-    assert choose_method(look, a100(), "auto") == "modprobe"
+    observed = snapshot(a100())
+    assert choose_method(observed, a100(scheduler=ABLE), "auto") == "nvml"
+    assert choose_method(observed, a100(scheduler=ABLE), "modprobe") == "modprobe"
+    assert choose_method(observed, a100(scheduler=GpuScheduler()), "auto") == "modprobe"
+    assert choose_method(observed, a100(), "auto") == "modprobe"
     dark = snapshot(a100(), nvml=NvmlStatus(available=False, reason="too-old"))
     with pytest.raises(HostCannot, match="too-old"):
         choose_method(dark, a100(), "nvml")
@@ -48,18 +48,18 @@ def test_a_gpu_without_vgpus_needs_one_step():
 
 def test_what_runs_already_needs_none_also_while_vgpus_are_there():
     gpu = a100(scheduler=GpuScheduler(state=RUNS, setter_versions=("v1",)))
-    look = snapshot(gpu, vgpus=[taken(gpu, A4C)])
-    assert plan_scheduler_change(gpu, FIXED, look, drain=False).steps == ()
+    observed = snapshot(gpu, vgpus=[taken(gpu, A4C)])
+    assert plan_scheduler_change(gpu, FIXED, observed, drain=False).steps == ()
 
 
 def test_devices_go_in_reverse_and_come_back_in_order():
     gpu = a100(scheduler=ABLE)
     on, off = vm(1, assigned(gpu, A4C, 0)), vm(2, assigned(gpu, A4C, 1), state=VmState.STOPPED)
     vgpus = [taken(gpu, A4C, n, vm=one.name, vm_uuid=one.uuid) for n, one in enumerate((on, off))]
-    look = snapshot(gpu, vms=[on, off], vgpus=vgpus)
+    observed = snapshot(gpu, vms=[on, off], vgpus=vgpus)
     with pytest.raises(InUse, match=r"2 vGPU\(s\) of vdi-001, vdi-002"):
-        plan_scheduler_change(gpu, FIXED, look, drain=False)
-    work = plan_scheduler_change(gpu, FIXED, look, drain=True)
+        plan_scheduler_change(gpu, FIXED, observed, drain=False)
+    work = plan_scheduler_change(gpu, FIXED, observed, drain=True)
     assert [one.name for one in work.vms_to_stop] == ["vdi-001"]
     carriers = [v.carrier for v in vgpus]
     assert all(carrier in line for carrier, line in zip(reversed(carriers), words(work)[:2], strict=True))
@@ -70,17 +70,17 @@ def test_devices_go_in_reverse_and_come_back_in_order():
 def test_the_device_of_a_crashed_vm_with_live_qemu_is_not_suspended():
     gpu = a100(scheduler=ABLE)
     crashed = vm(1, assigned(gpu, A4C, 0), state=VmState.CRASHED)
-    look = snapshot(gpu, vms=[crashed], vgpus=[taken(gpu, A4C, 0, vm=crashed.name, vm_uuid=crashed.uuid)])
+    observed = snapshot(gpu, vms=[crashed], vgpus=[taken(gpu, A4C, 0, vm=crashed.name, vm_uuid=crashed.uuid)])
     with pytest.raises(InUse, match="vdi-001 crashed, and QEMU still holds the vGPU"):
-        plan_scheduler_change(gpu, FIXED, look, drain=True)
+        plan_scheduler_change(gpu, FIXED, observed, drain=True)
 
 
 @pytest.mark.parametrize(("owner", "hint"), [(Ownership.UNMANAGED, "modprobe"), (Ownership.LEAKED, "reconcile")])
 def test_unmanaged_is_never_removed(owner, hint):
     gpu = a100(scheduler=ABLE)
-    look = snapshot(gpu, vgpus=[taken(gpu, A4C, owner=owner, vm=None, vm_uuid=None)])
+    observed = snapshot(gpu, vgpus=[taken(gpu, A4C, owner=owner, vm=None, vm_uuid=None)])
     with pytest.raises(InUse) as raised:
-        plan_scheduler_change(gpu, FIXED, look, drain=True)
+        plan_scheduler_change(gpu, FIXED, observed, drain=True)
     assert hint in str(raised.value.hint)
 
 
@@ -88,9 +88,9 @@ def test_a_vm_that_is_half_way_is_left_to_reconcile():
     gpu = a100(scheduler=ABLE)
     one = vm(1, assigned(gpu, A4C, 0))
     one = replace(one, record=replace(one.record, state=RecordState.CREATING))
-    look = snapshot(gpu, vms=[one], vgpus=[taken(gpu, A4C, vm=one.name, vm_uuid=one.uuid)])
+    observed = snapshot(gpu, vms=[one], vgpus=[taken(gpu, A4C, vm=one.name, vm_uuid=one.uuid)])
     with pytest.raises(Busy, match="half-way"):
-        plan_scheduler_change(gpu, FIXED, look, drain=True)
+        plan_scheduler_change(gpu, FIXED, observed, drain=True)
 
 
 def test_a_record_without_its_device_blocks_nothing():

@@ -40,9 +40,9 @@ def test_configured_and_running_values():
 def test_every_vgpu_has_its_share_and_the_words_are_read_as_the_driver_does():
     gpu = a100(scheduler=FIXED)
     one = vm(1, assigned(gpu, A4C, 0), state=VmState.STOPPED)
-    look = snapshot(gpu, vms=[one], vgpus=[taken(gpu, A4C, vm=one.name, vm_uuid=one.uuid)])
+    observed = snapshot(gpu, vms=[one], vgpus=[taken(gpu, A4C, vm=one.name, vm_uuid=one.uuid)])
     file = ModprobeFile("/etc/modprobe.d/x.conf", f'options nvidia {PER_GPU_PARAMETER}="pci=3b:00;RmPVMRL=0x71"\n')
-    result = scheduler_details(look, gpu, "550.90.05", 'RegistryDwords: "RmPVMRL=0x00020003"', (file,))
+    result = scheduler_details(observed, gpu, "550.90.05", 'RegistryDwords: "RmPVMRL=0x00020003"', (file,))
     (share,) = result["shares"]
     assert (share["vm"], share["guaranteed_percent"], share["time_slice_us"]) == ("vdi-001", 10.0, 1041.666)
     assert result["scheduler_at_load"]["time_slice_ms"] == 2

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.remote.test_fanout import Played
 from vgpuctl.errors import HostCannot, Interrupted, Refused, ResultUnknown, Unreachable, VgpuctlError
 from vgpuctl.remote import bootstrap, fanout
-from vgpuctl.remote.session import RemoteCommand, RemoteOutput, Watch
+from vgpuctl.remote.session import RemoteCommand, RemoteOutput, RunControl
 from vgpuctl.remote.target import Target
 from vgpuctl.remote.wheelhouse import Wheel, Wheelhouse
 
@@ -27,7 +27,7 @@ def done(**data: Any) -> RemoteOutput:
     return RemoteOutput(0, json.dumps(body), "", "")
 
 
-def look_reply(was: str | None, *, present: bool = False) -> RemoteOutput:
+def inspect_reply(was: str | None, *, present: bool = False) -> RemoteOutput:
     return done(was=was, present=present, steps=["copy"])
 
 
@@ -39,7 +39,7 @@ class Host:
         self.taken = taken
         self.asked: list[RemoteCommand] = []
 
-    def play(self, asked: RemoteCommand, watch: Watch) -> RemoteOutput:
+    def play(self, asked: RemoteCommand, watch: RunControl) -> RemoteOutput:
         self.asked.append(asked)
         if watch.report_sent is not None:
             for sent in range(0, (self.taken or len(asked.stdin)) + 1, 100):
@@ -50,31 +50,31 @@ class Host:
     def reply(self, *, stops: Callable[[], int] = lambda: 0, **more: Any) -> fanout.HostReply:
         what = bootstrap.plan_bootstrap(HOUSE, WORDS, ["/unit"], **{"dry_run": False, "report_line": None, **more})
         task = fanout.FanoutTask(RemoteCommand(WORDS), True, "1.0", lambda name, line: None, bootstrap=what)
-        (found,) = fanout.run([Target("gpu", "gpu")], task, lambda target, until: Played(self.play), stops)
-        return found
+        (result,) = fanout.run([Target("gpu", "gpu")], task, lambda target, until: Played(self.play), stops)
+        return result
 
 
 def test_a_host_without_vgpuctl_gets_program_request_and_wheels():
-    host = Host(look_reply("0.9"), done(brought={"version": "1.0", "was": "0.9"}))
-    assert host.reply().reply is not None
-    look, install = host.asked
-    assert look.program_bytes == install.program_bytes
+    host = Host(inspect_reply("0.9"), done(brought={"version": "1.0", "was": "0.9"}))
+    assert host.reply().parsed is not None
+    observed, install = host.asked
+    assert observed.program_bytes == install.program_bytes
     request, _, wheels = install.stdin[install.program_bytes :].partition(b"\n")
     assert (json.loads(request)["words"], wheels) == (list(WORDS), b"w" * 1000)
-    assert b"w" * 1000 not in look.stdin
+    assert b"w" * 1000 not in observed.stdin
 
 
 def test_a_host_that_has_vgpuctl_runs_the_command():
     reported: list[str] = []
-    host = Host(look_reply("1.0", present=True), done(steps=[]))
-    assert host.reply(report_line=lambda name, line: reported.append(f"{name}: {line}")).reply is not None
+    host = Host(inspect_reply("1.0", present=True), done(steps=[]))
+    assert host.reply(report_line=lambda name, line: reported.append(f"{name}: {line}")).parsed is not None
     assert (host.asked[1].arguments, host.asked[1].program_bytes) == (WORDS, None)
     assert reported == ["gpu: vgpuctl 1.0 is there already: nothing is copied"]
 
 
 def test_a_dry_run_copies_nothing():
-    host = Host(look_reply("0.9"))
-    result = host.reply(dry_run=True).reply
+    host = Host(inspect_reply("0.9"))
+    result = host.reply(dry_run=True).parsed
     assert result is not None
     assert result.document["data"]["steps"] == ["copy"]
     assert result.document["data"]["brought"] == {"version": "1.0", "was": "0.9"}
@@ -82,7 +82,7 @@ def test_a_dry_run_copies_nothing():
 
 def test_sent_bytes_are_reported_in_quarters():
     reported: list[str] = []
-    host = Host(look_reply(None), done())
+    host = Host(inspect_reply(None), done())
     host.reply(report_line=lambda name, line: reported.append(line))
     size = len(host.asked[1].stdin)
     assert len(reported) == 4
@@ -90,25 +90,25 @@ def test_sent_bytes_are_reported_in_quarters():
 
 
 @pytest.mark.parametrize(
-    ("host", "raised", "said"),
+    ("host", "raised", "output"),
     [
-        (Host(look_reply("1.0.1")), Refused, "its vgpuctl 1.0.1 is newer than 1.0 of wheels"),
-        (Host(look_reply("1.0.post1")), Refused, "its vgpuctl 1.0.post1 is newer than 1.0 of wheels"),
-        (Host(look_reply("1.1rc1")), Refused, "its vgpuctl 1.1rc1 is newer than 1.0 of wheels"),
+        (Host(inspect_reply("1.0.1")), Refused, "its vgpuctl 1.0.1 is newer than 1.0 of wheels"),
+        (Host(inspect_reply("1.0.post1")), Refused, "its vgpuctl 1.0.post1 is newer than 1.0 of wheels"),
+        (Host(inspect_reply("1.1rc1")), Refused, "its vgpuctl 1.1rc1 is newer than 1.0 of wheels"),
         (
             Host(RemoteOutput(127, "", "/usr/bin/python3 is Python 3.9.2", "")),
             HostCannot,
             "no Python 3.11 or newer: /usr/bin",
         ),
         (Host(BROKE), Unreachable, "the connection broke"),
-        (Host(look_reply(None), BROKE, taken=500), Unreachable, "bytes were sent, and nothing was installed"),
-        (Host(look_reply(None), BROKE), ResultUnknown, "how it ended is not known"),
+        (Host(inspect_reply(None), BROKE, taken=500), Unreachable, "bytes were sent, and nothing was installed"),
+        (Host(inspect_reply(None), BROKE), ResultUnknown, "how it ended is not known"),
     ],
 )
-def test_why_a_host_did_not_get_it(host: Host, raised: type[VgpuctlError], said: str):
+def test_why_a_host_did_not_get_it(host: Host, raised: type[VgpuctlError], output: str):
     result = host.reply()
     assert isinstance(result.error, raised)
-    assert said in result.error.message
+    assert output in result.error.message
 
 
 def test_a_stop_while_wheels_are_sent_is_no_broken_connection():
@@ -117,7 +117,7 @@ def test_a_stop_while_wheels_are_sent_is_no_broken_connection():
     def stop(name: str, line: str) -> None:
         stopped[0] = 1
 
-    host = Host(look_reply(None), RemoteOutput(None, "", "", "", abandon_reason="it was not waited for"), taken=9000)
+    host = Host(inspect_reply(None), RemoteOutput(None, "", "", "", abandon_reason="it was not waited for"), taken=9000)
     result = host.reply(stops=lambda: stopped[0], report_line=stop)
     assert isinstance(result.error, Interrupted)
 
@@ -125,6 +125,6 @@ def test_a_stop_while_wheels_are_sent_is_no_broken_connection():
 def test_a_refusal_there_is_the_hosts_answer():
     error = {"code": "foreign", "message": "m", "hint": None, "facts": {}, "exit_status": 3, "undone": [], "left": []}
     body = {"schema": "vgpuctl/1", "kind": "install-host", "ok": False, "changed": False, "error": error}
-    result = Host(RemoteOutput(3, json.dumps({**body, "warnings": []}), "", "")).reply().reply
+    result = Host(RemoteOutput(3, json.dumps({**body, "warnings": []}), "", "")).reply().parsed
     assert result is not None
     assert result.status == 3

@@ -12,7 +12,7 @@ import pytest
 
 from vgpuctl.errors import DeadlineExceeded, Failed, HostCannot, Interrupted, ResultUnknown, Unreachable, VgpuctlError
 from vgpuctl.remote import fanout, reply
-from vgpuctl.remote.session import TOO_LONG, TOO_NOISY, RemoteCommand, RemoteOutput, Watch
+from vgpuctl.remote.session import TOO_LONG, TOO_NOISY, RemoteCommand, RemoteOutput, RunControl
 from vgpuctl.remote.target import Target
 
 
@@ -36,11 +36,11 @@ class Played:
 
     user = "root"
 
-    def __init__(self, play: Callable[[RemoteCommand, Watch], RemoteOutput]) -> None:
+    def __init__(self, play: Callable[[RemoteCommand, RunControl], RemoteOutput]) -> None:
         self.play = play
         self.closed = False
 
-    def run(self, asked: RemoteCommand, watch: Watch) -> RemoteOutput:
+    def run(self, asked: RemoteCommand, watch: RunControl) -> RemoteOutput:
         return self.play(asked, watch)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ def test_max_parallel_is_respected():
     working, most, lock = [0], [0], threading.Lock()
     met = threading.Barrier(3, timeout=30)
 
-    def play(asked: RemoteCommand, watch: Watch) -> RemoteOutput:
+    def play(asked: RemoteCommand, watch: RunControl) -> RemoteOutput:
         with lock:
             working[0] += 1
             most[0] = max(most[0], working[0])
@@ -98,14 +98,14 @@ def test_max_parallel_is_respected():
 def test_after_a_stop_no_host_starts_and_running_ones_are_notified():
     stops = [0]
 
-    def play(asked: RemoteCommand, watch: Watch) -> RemoteOutput:
+    def play(asked: RemoteCommand, watch: RunControl) -> RemoteOutput:
         stops[0] = 1
-        assert watch.count_stops() == 1
+        assert watch.interrupt_count() == 1
         return RemoteOutput(130, document(ok=False, code="interrupted"), "", "")
 
     result = fanout.run(targets(3), task(max_parallel=1), lambda target, until: Played(play), lambda: stops[0])
-    assert result[0].reply is not None
-    assert result[0].reply.status == 130
+    assert result[0].parsed is not None
+    assert result[0].parsed.status == 130
     assert [str(reply.error) for reply in result[1:]] == ["gpu-01: not asked", "gpu-02: not asked"]
 
 
@@ -113,7 +113,7 @@ def test_the_third_stop_ends_all_waiting():
     stops = [0]
     end = threading.Event()
 
-    def play(asked: RemoteCommand, watch: Watch) -> RemoteOutput:
+    def play(asked: RemoteCommand, watch: RunControl) -> RemoteOutput:
         stops[0] = 3
         end.wait(30)
         return GOOD
@@ -126,7 +126,7 @@ def test_the_third_stop_ends_all_waiting():
 
 @pytest.mark.parametrize(("there", "raised"), [("0.0.9", True), ("0.1.0", False), (None, True)])
 def test_a_line_that_is_not_understood_there_names_an_older_vgpuctl_but_not_an_equal_one(there, raised):
-    def play(asked: RemoteCommand, watch: Watch) -> RemoteOutput:
+    def play(asked: RemoteCommand, watch: RunControl) -> RemoteOutput:
         if asked.arguments == ("--version",):
             return RemoteOutput(0, f"vgpuctl {there}\n" if there else "?", "", "")
         return RemoteOutput(2, document(ok=False, code="usage"), "", "")
@@ -141,7 +141,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
 
 
 @pytest.mark.parametrize(
-    ("ran", "changes", "raised", "said"),
+    ("ran", "changes", "raised", "message"),
     [
         (RemoteOutput(127, "", "exec: vgpuctl: not found", ""), True, HostCannot, "there is no vgpuctl"),
         (RemoteOutput(127, "", "sudo: command not found", None), True, HostCannot, "sudo does not help"),
@@ -214,8 +214,8 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
         (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), True, ResultUnknown, "deadline passed"),
     ],
 )
-def test_each_invalid_reply_has_an_error(ran: RemoteOutput, changes: bool, raised: type[VgpuctlError], said: str):
-    with pytest.raises(raised, match=said):
+def test_each_invalid_reply_has_an_error(ran: RemoteOutput, changes: bool, raised: type[VgpuctlError], message: str):
+    with pytest.raises(raised, match=message):
         reply.parse(ran, "gpu", is_change=changes)
 
 

@@ -22,7 +22,7 @@ def test_a_known_key_is_accepted(known):
 
 
 @pytest.mark.parametrize(
-    ("known", "said", "place"),
+    ("known", "message", "place"),
     [
         ((), "nobody knows its key ssh-ed25519 SHA256:", None),
         ((KnownKey("/k/known", 3, "ssh-ed25519", b"old"),), "is not the one of /k/known:3", "/k/known:3"),
@@ -31,7 +31,7 @@ def test_a_known_key_is_accepted(known):
         ((MINE, KnownKey("/k/bad", 7, "ssh-ed25519", b"mine", True)), "is revoked by /k/bad:7", "/k/bad:7"),
     ],
 )
-def test_any_other_is_refused_with_its_place(known, said, place):
-    with pytest.raises(HostKeyRefused, match=said) as caught:
+def test_any_other_is_refused_with_its_place(known, message, place):
+    with pytest.raises(HostKeyRefused, match=message) as caught:
         host_key.check_host_key(TARGET, LOGIN, "ssh-ed25519", b"mine", known)
     assert caught.value.facts.get("place") == place

@@ -96,7 +96,7 @@ def test_ranges(pattern, names):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("gpu[5:1]", "hosts:1: \\[5:1\\] is no range"),
         ("gpu[1:b]", "is no range"),
@@ -114,13 +114,13 @@ def test_ranges(pattern, names):
         ("[a:children]\nb\n[b:children]\na", "is its own child: a > b > a|is its own child: b > a > b"),
     ],
 )
-def test_invalid_inventories_are_refused(text, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_invalid_inventories_are_refused(text, message):
+    with pytest.raises(InvalidInput, match=message):
         inventory.parse_inventory(text, "hosts")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("all: [a, b]", "names with a colon are due here"),
         ("all: {host: {a: }}", "a group has no 'host'"),
@@ -128,8 +128,8 @@ def test_invalid_inventories_are_refused(text, said):
         ("all: {hosts: {a: 1}}", "due here"),
     ],
 )
-def test_yaml_that_is_no_inventory_is_refused(text, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_yaml_that_is_no_inventory_is_refused(text, message):
+    with pytest.raises(InvalidInput, match=message):
         inventory.parse_inventory(text, "hosts.yaml")
 
 

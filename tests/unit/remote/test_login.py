@@ -82,11 +82,11 @@ def test_the_rest_of_ssh_config():
 
 
 @pytest.mark.parametrize(
-    "said", [{"port": "ssh"}, {"connecttimeout": "soon"}, {"proxyjump": "a b"}, {"hostname": "-oX"}, {"user": "-l"}]
+    "output", [{"port": "ssh"}, {"connecttimeout": "soon"}, {"proxyjump": "a b"}, {"hostname": "-oX"}, {"user": "-l"}]
 )
-def test_invalid_ssh_config_is_refused(said):
+def test_invalid_ssh_config_is_refused(output):
     with pytest.raises(InvalidInput, match="gpu: ssh_config"):
-        login.resolve_login(Target("gpu", "gpu"), said)
+        login.resolve_login(Target("gpu", "gpu"), output)
 
 
 def test_an_include_is_expanded_in_its_place(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from vgpuctl.remote import shell_line
-from vgpuctl.remote.session import RemoteCommand, Watch
+from vgpuctl.remote.session import RemoteCommand, RunControl
 from vgpuctl.remote.ssh_session import SshSession
 
 PIECE = 1 << 16
@@ -85,7 +85,7 @@ def test_output_without_an_end_hinders_no_stop(stream):
     try:
         ran = session.run(
             RemoteCommand(("list-gpus",)),
-            Watch(time.monotonic() + 60, lambda line: None, lambda: 3 if played.reads > 9 else 0),
+            RunControl(time.monotonic() + 60, lambda line: None, lambda: 3 if played.reads > 9 else 0),
         )
     finally:
         session.close()
@@ -100,7 +100,7 @@ def test_endless_stderr_is_reported_up_to_a_limit(line):
     try:
         session.run(
             RemoteCommand(("list-gpus",)),
-            Watch(time.monotonic() + 60, reported.append, lambda: 3 if played.reads > 200 else 0),
+            RunControl(time.monotonic() + 60, reported.append, lambda: 3 if played.reads > 200 else 0),
         )
     finally:
         session.close()
@@ -118,7 +118,9 @@ def test_output_without_an_end_is_given_up_before_it_fills_the_memory(begun, rea
     played = Endless("out", reads, begun=begun)
     session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
     try:
-        ran = session.run(RemoteCommand(("list-gpus",)), Watch(time.monotonic() + 60, lambda line: None, lambda: 0))
+        ran = session.run(
+            RemoteCommand(("list-gpus",)), RunControl(time.monotonic() + 60, lambda line: None, lambda: 0)
+        )
     finally:
         session.close()
     assert (ran.status, ran.abandon_reason) == (None, why)
@@ -132,16 +134,16 @@ def test_a_process_id_that_is_none_does_not_begin_the_answer():
 def test_unread_stdin_does_not_block_a_stop_and_progress_is_reported():
     played = Endless("none", 1)
     sent: list[int] = []
-    looks: list[int] = []
+    observations: list[int] = []
 
     def stops() -> int:
-        looks.append(1)
-        return 3 if len(looks) > 10 else 0
+        observations.append(1)
+        return 3 if len(observations) > 10 else 0
 
     session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
     try:
         ran = session.run(
-            RemoteCommand((), b"y" * 5000, 10), Watch(time.monotonic() + 60, lambda line: None, stops, sent.append)
+            RemoteCommand((), b"y" * 5000, 10), RunControl(time.monotonic() + 60, lambda line: None, stops, sent.append)
         )
     finally:
         session.close()
@@ -160,7 +162,7 @@ def test_all_of_standard_input_is_sent_and_then_closed():
     try:
         session.run(
             RemoteCommand(("apply",), b"z" * 5000),
-            Watch(time.monotonic() + 5, lambda line: None, lambda: 3 if played.shut else 0),
+            RunControl(time.monotonic() + 5, lambda line: None, lambda: 3 if played.shut else 0),
         )
     finally:
         session.close()

@@ -81,7 +81,7 @@ def test_what_is_needed_and_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         ([], "has no wheels: there is nothing"),
         (["notes.txt", "vgpuctl-0.1.0.tar.gz"], "has no wheels: there is 2 other files"),
@@ -89,26 +89,26 @@ def test_what_is_needed_and_not_there_is_named(tmp_path):
         (["vgpuctl-0.1.0-py3-none-any.whl"], "is no wheel, or not all of one: 4 bytes"),
     ],
 )
-def test_what_is_no_wheelhouse_is_refused(tmp_path, names, said):
+def test_what_is_no_wheelhouse_is_refused(tmp_path, names, message):
     for name in names:
         (tmp_path / name).write_text("half")
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         wheelhouse.read_wheelhouse(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("versions", "said"),
+    ("versions", "message"),
     [
         ((), "has no wheel of vgpuctl among its 1"),
         (("0.2.0", "0.2.0_other"), "has several wheels of vgpuctl"),
         (("0.2", "0.2.0"), "has several wheels of vgpuctl"),
     ],
 )
-def test_exactly_one_vgpuctl_wheel_is_allowed(tmp_path, versions, said):
+def test_exactly_one_vgpuctl_wheel_is_allowed(tmp_path, versions, message):
     wheel(tmp_path, "click", "8.2.1")
     for version in versions:
         wheel(tmp_path, "vgpuctl", version)
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         wheelhouse.read_wheelhouse(str(tmp_path))
 
 

@@ -50,9 +50,9 @@ def gpu(seen: GpuScheduler | None = None, **fields: object) -> Gpu:
     ],
 )
 def test_unsupported_settings_are_explained(seen, fields, kind, spec, text):
-    found = explain_unsupported(gpu(replace(SEEN, **seen), **fields), kind, spec)
-    assert found is not None
-    assert text in found
+    result = explain_unsupported(gpu(replace(SEEN, **seen), **fields), kind, spec)
+    assert result is not None
+    assert text in result
 
 
 def test_documented_ranges_apply_only_without_ranges_from_the_driver():

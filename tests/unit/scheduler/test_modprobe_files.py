@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.scheduler.modprobe_files import (
-    NEW_FILE,
+    VGPUCTL_FILE,
     ModprobeFile,
+    file_with_dword,
     find_configured_dword,
     find_dword,
     find_loaded_dword,
     overridden_settings,
     parse_settings,
-    set_dword,
 )
 
 GPU, OTHER = "0000:15:00.0", "0000:16:00.0"
@@ -28,12 +28,12 @@ def one(text, path="/etc/modprobe.d/nvidia.conf"):
 
 
 def written(text, word=0x11, gpu=GPU):
-    return set_dword(one(text), gpu, word).text
+    return file_with_dword(one(text), gpu, word).text
 
 
 def test_without_a_line_a_file_of_our_own_is_made():
-    file = set_dword((), GPU, 1)
-    assert file.path == NEW_FILE
+    file = file_with_dword((), GPU, 1)
+    assert file.path == VGPUCTL_FILE
     assert file.text.splitlines()[1:] == [f'options nvidia {EACH}="pci=0000:15:00.0;RmPVMRL=0x00000001"']
     assert find_configured_dword(parse_settings([file]), GPU) == 1
     assert find_configured_dword(parse_settings([file]), OTHER) is None
@@ -79,9 +79,9 @@ def test_a_comment_or_another_module_sets_nothing():
 
 def test_the_last_line_counts_and_the_earlier_one_is_lost():
     text = f'options nvidia {EACH}="pci=15:00;RmPVMRL=1"\noptions nvidia {EACH}="pci=16:00;RmPVMRL=1"\n'
-    found = parse_settings(one(text))
-    assert (find_configured_dword(found, GPU), find_configured_dword(found, OTHER)) == (None, 1)
-    assert [s.line for s in overridden_settings(found)] == [1]
+    result = parse_settings(one(text))
+    assert (find_configured_dword(result, GPU), find_configured_dword(result, OTHER)) == (None, 1)
+    assert [s.line for s in overridden_settings(result)] == [1]
     now = written(text)
     assert now.splitlines()[0] == text.splitlines()[0]
     assert (
@@ -97,9 +97,9 @@ def test_files_count_by_their_names():
     )
     assert find_configured_dword(parse_settings(files), GPU) == 2
     with pytest.raises(Refused, match=r"/usr/lib/modprobe\.d/a\.conf, /etc/modprobe\.d/z\.conf"):
-        set_dword(files, GPU, 1)
+        file_with_dword(files, GPU, 1)
     with pytest.raises(Refused, match="belongs to a package"):
-        set_dword(files[1:], GPU, 1)
+        file_with_dword(files[1:], GPU, 1)
 
 
 def test_a_value_over_several_lines_is_for_a_person():

@@ -131,9 +131,9 @@ def test_the_generation_follows_the_drivers_version(driver, adaptive, kind):
     ],
 )
 def test_another_generations_dword_is_suspected(kind, word, text):
-    found = wrong_generation(kind, word)
-    assert found is not None
-    assert text in found
+    result = wrong_generation(kind, word)
+    assert result is not None
+    assert text in result
 
 
 @pytest.mark.parametrize("kind", DriverGeneration)

@@ -17,16 +17,16 @@ FIXED = SchedulerState(SchedulerPolicy.FIXED_SHARE, False, 1_000_000)
 
 
 def test_best_effort_guarantees_nothing():
-    found = compute_time_share(
+    result = compute_time_share(
         SchedulerState(SchedulerPolicy.BEST_EFFORT), is_running=True, running_count=1, max_vgpus=4, is_weighted=False
     )
-    assert (found.fraction, found.time_slice_ns) == (None, None)
+    assert (result.fraction, result.time_slice_ns) == (None, None)
 
 
 def test_a_fixed_share_is_one_of_all_that_there_can_be_also_while_it_is_off():
     for runs in (True, False):
-        found = compute_time_share(FIXED, is_running=runs, running_count=1, max_vgpus=10, is_weighted=False)
-        assert (found.fraction, found.time_slice_ns) == (Fraction(1, 10), 1_000_000)
+        result = compute_time_share(FIXED, is_running=runs, running_count=1, max_vgpus=10, is_weighted=False)
+        assert (result.fraction, result.time_slice_ns) == (Fraction(1, 10), 1_000_000)
     assert (
         compute_time_share(FIXED, is_running=True, running_count=1, max_vgpus=None, is_weighted=False).fraction is None
     )

@@ -53,7 +53,7 @@ def test_threads_that_change_and_look_at_a_host_do_not_disturb_each_other(tmp_pa
     def make(thread):
         try:
             for number in range(60):
-                storage.make_volume("default", f"{thread}-{number}.qcow2", 1 << 30)
+                storage.create_volume("default", f"{thread}-{number}.qcow2", 1 << 30)
                 for _ in range(5):
                     storage.pool("default")
         except BaseException as error:  # noqa: BLE001

@@ -61,19 +61,19 @@ def go(process: subprocess.Popen[str]) -> None:
 def test_a_killed_writer_leaves_all_confirmed_writes(make: MakeHost, tmp_path: Path) -> None:
     """Each round kills a process in the middle of its writes, at a different time."""
     host = make(SCENARIO)
-    told: list[str] = []
+    reported: list[str] = []
     for round_ in range(6):
         process = writer(tmp_path, round_ + 1, 100000)
         go(process)
         assert process.stdout is not None
         for _ in range(20 + 17 * round_):
-            told.append(process.stdout.readline().strip())
+            reported.append(process.stdout.readline().strip())
         os.kill(process.pid, signal.SIGKILL)
-        told += [line.strip() for line in process.stdout if line.endswith("\n")]
+        reported += [line.strip() for line in process.stdout if line.endswith("\n")]
         process.communicate()
         there = host.sysfs.listdir("/sys/bus/mdev/devices")
-        assert set(told) <= set(there)
-        assert len(there) <= len(told) + round_ + 1, "at most the write it was killed in"
+        assert set(reported) <= set(there)
+        assert len(there) <= len(reported) + round_ + 1, "at most the write it was killed in"
     host.sysfs.write(f"{MTTY}/create", uuid(7))
     assert contents(open_host(str(tmp_path / "host.yaml"), state_dir=tmp_path / "host.state")._core.read_state()) == (
         contents(host._core.read_state())
@@ -85,9 +85,9 @@ def test_two_processes_at_once_lose_nothing(make: MakeHost, tmp_path: Path) -> N
     processes = [writer(tmp_path, seed, 150) for seed in (1, 2)]
     for process in processes:
         go(process)
-    told = [name for process in processes for name in process.communicate()[0].split()]
-    assert len(set(told)) == 300
-    assert set(told) == set(host.sysfs.listdir("/sys/bus/mdev/devices"))
+    reported = [name for process in processes for name in process.communicate()[0].split()]
+    assert len(set(reported)) == 300
+    assert set(reported) == set(host.sysfs.listdir("/sys/bus/mdev/devices"))
     assert int(host.sysfs.read(f"{MTTY}/available_instances")) == 100000 - 300
 
 
@@ -156,7 +156,7 @@ def test_nothing_changes_under_the_host_lock(make: MakeHost) -> None:
         lambda: host.hypervisor.domains(),
         lambda: host.hypervisor.define(domain_xml("a", 1)),
         lambda: host.storage.pool("default"),
-        lambda: host.storage.make_pool("default", "/x"),
+        lambda: host.storage.create_pool("default", "/x"),
     ):
         with pytest.raises(AssertionError, match="host lock"):
             call()

@@ -67,9 +67,9 @@ def test_a_lost_write_is_acknowledged_and_does_nothing(make: MakeHost) -> None:
     (record,) = host.hypervisor.domains()
     assert record.state is VmState.STOPPED
     assert "vgpuctl" not in record.xml
-    assert host.storage.make_volume("default", "v", 1).name == "v"
+    assert host.storage.create_volume("default", "v", 1).name == "v"
     assert host.storage.volume("default", "v") is None
-    host.storage.make_pool("p", "/p")
+    host.storage.create_pool("p", "/p")
     assert host.storage.pool("p") is None
 
 

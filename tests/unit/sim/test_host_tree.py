@@ -26,14 +26,14 @@ def link(host: SimHost, path: str) -> str | None:
 
 def walk(host: SimHost, path: str) -> list[str]:
     """Return every path below a directory, without following links."""
-    found = []
+    result = []
     for name in host.sysfs.listdir(path):
         below = f"{path}/{name}"
-        found.append(below)
+        result.append(below)
         if link(host, below) is None:
             with contextlib.suppress(NotADirectoryError):
-                found += walk(host, below)
-    return found
+                result += walk(host, below)
+    return result
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

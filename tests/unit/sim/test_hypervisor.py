@@ -147,8 +147,8 @@ def test_networks(make: MakeHost) -> None:
 
 def test_disks_must_be_there_with_their_whole_chain(make: MakeHost) -> None:
     host = make("images: [{path: /srv/base.qcow2}, {path: /srv/no.qcow2, problem: unreadable}]\n")
-    host.storage.make_pool("default", "/images")
-    volume = host.storage.make_volume("default", "a.qcow2", 1 << 30, "/srv/base.qcow2", "qcow2")
+    host.storage.create_pool("default", "/images")
+    volume = host.storage.create_volume("default", "a.qcow2", 1 << 30, "/srv/base.qcow2", "qcow2")
     run_vm(host, "a", 1, DISK.format(volume.path))
     libvirt_refused(38, lambda: run_vm(host, "b", 2, DISK.format("/images/none.qcow2")))
     assert "Permission denied" in libvirt_refused(38, lambda: run_vm(host, "c", 3, DISK.format("/srv/no.qcow2")))

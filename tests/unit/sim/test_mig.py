@@ -25,10 +25,10 @@ FREE = "gpus: [{model: %s, vfs: {enabled: 0}}]\n"
 
 
 def seen(host: SimHost, gpu: str = GPU) -> MigState:
-    told = host.nvml.gpu(gpu)
-    assert told is not None
-    assert told.mig is not None
-    return told.mig
+    reported = host.nvml.gpu(gpu)
+    assert reported is not None
+    assert reported.mig is not None
+    return reported.mig
 
 
 def mode(host: SimHost) -> tuple[bool, bool]:
@@ -92,9 +92,9 @@ def test_the_first_instance_without_a_placement_is_named(make: MakeHost, wanted:
 
 def test_only_some_gpus_have_it(make: MakeHost) -> None:
     host = make("l40s-x4")
-    told = host.nvml.gpu(GPU)
-    assert told is not None
-    assert told.mig is None
+    reported = host.nvml.gpu(GPU)
+    assert reported is not None
+    assert reported.mig is None
     assert code(host.nvml.set_mig, GPU, enabled=True) == NOT_SUPPORTED
     assert code(host.nvml.create_gpu_instance, GPU, 19, 0) == NOT_SUPPORTED
     assert code(host.nvml.set_mig, "0000:99:00.0", enabled=True) == NOT_SUPPORTED
@@ -263,12 +263,12 @@ def test_a_scenario_must_begin_with_a_valid_state(make: MakeHost, entry: str, wh
 
 @pytest.mark.parametrize("name", ["h100-mig", "rtx-pro-6000"])
 def test_each_mig_type_has_a_profile_that_the_gpu_offers_and_fills_it(make: MakeHost, name: str) -> None:
-    told = make(name).nvml.gpu(GPU)
-    assert told is not None
-    assert told.mig is not None
-    for kind in told.types.values():
+    reported = make(name).nvml.gpu(GPU)
+    assert reported is not None
+    assert reported.mig is not None
+    for kind in reported.types.values():
         if kind.gi_profile_id is not None:
-            profile = told.mig.find_profile(kind.gi_profile_id)
+            profile = reported.mig.find_profile(kind.gi_profile_id)
             assert profile is not None, kind.name
             assert kind.max_per_gpu == profile.max_instances * (kind.max_per_gi or 0), kind.name
 

@@ -90,12 +90,12 @@ def act(host: SimHost, kind: str, a: int, b: int) -> None:  # noqa: C901
         case "override":
             write(f"{PCI}/{(GPU, A16, RTX, FLEX, '0000:3b:00.4')[a]}/driver_override", ("", "vfio-pci")[b % 2])
         case "volume":
-            host.storage.make_volume("default", f"disk-{b}", 1 << 30)
+            host.storage.create_volume("default", f"disk-{b}", 1 << 30)
         case "unvolume":
             host.storage.remove_volume("default", f"disk-{b}")
         case "pool":
             (host.storage.remove_pool if b % 2 else host.storage.start_pool)(f"pool-{a}")
-            host.storage.make_pool(f"pool-{a}", f"/pool/{a}")
+            host.storage.create_pool(f"pool-{a}", f"/pool/{a}")
         case "boot":
             if a == b:
                 host.reboot()

@@ -17,9 +17,9 @@ def test_a_fresh_host_has_no_pool(make: MakeHost) -> None:
     host = make("a100-40")
     assert host.storage.pool("default") is None
     libvirt_refused(49, lambda: host.storage.volume("default", "a"))
-    libvirt_refused(49, lambda: host.storage.make_volume("default", "a", GIB))
+    libvirt_refused(49, lambda: host.storage.create_volume("default", "a", GIB))
     libvirt_refused(49, lambda: host.storage.start_pool("default"))
-    host.storage.make_pool("default", "/var/lib/libvirt/images")
+    host.storage.create_pool("default", "/var/lib/libvirt/images")
     assert host.storage.pool("default") == PoolInfo(
         "default", "dir", active=True, path="/var/lib/libvirt/images", capacity_bytes=1000 * GIB,
         available_bytes=900 * GIB,
@@ -28,20 +28,20 @@ def test_a_fresh_host_has_no_pool(make: MakeHost) -> None:
 
 def test_pools_have_their_own_name_and_directory(make: MakeHost) -> None:
     host = make("empty")
-    host.storage.make_pool("a", "/pool")
+    host.storage.create_pool("a", "/pool")
     with pytest.raises(Exists):
-        host.storage.make_pool("a", "/other")
-    libvirt_refused(9, lambda: host.storage.make_pool("b", "/pool"))
+        host.storage.create_pool("a", "/other")
+    libvirt_refused(9, lambda: host.storage.create_pool("b", "/pool"))
 
 
 def test_a_pools_files_stay_when_it_goes(make: MakeHost) -> None:
     host = make("empty")
-    host.storage.make_pool("a", "/pool")
-    made = host.storage.make_volume("a", "v", GIB)
+    host.storage.create_pool("a", "/pool")
+    made = host.storage.create_volume("a", "v", GIB)
     host.storage.remove_pool("a")
     host.storage.remove_pool("a")
     assert host.storage.image("/pool/v") is not None
-    host.storage.make_pool("again", "/pool")
+    host.storage.create_pool("again", "/pool")
     assert host.storage.volume("again", "v") == VolumeInfo("again", "v", made.path, GIB, "qcow2")
     host.storage.remove_volume("a", "v")
 
@@ -51,19 +51,19 @@ def test_an_inactive_pool_must_be_started(make: MakeHost) -> None:
     pool = host.storage.pool("default")
     assert pool is not None
     assert (pool.active, pool.capacity_bytes) == (False, None)
-    libvirt_refused(55, lambda: host.storage.make_volume("default", "a", GIB))
+    libvirt_refused(55, lambda: host.storage.create_volume("default", "a", GIB))
     host.storage.start_pool("default")
     host.storage.start_pool("default")
-    host.storage.make_volume("default", "a", GIB)
+    host.storage.create_volume("default", "a", GIB)
 
 
 def test_volumes_are_made_exclusively_and_removed_twice(make: MakeHost) -> None:
     host = make("t4")
-    made = host.storage.make_volume("default", "a.qcow2", 40 * GIB)
+    made = host.storage.create_volume("default", "a.qcow2", 40 * GIB)
     assert made == VolumeInfo("default", "a.qcow2", "/var/lib/libvirt/images/a.qcow2", 40 * GIB, "qcow2")
     assert host.storage.volume("default", "a.qcow2") == made
     with pytest.raises(Exists) as caught:
-        host.storage.make_volume("default", "a.qcow2", GIB)
+        host.storage.create_volume("default", "a.qcow2", GIB)
     assert caught.value.facts["libvirt_code"] == 90
     host.storage.remove_volume("default", "a.qcow2")
     host.storage.remove_volume("default", "a.qcow2")
@@ -72,13 +72,13 @@ def test_volumes_are_made_exclusively_and_removed_twice(make: MakeHost) -> None:
 
 def test_a_linked_clone(make: MakeHost) -> None:
     host = make("images: [{path: /srv/base.qcow2, size_gib: 20, firmware: uefi}]\nstorage: {pools: [{name: p}]}\n")
-    made = host.storage.make_volume("p", "v", 30 * GIB, "/srv/base.qcow2", "qcow2")
+    made = host.storage.create_volume("p", "v", 30 * GIB, "/srv/base.qcow2", "qcow2")
     assert made.backing_path == "/srv/base.qcow2"
-    found = host.storage.image(made.path)
-    assert found is not None
-    assert (found.format, found.virtual_size_bytes, found.firmware) == ("qcow2", 30 * GIB, "uefi")
-    assert [one.path for one in found.backing_chain] == [made.path, "/srv/base.qcow2"]
-    libvirt_refused(38, lambda: host.storage.make_volume("p", "w", GIB, "/srv/none.qcow2", "qcow2"))
+    result = host.storage.image(made.path)
+    assert result is not None
+    assert (result.format, result.virtual_size_bytes, result.firmware) == ("qcow2", 30 * GIB, "uefi")
+    assert [one.path for one in result.backing_chain] == [made.path, "/srv/base.qcow2"]
+    libvirt_refused(38, lambda: host.storage.create_volume("p", "w", GIB, "/srv/none.qcow2", "qcow2"))
 
 
 def test_images_are_the_scenarios_never_this_machines(make: MakeHost, tmp_path) -> None:
@@ -93,16 +93,16 @@ def test_images_are_the_scenarios_never_this_machines(make: MakeHost, tmp_path) 
     iso = host.storage.image("/srv/a.iso")
     assert iso is not None
     assert (iso.format, iso.virtual_size_bytes, iso.firmware, iso.access_problem) == ("raw", GIB, "both", None)
-    found = host.storage.image("/srv/./b.qcow2")
-    assert found is not None
-    assert (found.firmware, found.access_problem) == ("bios", "/srv is closed to libvirt-qemu")
+    result = host.storage.image("/srv/./b.qcow2")
+    assert result is not None
+    assert (result.firmware, result.access_problem) == ("bios", "/srv is closed to libvirt-qemu")
 
 
 def test_a_full_file_system(make: MakeHost) -> None:
     host = make("storage: {filesystem_gib: 10, used_gib: 10, pools: [{name: p}, {name: q, capacity_gib: 1}]}\n")
     with pytest.raises(NoSpace):
-        host.storage.make_volume("p", "v", GIB)
-    host.storage.make_volume("q", "v", 100 * GIB)
+        host.storage.create_volume("p", "v", GIB)
+    host.storage.create_volume("q", "v", 100 * GIB)
     own, shared = host.storage.pool("q"), host.storage.pool("p")
     assert own is not None
     assert shared is not None

@@ -9,8 +9,8 @@ from tests.hosts import open_sim_host
 from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyFailed
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.steps.set_scheduler import (
+    RemoveTemporarily,
     SetScheduler,
-    SuspendDevice,
     read_running_scheduler,
     scheduler_text,
     set_scheduler_command,
@@ -105,6 +105,6 @@ class Device:
 @pytest.mark.parametrize(("there", "calls"), [(True, []), (False, ["perform"])])
 def test_a_suspended_device_is_made_again_if_gone(there, calls):
     device = Device(there)
-    lend = SuspendDevice(device, device)
+    lend = RemoveTemporarily(device, device)
     lend.undo(None)
     assert (device.calls, device.there, lend.describe()) == (calls, True, "remove it for now")

@@ -62,7 +62,7 @@ def command(
     def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import apply, host_plan
 
-        desired = host_options.build_request(context.host, path, sets, number)
+        desired = host_options.read_desired_state(context.host, path, sets, number)
         options = host_plan.ApplyOptions(drain, context.wait_seconds)
         return apply.apply_host(
             context.host, desired, options, dry_run=dry_run, confirm=context.confirm, progress=context.progress

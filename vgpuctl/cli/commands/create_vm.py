@@ -89,7 +89,7 @@ def command(
     start = not no_start
     if count is not None:
         build_request = partial(requests.many_from_options, explicit=explicit, count=count)
-        return many.ensure_vms(
+        return many.run_ensure_vms(
             settings, "create-vm", build_request, start=start, parallel=max_parallel, dry_run=dry_run
         )
     if print_xml:

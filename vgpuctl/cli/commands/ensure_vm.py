@@ -75,7 +75,7 @@ def command(
     max_parallel = many.check_options(count, parallel, state=state)
     if count is not None:
         vm_count = count
-        return many.ensure_vms(
+        return many.run_ensure_vms(
             settings,
             "ensure-vm",
             lambda host: requests.many_from_file(host, path, vm_count, placement),

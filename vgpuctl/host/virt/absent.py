@@ -135,7 +135,7 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
-    def make_pool(self, name: str, path: str) -> None:
+    def create_pool(self, name: str, path: str) -> None:
         """Raise HostCannot."""
         self._raise_absent()
 
@@ -151,7 +151,7 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
-    def make_volume(
+    def create_volume(
         self,
         pool: str,
         name: str,

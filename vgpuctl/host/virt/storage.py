@@ -79,7 +79,7 @@ class LibvirtStorage:
                 self._connection.attempt(gone_errors, partial(_add_volume, infos, pool, volume))
         return tuple(sorted(infos, key=lambda info: info.name))
 
-    def make_pool(self, name: str, path: str) -> None:
+    def create_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool; the directory may exist."""
         failure = f"cannot make storage pool {name}"
         try:
@@ -124,7 +124,7 @@ class LibvirtStorage:
             storage_volume = self._find_volume(connect.storagePoolLookupByName(pool), name)
             return None if storage_volume is None else _read_volume(pool, name, storage_volume)
 
-    def make_volume(
+    def create_volume(
         self,
         pool: str,
         name: str,

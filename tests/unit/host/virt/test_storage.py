@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 
 def test_a_pool_whose_directory_is_here_has_the_file_systems_sizes(storage, tmp_path):
-    storage.make_pool("mine", str(tmp_path))
+    storage.create_pool("mine", str(tmp_path))
     result = storage.pool("mine")
     here = os.statvfs(tmp_path)
     assert (result.name, result.kind, result.active, result.path) == ("mine", "dir", True, str(tmp_path))
@@ -53,7 +53,7 @@ def test_an_image_is_looked_at_with_the_directories_of_the_pools(connection, clo
 
 
 def test_a_pools_life(storage, connection, tmp_path):
-    storage.make_pool("mine", str(tmp_path))
+    storage.create_pool("mine", str(tmp_path))
     with connection.call("x", "cannot") as connect:
         pool = connect.storagePoolLookupByName("mine")
         assert pool.autostart() == 1
@@ -70,19 +70,19 @@ def test_a_pools_life(storage, connection, tmp_path):
 
 def test_a_pool_name_that_is_taken(storage, tmp_path):
     with pytest.raises(Exists, match="default"):
-        storage.make_pool("default", str(tmp_path))
+        storage.create_pool("default", str(tmp_path))
     assert storage.pool("default").path == "/no/such/place"
 
 
 def test_a_pool_that_cannot_be_made_is_not_left_half_made(storage):
     with pytest.raises(LibvirtFailed, match="cannot make storage pool"):
-        storage.make_pool("a/b", "/x")  # libvirt allows no slash in a name
+        storage.create_pool("a/b", "/x")  # libvirt allows no slash in a name
     assert storage.pool("a/b") is None
 
 
 def test_a_volumes_life(storage):
     assert storage.volume("default", "a.qcow2") is None
-    made = storage.make_volume("default", "a.qcow2", 5 * GIB)
+    made = storage.create_volume("default", "a.qcow2", 5 * GIB)
     assert (made.path, made.capacity_bytes, made.backing_path) == ("/no/such/place/a.qcow2", 5 * GIB, None)
     assert storage.volume("default", "a.qcow2") == made
     storage.remove_volume("default", "a.qcow2")
@@ -91,7 +91,7 @@ def test_a_volumes_life(storage):
 
 
 def test_a_linked_clone(storage):
-    made = storage.make_volume("default", "b.qcow2", 5 * GIB, base="/images/base.qcow2", base_format="qcow2")
+    made = storage.create_volume("default", "b.qcow2", 5 * GIB, base="/images/base.qcow2", base_format="qcow2")
     assert made.backing_path == "/images/base.qcow2"
 
 
@@ -103,21 +103,21 @@ def test_a_volume_that_cannot_be_filled_is_not_left(storage):
 
 
 def test_a_name_that_is_taken_is_not_written_over(storage):
-    made = storage.make_volume("default", "a.iso", GIB)
+    made = storage.create_volume("default", "a.iso", GIB)
     with pytest.raises(Exists, match=r"a\.iso exists already"):
         storage.create_private_volume("default", "a.iso", b"x")
     assert storage.volume("default", "a.iso") == made
 
 
 def test_a_volume_name_that_is_taken(storage):
-    made = storage.make_volume("default", "a.qcow2", 5 * GIB)
+    made = storage.create_volume("default", "a.qcow2", 5 * GIB)
     with pytest.raises(Exists, match=r"a\.qcow2 exists already in pool default"):
-        storage.make_volume("default", "a.qcow2", GIB)
+        storage.create_volume("default", "a.qcow2", GIB)
     assert storage.volume("default", "a.qcow2") == made
 
 
 def test_a_volume_in_a_pool_that_is_not_there(storage):
-    for call in (storage.volume, lambda pool, name: storage.make_volume(pool, name, GIB)):
+    for call in (storage.volume, lambda pool, name: storage.create_volume(pool, name, GIB)):
         with pytest.raises(LibvirtFailed, match=r"volume a .*pool none") as caught:
             call("none", "a")
         assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_STORAGE_POOL
@@ -127,11 +127,11 @@ def test_no_storage_call_under_host_lock(storage, lock):
     lock.on = True
     calls = (
         lambda: storage.pool("default"),
-        lambda: storage.make_pool("a", "/x"),
+        lambda: storage.create_pool("a", "/x"),
         lambda: storage.start_pool("default"),
         lambda: storage.remove_pool("default"),
         lambda: storage.volume("default", "a"),
-        lambda: storage.make_volume("default", "a", GIB),
+        lambda: storage.create_volume("default", "a", GIB),
         lambda: storage.create_private_volume("default", "a", b"x"),
         lambda: storage.remove_volume("default", "a"),
     )
@@ -141,10 +141,10 @@ def test_no_storage_call_under_host_lock(storage, lock):
 
 
 def test_pools_and_their_volumes_are_listed_sorted(storage, tmp_path):
-    storage.make_pool("a", str(tmp_path))
+    storage.create_pool("a", str(tmp_path))
     assert [pool.name for pool in storage.pools()] == ["a", "default"]
     assert storage.volumes("default") == ()
-    made = [storage.make_volume("default", name, GIB) for name in ("b.qcow2", "a.qcow2")]
+    made = [storage.create_volume("default", name, GIB) for name in ("b.qcow2", "a.qcow2")]
     assert storage.volumes("default") == (made[1], made[0])
     with pytest.raises(LibvirtFailed, match="cannot list the volumes of storage pool none"):
         storage.volumes("none")

@@ -217,14 +217,14 @@ def test_without_priority_it_is_still_held(tmp_path, monkeypatch):
         assert store.is_locked
 
 
-def test_the_gpu_make_lock_is_exclusive_and_is_not_the_host_lock(tmp_path):
+def test_the_gpu_creation_lock_is_exclusive_and_is_not_the_host_lock(tmp_path):
     store = store_in(tmp_path, Time())
-    with store.gpu_make_lock("0000:3b:00.0", 1.0):
+    with store.gpu_creation_lock("0000:3b:00.0", 1.0):
         assert not store.is_locked
-        with store.lock(0), store.gpu_make_lock("0000:86:00.0", 0):
+        with store.lock(0), store.gpu_creation_lock("0000:86:00.0", 0):
             pass
-        with pytest.raises(Locked) as caught, store.gpu_make_lock("0000:3b:00.0", 1.0):
+        with pytest.raises(Locked) as caught, store.gpu_creation_lock("0000:3b:00.0", 1.0):
             pass
     assert "GPU 0000:3b:00.0 for a new vGPU" in str(caught.value)
-    with store.gpu_make_lock("0000:3b:00.0", 0):
+    with store.gpu_creation_lock("0000:3b:00.0", 0):
         pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may block drivers or QEMU: AppArmor and Secure Boot.
+"""Checks of AppArmor (can libvirt confine VMs?) and Secure Boot (does it keep the NVIDIA driver out?).
 
 Sources: Linux Documentation/admin-guide/LSM/apparmor.rst; the UEFI specification's variable SecureBoot, which Linux
 shows with 4 bytes of attributes before its one byte (Documentation/filesystems/efivarfs.rst).
@@ -7,12 +7,12 @@ shows with 4 bytes of attributes before its one byte (Documentation/filesystems/
 
 from __future__ import annotations
 
-from vgpuctl.doctor.check import Check, CheckContext, Finding, RequiredPaths, fail, not_applicable, ok, unknown, warn
+from vgpuctl.doctor.check import Check, CheckContext, Finding, PathsToRead, fail, not_applicable, ok, unknown, warn
 from vgpuctl.model.gpu import NVIDIA_VENDOR_ID
 
 APPARMOR_ENABLED = "/sys/module/apparmor/parameters/enabled"
 APPARMOR_PROFILES = "/sys/kernel/security/apparmor/profiles"
-LIBVIRT_DAEMONS = ("libvirtd", "virtqemud", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud")
+LIBVIRT_PROFILES = ("libvirtd", "virtqemud", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud")
 EFI_DIRECTORY = "/sys/firmware/efi"
 SECURE_BOOT_VARIABLE = f"{EFI_DIRECTORY}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
@@ -27,10 +27,11 @@ def _check_apparmor(context: CheckContext) -> Finding:
     loaded = context.file(APPARMOR_PROFILES)
     if loaded.text is None:
         return unknown(loaded.problem or f"there is no {APPARMOR_PROFILES}", fix="run it as root")
-    confined = [line for line in loaded.text.splitlines() if line.rpartition(" (")[0] in LIBVIRT_DAEMONS]
+    # a line is "PROFILE (MODE)"
+    confined = [line for line in loaded.text.splitlines() if line.rpartition(" (")[0] in LIBVIRT_PROFILES]
     if not confined:
         return warn(
-            f"{APPARMOR_PROFILES} has none of {', '.join(LIBVIRT_DAEMONS[:2])}: libvirt cannot confine VMs",
+            f"{APPARMOR_PROFILES} has none of {', '.join(LIBVIRT_PROFILES[:2])}: libvirt cannot confine VMs",
             fix="aa-enforce /etc/apparmor.d/usr.sbin.libvirtd (or usr.sbin.virtqemud), then restart libvirt",
         )
     return ok(f"{APPARMOR_PROFILES}: {', '.join(confined)}")
@@ -43,7 +44,7 @@ def _check_secure_boot(context: CheckContext) -> Finding:
         return not_applicable(f"this host was not booted by UEFI (no {EFI_DIRECTORY})")
     if variable.text is None:
         return unknown(variable.problem or f"there is no {SECURE_BOOT_VARIABLE}")
-    if not variable.text.endswith("\x01"):
+    if not variable.text.endswith("\x01"):  # the last byte is the value, behind four bytes of attributes
         return ok("Secure Boot is off")
     if context.snapshot is None:
         return unknown("Secure Boot is on", context.problem)
@@ -63,7 +64,7 @@ CHECKS = (
         title="AppArmor confines VMs as libvirt expects",
         looks_at=f"`{APPARMOR_ENABLED}`, `{APPARMOR_PROFILES}`",
         run=_check_apparmor,
-        paths=RequiredPaths(files=(APPARMOR_ENABLED, APPARMOR_PROFILES)),
+        paths=PathsToRead(files=(APPARMOR_ENABLED, APPARMOR_PROFILES)),
         explains=("libvirt-failed", "image-access"),
     ),
     Check(
@@ -71,7 +72,7 @@ CHECKS = (
         title="Secure Boot does not keep the vendor's driver out",
         looks_at=f"`{SECURE_BOOT_VARIABLE}`, the GPUs' drivers",
         run=_check_secure_boot,
-        paths=RequiredPaths(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY,)),
+        paths=PathsToRead(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY,)),
         explains=("mode", "vfs-off", "vfio-dev"),
     ),
 )

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
-from tests.hosts import Silent, SimulatedHost, create, mend, open_sim_host, picture, request, start, stop
+from tests.hosts import Silent, SimulatedHost, create, open_sim_host, picture, request, run_reconcile, start, stop
 from tests.layouts import FLEX, do
-from tests.lent import SMALL, carriers, lent, small, taken, vm_of
+from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
 from tests.unit.engine.test_refresh import prepared, refresh, the_vm
-from tests.vgpus import drop, found, make, spec_of
+from tests.vgpus import drop, finding_kinds, make, spec_of
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.engine.boot import read_domain_files
 from vgpuctl.engine.devices import lacks_devices, observe_carriers, place_and_make, release_devices
@@ -40,11 +40,11 @@ def spare(host: SimulatedHost) -> Vgpu:
 
 def test_a_vgpu_without_a_vm_uses_an_unreserved_function(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     own = carriers(host, "lent")
     make(host.ports, profile)
     assert [spare(host).carrier] == own, "this test needs both on one function"
-    assert (spare(host).vm, found(host)) == (None, [])
+    assert (spare(host).vm, finding_kinds(host)) == (None, [])
     start(host.ports, "lent")
     assert carriers(host, "lent") != own
     assert spare(host).present
@@ -55,7 +55,7 @@ def test_a_vgpu_without_a_vm_uses_an_unreserved_function(tmp_path: Path) -> None
 
 def test_deleting_it_is_not_refused_for_a_vm_that_only_had_its_function(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     make(host.ports, profile)
     drop(host.ports)
     assert taken(host) == set()
@@ -65,7 +65,7 @@ def test_a_vm_that_runs_on_the_function_of_a_vgpu_without_a_vm_is_its_user_and_s
     tmp_path: Path,
 ) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     make(host.ports, profile)
     host.ports.hypervisor.start(vm_of(host, "lent").uuid)  # by virsh, without a hook
     assert spare(host).vm == "lent"
@@ -76,13 +76,13 @@ def test_a_vm_that_runs_on_the_function_of_a_vgpu_without_a_vm_is_its_user_and_s
         drop(host.ports)
     stop(host.ports, "lent")
     assert (spare(host).vm, spare(host).present) == (None, True)
-    assert found(host) == []
+    assert finding_kinds(host) == []
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_a_starting_vm_never_takes_vgpus_of_host_yaml(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     for name in ("spare", "other"):
         make(host.ports, profile, name)
     with pytest.raises(NoCapacity):
@@ -98,7 +98,7 @@ def test_a_starting_vm_never_takes_vgpus_of_host_yaml(tmp_path: Path, kind: str)
 
 def test_the_hook_spares_missing_vgpus_of_host_yaml(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf")
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     for name in ("spare", "other"):
         make(host.ports, profile, name)
     host.sim.reboot()
@@ -113,7 +113,7 @@ def test_the_hook_spares_missing_vgpus_of_host_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_claim_of_one_that_is_started_says_which_type_was_made(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     start(host.ports, "lent")
     (claim,) = host.ports.claims.all()
     assert claim.type_id is not None
@@ -127,7 +127,7 @@ def test_the_claim_of_one_that_is_started_says_which_type_was_made(tmp_path: Pat
 
 def test_one_placed_elsewhere_than_recorded_lacks_nothing(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     vm = vm_of(host, "lent")
     assert vm.record is not None
     for name in ("kept-1", "kept-2"):
@@ -147,7 +147,7 @@ def test_a_refresh_of_one_that_is_off_takes_no_place_and_leaves_that_of_another_
     refresh(host.ports)
     assert taken(host) == before
     assert the_vm(host).disks[0].source != old
-    assert mend(host.ports).data["findings"] == []
+    assert run_reconcile(host.ports).data["findings"] == []
 
 
 def test_a_refresh_of_one_that_runs_starts_it_again(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_drained_one_is_started_again_and_its_note_goes(tmp_path: Path) -> Non
     do(host.ports, FLEX, "sriov", vfs=6, drain=True)
     assert vm_of(host, "lent").state is VmState.RUNNING
     assert host.ports.claims.drained_vms() == ()
-    assert found(host) == []
+    assert finding_kinds(host) == []
 
 
 class Hooked:
@@ -186,7 +186,7 @@ class Hooked:
 
     def __init__(self, host: SimulatedHost) -> None:
         self.real = host.ports.hypervisor
-        self.hook = replace(host.ports, processes=Beside(host.ports.processes))
+        self.hook = replace(host.ports, processes=OtherProcess(host.ports.processes))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -200,7 +200,7 @@ class Hooked:
         return stopped
 
 
-class Beside:
+class OtherProcess:
     """The same processes, as another live process sees them."""
 
     def __init__(self, real: Processes) -> None:
@@ -219,7 +219,7 @@ def test_what_a_drained_one_has_stays_its_own_while_the_scheduler_is_set_also_wi
     tmp_path: Path, kind: str
 ) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.ports, lent(profile, "lent"))
+    create(host.ports, reserving_request(profile, "lent"))
     for claim in host.ports.claims.all():
         host.ports.claims.remove(claim.carrier, claim.vm_uuid)
         host.ports.claims.add(replace(claim, process=ProcessId(999999, 1)))
@@ -234,7 +234,7 @@ def test_what_a_drained_one_has_stays_its_own_while_the_scheduler_is_set_also_wi
 
 def test_one_that_is_elsewhere_than_its_record_says_comes_back_where_it_was(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     vm = vm_of(host, "lent")
     assert vm.record is not None
     for name in ("kept-1", "kept-2"):
@@ -258,15 +258,15 @@ def test_vfs_of_stopped_vms_without_reservation_can_go(tmp_path: Path) -> None:
         stop(host.ports, name)
     do(host.ports, FLEX, "sriov", vfs=1)
     host.ports.claims.add_drained_vm(DrainedVm(vm_of(host, "two").uuid, FLEX, ProcessId(999999, 1)))
-    assert found(host) == ["drained"]
-    mend(host.ports)
+    assert finding_kinds(host) == ["drained"]
+    run_reconcile(host.ports)
     assert vm_of(host, "two").state is VmState.RUNNING
     assert host.ports.claims.drained_vms() == ()
 
 
 def test_a_restore_ignores_the_former_vgpu_of_an_unreserved_vm(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, lent(profile, "lent"), start=False)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
     make(host.ports, profile)
     assert [spare(host).carrier] == carriers(host, "lent"), "this test needs both on one function"
     spec: HostSpec = spec_of(host)
@@ -285,8 +285,8 @@ class Struck:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    def make_volume(self, *words: Any, **more: Any) -> Any:
-        made = self.real.make_volume(*words, **more)
+    def create_volume(self, *words: Any, **more: Any) -> Any:
+        made = self.real.create_volume(*words, **more)
         self.act()
         return made
 
@@ -302,7 +302,7 @@ def test_a_vm_removed_during_creation_is_not_reported_created(tmp_path: Path) ->
 
     ports = replace(host.ports, storage=Struck(host.ports.storage, removing))
     with pytest.raises(Busy, match="changed just now"):
-        create(ports, lent(profile, "lent"), start=False)
+        create(ports, reserving_request(profile, "lent"), start=False)
     assert host.ports.hypervisor.find_domain("lent") is None
     assert (picture(host).files, taken(host)) == ({}, set())
 
@@ -311,7 +311,7 @@ def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_p
     host, profile = small(tmp_path, "vendor-vf")
     half: list[Vm] = []
     ports = replace(host.ports, storage=Struck(host.ports.storage, lambda: half.append(vm_of(host, "lent"))))
-    create(ports, lent(profile, "lent"), start=False)
+    create(ports, reserving_request(profile, "lent"), start=False)
     (vm,) = half
     assert vm.record is not None
     before = picture(host)
@@ -324,7 +324,7 @@ def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_p
 def test_on_a_gpu_reserved_for_it_it_gets_its_old_place(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
     host.sim.host_file.write_text("version: 1\ngpus:\n  all: {reserved_for: vdi-*}\n")
-    create(host.ports, lent(profile, "vdi-1"), start=False)
+    create(host.ports, reserving_request(profile, "vdi-1"), start=False)
     vm = vm_of(host, "vdi-1")
     assert vm.record is not None
     place_and_make(host.ports, vm, vm.record, read_domain_files(host.ports)[0], 5, Silent())
@@ -336,19 +336,19 @@ def test_on_a_gpu_reserved_for_it_it_gets_its_old_place(tmp_path: Path) -> None:
 def test_a_place_is_given_back_after_its_device_is_gone(tmp_path: Path, kind: str, by: str) -> None:
     """The next owner of the claim would find the former device."""
     host, profile = small(tmp_path, kind)
-    uuid = create(host.ports, lent(profile, "vm")).data["uuid"]
+    uuid = create(host.ports, reserving_request(profile, "vm")).data["uuid"]
     (carrier,) = carriers(host, "vm")
     seen: list[bool] = []
 
-    def look(number: int, call: str, args: tuple[Any, ...]) -> None:
+    def observed(number: int, call: str, args: tuple[Any, ...]) -> None:
         if (call, args[:1]) == ("claims.remove", (carrier,)):
             now = picture(host)
             seen.append(carrier in now.types or carrier in now.mdevs)
 
     if by == "stop-vm":
-        stop(Watch(before=look).watch(host.ports), "vm")
+        stop(Watch(before=observed).watch(host.ports), "vm")
     else:
         host.ports.hypervisor.destroy(str(uuid))
-        mend(Watch(before=look).watch(host.again().ports))
+        run_reconcile(Watch(before=observed).watch(host.again().ports))
     assert seen == [False]
     assert taken(host) == set()

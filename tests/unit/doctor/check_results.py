@@ -16,7 +16,7 @@ def check_of(name: str) -> Check:
     return next(check for check in CHECKS if check.id == name)
 
 
-def judge(
+def run_check(
     name: str,
     snapshot: Snapshot | None = None,
     files: Mapping[str, str | FileContent] | None = None,
@@ -43,6 +43,6 @@ def judge(
     return check.run(CheckContext(snapshot=snapshot, files=texts, folders=lists, **more))
 
 
-def said(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
     """Return the whole text of a finding."""
     return "\n".join((finding.verdict, *finding.evidence, finding.fix or ""))

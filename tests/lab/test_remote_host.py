@@ -1,4 +1,4 @@
-"""`--host ssh://` against L2's sshd: a VM with a vGPU is made and removed from outside."""
+"""`--host ssh://` against L2's sshd: vgpuctl on L1 creates and deletes a VM with a vGPU in L2."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.lab.vgpuctl_in import IGB, leftovers, must, put_gpu, use_defaults
 
 
 def from_outside(lab: Lab, home: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    """Run this checkout's vgpuctl here for L2; its exit status, and its document."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VGPUCTL_", "SSH_"))}
+    """Run this checkout's vgpuctl on L1 for L2; return its exit status and its JSON document."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("VGPUCTL_", "SSH_"))}
     done = subprocess.run(
         [PROGRAMS / "vgpuctl", "--host", f"ssh://root@127.0.0.1:{lab.emulator.port}", "--json", "--yes", *words],
-        env={**kept, "HOME": str(home)},
+        env={**environment, "HOME": str(home)},
         capture_output=True,
         text=True,
         check=False,
@@ -31,13 +31,13 @@ def from_outside(lab: Lab, home: Path, *words: str) -> tuple[int, dict[str, Any]
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_remote_vm_is_made_and_removed_and_an_unknown_key_refused(lab: Lab, tmp_path: Path) -> None:
+def test_a_remote_vm_is_created_and_deleted_and_an_unknown_key_refused(lab: Lab, tmp_path: Path) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     before = leftovers(lab)
     make_home(lab, tmp_path)
-    status, told = from_outside(lab, tmp_path, "list-gpus")
-    assert (status, IGB in [gpu["address"] for gpu in told["data"]]) == (0, True), told
+    status, reported = from_outside(lab, tmp_path, "list-gpus")
+    assert (status, IGB in [gpu["address"] for gpu in reported["data"]]) == (0, True), reported
 
     status, made = from_outside(lab, tmp_path, "create-vm", "vm-1", "--profile", "A100-4C")
     assert (status, made["changed"]) == (0, True), made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host lock: flock(2) on one file in /run/vgpuctl, held for milliseconds.
+"""Lock files in /run/vgpuctl (flock(2)): the host lock, held for milliseconds, and one creation lock for each GPU.
 
 The kernel releases it when its holder dies, however it dies. The file is never removed: another process may be waiting
 on it. Its text names the holder, for the error after a timeout. The holder writes it after taking the lock and empties
@@ -30,15 +30,17 @@ _HOLDER_NICE = -20
 
 
 def make_private_directories(*directories: Path) -> None:
-    """Create missing directories, accessible only by their owner (root), outermost first."""
+    """Create missing directories, outermost first, with mode 0700; the first one's parents get the default mode."""
     os.makedirs(directories[0].parent, exist_ok=True)
     for directory in directories:
         with suppress(FileExistsError):
             os.mkdir(directory, 0o700)
 
 
-class HostLock:
-    """One process's handle on a lock; not thread-safe. Without a path (a captured tree) it locks no file.
+class FileLock:
+    """One process's handle on a lock; not thread-safe.
+
+    `path` is None where vgpuctl reads a copy of a host's files (`--root`): then there is nothing to lock.
 
     `description`: what is locked, for the error after a timeout.
     """
@@ -68,7 +70,7 @@ class HostLock:
             HostCannot: the lock file cannot be opened.
         """
         if self._held:
-            raise AssertionError("the host lock is held already")
+            raise AssertionError(f"{self._description} is held already")
         with nullcontext() if self._path is None else self._hold_file_lock(self._path, wait_seconds):
             self._held = True
             try:
@@ -80,7 +82,7 @@ class HostLock:
     def _hold_file_lock(self, path: Path, wait_seconds: float) -> Iterator[None]:
         descriptor = _open_lock_file(path)
         try:
-            self._wait(descriptor, wait_seconds)
+            self._acquire(descriptor, wait_seconds)
             with _raised_priority():
                 with suppress(OSError):
                     self._write_holder(descriptor)
@@ -93,8 +95,8 @@ class HostLock:
         finally:
             os.close(descriptor)
 
-    def _wait(self, descriptor: int, wait_seconds: float) -> None:
-        """Try until the deadline: flock has no timeout, and an alarm belongs to the whole process."""
+    def _acquire(self, descriptor: int, wait_seconds: float) -> None:
+        """Take the lock. flock has no timeout, and SIGALRM would interrupt the whole process, so this polls."""
         deadline = self._clock.monotonic() + wait_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -120,7 +122,7 @@ class HostLock:
         try:
             holder: Any = parse_json(os.pread(descriptor, 4096, 0))
             pid, command = int(holder["pid"]), str(holder["command"])
-        except (ValueError, KeyError, TypeError):  # the holder is just taking or releasing the lock
+        except (ValueError, KeyError, TypeError):  # no text: the holder is taking or releasing it, or /run is full
             return Locked(f"another vgpuctl holds {self._description}", hint="try again", waited_seconds=wait_seconds)
         return Locked(
             f"another vgpuctl holds {self._description}: pid {pid} ({command})",
@@ -133,9 +135,9 @@ class HostLock:
 
 @contextmanager
 def _raised_priority() -> Iterator[None]:
-    """Raise the holder's scheduling priority: the processes that wait for the lock would compete with it for a CPU.
+    """Raise the holder's priority, so that the processes that poll for the lock do not take the CPU from it.
 
-    setpriority(2) lets only root lower its nice value; for other users nothing changes.
+    Only root may lower a nice value (setpriority(2)); for other users this does nothing.
     """
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):

@@ -27,7 +27,7 @@ def small(tmp_path: Path, kind: str, gpus: int = 1) -> tuple[SimulatedHost, str]
     return open_sim_host(tmp_path, text=f"version: 1\n{kernel}gpus:\n{lines}"), profile
 
 
-def lent(profile: str, name: str, **more: Any) -> VmRequest:
+def reserving_request(profile: str, name: str, **more: Any) -> VmRequest:
     """Return a request with --reserve running."""
     return request(profile, name=name, reserve="running", **more)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial
-from tests.hosts import SimulatedHost, mend, open_sim_host, picture
+from tests.hosts import SimulatedHost, open_sim_host, picture, run_reconcile
 from tests.unit.engine.test_apply import run
 from tests.unit.engine.test_faults import HOSTS, spawn
 from tests.vgpus import spec_of
@@ -43,7 +43,7 @@ def whole(host: SimulatedHost, where: str, text: str, by_hand: str | None) -> No
 
     host.yaml may name a missing vGPU only where undoing the change of host.yaml failed too.
     """
-    findings = {f["kind"] for f in mend(host.ports, dry_run=True).data["findings"]}
+    findings = {f["kind"] for f in run_reconcile(host.ports, dry_run=True).data["findings"]}
     now = picture(host)
     kept = {v.carrier for v in spec_of(host).vgpus.values()}
     others = {UUIDS[0]} - kept if by_hand is not None else set()
@@ -58,7 +58,7 @@ def whole(host: SimulatedHost, where: str, text: str, by_hand: str | None) -> No
     run(host.ports, file=text)
     now = picture(host)
     assert len({*now.mdevs, *now.types}) == 2 == len(now.claims), where
-    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not run_reconcile(host.ports, dry_run=True).data["findings"], where
 
 
 def trial_of(directory: Path, case: str) -> Trial:

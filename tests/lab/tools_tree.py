@@ -1,7 +1,7 @@
 """Runs the programs of the tools tree on L1, because L1's own QEMU and Python are too old.
 
-Programs that only read and write files named to them (QEMU, qemu-img, mke2fs, Python) run outside any
-chroot, through the tree's own dynamic linker. Those that start other programs (the compiler, syslinux) run
+Programs that only access the files in their arguments (QEMU, qemu-img, mke2fs, Python) run outside any
+chroot, through the tree's own dynamic linker. Programs that start other programs (the compiler, syslinux) run
 in a chroot.
 """
 
@@ -18,7 +18,7 @@ from tests.namespaces import unshare
 
 
 def program(tools: Path, path: str) -> list[str]:
-    """The words that start `path` of the tree with the tree's libraries; more arguments follow."""
+    """Return the command that starts `path` of the tree with the tree's libraries. The caller appends its arguments."""
     return [
         str(tools / "lib64/ld-linux-x86-64.so.2"),
         *("--library-path", str(tools / "usr/lib/x86_64-linux-gnu"), "--argv0", Path(path).name),
@@ -27,24 +27,24 @@ def program(tools: Path, path: str) -> list[str]:
 
 
 def qemu_environment(tools: Path) -> dict[str, str]:
-    """QEMU loads its accelerator from a module directory."""
+    """Return QEMU's environment: QEMU loads its accelerator from this module directory."""
     return {"QEMU_MODULE_DIR": str(tools / "usr/lib/x86_64-linux-gnu/qemu")}
 
 
 def qemu(tools: Path) -> list[str]:
-    """QEMU with its own firmware."""
+    """Return the command that starts the tree's QEMU with its own firmware."""
     firmware = (word for name in ("qemu", "seabios") for word in ("-L", str(tools / "usr/share" / name)))
     return [*program(tools, "usr/bin/qemu-system-x86_64"), *firmware]
 
 
 def qemu_img(tools: Path, *arguments: str | Path) -> str:
-    """The tree's qemu-img: the same qcow2 code that later runs the image."""
+    """Run the tree's qemu-img: it has the same qcow2 code as the QEMU that later runs the image."""
     argv = [*program(tools, "usr/bin/qemu-img"), *map(str, arguments)]
     return run(argv, deadline_seconds=120, env=qemu_environment(tools))
 
 
 def compile_python(tools: Path, tree: Path, shown_as: str) -> None:
-    """Makes .pyc files with the Python that L2 has; `shown_as` is the place they will have there."""
+    """Create .pyc files with L2's version of Python; `shown_as` is the directory of the files in L2."""
     words = ["-m", "compileall", "-q", "-s", str(tree), "-p", shown_as, str(tree)]
     run(
         [*program(tools, "usr/bin/python3.13"), *words],
@@ -55,7 +55,7 @@ def compile_python(tools: Path, tree: Path, shown_as: str) -> None:
 
 @contextmanager
 def workshop(tools: Path) -> Iterator[Path]:
-    """An empty directory inside the tree, for programs that need the chroot."""
+    """Yield an empty directory inside the tree, for programs that need the chroot."""
     work = Path(tempfile.mkdtemp(prefix="vgpulab-", dir=tools / "tmp"))
     try:
         yield work
@@ -64,7 +64,7 @@ def workshop(tools: Path) -> Iterator[Path]:
 
 
 def inside(tools: Path, work: Path, argv: Sequence[str], *, deadline_seconds: float = 300) -> str:
-    """Runs a program in the tree: a workshop is its directory, /proc is mounted for it alone."""
+    """Run a program in a chroot of the tree, with a workshop as its directory and its own mount of /proc."""
     place = "/" + str(work.relative_to(tools))
     enter = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/env "$@"'
     words = ["-C", place, "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", *argv]
