@@ -288,7 +288,7 @@ def started_again() -> list[str]:
 
 
 def settled_state() -> str:
-    """Return the VM's state after libvirt has started it. Until then it is paused, for seconds on a busy machine."""
+    """Return the VM's state after libvirt has started it. Until then it is paused: many seconds on a busy machine."""
     until = time.monotonic() + SETTLE_SECONDS
     while (state := str(must("show-vm", VM)["state"])) == "paused" and time.monotonic() < until:
         time.sleep(0.5)
@@ -313,7 +313,7 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
         must(*words)
     if words[:2] == ["set-mode", NVIDIA]:
         must("set-mode", NVIDIA, "vgpu")
-    return {"operation": operation.name, "killed": killed, "seconds": duration, "found": findings, "left": left}
+    return {"operation": operation.name, "killed": killed, "seconds": duration, "findings": findings, "left": left}
 
 
 def main(seed: int, count: int) -> int:

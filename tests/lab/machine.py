@@ -138,7 +138,7 @@ class Lab:
         self._tags.add(tag)
 
     def load(self, tag: str) -> None:
-        """Restore a saved state. No state contains a hot-plugged device; with one, a new emulator loads the state."""
+        """Restore a saved state. No state contains a hot-plugged device; with one, a new QEMU loads the state."""
         reason = self.dead()
         if reason is not None:
             raise LabDied(f"the emulated host died: {reason}")

@@ -63,7 +63,7 @@ def kernel_command_line(flavour: str) -> str:
 
 
 def machine_arguments() -> list[str]:
-    """Return machine options. L2 has one CPU: two race in multi-threaded emulation of nested SVM and kill it."""
+    """Return machine options. L2 has one CPU: two race in multi-threaded emulation with nested SVM and kill L2."""
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"),
         *("-machine", "q35", "-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max,la57=off"),

@@ -1,4 +1,4 @@
-"""Compares create-vm with a bare script and virt-install on the lab's real libvirt. Prints ratios; none fails a test.
+"""Compares create-vm with a bare script and virt-install in the lab. Prints ratios; no time fails a test.
 
 Everything in the lab is emulated, so only the ratios are meaningful, not the seconds. The tests assert that all three
 create the same: a running VM with a linked clone, and an mdev on the host that belongs to the VM.
