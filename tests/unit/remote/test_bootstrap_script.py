@@ -51,7 +51,9 @@ import os, subprocess, sys
 if "--version" in sys.argv:
     if os.path.exists("BEGINS"):
         os.symlink("/bin/sleep", "BEGINS/bin/python")
-        subprocess.Popen(["BEGINS/bin/python", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen(["BEGINS/bin/python", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not open(f"/proc/{child.pid}/cmdline").read():
+            pass  # Popen returns when exec closes its pipe; the kernel fills cmdline a little later
     sys.exit(print("vgpuctl 1.0"))
 os.kill(os.getpid(), 9)
 """
