@@ -102,7 +102,7 @@ class InUse(Refused):
 class Unmanaged(Refused):
     """vgpuctl did not create the object, so it does not change it."""
 
-    code = "foreign"
+    code = "unmanaged"
 
 
 class Exists(Refused):

@@ -23,7 +23,7 @@ for host; do [ "$previous" = -- ] && break; previous=$host; done
 for command; do :; done
 [ "$host" = braces ] && case $command in
     *list-vms) echo '{"schema": "vgpuctl/1", "data": [{"name": "{{ 7 }}", "uuid": "u", "state": "running",
-                      "owner": "foreign", "memory_mib": 1, "vcpus": 1, "vgpus": []}]}'; exit 0 ;;
+                      "owner": "unmanaged", "memory_mib": 1, "vcpus": 1, "vgpus": []}]}'; exit 0 ;;
     *) echo '{"schema": "vgpuctl/1", "data": []}'; exit 0 ;;
 esac
 [ "$host" = one ] && : > "$STATE/met"
@@ -128,7 +128,7 @@ def test_a_host_with_an_invalid_reply_causes_a_warning_and_stops_no_other(site: 
 
 
 def test_a_name_is_never_a_template(site: Site) -> None:
-    (host,) = listed(site, {"hosts": ["braces"], "foreign": True})[0]["_meta"]["hostvars"].items()
+    (host,) = listed(site, {"hosts": ["braces"], "unmanaged": True})[0]["_meta"]["hostvars"].items()
     assert (host[0], host[1]["vgpuctl_name"]) == ("__ 7 }}", {"__ansible_unsafe": "{{ 7 }}"})
 
 

@@ -154,7 +154,7 @@ def _many(ports: Host, kind: str) -> Outcome:
 
 
 def _ensure(ports: Host, kind: str, state: str, **changes: object) -> Outcome:
-    sources = dict.fromkeys(changes, "typed")
+    sources = dict.fromkeys(changes, "command-line")
     vm_request = replace(asked(kind, **changes), sources=sources)
     return ensure_vm(
         ports, vm_request, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()

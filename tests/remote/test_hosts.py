@@ -77,7 +77,7 @@ def test_on_ten_hosts_the_broken_ones_do_not_stop_the_others(network: Network, i
     assert all(hosts[name]["document"]["data"][0]["address"] == "0000:3b:00.0" for name in GOOD)
     codes = {name: hosts[name]["document"]["error"]["code"] for name in (DEAD, CHANGED, OLDER, SLOW)}
     assert codes == {DEAD: "unreachable", CHANGED: "host-key", OLDER: "host-cannot", SLOW: "deadline"}
-    assert hosts[OLDER]["document"]["error"]["facts"]["there"] == "0.0.9"
+    assert hosts[OLDER]["document"]["error"]["facts"]["remote_version"] == "0.0.9"
     assert hosts[SLOW]["document"]["error"]["facts"]["host_deadline_seconds"] == 20
     assert result.returncode == 3
     assert json.loads(result.stdout)["error"]["facts"]["failed"] == [DEAD, CHANGED, OLDER, SLOW]

@@ -138,4 +138,4 @@ def test_a_broken_wheelhouse_is_refused_before_anything_connects(ssh: Ssh, tmp_p
 
 def test_a_host_with_another_vgpuctl_first_in_path_keeps_it(ssh: Ssh, wheelhouse: Path) -> None:
     result = ssh("gpu-02", "install-host", "--wheelhouse", str(wheelhouse), "--dry-run", "--json")
-    assert (result.returncode, error_of(result)["code"]) == (3, "foreign")
+    assert (result.returncode, error_of(result)["code"]) == (3, "unmanaged")

@@ -99,7 +99,7 @@ class CreateMdev(Value):
                 f"the vGPU {self.vgpu.carrier} was written but reads back as {actual}",
                 hint="journalctl -k -n 20",
                 wanted=[self.vgpu.function, self.type_id],
-                found=actual,
+                actual=actual,
             )
         verify_placement(host, self.vgpu)
         verify_params(host, self.vgpu, f"{MDEV_DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params")

@@ -111,7 +111,7 @@ def move_to_gpu_instance(host: Host, vgpu: AssignedVgpu, gi_ids: tuple[int, ...]
                 f"{vgpu.carrier} was moved to GPU instance {gi_id} but reads back {actual}",
                 hint="journalctl -k -n 20",
                 wanted=gi_id,
-                found=actual,
+                actual=actual,
             )
         return
 
@@ -132,7 +132,7 @@ def verify_placement(host: Host, vgpu: AssignedVgpu) -> None:
             f"{vgpu.carrier} was moved to placement {vgpu.placement_id} but reads back {actual}",
             hint="journalctl -k -n 20",
             wanted=vgpu.placement_id,
-            found=actual,
+            actual=actual,
         )
 
 

@@ -119,7 +119,7 @@ class SetVgpuType(Value):
                 f"{self.vgpu.carrier} was given type {self.type_id} but reads back {actual}",
                 hint="journalctl -k -n 20",
                 wanted=self.type_id,
-                found=actual,
+                actual=actual,
             )
         verify_placement(host, self.vgpu)
         verify_params(host, self.vgpu, f"{_nvidia_directory(self.vgpu)}/vgpu_params")

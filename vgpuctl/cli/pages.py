@@ -224,8 +224,8 @@ def dry_run(data: Data) -> Page:
     blocks += [f"  {number:>{width}}  {step}" for number, step in enumerate(steps, 1)]
     sources = data.get("sources") or {}
     if sources:
-        rows = tuple((name, _value_text(s["value"]), s["source"]) for name, s in sources.items())
-        blocks += ["", Table(("FIELD", "VALUE", "FROM"), rows)]
+        rows = tuple((name, _value_text(s["value"]), s["source"].replace("-", " ")) for name, s in sources.items())
+        blocks += ["", Table(("FIELD", "VALUE", "SOURCE"), rows)]
     return Page(blocks)
 
 
@@ -331,7 +331,7 @@ def _disk_line(disk: Data) -> str:
 def _vgpu_count(vgpus: Sequence[Data]) -> str:
     if not vgpus:
         return "0"
-    others = [f"{n} {owner}" for owner in ("foreign", "leaked") if (n := sum(v["owner"] == owner for v in vgpus))]
+    others = [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v["owner"] == owner for v in vgpus))]
     return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
 
 

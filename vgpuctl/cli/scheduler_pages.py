@@ -16,7 +16,9 @@ def pairs(gpu: Data) -> tuple[tuple[str, str], ...]:
     scheduler = gpu.get("scheduler")
     if scheduler is None:
         return ()
-    lines = [("scheduler", f"{running_text(scheduler['running'])}; asked for: {configured_text(scheduler['asked'])}")]
+    lines = [
+        ("scheduler", f"{running_text(scheduler['running'])}; asked for: {configured_text(scheduler['configured'])}")
+    ]
     for name, title in (("scheduler_at_load", "driver loaded with"), ("scheduler_next", "next load")):
         if gpu.get(name) is not None:
             lines.append((title, configured_text(gpu[name])))
@@ -40,7 +42,7 @@ def _vm_label(share: Data) -> str:
 def change_line(data: Data) -> str:
     """Return one line about a GPU whose scheduler was set."""
     if data["takes_effect"] != "now":
-        return f"{data['address']}: {configured_text(data['scheduler']['asked'])} when its driver is loaded next"
+        return f"{data['address']}: {configured_text(data['scheduler']['configured'])} when its driver is loaded next"
     return f"{data['address']}: {running_text(data['scheduler']['running'])}"
 
 

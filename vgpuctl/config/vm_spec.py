@@ -180,11 +180,11 @@ def gpu_constraints(spec: VmSpec) -> GpuConstraints:
 
 def _fill_field(name: str, given: Mapping[str, object], defaults: Defaults | None) -> tuple[object, str]:
     if name in given:
-        return given[name], "typed"
+        return given[name], "command-line"
     preset = getattr(defaults, name) if defaults is not None and name in DEFAULTABLE_FIELDS else None
     if preset is not None and not (name == "image" and _brings_system(given)):
         return preset, "host.yaml"
-    return (FIELD_BY_NAME[name].default if name in FIELD_BY_NAME else None), "built in"
+    return (FIELD_BY_NAME[name].default if name in FIELD_BY_NAME else None), "default"
 
 
 def _brings_system(given: Mapping[str, object]) -> bool:

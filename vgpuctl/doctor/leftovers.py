@@ -96,7 +96,7 @@ def _check_mdevctl(context: CheckContext, snapshot: Snapshot) -> Finding:
     if defined:
         return warn(
             *shorten(defined),
-            "mdevs defined there are made at boot and take room; vgpuctl counts them as foreign",
+            "mdevs defined there are made at boot and take room; vgpuctl counts them as unmanaged",
             fix="mdevctl list --defined; mdevctl undefine -u UUID",
         )
     return ok(f"{MDEVCTL_DIRECTORY} has no definition on a GPU of this host")

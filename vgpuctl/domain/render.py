@@ -80,7 +80,7 @@ def render_domain(design: DomainDesign, template: DomainTemplate) -> str:
     """
     record = Markup(record_to_xml(design.record))  # noqa: S704 - lxml escaped it
     try:
-        text = template.compiled.render(vm=design, promise=record)
+        text = template.compiled.render(vm=design, record=record)
     except VgpuctlError:
         raise
     except Exception as exc:  # a template's expressions can raise anything

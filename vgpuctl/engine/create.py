@@ -160,9 +160,9 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
     sources = dict(request.sources)
     if request.mode != "passthrough":
         values["placement"] = request.constraints.policy or placement.policy or DEFAULT_PLACEMENT_POLICY
-        default_source = "host.yaml" if placement.policy is not None else "built in"
-        sources["placement"] = "typed" if request.constraints.policy is not None else default_source
-    return {name: {"value": value, "source": sources.get(name, "built in")} for name, value in values.items()}
+        default_source = "host.yaml" if placement.policy is not None else "default"
+        sources["placement"] = "command-line" if request.constraints.policy is not None else default_source
+    return {name: {"value": value, "source": sources.get(name, "default")} for name, value in values.items()}
 
 
 def _create(host: Host, prepared: PreparedVm, *, wait_seconds: float, progress: Progress) -> Outcome:

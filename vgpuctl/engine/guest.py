@@ -83,7 +83,7 @@ def read_addresses(host: Host, name: str) -> QueryResult:
         + ", ".join(_describe_source(source, source in silent) for source in ADDRESS_SOURCES),
         hint="try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network",
         vm=domain.name,
-        asked=list(ADDRESS_SOURCES),
+        sources=list(ADDRESS_SOURCES),
         silent=silent,
     )
 

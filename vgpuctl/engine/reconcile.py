@@ -350,7 +350,7 @@ def _is_present(snapshot: Snapshot, carrier: str) -> bool:
 def _check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:
     if vm.copied_record is not None:
         text = f"VM {vm.name} carries the record of VM {vm.copied_record.vm_uuid}: a copy"
-        return [ReconcileFinding("copied-record", text, "nothing: it is not ours")]
+        return [ReconcileFinding("copied-record", text, "nothing: vgpuctl does not manage it")]
     if vm.has_unreadable_record:
         text = f"VM {vm.name} has a record that this vgpuctl cannot read"
         action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"

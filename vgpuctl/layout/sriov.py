@@ -128,7 +128,7 @@ class SetVfs(Value):
                 f"{self.gpu} was set to {self.vf_count} VFs but has {actual}",
                 hint=GIM_HINT if self.driver == "gim" else "journalctl -k -n 20",
                 wanted=self.vf_count,
-                found=actual,
+                actual=actual,
             )
 
     def undo(self, host: Host) -> None:

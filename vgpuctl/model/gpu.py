@@ -52,8 +52,8 @@ MODES_WITHOUT_VFS = (GpuMode.PASSTHROUGH, GpuMode.UNMANAGED)
 class Ownership(StrEnum):
     """Who owns a device: vgpuctl (managed), somebody else (unmanaged), or a vgpuctl process that died (leaked)."""
 
-    MANAGED = "ours"
-    UNMANAGED = "foreign"
+    MANAGED = "managed"
+    UNMANAGED = "unmanaged"
     LEAKED = "leaked"
 
 

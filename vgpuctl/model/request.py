@@ -64,8 +64,8 @@ class PlacementSpec(Value):
 class VmRequest(Value):
     """A requested VM with every value filled in; `vgpuctl.config` creates it, `vgpuctl.plan` reads it.
 
-    `profiles`: (profile, count) pairs. `sources`: the source of each field's value: "typed" (command line), "host.yaml"
-    or "built in". Only "typed" fields are compared with an existing VM. `disks` is empty when none was requested.
+    `profiles`: (profile, count) pairs. `sources`: the source of each field's value: "command-line", "host.yaml" or
+    "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.
     `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
     """
 
@@ -92,7 +92,7 @@ class VmRequest(Value):
 
     def is_explicit(self, name: str) -> bool:
         """Return whether the field was given on the command line, not filled from defaults."""
-        return self.sources.get(name) == "typed"
+        return self.sources.get(name) == "command-line"
 
 
 class DesignDisk(Value):

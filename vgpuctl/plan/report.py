@@ -200,7 +200,7 @@ def planned_vgpu(vgpu: AssignedVgpu, vm: str | None) -> Value:
         "backend": str(vgpu.backend),
         "framebuffer_mib": vgpu.framebuffer_mib,
         "vm": vm,
-        "owner": "ours",
+        "owner": "managed",
         "present": False,
         "reason": None,
         "name": None,
@@ -211,10 +211,10 @@ def planned_vgpu(vgpu: AssignedVgpu, vm: str | None) -> Value:
 
 
 def owner_of(vm: Vm) -> str:
-    """Say whose a VM is: ours, foreign (also when it only has vGPUs from here), or a copy of one of ours."""
+    """Say who owns a VM: managed, unmanaged (also when it only has vGPUs of vgpuctl), or a copy of a managed one."""
     if vm.record is not None:
-        return "ours" if vm.record.created_vm else "foreign"
-    return "copy" if vm.copied_record is not None else "foreign"
+        return "managed" if vm.record.created_vm else "unmanaged"
+    return "copy" if vm.copied_record is not None else "unmanaged"
 
 
 def vm_row(snapshot: Snapshot, vm: Vm) -> Value:

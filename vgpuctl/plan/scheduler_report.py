@@ -21,7 +21,7 @@ def scheduler_summary(gpu: Gpu) -> JsonObject | None:
     running = running_scheduler(gpu)
     if running is None and gpu.desired_scheduler is None:
         return None
-    return {"asked": _spec_value(gpu.desired_scheduler), "running": _state_value(running)}
+    return {"configured": _spec_value(gpu.desired_scheduler), "running": _state_value(running)}
 
 
 def scheduler_details(

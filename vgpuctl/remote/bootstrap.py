@@ -149,7 +149,7 @@ def _refuse_downgrade(name: str, remote_version: str | None, plan: BootstrapPlan
             "older one may not"
             " understand what it recorded",
             hint="take a newer wheelhouse",
-            there=remote_version,
+            remote_version=remote_version,
             wheelhouse=plan.version,
         )
 

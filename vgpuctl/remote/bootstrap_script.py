@@ -194,16 +194,18 @@ def _read_installed(request: Request, stops: SignalHandler) -> tuple[str | None,
     directory, link = Path(request["directory"]), Path(request["link"])
     if os.path.lexists(directory) and not directory.is_symlink() and not (directory / "pyvenv.cfg").is_file():
         raise BootstrapRefused(
-            "foreign", 3, f"{directory} is no environment of Python", f"look at it: ls -la {directory}"
+            "unmanaged", 3, f"{directory} is no environment of Python", f"look at it: ls -la {directory}"
         )
     command = shutil.which("vgpuctl")
     if command is not None and not os.path.realpath(command).startswith(f"{os.path.realpath(directory)}/"):
         hint = f"PATH has it before {directory}/bin: remove it, or renew it in the way in which it came"
         raise BootstrapRefused(
-            "foreign", 3, f"{command} is another vgpuctl, which this one would not replace", hint, path=command
+            "unmanaged", 3, f"{command} is another vgpuctl, which this one would not replace", hint, path=command
         )
     if os.path.lexists(link) and not link.is_symlink():
-        raise BootstrapRefused("foreign", 3, f"{link} is a file, and no link to a vgpuctl", f"look at it: file {link}")
+        raise BootstrapRefused(
+            "unmanaged", 3, f"{link} is a file, and no link to a vgpuctl", f"look at it: file {link}"
+        )
     status, out, _ = _run([str(directory / "bin/vgpuctl"), "--version"], stops)
     stops.raise_if_signaled()  # an interrupted command does not prove that vgpuctl is broken
     words = out.split()

@@ -66,7 +66,7 @@ def parse(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
             name,
             f"contradicts itself: ok is {str(document['ok']).lower()}, and the exit status {output.status}",
             is_change=is_change,
-            said=last_line(output.err),
+            stderr_line=last_line(output.err),
         )
     return Reply(document, output.status, _warnings(output, name))
 
@@ -104,7 +104,7 @@ def version_mismatch(reply: Reply, name: str, remote_version: str | None, local_
         f"{local_version} here knows: {message}",
         hint="install the same vgpuctl on both sides",
         check="version",
-        there=remote_version,
+        remote_version=remote_version,
         here=local_version,
     )
 
@@ -156,7 +156,7 @@ def _not_started_error(output: RemoteOutput, name: str) -> VgpuctlError:
     if output.abandon_reason == ABANDONED:
         return Interrupted(f"{name}: stopped before vgpuctl began there", signal_number=2)
     if output.abandon_reason and output.abandon_reason != TOO_NOISY:
-        return Unreachable(f"{name}: vgpuctl did not begin there: {output.abandon_reason}", said=reported)
+        return Unreachable(f"{name}: vgpuctl did not begin there: {output.abandon_reason}", stderr_line=reported)
     if (not output.abandon_reason and "sudo" in output.err) or (output.status == EXIT_NOT_FOUND and not output.out):
         return HostCannot(
             f"{name}: the user there is not root, and sudo does not help: {reported or f'exit status {output.status}'}",
@@ -177,7 +177,7 @@ def _deadline_error(output: RemoteOutput, name: str, document: Document | None, 
         return _reply_lost_error(
             name,
             "it had not finished when the deadline passed",
-            said=last_line(output.err),
+            stderr_line=last_line(output.err),
             reason=output.abandon_reason,
         )
     exc = DeadlineExceeded(
@@ -206,12 +206,14 @@ def _no_document_error(output: RemoteOutput, name: str, *, is_change: bool) -> V
     if output.status is None and (is_change or output.abandon_reason == TOO_LONG):
         why = output.abandon_reason or "its end was not heard"
         if is_change:
-            return _reply_lost_error(name, why, said=reported, reason=output.abandon_reason)
-        return invalid_reply_error(name, f"is no document: {why}", is_change=False, said=reported)
+            return _reply_lost_error(name, why, stderr_line=reported, reason=output.abandon_reason)
+        return invalid_reply_error(name, f"is no document: {why}", is_change=False, stderr_line=reported)
     if output.status is None:
-        return Unreachable(f"{name}: no answer came: {output.abandon_reason}", hint="run it again", said=reported)
+        return Unreachable(
+            f"{name}: no answer came: {output.abandon_reason}", hint="run it again", stderr_line=reported
+        )
     what = f"is not one JSON document; it ended with status {output.status}"
-    facts = {"printed": output.out[:MAX_LINE], "said": reported, "exit_status_there": output.status}
+    facts = {"printed": output.out[:MAX_LINE], "stderr_line": reported, "exit_status_there": output.status}
     return invalid_reply_error(name, what, is_change=is_change and output.status == 0, **facts)
 
 

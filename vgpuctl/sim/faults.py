@@ -33,7 +33,7 @@ CALLS = (
     "find-domain",
     "define",
     "undefine",
-    "set-promise",
+    "set-record",
     "start",
     "shutdown",
     "destroy",

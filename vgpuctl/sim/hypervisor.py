@@ -159,7 +159,7 @@ class SimHypervisor(SimHotplug):
 
     def set_record(self, uuid: str, xml: str | None) -> None:
         """Set or delete the element of namespace urn:vgpuctl:1 in the config metadata, and in the live copy."""
-        with write_call(self._core, "set-promise", self._domain_name(uuid)) as change:
+        with write_call(self._core, "set-record", self._domain_name(uuid)) as change:
             state = self._core.state
             change.add("splice", uuid, *_record_splice(_require_domain(state, uuid).xml, xml))
             if uuid in state.running:

@@ -36,7 +36,7 @@ _LIBVIRT_CALLS = {
     "find-domain": ("virDomainLookupByName", "cannot look up VM {}"),
     "define": ("virDomainDefineXMLFlags", "cannot define VM {}"),
     "undefine": ("virDomainUndefineFlags", "cannot undefine VM {}"),
-    "set-promise": ("virDomainSetMetadata", "cannot write the record of VM {}"),
+    "set-record": ("virDomainSetMetadata", "cannot write the record of VM {}"),
     "leftovers": ("virDomainListAllSnapshots", "cannot look at what belongs to VM {}"),
     "start": ("virDomainCreate", "cannot start VM {}"),
     "shutdown": ("virDomainShutdown", "cannot shut down VM {}"),

@@ -50,7 +50,7 @@ class CreatePool(Value):
             raise VerifyFailed(
                 f"the storage pool {self.name} is not active at {self.path}",
                 hint=f"virsh pool-info {self.name}; virsh pool-dumpxml {self.name} shows where it is",
-                found=str(pool),
+                actual=str(pool),
             )
 
     def undo(self, host: Host) -> None:

@@ -55,7 +55,7 @@ def test_another_placement_is_noticed(tmp_path):
     CreateMdev(replace(BIG, placement_id=None), "nvidia-472").perform(host.ports)
     with pytest.raises(VerifyFailed) as raised:
         CreateMdev(BIG, "nvidia-472").verify(host.ports)
-    assert raised.value.facts == {"wanted": 20, "found": 0}
+    assert raised.value.facts == {"wanted": 20, "actual": 0}
 
 
 class ShownInUseAlone:

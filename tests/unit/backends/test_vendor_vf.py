@@ -72,7 +72,7 @@ def test_a_type_that_did_not_take_is_noticed(tmp_path):
     SetVgpuType(VF, "468").perform(host.ports)
     with pytest.raises(VerifyFailed) as raised:
         SetVgpuType(VF, "468").verify(host.ports)
-    assert raised.value.facts == {"wanted": "468", "found": "0"}
+    assert raised.value.facts == {"wanted": "468", "actual": "0"}
 
 
 def test_parameters_that_did_not_take_are_noticed(tmp_path):
@@ -217,7 +217,7 @@ def test_an_unreadable_or_unset_placement_is_noticed(tmp_path):
     assert "placement_id" in str(failed.value)
     with pytest.raises(VerifyFailed) as raised:
         SetVgpuType(BIG, "472").verify(host.ports)
-    assert raised.value.facts == {"wanted": 20, "found": 0}
+    assert raised.value.facts == {"wanted": 20, "actual": 0}
 
 
 def test_two_made_at_once_never_take_each_others_placement(tmp_path):

@@ -26,7 +26,7 @@ def test_success() -> None:
         "kind": "show-vm",
         "ok": True,
         "changed": False,
-        "data": {"owner": "ours", "names": ["a", "b"], "thing": {"size": 1}, "pair": [1, None], "5": True},
+        "data": {"owner": "managed", "names": ["a", "b"], "thing": {"size": 1}, "pair": [1, None], "5": True},
         "warnings": ["w"],
     }
 

@@ -167,7 +167,7 @@ def test_ensure_vm_changes_what_a_vm_reserves(vgpuctl: Vgpuctl, tmp_path: Path) 
     spec = tmp_path / "vdi.yaml"
     spec.write_text("name: vdi\nprofile: A100-4C\nreserve: running\n")
     made = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec), "--state", "stopped", "--dry-run").document
-    assert made["data"]["sources"]["reserve"] == {"value": "running", "source": "typed"}
+    assert made["data"]["sources"]["reserve"] == {"value": "running", "source": "command-line"}
     assert [v["present"] for v in made["data"]["after"]["vgpus"]] == [False]
     assert vgpuctl(*HOST, "ensure-vm", "-f", str(spec), "--state", "stopped").status == 0
     spec.write_text("name: vdi\nreserve: always\n")

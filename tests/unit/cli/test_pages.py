@@ -14,7 +14,7 @@ from vgpuctl.cli.tables import render_plain
 def vgpu(**more: Any) -> dict[str, Any]:
     return {
         "carrier": "0000:3b:00.4", "profile": "A100-4C", "gpu": "0000:3b:00.0", "function": "0000:3b:00.4",
-        "backend": "vendor-vf", "framebuffer_mib": 4096, "vm": "vdi-001", "owner": "ours", "present": True,
+        "backend": "vendor-vf", "framebuffer_mib": 4096, "vm": "vdi-001", "owner": "managed", "present": True,
         "reason": None, **more,
     }  # fmt: skip
 
@@ -23,10 +23,10 @@ GPU: dict[str, Any] = {
     "address": "0000:3b:00.0", "model": "NVIDIA A100-PCIE-40GB", "backend": "vendor-vf", "mode": "vgpu",
     "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None,
     "vfs": {"total": 16, "enabled": 16, "used": 2},
-    "vgpus": [vgpu(), vgpu(owner="foreign", vm=None, profile=None)], "problems": ["a fan is loud"],
+    "vgpus": [vgpu(), vgpu(owner="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
 }  # fmt: skip
 VM: dict[str, Any] = {
-    "name": "vdi-001", "uuid": "6f1c", "state": "running", "owner": "ours", "record": "ready",
+    "name": "vdi-001", "uuid": "6f1c", "state": "running", "owner": "managed", "record": "ready",
     "memory_mib": 4096, "vcpus": 2, "firmware": "uefi", "networks": ["default"], "mac_addresses": [],
     "vgpus": [vgpu()], "disks": [{"path": "/d/a.qcow2", "size_bytes": 40 << 30, "base": "/d/base.qcow2"}],
 }  # fmt: skip
@@ -129,7 +129,7 @@ def test_moves_of_one_round_say_how_many_go_at_once() -> None:
 
 
 def test_vms() -> None:
-    assert text("list-vms", [VM, {**VM, "name": "other", "owner": "foreign", "vgpus": []}]) == (
+    assert text("list-vms", [VM, {**VM, "name": "other", "owner": "unmanaged", "vgpus": []}]) == (
         "NAME     STATE    OWNER    VGPUS                    UUID\n"
         "vdi-001  running  ours     A100-4C on 0000:3b:00.0  6f1c\n"
         "other    running  foreign  -                        6f1c\n"
@@ -159,8 +159,8 @@ def test_a_change_shows_what_is_there_now() -> None:
 
 
 def test_a_dry_run_shows_steps_and_sources() -> None:
-    sources = {"memory": {"value": "4GiB", "source": "built in"}, "disk": {"value": [], "source": "typed"},
-               "force": {"value": True, "source": "typed"}}  # fmt: skip
+    sources = {"memory": {"value": "4GiB", "source": "default"}, "disk": {"value": [], "source": "command-line"},
+               "force": {"value": True, "source": "command-line"}}  # fmt: skip
     data = {**VM, "steps": ["make the disk", "start"], "notes": [], "dry_run": True, "sources": sources}
     assert text("create-vm", data) == (
         "would do:\n  1  make the disk\n  2  start\n\n"

@@ -36,13 +36,13 @@ def test_create_vm_takes_the_policy_that_is_typed(sim: Run) -> None:
 
 def test_host_yaml_fills_unset_options_and_a_dry_run_has_the_source(sim: Run, tmp_path: Path) -> None:
     line = "create-vm vm --profile L40S-4Q --dry-run --json"
-    assert sim(line, FOUR).document["data"]["sources"]["placement"] == {"value": "least-waste", "source": "built in"}
+    assert sim(line, FOUR).document["data"]["sources"]["placement"] == {"value": "least-waste", "source": "default"}
     assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
     host_file(tmp_path, "version: 1\nplacement: {policy: breadth, demand: {L40S-4Q: 1}}\n")
     ran = sim(line, FOUR)
     assert (gpus(ran), ran.document["data"]["sources"]["placement"]["source"]) == ([FIRST], "host.yaml")
     typed = sim(f"{line} --placement depth", FOUR)
-    assert (gpus(typed), typed.document["data"]["sources"]["placement"]["source"]) == ([THIRD], "typed")
+    assert (gpus(typed), typed.document["data"]["sources"]["placement"]["source"]) == ([THIRD], "command-line")
     assert "placement:" in sim("export", FOUR).out
     host_file(tmp_path, "version: 1\nplacement: {policy: deep}\n")
     assert "placement.policy: 'deep' is not least-waste, depth" in sim(line.replace(" --json", ""), FOUR).err

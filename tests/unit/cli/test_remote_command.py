@@ -68,8 +68,8 @@ def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
 
 
 WHOLE = {
-    "name": "vdi-001", "uuid": "u", "state": "running", "owner": "ours", "memory_mib": 1, "vcpus": 1, "reserve": None,
-    "vgpus": [],
+    "name": "vdi-001", "uuid": "u", "state": "running", "owner": "managed", "memory_mib": 1, "vcpus": 1,
+    "reserve": None, "vgpus": [],
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_typed_values_win_over_the_hosts_defaults() -> None:
     assert request.profiles == (("A100-4C", 2),)
     assert (request.memory_mib, request.sources["memory"]) == (16384, "host.yaml")
     assert requests.from_options(ports(HOST), {**typed, "memory": "2GiB"}).memory_mib == 2048
-    assert requests.from_options(ports(), typed).sources["memory"] == "built in"
+    assert requests.from_options(ports(), typed).sources["memory"] == "default"
 
 
 def test_a_host_file_that_cannot_be_read() -> None:

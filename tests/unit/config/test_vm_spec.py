@@ -250,7 +250,7 @@ def test_defaults_fill_a_request_with_sources() -> None:
     assert set(made.sources) == {"name", *FIELD_BY_NAME}
     assert made.is_explicit("memory")
     assert made.sources["vcpus"] == "host.yaml"
-    assert made.sources["network"] == "built in"
+    assert made.sources["network"] == "default"
 
 
 def test_built_in_values_fill_without_a_host_file() -> None:
@@ -267,7 +267,7 @@ def test_every_built_in_value_passes_the_rules() -> None:
 def test_a_default_image_yields_to_a_system_that_was_typed(given: dict[str, object]) -> None:
     made = build_request(parse_options(profile=("A",), **given), Defaults(image="/srv/base.qcow2"))
     assert made.image is None
-    assert made.sources["image"] == "built in"
+    assert made.sources["image"] == "default"
 
 
 def test_a_vm_needs_a_profile_or_a_gpu() -> None:

@@ -191,7 +191,7 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(tmp_path: Path) -> No
     assert picture(host) == before
 
 
-TYPED = {"profile": "typed", "memory": "typed", "vcpus": "typed", "network": "typed"}
+TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line", "network": "command-line"}
 TWO_NETWORKS = """version: 1
 networks: [{name: default}, {name: lab}, {name: down, active: false}]
 gpus:
@@ -241,7 +241,7 @@ def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str, 
 
 def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path)
-    first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "typed"})
+    first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "command-line"})
     ensure(host, first, "started")
     with pytest.raises(SpecDiffers) as caught:
         ensure(host, replace(first, vcpus=2))

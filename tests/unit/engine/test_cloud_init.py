@@ -54,7 +54,11 @@ def test_an_installers_cdrom_comes_first_and_is_the_one_that_is_compared(tmp_pat
     installer = "/srv/images/debian-12-netinst.iso"
     create(host.ports, wanted(image=None, cdrom=installer))
     assert only_vm(host).disks[0].source == installer
-    same = wanted(image=None, cdrom=installer, sources={"cdrom": "typed", "cloud_init": "typed", "disk": "typed"})
+    same = wanted(
+        image=None,
+        cdrom=installer,
+        sources={"cdrom": "command-line", "cloud_init": "command-line", "disk": "command-line"},
+    )
     assert not ensure(host, same).changed
 
 
@@ -109,7 +113,7 @@ def test_a_seed_whose_vm_was_undefined_by_hand_is_listed_as_an_orphan(tmp_path):
 
 def test_ensure_vm_compares_the_path_alone(tmp_path):
     host = open_sim_host(tmp_path)
-    typed = {"cloud_init": "typed", "image": "typed", "storage_pool": "typed"}
+    typed = {"cloud_init": "command-line", "image": "command-line", "storage_pool": "command-line"}
     create(host.ports, wanted())
     assert not ensure(host, wanted(sources=typed, cloud_init=UserData(DATA.path, "#cloud-config\na: 1\n"))).changed
     with pytest.raises(SpecDiffers, match=r"cloud_init: /root/user-data -> /root/other"):
@@ -120,7 +124,7 @@ def test_a_vm_without_a_seed_differs_from_a_spec_with_one(tmp_path):
     host = open_sim_host(tmp_path)
     create(host.ports, wanted(cloud_init=None))
     with pytest.raises(SpecDiffers, match=r"cloud_init: None -> /root/user-data"):
-        ensure(host, wanted(sources={"cloud_init": "typed"}))
+        ensure(host, wanted(sources={"cloud_init": "command-line"}))
 
 
 def test_the_simulated_host_keeps_the_digest_over_a_restart(tmp_path):

@@ -15,7 +15,7 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import VmRequest
 from vgpuctl.value import replace
 
-TYPED = {"profile": "typed", "memory": "typed", "vcpus": "typed"}
+TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line"}
 
 
 def ensure(host: SimulatedHost, wanted: VmRequest, state: str, *, dry_run: bool = False) -> Outcome:
@@ -74,7 +74,7 @@ def test_any_other_difference_is_refused_with_before_and_after(tmp_path, changes
 
 def test_a_default_that_changed_makes_no_difference(tmp_path):
     host = open_sim_host(tmp_path)
-    wanted = request("A100-4C", name="vm", sources={"profile": "typed"})
+    wanted = request("A100-4C", name="vm", sources={"profile": "command-line"})
     ensure(host, wanted, "present")
     assert not ensure(host, replace(wanted, memory_mib=9999), "present").changed
 
@@ -106,7 +106,7 @@ def test_a_dry_run_changes_nothing(tmp_path):
 )
 def test_what_is_typed_in_another_way_is_the_same_vm_the_second_time(tmp_path, profile, gpu):
     host = open_sim_host(tmp_path)
-    wanted = request(profile, name="vm", gpu=gpu, sources={**TYPED, "gpu": "typed"} if gpu else TYPED)
+    wanted = request(profile, name="vm", gpu=gpu, sources={**TYPED, "gpu": "command-line"} if gpu else TYPED)
     assert ensure(host, wanted, "present").changed
     assert not ensure(host, wanted, "present").changed
 
@@ -126,7 +126,7 @@ def test_a_profile_is_the_same_however_it_was_typed_before(tmp_path, made, again
 def test_a_model_is_the_same_as_the_gpu_that_was_chosen(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     ensure(host, request("A100-4C", name="vm", sources=TYPED), "present")
-    typed = {**TYPED, "gpu": "typed"}
+    typed = {**TYPED, "gpu": "command-line"}
     assert not ensure(host, request("A100-4C", name="vm", gpu="A100", sources=typed), "present").changed
     for other in ("T4", "RTX9999"):
         with pytest.raises(SpecDiffers) as raised:
@@ -164,7 +164,7 @@ def test_a_dry_run_shows_the_state_that_would_be(tmp_path):
 
 def test_a_name_is_enough_for_a_vm_that_is_there(tmp_path):
     host = open_sim_host(tmp_path)
-    named = request(name="vm", sources={"name": "typed"})
+    named = request(name="vm", sources={"name": "command-line"})
     ensure(host, request("A100-4C", name="vm", sources=TYPED), "present")
     assert not ensure(host, named, "present").changed
     assert ensure(host, named, "stopped").data["state"] == "stopped"

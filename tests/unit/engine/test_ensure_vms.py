@@ -53,7 +53,9 @@ def ensure(ports, wanted, these, *, parallel=4, dry_run=False, start=True, progr
 
 
 def typed(profile, **changes):
-    return replace(request(profile, **changes), sources={"profile": "typed", **dict.fromkeys(changes, "typed")})
+    return replace(
+        request(profile, **changes), sources={"profile": "command-line", **dict.fromkeys(changes, "command-line")}
+    )
 
 
 def test_they_are_made_and_the_second_time_nothing_is(tmp_path):

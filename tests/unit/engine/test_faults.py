@@ -149,7 +149,7 @@ faults:
         ("sysfs-write", "*/current_vgpu_type"),
         ("sysfs-write", "*/vgpu_params"),
         ("define", "*"),
-        ("set-promise", "*"),
+        ("set-record", "*"),
         ("start", "*"),
         ("make-pool", "*"),
         ("make-volume", "*"),
@@ -168,7 +168,7 @@ def test_a_write_that_is_lost_is_noticed_by_create_vm_and_undone(tmp_path, call,
 @pytest.mark.parametrize(
     ("call", "match", "nth"),
     [
-        ("set-promise", "*", 2),
+        ("set-record", "*", 2),
         ("destroy", "*", 1),
         ("sysfs-write", "*/current_vgpu_type", 2),
         ("remove-volume", "*", 1),
@@ -184,7 +184,7 @@ def test_a_write_that_is_lost_is_noticed_by_delete_vm_and_reconcile_finishes(tmp
     assert (error.code, error.facts["cause"]) == ("partly-applied", "verify-failed")
     assert error.left
     later = host.again()
-    if call in ("set-promise", "destroy"):
+    if call in ("set-record", "destroy"):
         delete(later.ports, "vm")
     run_reconcile(later.ports)
     assert picture(later) == before

@@ -35,7 +35,7 @@ def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(tmp_p
     assert (done.changed, done.data["via"], done.data["takes_effect"]) == (True, "nvml", "now")
     assert (runs(host), configured_scheduler(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
     pair = list_gpus(host.ports).data[0]["scheduler"]
-    assert pair["asked"] == {
+    assert pair["configured"] == {
         "policy": "fixed_share",
         "time_slice_ms": 2,
         "frequency_hz": None,

@@ -22,7 +22,7 @@ def test_always_becomes_running_and_frees_its_place(tmp_path: Path, kind: str) -
     host, profile = small(tmp_path, kind)
     create(host.ports, request(profile, name="vm"), start=False)
     assert len(picture(host).claims) == 1
-    wanted = replace(request(profile, name="vm", reserve="running"), sources={"reserve": "typed"})
+    wanted = replace(request(profile, name="vm", reserve="running"), sources={"reserve": "command-line"})
     planned = ensure(host, wanted, dry_run=True)
     assert planned.data["after"]["reserve"] == "running"  # type: ignore[index]
     assert len(picture(host).claims) == 1
@@ -40,7 +40,7 @@ def test_running_becomes_always_and_takes_a_place_or_says_that_none_is_free(tmp_
     create(host.ports, reserving_request(profile, "vm"), start=False)
     for name in ("kept-1", "kept-2"):
         create(host.ports, request(profile, name=name))
-    wanted = replace(request(profile, name="vm"), sources={"reserve": "typed"})
+    wanted = replace(request(profile, name="vm"), sources={"reserve": "command-line"})
     before = picture(host)
     with pytest.raises(NoCapacity) as refused:
         ensure(host, wanted)

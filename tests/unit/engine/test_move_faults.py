@@ -46,7 +46,7 @@ def do(ports: Host, kind: str, act: str) -> object:
     if act in ("start", "stop", "delete"):
         return {"start": start, "stop": stop, "delete": delete}[act](ports, "vm")
     reserve = act.removeprefix("to-")
-    wanted = replace(request(SMALL[kind][1], name="vm", reserve=reserve), sources={"reserve": "typed"})
+    wanted = replace(request(SMALL[kind][1], name="vm", reserve=reserve), sources={"reserve": "command-line"})
     return ensure(SimulatedHost(ports, None, Path(), ""), wanted)  # type: ignore[arg-type]
 
 

@@ -20,8 +20,8 @@ def test_list_gpus_has_the_documented_names_and_unmanaged_vgpus(tmp_path):
     assert all(g.keys() >= GPU for g in gpus.values())
     (ours,) = gpus["0000:3b:00.0"]["vgpus"]
     (unmanaged,) = gpus["0000:5e:00.0"]["vgpus"]
-    assert (ours["owner"], ours["vm"], ours["profile"]) == ("ours", "vm", "A100-4C")
-    assert (unmanaged["owner"], unmanaged["vm"], unmanaged["profile"]) == ("foreign", "old-desktop", "T4-4Q")
+    assert (ours["owner"], ours["vm"], ours["profile"]) == ("managed", "vm", "A100-4C")
+    assert (unmanaged["owner"], unmanaged["vm"], unmanaged["profile"]) == ("unmanaged", "old-desktop", "T4-4Q")
     assert gpus["0000:3b:00.0"]["vfs"] == {"total": 16, "enabled": 16, "used": 1}
 
 

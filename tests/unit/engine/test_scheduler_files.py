@@ -32,7 +32,7 @@ def test_without_nvml_a_file_is_written_and_counts_from_the_next_load(tmp_path):
     host = host.again()
     seen = show_gpu(host.ports, A100).data
     assert seen["scheduler"]["running"]["policy"] == "fixed_share"
-    assert seen["scheduler_at_load"] == seen["scheduler_next"] == seen["scheduler"]["asked"]
+    assert seen["scheduler_at_load"] == seen["scheduler_next"] == seen["scheduler"]["configured"]
     assert not restore(host).changed
     assert not act(host.ports, TWO_MS).changed
 

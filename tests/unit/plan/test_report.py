@@ -24,8 +24,8 @@ def test_problems_name_the_function_and_the_stuck_process():
 
 def test_owners_in_words():
     ours = vm(1)
-    assert owner_of(ours) == "ours"
-    assert owner_of(replace(ours, record=None)) == "foreign"
+    assert owner_of(ours) == "managed"
+    assert owner_of(replace(ours, record=None)) == "unmanaged"
     assert owner_of(replace(ours, record=None, copied_record=ours.record)) == "copy"
     assert vm_value(snapshot(a100()), ours)["record"] == "ready"
 

@@ -23,7 +23,7 @@ def test_a_gpu_without_a_scheduler_has_none():
 def test_configured_and_running_values():
     pair = scheduler_summary(a100(scheduler=FIXED, desired_scheduler=SchedulerSpec(SchedulerPolicy.EQUAL_SHARE, 2)))
     assert pair == {
-        "asked": {"policy": "equal_share", "time_slice_ms": 2, "frequency_hz": None, "averaging_factor": None},
+        "configured": {"policy": "equal_share", "time_slice_ms": 2, "frequency_hz": None, "averaging_factor": None},
         "running": {
             "policy": "fixed_share",
             "adaptive": True,

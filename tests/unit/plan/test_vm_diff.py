@@ -15,7 +15,7 @@ from vgpuctl.value import replace
 
 KEPT = ("os", "template", "hotplug_slots", "vgpu_params", "disk")
 FIELDS = ("profile", "memory", "vcpus", "network", *CONSTRAINT_FIELDS[:-1], *KEPT)
-WANTED = request("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "typed"), disks=(NewDisk(1024),))
+WANTED = request("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "command-line"), disks=(NewDisk(1024),))
 
 
 def existing(wanted=WANTED):
@@ -42,7 +42,7 @@ def existing(wanted=WANTED):
     ],
 )
 def test_a_typed_field_that_differs_is_named_with_both_sides(changes, field):
-    quiet = replace(WANTED, sources={**WANTED.sources, "disk": "built in"}, **changes)
+    quiet = replace(WANTED, sources={**WANTED.sources, "disk": "default"}, **changes)
     before, after = diff_vm(existing(), quiet)
     assert list(before) == list(after) == [field]
     assert before[field] != after[field]
@@ -50,18 +50,18 @@ def test_a_typed_field_that_differs_is_named_with_both_sides(changes, field):
 
 
 def test_the_same_request_is_no_diff():
-    assert diff_vm(existing(), replace(WANTED, sources={**WANTED.sources, "disk": "built in"})) == ({}, {})
+    assert diff_vm(existing(), replace(WANTED, sources={**WANTED.sources, "disk": "default"})) == ({}, {})
 
 
 def test_a_gpu_that_is_typed_by_the_address_it_got_makes_no_difference():
-    typed = replace(WANTED, constraints=GpuConstraints(gpus=("0000:3b:00.0",)), sources={"gpu": "typed"})
+    typed = replace(WANTED, constraints=GpuConstraints(gpus=("0000:3b:00.0",)), sources={"gpu": "command-line"})
     assert diff_vm(existing(), typed) == ({}, {})
 
 
 def by(*texts, gpu=None, **more):
     """Return a request with these explicit profiles, each once or several times."""
     counts = {text: texts.count(text) for text in texts}
-    sources = {"profile": "typed", **({"gpu": "typed"} if gpu else {})}
+    sources = {"profile": "command-line", **({"gpu": "command-line"} if gpu else {})}
     return request(name="vdi-001", profiles=tuple(counts.items()), gpu=gpu, sources=sources, **more)
 
 

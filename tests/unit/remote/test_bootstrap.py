@@ -123,7 +123,7 @@ def test_a_stop_while_wheels_are_sent_is_no_broken_connection():
 
 
 def test_a_refusal_there_is_the_hosts_answer():
-    error = {"code": "foreign", "message": "m", "hint": None, "facts": {}, "exit_status": 3, "undone": [], "left": []}
+    error = {"code": "unmanaged", "message": "m", "hint": None, "facts": {}, "exit_status": 3, "undone": [], "left": []}
     body = {"schema": "vgpuctl/1", "kind": "install-host", "ok": False, "changed": False, "error": error}
     result = Host(RemoteOutput(3, json.dumps({**body, "warnings": []}), "", "")).reply().parsed
     assert result is not None

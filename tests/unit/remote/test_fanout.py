@@ -134,7 +134,7 @@ def test_a_line_that_is_not_understood_there_names_an_older_vgpuctl_but_not_an_e
     (result,) = fanout.run(targets(1), task(), lambda target, until: Played(play), lambda: 0)
     assert isinstance(result.error, HostCannot) is raised
     if raised:
-        assert result.error.facts["there"] == there
+        assert result.error.facts["remote_version"] == there
 
 
 LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection broke")

@@ -53,7 +53,7 @@ def test_a_lost_write_is_acknowledged_and_does_nothing(make: MakeHost) -> None:
         "gpus: [{model: A100}]\nstorage: {pools: [{name: default}]}\n"
         "faults:\n" + "".join(f"  - {{on: {call}, kind: lost, match: '*{match}'}}\n" for call, match in (
             ("sysfs-write", "current_vgpu_type"), ("define", "lost"), ("start", "off"), ("make-volume", ""),
-            ("make-pool", ""), ("set-promise", ""), ("undefine", ""),
+            ("make-pool", ""), ("set-record", ""), ("undefine", ""),
         ))
     )  # fmt: skip
     set_type(host, 0, 468)

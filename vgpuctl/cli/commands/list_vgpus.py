@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def command(settings: Settings, unassigned: bool) -> int:
     """List every vGPU: where it is, whether it is made, which VM has it, and whose it is.
 
-    OWNER is host.yaml for one that create-vgpu made, ours for one of a VM that vgpuctl gave it, foreign for any other,
-    and leaked for what reconcile removes.
+    OWNER is host.yaml for one that create-vgpu made, managed for one that vgpuctl gave to a VM, unmanaged for any
+    other, and leaked for what reconcile removes.
     """
 
     def read(host: Host) -> QueryResult:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def command(settings: Settings) -> int:
-    """List the VMs with their state and vGPUs: those that vgpuctl made, and foreign ones marked as such."""
+    """List the VMs with their state and vGPUs: those that vgpuctl made, and unmanaged ones marked as such."""
 
     def read(host: Host) -> QueryResult:
         from vgpuctl.engine import queries

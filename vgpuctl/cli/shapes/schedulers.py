@@ -30,7 +30,7 @@ class RunningSchedulerShape(TypedDict):
 class SchedulerShape(TypedDict):
     """What host.yaml asks for, and what runs, null where it is not known."""
 
-    asked: AskedSchedulerShape | None
+    configured: AskedSchedulerShape | None
     running: RunningSchedulerShape | None
 
 

@@ -7,7 +7,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from vgpuctl.cli.shapes.work import WorkShape
 
-OwnerWord = Literal["ours", "foreign", "leaked"]
+OwnerWord = Literal["managed", "unmanaged", "leaked"]
 BackendWord = Literal["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough"]
 
 

@@ -10,7 +10,7 @@ from vgpuctl.cli.shapes.reach import GuestShape, StateWord
 from vgpuctl.cli.shapes.vgpus import VgpuShape
 from vgpuctl.cli.shapes.work import SourceShape, WorkShape
 
-VmOwnerWord = Literal["ours", "foreign", "copy"]
+VmOwnerWord = Literal["managed", "unmanaged", "copy"]
 
 
 class VmRowShape(TypedDict):

@@ -10,7 +10,7 @@ class SourceShape(TypedDict):
     """A value and where it came from."""
 
     value: str | int | float | bool | list[str] | None
-    source: Literal["typed", "host.yaml", "built in"]
+    source: Literal["command-line", "host.yaml", "default"]
 
 
 class WorkShape(TypedDict):

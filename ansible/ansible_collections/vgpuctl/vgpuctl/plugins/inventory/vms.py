@@ -40,7 +40,7 @@ options:
     description: Where vgpuctl is on each host.
     type: str
     default: vgpuctl
-  foreign:
+  unmanaged:
     description: Also VMs that vgpuctl did not make.
     type: bool
     default: false
@@ -113,7 +113,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 self._cache[key] = found if set(found) == hosts else None
         for host, said in found.items():
             for vm in said["vms"]:
-                if vm["owner"] != "foreign" or self.get_option("foreign"):
+                if vm["owner"] != "unmanaged" or self.get_option("unmanaged"):
                     self._add(host, vm, said["gpus"])
 
     def _asked(self) -> dict[str, Any]:

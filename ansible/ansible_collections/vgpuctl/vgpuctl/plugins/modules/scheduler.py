@@ -32,10 +32,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 gpu:
-  description: The GPU as C(vgpuctl show-gpu --json) tells it, with what is asked and what runs.
+  description: The GPU as C(vgpuctl show-gpu --json) tells it, with what is configured and what runs.
   returned: success
   type: dict
-  sample: {address: '0000:3b:00.0', scheduler: {asked: {policy: fixed_share, time_slice_ms: 2}}}
+  sample: {address: '0000:3b:00.0', scheduler: {configured: {policy: fixed_share, time_slice_ms: 2}}}
 steps:
   description: What was done, or in check mode what would be.
   returned: success
