@@ -82,7 +82,7 @@ def test_a_full_gpu_names_its_number_and_holders_shortened_in_the_middle():
 def test_an_unmanaged_holder_has_its_carrier():
     gpu = a100()
     foreign = taken(gpu, A5C, 0, owner=Ownership.UNMANAGED, vm=None, vm_uuid=None)
-    assert f"foreign {foreign.carrier}" in compute_room(gpu, [foreign], A4C).reasons[0]
+    assert f"unmanaged {foreign.carrier}" in compute_room(gpu, [foreign], A4C).reasons[0]
 
 
 def test_without_a_maximum_the_number_is_unknown_and_one_may_be_tried():

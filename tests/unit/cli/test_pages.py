@@ -44,7 +44,7 @@ def test_gpus() -> None:
         "ADDRESS       MODEL                  BACKEND    MODE  DRIVER  MEMORY  NUMA  IOMMU"
         "  VFS            VGPUS\n"
         "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vendor-vf  vgpu  nvidia  40 GiB     0      -"
-        "  16/16, 2 used  2 (1 foreign)\n"
+        "  16/16, 2 used  2 (1 unmanaged)\n"
         "mtty          NVIDIA A100-PCIE-40GB  -          vgpu  -            ?     0      -  -              0\n"
     )
     assert page.stderr_lines == ["0000:3b:00.0: a fan is loud"]
@@ -54,14 +54,14 @@ def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
     mixed = {**GPU, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
     output = text("show-gpu", mixed)
     assert "sizes:       mixed\n" in output
-    assert "0000:3b:00.4  A100-4C  vdi-001  ours   placement 24\n" in output
-    assert "0000:3b:00.4  A100-4C  vdi-002  ours   -\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-001  managed  placement 24\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-002  managed  -\n" in output
     instance = {"id": 3, "profile": "3g.20gb", "start": 4, "size": 4}
     mig = {"enabled": True, "pending": False, "instances": [instance]}
     output = text("show-gpu", {**GPU, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
     assert "on, off after a reset of the GPU\n" in output
     assert "3: 3g.20gb, memory slices 4:4\n" in output
-    assert "ours   GPU instance 3\n" in output
+    assert "managed  GPU instance 3\n" in output
     off = text("show-gpu", {**GPU, "mig": {"enabled": False, "pending": False, "instances": []}})
     assert "WHERE" not in off
     assert "mig" not in off
@@ -75,8 +75,8 @@ def test_one_gpu() -> None:
               "max_per_gpu": None, "free": 8}]  # fmt: skip
     output = text("show-gpu", {**GPU, "types": types})
     assert "problem:     a fan is loud\n" in output
-    assert "0000:3b:00.4  A100-4C  vdi-001  ours\n" in output
-    assert "0000:3b:00.4  ?        -        foreign\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-001  managed\n" in output
+    assert "0000:3b:00.4  ?        -        unmanaged\n" in output
     assert "A100-4C  468    4 GiB        ?     8\n" in output
     leaked = vgpu(owner="leaked", reason="its VM is gone")
     assert "its VM is gone" in text("show-gpu", {**GPU, "vgpus": [leaked]})
@@ -130,9 +130,9 @@ def test_moves_of_one_round_say_how_many_go_at_once() -> None:
 
 def test_vms() -> None:
     assert text("list-vms", [VM, {**VM, "name": "other", "owner": "unmanaged", "vgpus": []}]) == (
-        "NAME     STATE    OWNER    VGPUS                    UUID\n"
-        "vdi-001  running  ours     A100-4C on 0000:3b:00.0  6f1c\n"
-        "other    running  foreign  -                        6f1c\n"
+        "NAME     STATE    OWNER      VGPUS                    UUID\n"
+        "vdi-001  running  managed    A100-4C on 0000:3b:00.0  6f1c\n"
+        "other    running  unmanaged  -                        6f1c\n"
     )
 
 
@@ -164,7 +164,7 @@ def test_a_dry_run_shows_steps_and_sources() -> None:
     data = {**VM, "steps": ["make the disk", "start"], "notes": [], "dry_run": True, "sources": sources}
     assert text("create-vm", data) == (
         "would do:\n  1  make the disk\n  2  start\n\n"
-        "FIELD   VALUE  FROM\nmemory  4GiB   built in\ndisk    -      typed\nforce   yes    typed\n"
+        "FIELD   VALUE  SOURCE\nmemory  4GiB   default\ndisk    -      command line\nforce   yes    command line\n"
     )
     assert text("start-vm", {**VM, "steps": [], "notes": [], "dry_run": True}) == "nothing to do\n"
 

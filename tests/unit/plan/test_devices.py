@@ -68,7 +68,7 @@ def test_a_place_that_another_device_has_is_refused_with_its_name():
     gpu = changed(a100(types=(kind,), mixed_size=True), 5, current_type=kind.type_id, placement_id=8)
     mine = vm(placement_id=8)
     assert mine.record is not None
-    with pytest.raises(InUse, match=r"placement 8 of 0000:3b:00.0.*taken by foreign 0000:3b:01.1"):
+    with pytest.raises(InUse, match=r"placement 8 of 0000:3b:00.0.*taken by unmanaged 0000:3b:01.1"):
         missing_device_steps(snapshot(gpu, vms=(mine,)), mine, mine.record)
 
 
