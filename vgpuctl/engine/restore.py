@@ -327,8 +327,8 @@ def _host_vgpu_items(host: Host, vgpus: Mapping[str, VgpuSpec]) -> list[_Restore
 
 
 def _host_vgpu_item(host: Host, named: HostVgpu, vgpu: AssignedVgpu) -> _RestoreItem:
-    holder, record = placeholder_owner(host.machine_id, named.name, vgpu)
-    return _RestoreItem(named.name, "vgpu", holder, record, named)
+    owner, record = placeholder_owner(host.machine_id, named.name, vgpu)
+    return _RestoreItem(named.name, "vgpu", owner, record, named)
 
 
 def _incomplete_items(host: Host, items: list[_RestoreItem]) -> list[_RestoreItem]:

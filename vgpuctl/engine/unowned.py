@@ -81,8 +81,8 @@ def _check_host_vgpu(
         return [ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host makes it again")]
     if entry.carrier in claimed:
         return []
-    holder, record = placeholder_owner(snapshot.machine_id, entry.name, assigned_from_entry(entry, vgpu))
-    plan = Plan(tuple(TakeClaim(c) for c in claims_of_record(host, holder.name, record)), undo_on_failure=False)
+    owner, record = placeholder_owner(snapshot.machine_id, entry.name, assigned_from_entry(entry, vgpu))
+    plan = Plan(tuple(TakeClaim(c) for c in claims_of_record(host, owner.name, record)), undo_on_failure=False)
     return [ReconcileFinding("claim-lost", f"{what} has no claim on {entry.carrier}", "write the claim again", plan)]
 
 

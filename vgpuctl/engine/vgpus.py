@@ -123,8 +123,8 @@ def _lines(steps: tuple[Step, ...]) -> tuple[str, ...]:
 
 
 def _claims(host: Host, name: str, vgpu: AssignedVgpu) -> tuple[Claim, ...]:
-    holder, record = plans.placeholder_owner(host.machine_id, name, vgpu)
-    return claims_of_record(host, holder.name, record)
+    owner, record = plans.placeholder_owner(host.machine_id, name, vgpu)
+    return claims_of_record(host, owner.name, record)
 
 
 def _planned_value(name: str, vgpu: AssignedVgpu) -> dict[str, object]:

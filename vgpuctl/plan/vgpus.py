@@ -242,9 +242,9 @@ def unproven_carrier(snapshot: Snapshot, entry: HostVgpu, vgpu: AssignedVgpu) ->
 
 def vgpu_removal_plan(machine_id: str, entry: HostVgpu, vgpu: AssignedVgpu, keep_devices: frozenset[str]) -> Plan:
     """Return the steps that remove a vGPU without a VM: its device unless kept, its entry, its claim."""
-    holder, _ = placeholder_owner(machine_id, entry.name, vgpu)
+    owner, _ = placeholder_owner(machine_id, entry.name, vgpu)
     steps: list[Step] = [] if keep_devices else list(backend_for(vgpu.backend).remove_steps(vgpu))
-    steps += [RemoveVgpuEntry(entry), ReleaseClaim(vgpu.carrier, holder.uuid)]
+    steps += [RemoveVgpuEntry(entry), ReleaseClaim(vgpu.carrier, owner.uuid)]
     notes = tuple(f"what is on {c} is not {entry.name}: somebody else set it; it stays" for c in sorted(keep_devices))
     return Plan(tuple(steps), notes=notes, undo_on_failure=False)
 

@@ -77,12 +77,17 @@ def covered_size(region: int, size: int) -> int:
 
 
 def even_starts(region: int, maximum: int) -> tuple[int, ...]:
-    """Return the placement ids of a type from Blackwell on."""
+    """Return the placement ids of a type from Blackwell on: 5 in 96 GiB are at 0, 19, 38, 57, 76."""
     return tuple(region * number // maximum for number in range(maximum))
 
 
 def halved_starts(region: int, size: int, maximum: int) -> tuple[int, ...]:
-    """Return the placement ids of a type before Blackwell."""
+    """Return the placement ids of a type before Blackwell.
+
+    `maximum` is how many fit in same-size mode. If it is a power of two, the region is halved until it has half as many
+    parts, and the type may begin or end each part: 4 of 10 GiB in 40 GiB are at 0, 10, 20, 30. Otherwise the parts are
+    the largest power of two below it, and each has one: where 3 of 12 GiB fit in 48 GiB, the two parts give 0 and 36.
+    """
     starts: set[int] = set()
     parts = 1
     while parts <= _MAX_PARTS:
