@@ -243,7 +243,7 @@ def test_output_that_is_no_document_is_an_error(ssh: Ssh) -> None:
     result = ssh(BROKEN, "list-gpus", "--json")
     assert result.returncode == 1
     assert error_of(result)["facts"]["printed"] == "[1, 2]\n"
-    assert error_of(result)["facts"]["said"] == "trouble"
+    assert error_of(result)["facts"]["stderr_line"] == "trouble"
 
 
 def test_a_noisy_bashrc_is_only_a_warning(ssh: Ssh) -> None:
