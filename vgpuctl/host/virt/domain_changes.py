@@ -7,8 +7,9 @@ decides when to release a device: libvirt waits some seconds for it and returns 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.host.virt import constants, device_removal
@@ -18,6 +19,30 @@ if TYPE_CHECKING:
     from vgpuctl.model.port_values import DomainInfo
     from vgpuctl.ports.hypervisor import DeviceRemoval
     from vgpuctl.ports.processes import Clock
+
+
+DEFINE_ATTEMPTS = 4
+_SCHEMA_NOT_PARSED = "Unable to parse RelaxNG schema"
+
+Result = TypeVar("Result")
+
+
+def define_with_schema(define: Callable[[], Result]) -> Result:
+    """Define a domain; repeat it when libvirt could not read its own schema, before it looked at the domain.
+
+    libxml2 sets up its schema types at their first use, and not thread-safely (xmlSchemaInitTypes): when libvirtd has
+    just started and gets several definitions at once, some of them find half of the types.
+
+    Raises:
+        LibvirtFailed: the last attempt failed, or another error came.
+    """
+    for _ in range(DEFINE_ATTEMPTS - 1):
+        try:
+            return define()
+        except LibvirtFailed as error:
+            if _SCHEMA_NOT_PARSED not in error.message:
+                raise
+    return define()
 
 
 class DomainChanges:
@@ -38,10 +63,13 @@ class DomainChanges:
         with self._open_domain(uuid, "virDomainGetXMLDesc", "read the definition of") as domain:
             return domain.XMLDesc(constants.VIR_DOMAIN_XML_INACTIVE | constants.VIR_DOMAIN_XML_SECURE)
 
-    def redefine(self, uuid: str, xml: str) -> DomainInfo:
-        """Replace an existing domain's config, validated against libvirt's schema."""
+    def _redefine(self, uuid: str, xml: str) -> None:
         with self._open_domain(uuid, "virDomainDefineXMLFlags", "change") as domain:
             domain.connect().defineXMLFlags(xml, constants.VIR_DOMAIN_DEFINE_VALIDATE)
+
+    def redefine(self, uuid: str, xml: str) -> DomainInfo:
+        """Replace an existing domain's config, validated against libvirt's schema."""
+        define_with_schema(lambda: self._redefine(uuid, xml))
         info = self.find_domain(uuid)
         if info is None:
             raise LibvirtFailed(

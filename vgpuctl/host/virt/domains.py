@@ -14,7 +14,7 @@ from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import constants, guest_info, libvirt_xml
 from vgpuctl.host.virt.capabilities import has_enrolled_keys, parse_capabilities
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
-from vgpuctl.host.virt.domain_changes import DomainChanges
+from vgpuctl.host.virt.domain_changes import DomainChanges, define_with_schema
 from vgpuctl.model.port_values import DomainInfo, DomainLeftovers, HypervisorCapabilities, HypervisorStatus, NetworkInfo
 from vgpuctl.model.vm import VmState
 
@@ -83,9 +83,13 @@ class LibvirtHypervisor(DomainChanges):
         Without VALIDATE an older libvirt silently drops attributes that it does not know.
         """
         name = _domain_name_in(xml)
-        try:
+
+        def define() -> DomainInfo:
             with self._connection.call("virDomainDefineXMLFlags", f"cannot define VM {name}", vm=name) as connect:
                 return _read_domain(connect.defineXMLFlags(xml, constants.VIR_DOMAIN_DEFINE_VALIDATE))
+
+        try:
+            return define_with_schema(define)
         except LibvirtFailed as error:
             if libvirt_code_of(error) in _NAME_TAKEN and self.find_domain(name) is not None:
                 raise Exists(f"a VM named {name} exists already", hint=None, **error.facts) from error
