@@ -50,3 +50,7 @@ def test_neither_imports_docstrings_nor_long_lines_change_the_statements() -> No
 
 def test_a_port_of_v0_1_0_counts_too() -> None:
     assert sizes({"vgpuctl/model/seams.py": PORT})["fault points"] == 2
+
+
+def test_a_step_is_no_port() -> None:
+    assert sizes({"vgpuctl/ports/step.py": PORT})["fault points"] == 0
