@@ -8,38 +8,37 @@ Every test gets its host in its own directory. Another process that opens the sa
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-from vgpuctl.engine.create import create_vm
-from vgpuctl.engine.power import delete_vm, start_vm, stop_vm
-from vgpuctl.engine.reconcile import reconcile
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.host_file import HostFileOnDisk
+from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
-from vgpuctl.model.outcome import Confirm, Outcome
+from vgpuctl.model.outcome import Confirm, NoProgress, Outcome
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.request import GpuConstraints, VmRequest
-from vgpuctl.model.vm import ProcessId
+from vgpuctl.model.vm import Claim, Operation
+from vgpuctl.operations.create import create_vm
+from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
+from vgpuctl.operations.reconcile import reconcile
+from vgpuctl.operations.steps.claims import TakeClaim
+from vgpuctl.operations.transaction import Context, Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.sim import SimHost, open_host
 
 WAIT_SECONDS = 30.0
 
 
-class Silent:
-    """Progress that shows nothing."""
-
-    def on_plan(self, steps: tuple[str, ...]) -> None: ...
-    def on_step_start(self, number: int, text: str) -> None: ...
-    def on_step_finish(self, number: int, text: str) -> None: ...
-    def on_step_undo(self, text: str) -> None: ...
+Silent = NoProgress
 
 
 class EagerClock:
@@ -58,26 +57,12 @@ class EagerClock:
         self.seconds += seconds
 
 
-@dataclass(frozen=True)
-class SimProcesses:
-    """This machine's processes; the simulated host knows which of them hold a simulated device node.
+class SimProcesses(HostProcesses):
+    """This machine's processes; the simulated host knows which of them hold a simulated device node."""
 
-    With `later`, the caller acts as a later process: all processes that wrote claims before are dead.
-    """
-
-    real: HostProcesses
-    sim: SimHost
-    later: int = 0
-
-    def current_process(self) -> ProcessId:
-        me = self.real.current_process()
-        return ProcessId(me.pid, me.start_ticks + self.later)
-
-    def command_line(self) -> str:
-        return "vgpuctl test"
-
-    def is_alive(self, process: ProcessId) -> bool:
-        return process == self.current_process() or (self.later == 0 and self.real.is_alive(process))
+    def __init__(self, sim: SimHost) -> None:
+        super().__init__(argv=["vgpuctl", "test"])
+        self.sim = sim
 
     def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
         return tuple(self.sim.find_holders(nodes))
@@ -92,15 +77,36 @@ class SimulatedHost:
     directory: Path
     scenario: str
 
-    later: int = 0
-
     def again(self) -> SimulatedHost:
-        """The same host, opened by a later process: those that wrote claims before are dead."""
-        return open_sim_host(self.directory, self.scenario, later=self.later + 1)
+        """The same host, opened by another operation after this one was killed."""
+        kill_operation(self.ports)
+        return open_sim_host(self.directory, self.scenario)
+
+
+def kill_operation(ports: Host) -> None:
+    """Let go of the lock of a host's operation and leave its file, as the kernel does when a process is killed."""
+    operations: Any = ports.operations
+    if operations._descriptor is not None:
+        os.close(operations._descriptor)
+        operations._descriptor = None
+
+
+def claim_store(run_dir: Path, command: str = "vgpuctl test", **options: Any) -> ClaimStore:
+    """Open a run directory as an operation of its own, with this command line."""
+    processes = HostProcesses(argv=command.split())
+    return ClaimStore(run_dir, processes, OperationFiles(run_dir, processes), **options)
+
+
+def living_operation(ports: Host) -> Operation:
+    """Begin another operation on the host, which lives as long as this test process; return it."""
+    claims: Any = ports.claims
+    operations = OperationFiles(claims._run_dir, HostProcesses())
+    operations.begin()
+    return operations.current()
 
 
 def open_sim_host(
-    directory: Path, scenario: str = "a100-40", text: str | None = None, clock: Any = None, later: int = 0
+    directory: Path, scenario: str = "a100-40", text: str | None = None, clock: Any = None
 ) -> SimulatedHost:
     """Open a host by a built-in scenario's name, a scenario file's path, or a scenario's `text`."""
     if text is not None:
@@ -110,8 +116,9 @@ def open_sim_host(
     stores: list[ClaimStore] = []
     state = directory / "state"
     sim = open_host(scenario, state_dir=state, lock_held=lambda: bool(stores) and stores[0].is_locked)
-    processes = SimProcesses(HostProcesses(), sim, later)
-    stores.append(ClaimStore(sim.run_dir, processes, processes.command_line(), clock=clock))
+    processes = SimProcesses(sim)
+    operations = OperationFiles(sim.run_dir, processes)
+    stores.append(ClaimStore(sim.run_dir, processes, operations, clock=clock))
     ports = Host(
         name=f"sim:{scenario}",
         sysfs=sim.sysfs,
@@ -119,6 +126,7 @@ def open_sim_host(
         hypervisor=sim.hypervisor,
         storage=sim.storage,
         processes=processes,
+        operations=operations,
         claims=stores[0],
         clock=clock or EagerClock(),
         machine_id=sim.machine_id,
@@ -129,13 +137,16 @@ def open_sim_host(
         system_log=sim.kernel_log,
         unfinished_files=open_unfinished_files(state, sim.run_dir, sim.host_file, processes),
     )
-    return SimulatedHost(ports, sim, directory, scenario, later)
+    return SimulatedHost(ports, sim, directory, scenario)
 
 
 def copied(host: SimulatedHost, directory: Path) -> SimulatedHost:
-    """Copy a host into a new directory, as the same process sees it. This is faster than creating the host again."""
+    """Copy a host into a new directory; the operation that wrote its claims is dead there.
+
+    This is faster than creating the host again.
+    """
     copytree(host.directory, directory)
-    return open_sim_host(directory, host.scenario, later=host.later)
+    return open_sim_host(directory, host.scenario)
 
 
 _names = (f"vm-{number:03d}" for number in itertools.count(1))
@@ -169,37 +180,60 @@ def yes(question: str, details: tuple[str, ...]) -> None:
     """Confirm everything."""
 
 
+@contextmanager
+def operation(ports: Host) -> Iterator[None]:
+    """End the operation of `ports` with the block, as the command line does with each command."""
+    try:
+        yield
+    finally:
+        ports.operations.end()
+
+
+def take_over(
+    ports: Host, claims: tuple[Claim, ...], wait_seconds: float = 0, *, include_missing: bool = True
+) -> tuple[TakeClaim, ...]:
+    """Take claims over as the operation of `ports`; return those that were missing."""
+    with Transaction(ports, Context(Silent(), wait_seconds)) as tx:
+        tx.take_over(claims, include_missing=include_missing)
+        return tx.hand_over()
+
+
 def create(ports: Host, wanted: VmRequest, *, start: bool = True, dry_run: bool = False) -> Outcome:
     """Run create-vm."""
-    return create_vm(ports, wanted, start=start, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with operation(ports):
+        return create_vm(ports, wanted, start=start, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def delete(ports: Host, name: str, *, keep_disks: bool = False, confirm: Confirm | None = None) -> Outcome:
     """Run delete-vm --yes, or with another answer to its question."""
-    return delete_vm(
-        ports,
-        name,
-        keep_disks=keep_disks,
-        dry_run=False,
-        confirm=confirm or yes,
-        wait_seconds=WAIT_SECONDS,
-        progress=Silent(),
-    )
+    with operation(ports):
+        return delete_vm(
+            ports,
+            name,
+            keep_disks=keep_disks,
+            dry_run=False,
+            confirm=confirm or yes,
+            wait_seconds=WAIT_SECONDS,
+            progress=Silent(),
+        )
 
 
 def start(ports: Host, name: str) -> Outcome:
     """Run start-vm."""
-    return start_vm(ports, name, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with operation(ports):
+        return start_vm(ports, name, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def stop(ports: Host, name: str, *, force: bool = True) -> Outcome:
     """Run stop-vm."""
-    return stop_vm(ports, name, force=force, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with operation(ports):
+        return stop_vm(ports, name, force=force, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def run_reconcile(ports: Host, *, dry_run: bool = False) -> Outcome:
     """Run reconcile."""
-    return reconcile(ports, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with operation(ports):
+        return reconcile(ports, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 @dataclass(frozen=True)

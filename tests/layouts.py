@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.engine.gpu_mode import ModeRequest, set_mode
 from vgpuctl.errors import Interrupted
+from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 
 A100, A16, FLEX, V710, T4, RTX = (f"0000:{bus}:00.0" for bus in ("3b", "17", "86", "af", "5e", "d8"))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from tests.hosts import WAIT_SECONDS, Silent, open_sim_host, picture
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.engine.gpu_mode import ModeRequest, set_mode
-from vgpuctl.layout.instance_plan import instance_names
+from vgpuctl.gpu_setup.instance_plan import instance_names
 from vgpuctl.model.mig import MigSpec
+from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 
 FIRST, SECOND = "0000:3b:00.0", "0000:3f:00.0"
 OFF = MigSpec()

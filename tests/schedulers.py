@@ -6,9 +6,9 @@ from __future__ import annotations
 from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request, stop
 from tests.layouts import A100
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.engine.gpu_scheduler import SchedulerRequest, set_scheduler
-from vgpuctl.engine.restore import restore_host
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
+from vgpuctl.operations.restore import restore_host
 
 EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 BEST = SchedulerState(SchedulerPolicy.BEST_EFFORT)

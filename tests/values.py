@@ -142,8 +142,8 @@ def vm(number: int, *vgpus: AssignedVgpu, record: RecordState | None = RecordSta
     return Vm(**{**values, **more})
 
 
-def claim(of: AssignedVgpu, number: int, process: ProcessId = ME) -> Claim:
-    """Return test VM `number`'s claim on a carrier."""
+def claim(of: AssignedVgpu, number: int, operation: str | None = "mine") -> Claim:
+    """Return test VM `number`'s claim on a carrier; `operation`: the id of the one that wrote it."""
     return Claim(
         carrier=of.carrier,
         backend=of.backend,
@@ -153,8 +153,9 @@ def claim(of: AssignedVgpu, number: int, process: ProcessId = ME) -> Claim:
         vm_uuid=vm_uuid(number),
         profile=of.profile,
         framebuffer_mib=of.framebuffer_mib,
-        process=process,
+        process=ME,
         command="vgpuctl create-vm",
+        operation=operation,
     )
 
 

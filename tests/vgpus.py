@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, request, run_reconcile, yes
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, operation, request, run_reconcile, yes
 from vgpuctl.config.host_spec import HostSpec
-from vgpuctl.engine.vgpus import create_vgpu, delete_vgpu
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.observe.host_file import read_host_spec
+from vgpuctl.operations.vgpus import create_vgpu, delete_vgpu
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -16,12 +16,14 @@ def make(ports: Host, profile: str = "A100-4C", name: str | None = "spare", **mo
     """Run create-vgpu."""
     dry_run = bool(more.pop("dry_run", False))
     wanted = replace(request(profile, **more), name=name)
-    return create_vgpu(ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with operation(ports):
+        return create_vgpu(ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def drop(ports: Host, name: str = "spare", *, dry_run: bool = False, confirm: object = yes) -> Outcome:
     """Run delete-vgpu."""
-    return delete_vgpu(ports, name, dry_run=dry_run, confirm=confirm, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with operation(ports):
+        return delete_vgpu(ports, name, dry_run=dry_run, confirm=confirm, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def spec_of(host: SimulatedHost) -> HostSpec:
@@ -31,4 +33,4 @@ def spec_of(host: SimulatedHost) -> HostSpec:
 
 def finding_kinds(host: SimulatedHost) -> list[str]:
     """Return the kinds of reconcile's findings."""
-    return [f["kind"] for f in run_reconcile(host.ports, dry_run=True).data["findings"]]
+    return [f.kind for f in run_reconcile(host.ports, dry_run=True).data.findings]

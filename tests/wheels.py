@@ -41,7 +41,7 @@ def build(directory: Path, version: str) -> None:
             shutil.copy(ROOT / name, tree)
         for name in ("vgpuctl", "templates"):
             shutil.copytree(ROOT / name, tree / name)
-        (tree / "vgpuctl/__init__.py").write_text(f'"""vgpuctl."""\n\n__version__ = "{version}"\n')
+        (tree / "vgpuctl/version.py").write_text(f'"""vgpuctl."""\n\n__version__ = "{version}"\n')
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
         subprocess.run([*pip, "--wheel-dir", str(directory), str(tree)], check=True, timeout=300)
 

@@ -7,7 +7,10 @@ command or an action that helps; `facts` are the numbers and names involved, as 
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -248,3 +251,74 @@ def unreadable_error(path: str, error: OSError) -> FileFailed:
         path=path,
         errno=error.errno,
     )
+
+
+def explain_exception(exc: BaseException) -> BaseException:
+    """Return the error that explains an exception: a lost interruption, a missing library, a system error.
+
+    Anything else is returned as it is: a VgpuctlError, a KeyboardInterrupt, a bug.
+    """
+    exc = _find_interruption(exc) or exc
+    if isinstance(exc, ImportError):
+        return missing_library_error(exc) or exc
+    if isinstance(exc, OSError) and (exc.filename is not None or exc.errno in _ERRNO_HINTS):
+        return _explain_os_error(exc)
+    return exc
+
+
+def _find_interruption(exc: BaseException) -> Interrupted | None:
+    """Return the Interrupted that other code took for another failure, with that error's undone and left steps."""
+    if not isinstance(exc, Exception) or isinstance(exc, (Interrupted, PartlyApplied)):
+        return None
+    interruption = next((cause for cause in exception_chain(exc) if isinstance(cause, Interrupted)), None)
+    if interruption is not None and isinstance(exc, VgpuctlError):
+        interruption.undone = interruption.undone or exc.undone
+        interruption.left = interruption.left or exc.left
+    return interruption
+
+
+def exception_chain(exc: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and its causes, each once: an exception raised from itself is its own cause."""
+    visited: set[int] = set()
+    current: BaseException | None = exc
+    while current is not None and id(current) not in visited:
+        visited.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+_PERMISSION_HINT = "run it as root, or see who may: ls -ld {path}"
+_ERRNO_HINTS: dict[int | None, str] = {
+    errno.ENOSPC: "{place} is full: df -h {place}; df -i {place}; make room there and run it again",
+    errno.EDQUOT: "the quota on {place} is used up: make room there and run it again",
+    errno.EROFS: "{place} is mounted read-only: findmnt {place}",
+    errno.EACCES: _PERMISSION_HINT,
+    errno.EPERM: _PERMISSION_HINT,
+    errno.EIO: "the device below {place} fails: journalctl -k -n 20",
+    errno.EMFILE: "too many files are open: ulimit -n",
+    errno.ENFILE: "too many files are open on this host: sysctl fs.file-nr",
+    errno.ENOMEM: "this host has no memory left: free -m",
+}
+
+
+def _explain_os_error(exc: OSError) -> FileFailed:
+    """Explain a system error that no code wrapped: it is the host's state and not a bug."""
+    path = os.fsdecode(exc.filename) if isinstance(exc.filename, (str, bytes)) else None
+    place = mount_point(path) if path and path.startswith("/") else None
+    reason = exc.strerror or os.strerror(exc.errno or 0)
+    if path is None:
+        message, hint = reason, "df -h; findmnt; free -m show what this host lacks"
+    else:
+        message, hint = f"{reason}: {path}", _ERRNO_HINTS.get(exc.errno, "see what is there: ls -ld {path}")
+        if hint is _PERMISSION_HINT and os.geteuid() == 0:
+            hint = "root may not either, so SELinux, AppArmor or an attribute forbids it: lsattr -d {path}"
+        hint = hint.format(place=place or path, path=path)
+    return FileFailed(message, hint=hint, errno=exc.errno, path=path, file_system=place)
+
+
+def mount_point(path: str) -> str:
+    """Return the mount point of the file system that holds a path, or would hold it."""
+    directory = os.path.realpath(path)
+    while directory != "/" and not os.path.ismount(directory):
+        directory = os.path.dirname(directory)
+    return directory

@@ -3,27 +3,25 @@
 
 A simulated host brings its own kernel, libvirt and storage. Claims, the lock, processes and time are this machine's;
 they are below the simulated host's own /run, so that several vgpuctl processes see each other as on a real host.
-The command line and libvirt's hook open a simulated host here.
+The library and libvirt's hook open a simulated host here; the sim commands reboot and reset it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vgpuctl import sim
+from vgpuctl.errors import InvalidInput
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.host_file import HostFileOnDisk
+from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.ports.host import Host
-
-if TYPE_CHECKING:
-    from vgpuctl.ports.processes import Processes
 
 PREFIX = "sim:"
 
@@ -36,8 +34,9 @@ def open_simulated_host(scenario: str) -> Host:
         InvalidInput: its file is invalid, or was changed since the host was first used.
     """
     sim_host = sim.open_host(scenario)
-    processes = SimProcesses(HostProcesses(), sim_host)
-    claims = SimClaims(processes, sim_host)
+    processes = SimProcesses(sim_host)
+    operations = OperationFiles(sim_host.run_dir, processes)
+    claims = SimClaims(processes, operations, sim_host)
     sim_host.lock_held = lambda: claims.is_locked
     return Host(
         name=f"{PREFIX}{scenario}",
@@ -46,6 +45,7 @@ def open_simulated_host(scenario: str) -> Host:
         hypervisor=sim_host.hypervisor,
         storage=sim_host.storage,
         processes=processes,
+        operations=operations,
         claims=claims,
         clock=HostClock(),
         machine_id=sim_host.machine_id,
@@ -61,24 +61,55 @@ def open_simulated_host(scenario: str) -> Host:
     )
 
 
-class SimProcesses:
+def scenario_of(name: str, *, root: str = "/", connect: str | None = None) -> str:
+    """Return the scenario's name or file of a simulated host's name.
+
+    Raises:
+        InvalidInput: it names a real host, or the other arguments, which are for real hosts, are given.
+    """
+    if not name.startswith(PREFIX):
+        raise InvalidInput(
+            f"--host {name} is not a simulated host",
+            hint="say for example --host sim:a100-40; 'vgpuctl sim list-scenarios' lists them",
+        )
+    if connect is not None or root != "/":
+        raise InvalidInput("--root and --connect are for --host local: a simulated host brings its own")
+    return name.removeprefix(PREFIX)
+
+
+def list_scenarios() -> list[tuple[str, str]]:
+    """Return name and title of each built-in scenario; only the title is read from its file."""
+    return [(name, _title(name)) for name in sim.SCENARIOS]
+
+
+def _title(name: str) -> str:
+    from importlib import resources
+
+    text = (resources.files("vgpuctl.sim") / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if line.startswith("title:"))
+    return next(lines, "").removeprefix("title:").strip()
+
+
+def reboot(scenario: str) -> None:
+    """Boot a simulated host again: devices are gone, VMs are off."""
+    sim.open_host(scenario).reboot()
+
+
+def reset(scenario: str) -> None:
+    """Forget what happened on a simulated host."""
+    sim.reset_host(scenario)
+
+
+class SimProcesses(HostProcesses):
     """This machine's processes and the simulated ones; only simulated processes hold device nodes."""
 
-    def __init__(self, real: Processes, host: sim.SimHost) -> None:
-        self._real = real
+    def __init__(self, host: sim.SimHost) -> None:
+        super().__init__()
         self._host = host
-
-    def current_process(self) -> ProcessId:
-        """Return the calling process."""
-        return self._real.current_process()
-
-    def command_line(self) -> str:
-        """Return the calling command line, without secrets."""
-        return self._real.command_line()
 
     def is_alive(self, process: ProcessId) -> bool:
         """Return whether exactly this process is still alive, here or on the simulated host."""
-        return self._real.is_alive(process) or self._host.is_alive(process)
+        return super().is_alive(process) or self._host.is_alive(process)
 
     def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
         """Return the simulated processes that have any of these device nodes open."""
@@ -88,8 +119,8 @@ class SimProcesses:
 class SimClaims(ClaimStore):
     """The claims below the simulated host's /run, and the writes that are stuck in its kernel."""
 
-    def __init__(self, processes: SimProcesses, host: sim.SimHost) -> None:
-        super().__init__(host.run_dir, processes, processes.command_line())
+    def __init__(self, processes: SimProcesses, operations: OperationFiles, host: sim.SimHost) -> None:
+        super().__init__(host.run_dir, processes, operations)
         self._host = host
 
     def stuck_writes(self) -> tuple[StuckWrite, ...]:

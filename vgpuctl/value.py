@@ -35,6 +35,7 @@ class Value:
         cls._fields = (*cls._fields, *own)
         cls._required = cls._required.union(name for name in own if name not in cls.__dict__)
         cls._field_set = frozenset(cls._fields)
+        super().__init_subclass__()
 
     def __init__(self, *args: Any, **named: Any) -> None:
         kind = type(self)
@@ -81,6 +82,15 @@ def replace(value: AnyValue, **changes: Any) -> AnyValue:
         TypeError: a name in `changes` is not a field.
     """
     return type(value)(**{**value.__dict__, **changes})
+
+
+def extend(kind: type[AnyValue], value: Value, **more: Any) -> AnyValue:
+    """Return a value of another class that has the fields of `value`, and more.
+
+    Raises:
+        TypeError: the class has no such field, or needs others.
+    """
+    return kind(**{**value.__dict__, **more})
 
 
 def _field_values(value: Value) -> tuple[Any, ...]:

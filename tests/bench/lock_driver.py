@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vgpuctl.cli import entry, hosts, requests
-from vgpuctl.cli.progress import SilentProgress
-from vgpuctl.cli.settings import Settings
-from vgpuctl.engine.create import create_vm
+from tests.hosts import operation
+from vgpuctl.cli import entry
+from vgpuctl.library import open_ports
+from vgpuctl.library.requests import from_fields
+from vgpuctl.model.outcome import NoProgress
+from vgpuctl.operations.create import create_vm
 from vgpuctl.ports.claims import Claims
 from vgpuctl.value import replace
 
@@ -48,10 +50,11 @@ def main(host: str, prefix: str, count: int) -> None:
     lock_times: list[tuple[float, float]] = []
     sys.stdin.read()
     for number in range(count):
-        ports = hosts.open_host(Settings(host=host))
+        ports = open_ports(host)
         ports = replace(ports, claims=TimedClaims(ports.claims, lock_times))
-        request = requests.from_options(ports, {"name": f"{prefix}-{number:03d}", "profile": ("A16-1Q",)})
-        create_vm(ports, request, start=False, dry_run=False, wait_seconds=60, progress=SilentProgress())
+        request = from_fields(ports, f"{prefix}-{number:03d}", {"profile": "A16-1Q"})
+        with operation(ports):
+            create_vm(ports, request, start=False, dry_run=False, wait_seconds=60, progress=NoProgress())
     print(*(f"{wall} {cpu}" for wall, cpu in lock_times), sep="\n")
 
 

@@ -27,7 +27,7 @@ def test_how_long_a_hook_waits_for_the_others(tmp_path: Path, monkeypatch: pytes
     ports = open_simulated_host(SCENARIO)
     xmls = []
     for number in range(HOOKS):
-        uuid = str(create(ports, request("L40S-1Q", name=f"vdi-{number:02}"), start=False).data["uuid"])
+        uuid = str(create(ports, request("L40S-1Q", name=f"vdi-{number:02}"), start=False).data.uuid)
         record = ports.hypervisor.find_domain(uuid)
         assert record is not None
         xmls.append(record.xml)

@@ -18,7 +18,7 @@ from tests.bench.paired import paired, runs
 from tests.bench.slow_driver import DRIVER_SECONDS, SlowDriver
 from tests.hosts import Silent, SimulatedHost, create, open_sim_host, request
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.engine.restore import restore_host
+from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
 
 VGPUS = 64

@@ -26,10 +26,10 @@ from tests.bench.paired import runs
 from tests.bench.test_restore import DRIVER_SECONDS, RATIO_LIMIT, boot
 from tests.hosts import Silent, SimulatedHost, create, open_sim_host, request, yes
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.engine.apply import apply_host
-from vgpuctl.engine.desired_state import HostFileText, read_desired_state
-from vgpuctl.engine.host_plan import ApplyOptions
-from vgpuctl.engine.restore import restore_host
+from vgpuctl.operations.apply import apply_host
+from vgpuctl.operations.desired_state import HostFileText, read_desired_state
+from vgpuctl.operations.host_plan import ApplyOptions
+from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
 
 VFS_SECONDS, MIG_SECONDS, INSTANCE_SECONDS = 0.5, 0.2, 0.1

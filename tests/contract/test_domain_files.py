@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.site import Site, new_uuid
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.engine.devices import DOMAIN_XML_DIRECTORY
+from vgpuctl.operations.devices import DOMAIN_XML_DIRECTORY
 
 pytestmark = pytest.mark.forms("mdev-pf")
 DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>64</memory><vcpu>1</vcpu>

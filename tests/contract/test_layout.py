@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.site import PCI, Site
-from vgpuctl.layout.sriov import SetVfs, count_vfs, list_vfs, numvfs_error
+from vgpuctl.gpu_setup.sriov import SetVfs, count_vfs, list_vfs, numvfs_error
 
 pytestmark = pytest.mark.forms("sriov-vf")
 

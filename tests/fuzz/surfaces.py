@@ -226,6 +226,7 @@ def tree(rng: Random, place: Path) -> Ended:
         "show-gpu 0000:3b:00.0",
         "fits --profile A16-1B",
         "plan-moves --profile A16-1B",
+        "move-vms --profile A16-1B --dry-run",
         "reconcile --dry-run",
     )
     return command("--root", str(root), *_form(rng), *rng.choice(commands).split())

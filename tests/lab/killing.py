@@ -19,10 +19,12 @@ import sys
 import time
 import tty
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-VM = "vm"
+VM, OTHERS = "vm", ("vm-2", "vm-3")
+AT_ONCE = ["three operations at once"]
 PROFILES = ("A100-4C", "A100-5C")
 PLAIN = "0000:02:00.0"
 """A PCI function with plain VFs, for set-mode."""
@@ -36,6 +38,7 @@ IMAGES, TINY = Path("/var/lib/libvirt/images"), "tiny.qcow2"
 SETTLE_SECONDS = 30.0
 """A guest shuts down within this time after the request."""
 DRAINED = Path("/run/vgpuctl/drained")
+OPERATION_FILES = Path("/run/vgpuctl/operations")
 CLAIMS, MDEVS, PCI = Path("/run/vgpuctl/claims"), Path("/sys/bus/mdev/devices"), Path("/sys/bus/pci/devices")
 
 
@@ -66,11 +69,27 @@ def forked(words: list[str], out: int) -> int:
         sys.argv = ["vgpuctl", "--json", "--yes", *words]
         from vgpuctl.cli.entry import main
 
-        status = main()
+        status = at_once() if words == AT_ONCE else main()
         sys.stdout.flush()
         os._exit(status)
     finally:
         os._exit(99)
+
+
+def at_once() -> int:
+    """Carry out three operations in three threads of this process: delete the VM, and create two others."""
+    import vgpuctl as library
+
+    def create_other(name: str) -> None:
+        library.open_host().create_vm(name, profile=PROFILES[0], start=False)
+
+    with ThreadPoolExecutor(3) as threads:
+        done = [threads.submit(lambda: library.open_host().delete_vm(VM))]
+        done += [threads.submit(create_other, name) for name in OTHERS]
+    for each in done:
+        each.result()
+    print("{}")
+    return 0
 
 
 def vgpuctl(*words: str) -> tuple[int, dict[str, Any]]:
@@ -218,6 +237,15 @@ def set_mode(_chance: random.Random) -> list[str]:
     return ["set-mode", PLAIN, "sriov", "--vfs", "2" if number != 2 else "3"]
 
 
+def three(_chance: random.Random) -> list[str]:
+    """Have the VM, and carry out three operations in one process."""
+    for vm in must("list-vms"):
+        if vm["name"] in OTHERS:
+            must("delete-vm", vm["name"])
+    have(1)
+    return AT_ONCE
+
+
 OPERATIONS = (
     Operation("create-vm", create),
     Operation("delete-vm", delete),
@@ -227,6 +255,7 @@ OPERATIONS = (
     Operation("set-profile", set_profile),
     Operation("refresh-vm", refresh),
     Operation("refresh-vm --drain, running", refresh_drained, LONG_GUESS_SECONDS, runs=True),
+    Operation("three operations of one process", three, 6.0),
     Operation("set-mode", set_mode),
     Operation("set-mode, sriov-manage", set_mode_nvidia),
 )
@@ -271,6 +300,7 @@ def left_over() -> list[str]:
         wrong += made_at_the_next_start(vms)
     wrong += [f"device {d}" for d in devices() ^ owned]
     wrong += [f"claim {c}" for c in names(CLAIMS) ^ owned]
+    wrong += [f"operation {o}" for o in names(OPERATION_FILES)]
     disks = names(IMAGES) - {TINY}
     if len(disks) != len(vms):
         wrong.append(f"disks {sorted(disks)} of {len(vms)} VMs")
@@ -309,6 +339,9 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
     left = left_over()
     if operation.runs and (state := settled_state()) != "running":
         left.append(f"VM {VM} is {state}, and should run")
+    if words == AT_ONCE:
+        for vm in must("list-vms"):
+            must("delete-vm", vm["name"])
     if words[0] == "set-mode":
         must(*words)
     if words[:2] == ["set-mode", NVIDIA]:

@@ -14,7 +14,7 @@ from tests.lab.kills import kill_in
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, use_defaults
 
-KILLS = 10
+KILLS = len(OPERATIONS)
 # Restarts libvirtd while vgpuctl creates ten VMs one after the other.
 RESTART = r"""
 import json, subprocess, sys

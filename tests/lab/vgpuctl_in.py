@@ -58,8 +58,9 @@ def profiles(lab: Lab) -> dict[str, dict[str, Any]]:
 
 
 def leftovers(lab: Lab) -> str:
-    """Return the VMs, devices, claims and disks that are left on the host; empty on a clean host."""
-    script = f"""virsh list --all --name; ls /sys/bus/mdev/devices 2>/dev/null; ls /run/vgpuctl/claims 2>/dev/null
+    """Return the VMs, devices, claims, operations and disks that are left on the host; empty on a clean host."""
+    script = f"""virsh list --all --name; ls /sys/bus/mdev/devices 2>/dev/null
+        ls /run/vgpuctl/claims 2>/dev/null; ls /run/vgpuctl/operations 2>/dev/null
         grep -Ls '^0$' /sys/bus/pci/devices/*/nvidia/current_vgpu_type
         ls /var/lib/libvirt/images | grep -v '^{TINY.rpartition("/")[2]}$'"""
     return lab.run(script, check=False).stdout.strip()

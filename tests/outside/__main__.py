@@ -16,7 +16,7 @@ from tests.outside.page import FULL, PAGE, page
 from tests.outside.trial import Result, Trials
 
 SEED = 14
-SAMPLED = f"at most N trials of each command with other devices than {FULL}, and of plan-moves"
+SAMPLED = f"at most N trials of each command with other devices than {FULL}, and of move-vms"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,13 +30,13 @@ def main(arguments: Sequence[str]) -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vgpuctl-outside-") as base:
         for number, case in enumerate(
-            sorted(all_cases(), key=lambda case: ("moves" in case.command, case.kind != FULL))
+            sorted(all_cases(), key=lambda case: ("move-vms" in case.command, case.kind != FULL))
         ):
             if words and not any(word in case.name for word in words):
                 continue
             trials = Trials(case, Path(base) / str(number))
             instants = list(trials.instants())
-            run_all = case.kind == FULL and "moves" not in case.command
+            run_all = case.kind == FULL and "move-vms" not in case.command
             if options.sample is not None and not run_all and len(instants) > options.sample:
                 instants = Random(SEED).sample(instants, options.sample)
             batch = [trials.run(instant) for instant in instants]

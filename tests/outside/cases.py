@@ -33,20 +33,20 @@ from tests.schedulers import POOL, TWO_MS
 from tests.schedulers import act as set_scheduler
 from tests.schedulers import small as one_card
 from vgpuctl.config.host_spec import HostSpec
-from vgpuctl.engine.apply import apply_host
-from vgpuctl.engine.attach import attach, detach
-from vgpuctl.engine.change import set_profile
-from vgpuctl.engine.desired_state import read_desired_state
-from vgpuctl.engine.ensure_vm import ensure_vm
-from vgpuctl.engine.ensure_vms import ensure_vms
-from vgpuctl.engine.host_plan import ApplyOptions
-from vgpuctl.engine.moves import make_room, move_in_rounds
-from vgpuctl.engine.refresh import refresh_vm
-from vgpuctl.engine.restore import restore_host
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import NewDisk, UserData, VmRequest
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.plan.rounds import VmMove
+from vgpuctl.operations.apply import apply_host
+from vgpuctl.operations.attach import attach, detach
+from vgpuctl.operations.change import set_profile
+from vgpuctl.operations.desired_state import read_desired_state
+from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.operations.ensure_vms import ensure_vms
+from vgpuctl.operations.host_plan import ApplyOptions
+from vgpuctl.operations.moves import carry_out, make_room
+from vgpuctl.operations.plans.move_order import VmLeave, VmMove
+from vgpuctl.operations.refresh import refresh_vm
+from vgpuctl.operations.restore import restore_host
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -93,12 +93,6 @@ class Case:
         return f"{self.command} {self.kind}"
 
 
-class Tally(Silent):
-    """Progress of several VMs. It prints nothing."""
-
-    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None: ...
-
-
 def asked(kind: str, name: str = "vm", **changes: object) -> VmRequest:
     """Return the request for a VM on a host of this kind: with a clone, a second disk and a seed."""
     more = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "cloud_init": SEED, **changes}
@@ -134,7 +128,7 @@ def killed(
     pid = os.fork()
     if not pid:
         try:
-            act(Watch(after=die).watch(open_sim_host(directory, host.scenario, later=host.later).ports))
+            act(Watch(after=die).watch(open_sim_host(directory, host.scenario).ports))
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -149,7 +143,7 @@ def _many(ports: Host, kind: str) -> Outcome:
     names = ("vm", "vm-2")
     vm_request = asked(kind, name="vm")
     return ensure_vms(
-        ports, vm_request, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Tally()
+        ports, vm_request, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
     )
 
 
@@ -197,7 +191,7 @@ def _restore(ports: Host) -> Outcome:
 
 
 def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> SimulatedHost:
-    """Return two GPUs: one VM on each, and both fit on one; with `locked_out`, VMs that can only exchange GPUs."""
+    """Return two GPUs: one VM on each, and both fit on one; with `locked_out`, VMs in each other's way."""
     gpu, small, large = TWO_GPUS[kind]
     kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
     host = open_sim_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
@@ -212,20 +206,26 @@ def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> Simul
 
 def _room(ports: Host, kind: str) -> Outcome:
     return make_room(
-        ports, [(TWO_GPUS[kind][2], 1)], max_moves=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent()
+        ports,
+        [(TWO_GPUS[kind][2], 1)],
+        max_moves=None,
+        dry_run=False,
+        confirm=yes,
+        wait_seconds=WAIT_SECONDS,
+        progress=Silent(),
     )
 
 
-def _exchange(ports: Host) -> None:
-    """Move each VM to the other GPU, all in one round."""
+def _swap(ports: Host) -> None:
+    """Move each VM to the other GPU: the second one gives up its place, the others move, and it follows."""
     snapshot = observe(ports, ReadScope(types=True))
     one, other = (gpu.address for gpu in snapshot.gpus)
-    moves = []
-    for vm in sorted(snapshot.vms, key=lambda vm: vm.name):
+    moves: list[VmMove] = []
+    for vm in sorted(snapshot.vms, key=lambda vm: (vm.name == "vm-2", vm.name)):
         assert vm.record is not None
         (vgpu,) = vm.record.vgpus
-        moves.append(VmMove(vm, vgpu, other if vgpu.gpu == one else one))
-    move_in_rounds(ports, [tuple(moves)], WAIT_SECONDS, Silent())
+        moves.append(VmMove(vm, vgpu, other if vgpu.gpu == one else one, waits=vm.name == "vm-2"))
+    carry_out(ports, (VmLeave(moves[-1].vm, moves[-1].vgpu), *moves), WAIT_SECONDS, Silent())
 
 
 def _flex(directory: Path, *, on: bool) -> SimulatedHost:
@@ -297,9 +297,9 @@ def _of_vgpus(kind: str) -> Iterator[Case]:
     for is_on in (True, False):
         state = "" if is_on else " (off)"
         two = partial(two_gpus, kind=kind, on=is_on)
-        can_share, must_exchange = partial(two, locked_out=False), partial(two, locked_out=True)
-        yield Case(f"plan-moves --yes{state}", kind, can_share, partial(_room, kind=kind), ("vm", "vm-2"))
-        yield Case(f"plan-moves, exchange{state}", kind, must_exchange, _exchange, ("vm", "vm-2"))
+        can_share, must_swap = partial(two, locked_out=False), partial(two, locked_out=True)
+        yield Case(f"move-vms{state}", kind, can_share, partial(_room, kind=kind), ("vm", "vm-2"))
+        yield Case(f"move-vms, one waits{state}", kind, must_swap, _swap, ("vm", "vm-2"))
 
 
 def all_cases() -> tuple[Case, ...]:

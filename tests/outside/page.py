@@ -42,7 +42,7 @@ def page(results: Sequence[Result], sample: int | None) -> str:
     text = (
         ""
         if sample is None
-        else f" At most {sample} of a command are drawn with other devices\nthan {FULL}, and of plan-moves."
+        else f" At most {sample} of a command are drawn with other devices\nthan {FULL}, and of move-vms."
     )
     return HEAD.format(total=len(results), effective=effective, wrong=wrong, sample=text) + "\n".join(rows) + "\n"
 

@@ -17,7 +17,7 @@ from shutil import rmtree
 from typing import Any
 
 from tests.faults import CHANGING, Watch
-from tests.hosts import SimulatedHost, copied, open_sim_host, run_reconcile
+from tests.hosts import SimulatedHost, copied, kill_operation, open_sim_host, run_reconcile
 from tests.outside.cases import Case
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_xml import parse_domain
@@ -157,7 +157,7 @@ class Trials:
         """Run the command with the action at that instant; then reconcile, and check the invariants."""
         directory = self.directory / f"{instant.action}-{instant.target}-{instant.number}"
         host = copied(self.made, directory)
-        other = open_sim_host(host.directory, host.scenario, later=host.later)
+        other = open_sim_host(host.directory, host.scenario)
         running, files = Running(other), set(other.sim._core.read_state().files)
         running.check("before")
         effective: list[str] = []
@@ -175,6 +175,7 @@ class Trials:
 
         error, wrong = _outcome(self.case, Watch(before=before, after=after).watch(host.ports))
         wrong += _of_error(error)
+        kill_operation(host.ports)
         running.check("at the end")
         later = other.again()
         wrong += _settle(later, running)
@@ -189,6 +190,7 @@ class Trials:
 
 def _close(*hosts: SimulatedHost) -> None:
     for host in hosts:
+        kill_operation(host.ports)
         host.sim.close()
 
 
@@ -246,12 +248,12 @@ def _settle(later: SimulatedHost, running: Running) -> list[str]:
     """Reconcile until nothing changes any more. Running VMs must keep running and lose nothing."""
     running_before = set(later.sim._core.read_state().running)
     wrong, left = [], ""
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         # Each round is a separate command: the process behind the previous round's claims no longer lives.
-        command = open_sim_host(later.directory, later.scenario, later=later.later + number)
+        command = open_sim_host(later.directory, later.scenario)
         try:
             outcome = run_reconcile(command.ports)
-            left = str(outcome.data["findings"]) if outcome.changed else ""
+            left = str(outcome.data.findings) if outcome.changed else ""
         except VgpuctlError as error:
             left = str(error)
         _close(command)

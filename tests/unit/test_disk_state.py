@@ -45,8 +45,7 @@ from tests.disk_state import (
 from tests.faults import Watch
 from tests.hosts import create, delete, open_sim_host, picture, request
 from tests.layouts import do
-from tests.unit.engine.test_exchange import opposite, turned
-from tests.unit.engine.test_refresh import prepared, refresh
+from tests.unit.operations.test_refresh import prepared, refresh
 from vgpuctl.model.vm import ProcessId, StuckWrite
 
 __all__ = ["fresh", "site"]
@@ -247,8 +246,6 @@ def test_records_of_unfinished_work_have_the_same_form(tmp_path: Path) -> None:
             seen.append(record_of(args[0]))
 
     watch = Watch(before=keep)
-    turned(watch.watch(opposite(tmp_path / "exchange", "vendor-vf", running=False).ports))
-    assert shape(record_of(domain_text("vendor-vf", "second"))) in [shape(record) for record in seen]
     host = prepared(tmp_path / "refresh", "drain", disks=(), cloud_init=None)
     refresh(watch.watch(host.ports), "drain")
     assert shape(record_of(domain_text("vendor-vf", "spare"))) in [shape(record) for record in seen]

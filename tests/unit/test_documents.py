@@ -84,6 +84,16 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
         assert not anchor or anchor in headings(target), f"{document.name}: {link} has no such heading"
 
 
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_module_that_is_named_exists(document: str) -> None:
+    for name in re.findall(r"`([\w/]+\.py)`", (ROOT / document).read_text(encoding="utf-8")):
+        if name.replace("/", "").removesuffix(".py").isupper() or "NAME" in name or "X.py" in name:
+            continue
+        places = [ROOT / name, ROOT / "vgpuctl" / name]
+        places += [] if "/" in name else [*(ROOT / "vgpuctl").rglob(name), *(ROOT / "tests").rglob(name)]
+        assert any(place.exists() for place in places), f"{document}: there is no {name}"
+
+
 def test_every_error_code_is_explained() -> None:
     kinds: list[type[errors.VgpuctlError]] = [errors.VgpuctlError]
     for kind in kinds:

@@ -7,6 +7,7 @@ unmanaged otherwise. What vgpuctl cannot see never counts as free: without libvi
 
 A VM that reserves its places only while it runs holds one when a claim says so, when the device exists and its UUID
 proves the owner, or when the VM runs. Otherwise its record reserves nothing, and its VF belongs to the VM that uses it.
+The same applies to a vGPU that waits for a place.
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ def resolve_ownership(
 
 
 def _always_reserved_vgpus(vms: tuple[Vm, ...], present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
-    """Return the vGPUs of the VMs that always reserve their places."""
+    """Return the vGPUs whose places are always reserved."""
     by_carrier: dict[str, Vgpu] = {}
     for vm in vms:
-        if vm.record is not None and not vm.record.reserve_while_running:
+        if vm.record is not None:
             by_carrier.update(_vgpus_of_record(vm, vm.record, present))
     return by_carrier
 
@@ -117,17 +118,22 @@ def _add_running_vgpus(
     present: Mapping[str, Vgpu],
     live: frozenset[str],
 ) -> set[tuple[str, str]]:
-    """Add what the other VMs hold now; return what they do not hold, by VM and carrier."""
+    """Add what VMs hold now and do not always reserve; return what they do not hold, by VM and carrier."""
     claimed = {claim.carrier: claim for claim in claims}
     not_held: set[tuple[str, str]] = set()
     for vm in vms:
-        for assigned in vm.record.vgpus if vm.record is not None and vm.record.reserve_while_running else ():
+        for assigned in _not_always_reserved(vm):
             claim = claimed.get(assigned.carrier)
             if assigned.carrier not in by_carrier and _holds_slot(vm, assigned, claim, present):
                 by_carrier[assigned.carrier] = _vgpu_while_held(vm, assigned, claim, present, live)
             else:
                 not_held.add((vm.uuid, assigned.carrier))
     return not_held
+
+
+def _not_always_reserved(vm: Vm) -> tuple[AssignedVgpu, ...]:
+    record = vm.record
+    return () if record is None else tuple(v for v in record.vgpus if not record.reserves_slot(v))
 
 
 def _existing_devices(gpus: tuple[Gpu, ...]) -> dict[str, Vgpu]:
@@ -181,7 +187,7 @@ def _without_placement(vgpu: Vgpu) -> Vgpu:
 
 
 def _holds_slot(vm: Vm, assigned: AssignedVgpu, claim: Claim | None, present: Mapping[str, Vgpu]) -> bool:
-    """Return whether a VM that reserves nothing while it is off holds this place now."""
+    """Return whether a VM that does not always reserve this place holds it now."""
     if claim is not None:
         return claim.vm_uuid == vm.uuid
     if assigned.backend in MDEV_BACKENDS:
@@ -192,20 +198,22 @@ def _holds_slot(vm: Vm, assigned: AssignedVgpu, claim: Claim | None, present: Ma
 def _vgpu_while_held(
     vm: Vm, assigned: AssignedVgpu, claim: Claim | None, present: Mapping[str, Vgpu], live: frozenset[str]
 ) -> Vgpu:
-    """Return the place of such a VM: where the device or the claim is, because the record may name another GPU."""
+    """Return such a place: where the device or the claim is, because the record may name another GPU."""
     device = present.get(assigned.carrier)
     place = device or claim or assigned
     assigned = assigned if claim is None else replace(assigned, placement_id=claim.placement_id)
     ready = vm.record is not None and vm.record.state is RecordState.READY
-    idle = ready and vm.state is VmState.STOPPED and assigned.carrier not in live
+    is_off = vm.state is VmState.STOPPED and not assigned.waits_for_place
+    idle = ready and is_off and assigned.carrier not in live
     reason = "its VM is off and keeps no place then: vgpuctl reconcile" if idle else None
     return _vgpu_of_vm(vm, assigned, device, place, reason=reason, idle=idle)
 
 
 def _vgpus_of_record(vm: Vm, record: VmRecord, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
+    """Return the vGPUs of a VM whose places are always reserved, each with its device if that exists."""
     by_carrier = {}
-    outgoing = () if record.exchange is None else (record.exchange.vgpu,)
-    for assigned in (*record.vgpus, *outgoing):
+    reserved = () if record.exchange is None else (record.exchange.vgpu,)
+    for assigned in (*(v for v in record.vgpus if record.reserves_slot(v)), *reserved):
         device = present.get(assigned.carrier)
         awaited = device is None and record.state is RecordState.READY and assigned.backend not in WHOLE_DEVICE_BACKENDS
         by_carrier[assigned.carrier] = _vgpu_of_vm(vm, assigned, device, device or assigned, awaited=awaited)

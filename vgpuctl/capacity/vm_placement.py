@@ -41,7 +41,6 @@ def place_vgpus(
     snapshot: Snapshot,
     profiles: Sequence[tuple[str, int]],
     constraints: GpuConstraints | None = None,
-    excluded_addresses: frozenset[str] = frozenset(),
     vm: str | None = None,
     uuid: str | None = None,
     existing_profiles: Sequence[str] = (),
@@ -58,7 +57,7 @@ def place_vgpus(
         NotFound, InvalidInput, Refused: this host cannot serve the profiles or GPUs.
     """
     constraints = add_spread_group(snapshot, constraints or NO_CONSTRAINTS, uuid)
-    gpus = tuple(g for g in select_allowed_gpus(snapshot, constraints) if g.address not in excluded_addresses)
+    gpus = tuple(g for g in select_allowed_gpus(snapshot, constraints) if g.address not in snapshot.refusing_gpus)
     excluded = {g.address: why for g in gpus if (why := why_excluded(snapshot, g, constraints, uuid)) is not None}
     types_of = {
         text: keep_combinable(_find_types(snapshot, gpus, excluded, text), existing_profiles) for text, _ in profiles

@@ -11,10 +11,10 @@ import os
 
 import click
 
-from vgpuctl import __version__
 from vgpuctl.cli import command_table
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, load_command
 from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.version import __version__
 
 PROGRAM = "vgpuctl"
 COMPLETE_VARIABLE = "_VGPUCTL_COMPLETE"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
-from vgpuctl.cli import shape_check, streams
+from vgpuctl.cli import streams
 from vgpuctl.cli.failures import DOCTOR_FACT
-from vgpuctl.errors import PartlyApplied, VgpuctlError
+from vgpuctl.errors import VgpuctlError
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
@@ -21,15 +21,6 @@ MAX_LINES = 2
 _EXPLAINABLE_STATUSES = (1, 4, 5, 6, 75)
 """Exit statuses of failures that the host's state may explain. Invalid input and a refusal need no doctor."""
 _EXCLUDED_COMMANDS = ("doctor", "restore-host")
-
-
-class DoctorFindingShape(TypedDict):
-    """A finding in the fact `doctor`."""
-
-    id: str
-    verdict: str
-    evidence: list[str]
-    fix: str | None
 
 
 def add_findings(exc: BaseException, settings: Settings) -> None:
@@ -45,18 +36,9 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
     ):
         return
     with suppress(Exception, KeyboardInterrupt):
-        from vgpuctl.doctor import catalogue
-
-        failed_check = exc.facts.get("check")
-        check_name = failed_check if isinstance(failed_check, str) else None
-        cause = exc.facts.get("cause")
-        code = cause if isinstance(exc, PartlyApplied) and isinstance(cause, str) else exc.code
-        if not catalogue.find_explaining_checks(code, check_name):
-            return
         from vgpuctl.cli import hosts
-        from vgpuctl.engine import diagnose
 
-        findings = diagnose.explain_failure(hosts.open_host(settings), code, check_name)
+        findings = hosts.open_host(settings).explain_failure(exc)
         if findings:
             exc.facts[DOCTOR_FACT] = findings
 
@@ -67,13 +49,18 @@ def finding_lines(findings: object, message: str) -> Iterator[str]:
     A line has the first piece of evidence, or the fix if the error's message already names the evidence. The fact may
     come from another host, so a value of another shape is ignored.
     """
-    if not isinstance(findings, list) or shape_check.find_mismatch(findings, list[DoctorFindingShape]):
+    from vgpuctl.cli.result_reader import Mismatch, read_value
+    from vgpuctl.model.results.host import DoctorFindingResult
+
+    try:
+        rows: tuple[DoctorFindingResult, ...] = read_value(tuple[DoctorFindingResult, ...], findings)
+    except Mismatch:
         return
-    ordered = sorted(findings, key=lambda row: row["verdict"] != "fail")
+    ordered = sorted(rows, key=lambda row: row.verdict != "fail")
     for row in ordered[:MAX_LINES]:
-        evidence = next(iter(row["evidence"]), "")
+        evidence = next(iter(row.evidence), "")
         paths = [word for word in evidence.split() if word.startswith("/")]
-        already_named = row["fix"] and paths and all(path in message for path in paths)
-        yield streams.sanitize(f"doctor: {row['id']}: {row['fix'] if already_named else evidence}")
-    if len(findings) > MAX_LINES:
-        yield f"doctor: and {len(findings) - MAX_LINES} more: vgpuctl doctor {' '.join(r['id'] for r in ordered)}"
+        already_named = row.fix and paths and all(path in message for path in paths)
+        yield streams.sanitize(f"doctor: {row.id}: {row.fix if already_named else evidence}")
+    if len(rows) > MAX_LINES:
+        yield f"doctor: and {len(rows) - MAX_LINES} more: vgpuctl doctor {' '.join(row.id for row in ordered)}"

@@ -11,7 +11,7 @@ from vgpuctl.errors import NeedsConfirmation
 
 
 class ConfirmationPrompt:
-    """Answers the engine's question: by `--yes`, by asking the user, or with NeedsConfirmation."""
+    """Answers the library's question: by `--yes`, by asking the user, or with NeedsConfirmation."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -9,22 +9,24 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.cli.streams import escape_invisible, supports_unicode
-from vgpuctl.value import Value, as_dict
+from vgpuctl.model.outcome import AnyResult, QueryResult
+from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.value import Value
 
 SCHEMA = "vgpuctl/1"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def success_text(kind: str, data: object, *, changed: bool, warnings: Sequence[str]) -> str:
+def success_text(kind: str, result: AnyResult) -> str:
     """Return the document of a command that worked."""
     return text(
         {
             "schema": SCHEMA,
             "kind": kind,
             "ok": True,
-            "changed": changed,
-            "data": data,
-            "warnings": list(warnings),
+            "changed": result.changed,
+            "data": result_data(result),
+            "warnings": result.warnings,
         }
     )
 
@@ -66,6 +68,15 @@ def failure_body(
     }
 
 
+def result_data(result: AnyResult) -> object:
+    """Return the `data` of a result."""
+    if isinstance(result, QueryResult):
+        return result.data
+    work = {"steps": result.steps, "notes": result.notes, "dry_run": result.dry_run}
+    record = to_json_value(result.data)
+    return {**record, **work} if isinstance(record, dict) else work
+
+
 def to_json_value(value: object) -> object:
     """Return `value` converted to JSON's own types."""
     if value is None or isinstance(value, (bool, int, float)):
@@ -79,7 +90,8 @@ def to_json_value(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [to_json_value(item) for item in value]
     if isinstance(value, Value):
-        return to_json_value(as_dict(value))
+        fields = ((name.rstrip("_"), getattr(value, name)) for name in value._fields)
+        return {name: to_json_value(field) for name, field in fields if field is not ABSENT}
     return str(value)
 
 

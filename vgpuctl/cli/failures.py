@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import click
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import FileFailed, Interrupted, OutputLost, PartlyApplied, VgpuctlError, missing_library_error
+from vgpuctl.errors import (
+    FileFailed,
+    Interrupted,
+    OutputLost,
+    VgpuctlError,
+    exception_chain,
+    explain_exception,
+    mount_point,
+)
 
 MULTILINE_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of complete sentences."""
@@ -43,17 +50,9 @@ class Failure:
     changed: bool = False
 
 
-def report(
-    exc: BaseException,
-    settings: Settings,
-    *,
-    signal_status: int = 130,
-    on_failure: Callable[[Failure], None] | None = None,
-) -> int:
-    """Report a failure to the user and to `on_failure`, and return the exit status."""
+def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
+    """Report a failure to the user, and return the exit status."""
     failure = failure_from_exception(exc, settings, signal_status=signal_status)
-    if on_failure is not None:
-        on_failure(failure)
     if settings.json and failure.code != OutputLost.code:
         from vgpuctl.cli import document
 
@@ -85,8 +84,7 @@ def failure_document(failure: Failure, kind: str) -> dict[str, object]:
 
 def failure_from_exception(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> Failure:
     """Return the failure to report for any exception."""
-    exc = _find_interruption(exc) or exc
-    exc = _missing_library_error(exc) or exc
+    exc = explain_exception(exc)
     if isinstance(exc, VgpuctlError):
         return _from_vgpuctl_error(exc, settings)
     if isinstance(exc, click.ClickException):
@@ -98,8 +96,6 @@ def failure_from_exception(exc: BaseException, settings: Settings, *, signal_sta
         return _from_interrupt(exc, signal_status)
     if isinstance(exc, SystemExit):
         return Failure("bug", f"something called exit({exc.code!r})", 1)
-    if isinstance(exc, OSError) and (exc.filename is not None or exc.errno in _ERRNO_HINTS):
-        return _from_os_error(exc)
     return _from_unexpected_error(exc, settings)
 
 
@@ -109,11 +105,11 @@ def _from_vgpuctl_error(exc: VgpuctlError, settings: Settings) -> Failure:
     if isinstance(exc, Interrupted):
         status = 128 + exc.signal_number
         hint = hint or (LEFT_HINT if exc.left else None)
-    failure = Failure(exc.code, exc.message, status, hint, dict(exc.facts), list(exc.undone), list(exc.left))
+    failure = Failure(exc.code, exc.message, status, hint, _json_facts(exc), list(exc.undone), list(exc.left))
     failure.changed = exc.changed
     path = exc.facts.get("path")
     if isinstance(exc, FileFailed) and isinstance(path, str) and path.startswith("/"):
-        failure.facts["file_system"] = _mount_point(path)
+        failure.facts["file_system"] = mount_point(path)
     if settings.verbose and exc.__cause__ is not None:
         import traceback
 
@@ -147,6 +143,13 @@ def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
     if items:
         yield f"  {title}:"
         yield from (f"    {streams.sanitize(item)}" for item in items)
+
+
+def _json_facts(exc: VgpuctlError) -> dict[str, object]:
+    """Return the facts of an error as JSON values."""
+    from vgpuctl.cli.document import to_json_value
+
+    return {name: to_json_value(value) for name, value in exc.facts.items()}
 
 
 def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
@@ -198,77 +201,15 @@ def _error_object(failure: Failure) -> dict[str, object]:
     }
 
 
-def _missing_library_error(exc: BaseException) -> VgpuctlError | None:
-    """Return the error for a missing library, which is the host's state and not a bug."""
-    return missing_library_error(exc) if isinstance(exc, ImportError) else None
-
-
-def _find_interruption(exc: BaseException) -> Interrupted | None:
-    """Return the Interrupted that other code took for another failure, with that error's undone and left steps."""
-    if not isinstance(exc, Exception) or isinstance(exc, (Interrupted, PartlyApplied)):
-        return None
-    interruption = next((cause for cause in _exception_chain(exc) if isinstance(cause, Interrupted)), None)
-    if interruption is not None and isinstance(exc, VgpuctlError):
-        interruption.undone = interruption.undone or exc.undone
-        interruption.left = interruption.left or exc.left
-    return interruption
-
-
-_PERMISSION_HINT = "run it as root, or see who may: ls -ld {path}"
-_ERRNO_HINTS: dict[int | None, str] = {
-    errno.ENOSPC: "{place} is full: df -h {place}; df -i {place}; make room there and run it again",
-    errno.EDQUOT: "the quota on {place} is used up: make room there and run it again",
-    errno.EROFS: "{place} is mounted read-only: findmnt {place}",
-    errno.EACCES: _PERMISSION_HINT,
-    errno.EPERM: _PERMISSION_HINT,
-    errno.EIO: "the device below {place} fails: journalctl -k -n 20",
-    errno.EMFILE: "too many files are open: ulimit -n",
-    errno.ENFILE: "too many files are open on this host: sysctl fs.file-nr",
-    errno.ENOMEM: "this host has no memory left: free -m",
-}
-
-
-def _from_os_error(exc: OSError) -> Failure:
-    """Explain a system error that no code wrapped (a full /run, a missing permission): the host's state, not a bug."""
-    path = os.fsdecode(exc.filename) if isinstance(exc.filename, (str, bytes)) else None
-    mount_point = _mount_point(path) if path and path.startswith("/") else None
-    facts: dict[str, object] = {"errno": exc.errno, "path": path, "file_system": mount_point}
-    reason = exc.strerror or os.strerror(exc.errno or 0)
-    if path is None:
-        return Failure("os-error", reason, 1, "df -h; findmnt; free -m show what this host lacks", facts)
-    hint = _ERRNO_HINTS.get(exc.errno, "see what is there: ls -ld {path}")
-    if hint is _PERMISSION_HINT and os.geteuid() == 0:
-        hint = "root may not either, so SELinux, AppArmor or an attribute forbids it: lsattr -d {path}"
-    return Failure("os-error", f"{reason}: {path}", 1, hint.format(place=mount_point or path, path=path), facts)
-
-
-def _mount_point(path: str) -> str:
-    """Return the mount point of the file system that holds a path, or would hold it."""
-    directory = os.path.realpath(path)
-    while directory != "/" and not os.path.ismount(directory):
-        directory = os.path.dirname(directory)
-    return directory
-
-
 def _from_interrupt(exc: BaseException, status: int) -> Failure:
-    """Explain a second signal. The errors in its chain list what the engine had to leave."""
+    """Explain a second signal. The errors in its chain list what could not be undone."""
     undone: list[str] = []
     left: list[str] = []
-    for error in _exception_chain(exc):
+    for error in exception_chain(exc):
         if isinstance(error, VgpuctlError):
             undone += [item for item in error.undone if item not in undone]
             left += [item for item in error.left if item not in left]
     return Failure("interrupted", "stopped", status, LEFT_HINT if left else None, undone=undone, left=left)
-
-
-def _exception_chain(exc: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes, each once: an exception raised from itself is its own cause."""
-    visited: set[int] = set()
-    current: BaseException | None = exc
-    while current is not None and id(current) not in visited:
-        visited.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
 
 
 def _from_unexpected_error(exc: BaseException, settings: Settings) -> Failure:

@@ -7,42 +7,42 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vgpuctl.cli.pages import Data, Page, shorten_names, size
+from vgpuctl.cli.pages import Page, shorten_names, size
 from vgpuctl.cli.tables import Pairs, Table
+from vgpuctl.model.results.disks import CloneResult, ImageResult
+from vgpuctl.model.results.reach import AddressesResult, ConsoleResult, ScreenResult
 
 
-def _images(data: Sequence[Data]) -> Page:
+def _images(data: tuple[ImageResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no volumes and no base images here"])
     rows = tuple(
         (
-            image["path"], image["role"], image["pool"] or "-", size(image["size_bytes"]),
-            shorten_names(image["vms"]) or "-", _clones(image["children"]), image["base"] or "-",
+            image.path, image.role, image.pool or "-", size(image.size_bytes),
+            shorten_names(image.vms) or "-", _clones(image.children), image.base or "-",
         )
         for image in data
     )  # fmt: skip
     headers = ("PATH", "ROLE", "POOL", "SIZE", "VMS", "CLONES", "BASE")
-    orphan_count = sum(image["role"] == "orphan" for image in data)
+    orphan_count = sum(image.role == "orphan" for image in data)
     stderr_lines = [f"{orphan_count} named like disks of vgpuctl, and no VM refers to them"] if orphan_count else []
     return Page([Table(headers, rows, frozenset({"SIZE"}))], stderr_lines)
 
 
-def _clones(children: Sequence[Data]) -> str:
-    names = [name for child in children for name in (child["vms"] or [child["path"]])]
+def _clones(children: Sequence[CloneResult]) -> str:
+    names = [name for child in children for name in (child.vms or (child.path,))]
     return f"{len(children)}: {shorten_names(names)}" if children else "-"
 
 
-def _console(data: Data) -> Page:
-    items = [("name", str(data["name"])), ("state", str(data["state"]))]
-    for screen in data["graphics"]:
-        password = {True: "asks for a password", False: "no password", None: "password not known"}[screen["password"]]
-        items.append((screen["type"], f"{_screen_address(screen)}, {password}"))
-    items += [("serial", shlex.join(serial["command"])) for serial in data["serial"]]
-    stderr_lines = (
-        [] if data["graphics"] or data["serial"] else [f"{data['name']} has neither a screen nor a serial console"]
-    )
-    for screen in data["graphics"]:
-        port, listen = screen["port"], screen["listen"]
+def _console(data: ConsoleResult) -> Page:
+    items = [("name", str(data.name)), ("state", str(data.state))]
+    for screen in data.graphics:
+        password = {True: "asks for a password", False: "no password", None: "password not known"}[screen.password]
+        items.append((screen.type, f"{_screen_address(screen)}, {password}"))
+    items += [("serial", shlex.join(serial.command)) for serial in data.serial]
+    stderr_lines = [] if data.graphics or data.serial else [f"{data.name} has neither a screen nor a serial console"]
+    for screen in data.graphics:
+        port, listen = screen.port, screen.listen
         if port and listen in ("127.0.0.1", "::1", "localhost"):
             stderr_lines.append(
                 f"from another machine: ssh -L {port}:localhost:{port} THIS-HOST, then localhost:{port}"
@@ -50,18 +50,18 @@ def _console(data: Data) -> Page:
     return Page([Pairs(tuple(items))], stderr_lines)
 
 
-def _screen_address(screen: Data) -> str:
-    if screen["socket"]:
-        return str(screen["socket"])
-    host = f"[{screen['listen']}]" if ":" in (screen["listen"] or "") else (screen["listen"] or "?")
-    ports = [f"{host}:{screen['port']}"] if screen["port"] else []
-    ports += [f"{host}:{screen['tls_port']} (TLS)"] if screen["tls_port"] else []
+def _screen_address(screen: ScreenResult) -> str:
+    if screen.socket:
+        return str(screen.socket)
+    host = f"[{screen.listen}]" if ":" in (screen.listen or "") else (screen.listen or "?")
+    ports = [f"{host}:{screen.port}"] if screen.port else []
+    ports += [f"{host}:{screen.tls_port} (TLS)"] if screen.tls_port else []
     return " and ".join(ports) or "no port yet"
 
 
-def _address(data: Data) -> Page:
-    source = {"agent": "the guest agent", "lease": "a DHCP lease", "arp": "the host's ARP table"}[data["source"]]
-    return Page([str(entry["address"]) for entry in data["addresses"]], [f"known from {source}"])
+def _address(data: AddressesResult) -> Page:
+    source = {"agent": "the guest agent", "lease": "a DHCP lease", "arp": "the host's ARP table"}[data.source]
+    return Page([str(entry.address) for entry in data.addresses], [f"known from {source}"])
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {"list-images": _images, "console": _console, "address": _address}

@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from vgpuctl.cli import run
+from vgpuctl.cli.result import CommandOutput
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import CommandOutput
     from vgpuctl.cli.settings import Settings
-    from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.engine.desired_state import DesiredState
-    from vgpuctl.ports.host import Host
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.results.host import HostDifferenceResult
 
 DIFFERS_STATUS = 7
 _OPTIONS = (
@@ -47,42 +47,13 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
-def read_desired_state(host: Host, path: str | None, sets: tuple[str, ...], undo: int | None = None) -> DesiredState:
-    """Return the desired state that the options describe. `undo`: how many versions of host.yaml to go back.
-
-    Raises:
-        InvalidInput, NotFound: the file or a change is missing or invalid.
-    """
-    from vgpuctl.cli import requests
-    from vgpuctl.engine import desired_state
-
-    display_name = "standard input" if path == "-" else path or ""
-    file = None if path is None else desired_state.HostFileText(requests.read_text(path), display_name)
-    if undo is not None:
-        file = desired_state.read_previous_version(host, undo)
-    return desired_state.read_desired_state(host, file, sets)
-
-
 def compare(settings: Settings, kind: str, path: str | None, sets: tuple[str, ...], drain: bool, quiet: bool) -> int:
     """Run diff or assert: print the result, and return 7 when something differs."""
 
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import hosts
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.engine import apply, host_plan
-
-        host = hosts.open_host(settings)
-        apply_options = host_plan.ApplyOptions(drain, settings.wait)
-        result = apply.diff_host(host, read_desired_state(host, path, sets), apply_options)
-        data: dict[str, Any] = {
-            **result.data,
-            "steps": list(result.steps),
-            "notes": list(result.notes),
-            "dry_run": True,
-        }
+    def present(result: Outcome[HostDifferenceResult]) -> CommandOutput:
         status = DIFFERS_STATUS if result.changed else 0
-        if quiet:
-            return CommandOutput(data, result.changed, result.warnings if settings.json else (), raw="", status=status)
-        return CommandOutput(data, result.changed, result.warnings, result.notes, status=status)
+        if not quiet:
+            return CommandOutput(result, status=status)
+        return CommandOutput(result if settings.json else replace(result, warnings=(), notes=()), "", status)
 
-    return run.perform(settings, kind, work)
+    return run.call(settings, kind, lambda host: host.diff(file=path, sets=sets, drain=drain), present)

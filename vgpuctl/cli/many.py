@@ -4,18 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.cli.settings import Settings
-    from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.request import VmRequest
-    from vgpuctl.ports.host import Host
-
-MAX_VMS, MAX_PARALLEL, DEFAULT_PARALLEL = 1000, 64, 4
+from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, MAX_VMS
 
 
 def options(function: Callable[..., int]) -> Callable[..., int]:
@@ -57,33 +49,3 @@ def check_options(
     if count is not None and state != "present":
         raise click.UsageError(f"--count makes what is not there yet; --state {state} is for one VM")
     return parallel or DEFAULT_PARALLEL
-
-
-def run_ensure_vms(
-    settings: Settings,
-    kind: str,
-    build_request: Callable[[Host], tuple[VmRequest, tuple[str, ...]]],
-    *,
-    start: bool,
-    parallel: int,
-    dry_run: bool,
-) -> int:
-    """Ensure that the VMs with these names exist, and print the result."""
-    from vgpuctl.cli import run
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import ensure_vms
-
-        request, names = build_request(context.host)
-        return ensure_vms.ensure_vms(
-            context.host,
-            request,
-            names,
-            start=start,
-            parallel=parallel,
-            dry_run=dry_run,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, kind, act)

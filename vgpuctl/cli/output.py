@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from vgpuctl.cli import streams
 from vgpuctl.errors import OutputLost
+from vgpuctl.model.outcome import AnyResult, Outcome
 
 LOCAL = ""
 """The host's name in `changes`, for a command that runs on one host."""
@@ -19,8 +19,8 @@ _GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cord
 _HOST_COMMANDS = {"apply": "diff", "install-host": "doctor", "uninstall-host": "doctor", "sim-reset": "list-gpus"}
 
 
-def write_result(kind: str, write: Callable[[], None], changes: Mapping[str, Any]) -> bool:
-    """Write a result; if it cannot be written, report that and return False. `changes`: the `data` of changes, by host.
+def write_result(kind: str, write: Callable[[], None], changes: Mapping[str, AnyResult]) -> bool:
+    """Write a result; if it cannot be written, report that and return False. `changes`: by host.
 
     Raises:
         OutputLost: it could not be written, and there are changes.
@@ -28,7 +28,9 @@ def write_result(kind: str, write: Callable[[], None], changes: Mapping[str, Any
     try:
         write()
     except OSError as error:
-        applied = {host: data for host, data in changes.items() if not _is_dry_run(data)}
+        applied = {
+            host: result for host, result in changes.items() if not (isinstance(result, Outcome) and result.dry_run)
+        }
         if applied:
             raise _output_lost(kind, error, applied) from error
         if isinstance(error, BrokenPipeError):  # a reader like `head` has what it needs, and nothing changed
@@ -38,19 +40,15 @@ def write_result(kind: str, write: Callable[[], None], changes: Mapping[str, Any
     return True
 
 
-def _is_dry_run(data: Any) -> bool:
-    return isinstance(data, Mapping) and bool(data.get("dry_run"))
-
-
-def _output_lost(kind: str, error: OSError, applied: Mapping[str, Any]) -> OutputLost:
+def _output_lost(kind: str, error: OSError, applied: Mapping[str, AnyResult]) -> OutputLost:
     lines = [
         line if host == LOCAL else f"{host}: {line}"
-        for host, data in applied.items()
-        for line in result_lines(kind, data)
+        for host, result in applied.items()
+        for line in result_lines(kind, result)
     ]
     output_error = OutputLost(
         f"{kind} is done, and its result could not be written: {error.strerror}",
-        hint=f"see what is there: {inspect_command(kind, next(iter(applied.values())))}",
+        hint=f"see what is there: {inspect_command(kind, next(iter(applied.values())).data)}",
         lines=lines,
         errno=error.errno,
     )
@@ -58,21 +56,23 @@ def _output_lost(kind: str, error: OSError, applied: Mapping[str, Any]) -> Outpu
     return output_error
 
 
-def result_lines(kind: str, data: Any) -> list[str]:
+def result_lines(kind: str, result: AnyResult) -> list[str]:
     """Return the lines of a result that people would have read, or its steps if its page cannot be rendered."""
     from vgpuctl.cli import pages, tables
 
     try:
-        return tables.render_plain(pages.page(kind, data).blocks).splitlines()
+        return tables.render_plain(pages.page(kind, result).blocks).splitlines()
     except Exception:  # noqa: BLE001 - changes must be reported even if the page cannot be rendered
-        steps = data.get("steps") if isinstance(data, Mapping) else None
-        return [str(step) for step in steps] if isinstance(steps, (list, tuple)) else []
+        return list(result.steps) if isinstance(result, Outcome) else []
 
 
-def inspect_command(kind: str, data: Any, address: str | None = None) -> str:
-    """Return the command that shows what a change made, here or on the host of that address."""
+def inspect_command(kind: str, data: object, address: str | None = None) -> str:
+    """Return the command that shows what a change made, here or on the host of that address.
+
+    `data`: the record, or what another version's host sent instead.
+    """
     program = "vgpuctl" if address is None else f"vgpuctl --host {address}"
-    fields = data if isinstance(data, Mapping) else {}
+    fields = data if isinstance(data, Mapping) else getattr(data, "__dict__", {})
     if kind in _VM_COMMANDS and fields.get("name"):
         return f"{program} show-vm {shlex.quote(str(fields['name']))}"
     if kind in _GPU_COMMANDS and fields.get("address"):

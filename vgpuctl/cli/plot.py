@@ -7,14 +7,15 @@ matplotlib draws it. It is large and needed only here, so it is an extra of the 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vgpuctl.cli.streams import sanitize
 from vgpuctl.errors import HostCannot, InvalidInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from vgpuctl.model.results.simulation import SimulationResult
 
 FORMATS = ("svg", "png")
 _DOTS_PER_INCH = 150
@@ -43,7 +44,7 @@ def check_format(path: str) -> str:
     return file_format
 
 
-def draw(data: Mapping[str, Any], file_format: str) -> bytes:
+def draw(data: SimulationResult, file_format: str) -> bytes:
     """Return the picture of a replay's data; the same data gives the same bytes."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -58,26 +59,26 @@ def draw(data: Mapping[str, Any], file_format: str) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_lines(upper: Axes, lower: Axes, data: Mapping[str, Any]) -> None:
+def _draw_lines(upper: Axes, lower: Axes, data: SimulationResult) -> None:
     unit, name = (
         (_SECONDS_PER_HOUR, "hours")
-        if data["end_seconds"] < 3 * _HOURS_PER_DAY * _SECONDS_PER_HOUR
+        if data.end_seconds < 3 * _HOURS_PER_DAY * _SECONDS_PER_HOUR
         else (_HOURS_PER_DAY * _SECONDS_PER_HOUR, "days")
     )
-    single_policy = len(data["policies"]) == 1
-    for run in data["policies"]:
-        times = [sample["seconds"] / unit for sample in run["timeline"]]
-        allocated = [sample["allocated_mib"] / 1024 for sample in run["timeline"]]
-        label = "allocated" if single_policy else run["policy"]
+    single_policy = len(data.policies) == 1
+    for run in data.policies:
+        times = [sample.seconds / unit for sample in run.timeline]
+        allocated = [sample.allocated_mib / 1024 for sample in run.timeline]
+        label = "allocated" if single_policy else run.policy
         upper.plot(times, allocated, drawstyle="steps-post", label=label)
         if single_policy:
-            stranded = [sample["stranded_mib"] / 1024 for sample in run["timeline"]]
+            stranded = [sample.stranded_mib / 1024 for sample in run.timeline]
             upper.plot(times, stranded, drawstyle="steps-post", label="stranded")
-        locked = [sample["locked_gpus"] for sample in run["timeline"]]
-        lower.plot(times, locked, drawstyle="steps-post", label=run["policy"])
-    upper.axhline(data["framebuffer_mib"] / 1024, color="gray", linestyle=":", label="all GPUs")
-    gpus = ", ".join(f"{gpu['count']} x {gpu['model']}" for gpu in data["gpus"])
-    upper.set_title(sanitize(f"{data['requests']} requests on {gpus}"), fontsize="medium", wrap=True)
+        locked = [sample.locked_gpus for sample in run.timeline]
+        lower.plot(times, locked, drawstyle="steps-post", label=run.policy)
+    upper.axhline(data.framebuffer_mib / 1024, color="gray", linestyle=":", label="all GPUs")
+    gpus = ", ".join(f"{gpu.count} x {gpu.model}" for gpu in data.gpus)
+    upper.set_title(sanitize(f"{data.requests} requests on {gpus}"), fontsize="medium", wrap=True)
     upper.set_ylabel("framebuffer [GiB]")
     upper.set_ylim(bottom=0)
     upper.legend(loc="best", fontsize="small")

@@ -3,96 +3,93 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from vgpuctl.cli.pages import NUMERIC_HEADERS, Data, Page, free_count, holder, mib, or_unknown, shorten_names
+from vgpuctl.cli.pages import NUMERIC_HEADERS, Page, free_count, holder, mib, or_unknown, shorten_names
 from vgpuctl.cli.tables import Block, Table
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.results.gpus import ExplainResult, ProfileResult, RoomResult
+from vgpuctl.model.results.moves import CountResult, FitsResult, MoveResult, MovesResult, SpotResult
 
 
-def _profiles(data: Sequence[Data]) -> Page:
+def _profiles(data: tuple[ProfileResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no vGPU profile has room here; list-profiles --all lists every one"])
     rows = tuple(
         (
-            row["profile"], or_unknown(row["type_id"]), mib(row["framebuffer_mib"]), or_unknown(row["max_per_gpu"]),
-            free_count(row), _gpus_with_room(row["gpus"]),
+            row.profile, or_unknown(row.type_id), mib(row.framebuffer_mib), or_unknown(row.max_per_gpu),
+            free_count(row), _gpus_with_room(row.gpus),
         )
         for row in data
     )  # fmt: skip
     headers = ("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE", "WHERE")
-    with_room = sum(row["free"] != 0 for row in data)
+    with_room = sum(row.free != 0 for row in data)
     stderr_lines = ["FREE counts each profile alone: vgpuctl fits says what fits together"] if with_room > 1 else []
     return Page([Table(headers, rows, NUMERIC_HEADERS)], stderr_lines)
 
 
-def _gpus_with_room(gpus: Sequence[Data]) -> str:
-    with_room = [gpu for gpu in gpus if gpu["free"] != 0]
-    return ", ".join(f"{gpu['address']}: {free_count(gpu)}" for gpu in with_room) or "-"
+def _gpus_with_room(gpus: Sequence[RoomResult]) -> str:
+    with_room = [gpu for gpu in gpus if gpu.free != 0]
+    return ", ".join(f"{gpu.address}: {free_count(gpu)}" for gpu in with_room) or "-"
 
 
-def _explain(data: Data) -> Page:
-    free = data["free"]
-    unknown_total = free is None and not data.get("free_at_least")
+def _explain(data: ExplainResult) -> Page:
+    free = data.free
+    unknown_total = free is None and not data.free_at_least
     total = "not known how many more, only trying tells" if unknown_total else f"{free_count(data)} more on this host"
-    blocks: list[Block] = [f"{data['profile']}: {total}"]
-    for gpu in data["gpus"]:
-        blocks += ["", f"{gpu['address']}  {gpu['model']}: {free_count(gpu)} more"]
-        blocks += [f"  rule: {gpu['rule']}"] if gpu["rule"] else []
-        blocks += [f"  {reason}" for reason in gpu["reasons"]]
-        names = [holder(v) for v in gpu["vgpus"]]
+    blocks: list[Block] = [f"{data.profile}: {total}"]
+    for gpu in data.gpus:
+        blocks += ["", f"{gpu.address}  {gpu.model}: {free_count(gpu)} more"]
+        blocks += [f"  rule: {gpu.rule}"] if gpu.rule else []
+        blocks += [f"  {reason}" for reason in gpu.reasons]
+        names = [holder(v) for v in gpu.vgpus]
         if names:
             blocks.append(f"  {len(names)} in use: {shorten_names(names)}")
-        if gpu["in_the_way"]:
-            count = len(gpu["in_the_way"])
-            holders = shorten_names([holder(v) for v in gpu["vgpus"] if v["carrier"] in gpu["in_the_way"]])
+        if gpu.in_the_way:
+            count = len(gpu.in_the_way)
+            holders = shorten_names([holder(v) for v in gpu.vgpus if v.carrier in gpu.in_the_way])
             blocks.append(f"  in the way of one more, at the least: {count}, of {holders}")
-    if data["moves"]:
-        command = f"vgpuctl plan-moves --profile {data['profile']}"
-        blocks += ["", f"one more fits after {_pluralize(data['moves'], 'move')} ({command}):"]
-        blocks += [f"  {line}" for line in move_lines(data["moves"])]
-    elif free == 0 and data["moves"] is None:
+    if data.moves:
+        command = f"vgpuctl move-vms --profile {shlex.quote(data.profile)}"
+        blocks += ["", f"one more fits after {_pluralize(data.moves, 'move')} ({command}):"]
+        blocks += [f"  {line}" for line in move_lines(data.moves)]
+    elif free == 0 and data.moves is None:
         blocks += ["", "no moves of VMs that vgpuctl may move make room for one more, or that is not known"]
     return Page(blocks)
 
 
-def move_lines(moves: Sequence[Data]) -> list[str]:
-    """Return one line per move; if a round has several moves, each line says how many run at the same time."""
-    rounds = Counter(move["round"] for move in moves)
-    return [_move_line(move, rounds[move["round"]]) for move in moves]
+def move_lines(moves: Sequence[MoveResult]) -> list[str]:
+    """Return one line per move, which says if the VM gives up its place before."""
+    return [_move_line(move) for move in moves]
 
 
-def _move_line(move: Data, at_once: int) -> str:
-    action = "stop, move and start" if move["state"] == "running" else "move"
-    route = f"{move['profile']}, {_move_location(move, 'from')} -> {_move_location(move, 'to')}"
-    round_note = f" (round {move['round']}: {at_once} at once)" if at_once > 1 else ""
-    return f"{action} VM {move['vm']}: {route}{round_note}"
+def _move_line(move: MoveResult) -> str:
+    action = "stop, move and start" if move.state == "running" else "move"
+    start, end = _location(move.from_gpu, move.from_placement_id), _location(move.to_gpu, move.to_placement_id)
+    wait_note = " (it gives up its place first)" if move.waits else ""
+    return f"{action} VM {move.vm}: {move.profile}, {start} -> {end}{wait_note}"
 
 
-def _move_location(move: Data, end: str) -> str:
-    placement_id = move[f"{end}_placement_id"]
-    return f"{move[f'{end}_gpu']}{'' if placement_id is None else f' placement {placement_id}'}"
+def _location(gpu: str, placement_id: int | None) -> str:
+    return f"{gpu}{'' if placement_id is None else f' placement {placement_id}'}"
 
 
-def _fits(data: Data) -> Page:
-    requested = _profile_counts(data["wanted"])
-    if data["fits"] is None:
-        return Page([f"whether {requested} fit is not known: {data['why']}"])
-    if data["fits"]:
+def _fits(data: FitsResult) -> Page:
+    requested = _profile_counts(data.wanted)
+    if data.fits is None:
+        return Page([f"whether {requested} fit is not known: {data.why}"])
+    if data.fits:
         blocks: list[Block] = [f"yes: {requested}"]
-        for gpu in dict.fromkeys(place["gpu"] for place in data["places"]):
-            gpu_places = [place for place in data["places"] if place["gpu"] == gpu]
-            blocks.append(f"  {gpu}: {_gpu_contents(gpu_places)}")
-        return Page(blocks)
+        return Page([*blocks, *_places_by_gpu(data.places)])
     blocks = [f"no: {requested}"]
-    too_many = "is too many" if sum(n["count"] for n in data["too_many"]) == 1 else "are too many together"
-    blocks += [f"  {_profile_counts(data['too_many'])} {too_many}"]
-    for gpu in data["gpus"]:
-        reasons = "; ".join(gpu["reasons"])
-        blocks.append(
-            f"  {gpu['address']}  {gpu['profile']}: {free_count(gpu)} more{f': {reasons}' if reasons else ''}"
-        )
+    too_many = "is too many" if sum(n.count for n in data.too_many) == 1 else "are too many together"
+    blocks += [f"  {_profile_counts(data.too_many)} {too_many}"]
+    for gpu in data.gpus:
+        reasons = "; ".join(gpu.reasons)
+        blocks.append(f"  {gpu.address}  {gpu.profile}: {free_count(gpu)} more{f': {reasons}' if reasons else ''}")
     return Page(blocks)
 
 
@@ -100,30 +97,34 @@ def _pluralize(items: Collection[object], word: str) -> str:
     return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
 
 
-def _gpu_contents(places: Sequence[Data]) -> str:
+def _places_by_gpu(places: Sequence[SpotResult]) -> list[str]:
+    gpus = dict.fromkeys(place.gpu for place in places)
+    return [f"  {gpu}: {_gpu_contents([place for place in places if place.gpu == gpu])}" for gpu in gpus]
+
+
+def _gpu_contents(places: Sequence[SpotResult]) -> str:
     """Return what one GPU takes: each vGPU with its placement, or each profile with its count."""
-    if any(place["placement_id"] is not None for place in places):
-        return ", ".join(f"{place['profile']} at placement {place['placement_id']}" for place in places)
-    counts = Counter(place["profile"] for place in places)
+    if any(place.placement_id is not None for place in places):
+        return ", ".join(f"{place.profile} at placement {place.placement_id}" for place in places)
+    counts = Counter(place.profile for place in places)
     return ", ".join(f"{number} x {profile}" for profile, number in counts.items())
 
 
-def _profile_counts(counts: Sequence[Data]) -> str:
-    return ", ".join(f"{entry['count']} x {entry['profile']}" for entry in counts)
+def _profile_counts(counts: Sequence[CountResult]) -> str:
+    return ", ".join(f"{entry.count} x {entry.profile}" for entry in counts)
 
 
-def _moves(data: Data) -> Page:
+def _moves(result: Outcome[MovesResult]) -> Page:
     """Return the planned moves, or the moves that were made."""
-    if not data["moves"]:
-        return Page(["nothing to move: it fits as it is" if data["places"] else "nothing to move: no move wins room"])
-    verb = "would be moved" if data["dry_run"] else "moved"
-    fewest_note = "" if data["fewest"] or not data["places"] else "; fewer may do"
-    blocks: list[Block] = [f"{_pluralize({move['uuid'] for move in data['moves']}, 'VM')} {verb}{fewest_note}:"]
-    blocks += [f"  {number}  {line}" for number, line in enumerate(move_lines(data["moves"]), 1)]
-    if data["places"]:
-        blocks.append("room then:")
-        for gpu in dict.fromkeys(place["gpu"] for place in data["places"]):
-            blocks.append(f"  {gpu}: {_gpu_contents([p for p in data['places'] if p['gpu'] == gpu])}")
+    data = result.data
+    if not data.moves:
+        return Page(["nothing to move: it fits as it is" if data.places else "nothing to move: no move wins room"])
+    verb = "would be moved" if result.dry_run else "moved"
+    fewest_note = "" if data.fewest or not data.places else "; fewer may do"
+    blocks: list[Block] = [f"{_pluralize({move.uuid for move in data.moves}, 'VM')} {verb}{fewest_note}:"]
+    blocks += [f"  {number}  {line}" for number, line in enumerate(result.steps, 1)]
+    if data.places:
+        blocks += ["room then:", *_places_by_gpu(data.places)]
     return Page(blocks)
 
 
@@ -132,4 +133,5 @@ PAGES: dict[str, Callable[[Any], Page]] = {
     "explain": _explain,
     "fits": _fits,
     "plan-moves": _moves,
+    "move-vms": _moves,
 }

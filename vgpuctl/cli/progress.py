@@ -8,46 +8,11 @@ import sys
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.signals import SignalGuard
+from vgpuctl.model.outcome import NoProgress
 
 
-class SilentProgress:
-    """Prints nothing, for --json: programs read the result. Every subclass stops before a step if a signal came."""
-
-    def __init__(self, guard: SignalGuard | None = None) -> None:
-        self.guard = guard
-        self.total = 0
-        self.failed = 0
-        self.steps: tuple[str, ...] = ()
-
-    def on_plan(self, steps: tuple[str, ...]) -> None:
-        """Remember the steps."""
-        self.total = len(steps)
-        self.steps = steps
-
-    def on_step_start(self, number: int, text: str) -> None:
-        """Stop here if a signal came and no other code reacted to it.
-
-        Raises:
-            Interrupted: a signal came.
-        """
-        if self.guard is not None:
-            self.guard.check()
-
-    def on_step_finish(self, number: int, text: str) -> None:
-        """Print nothing."""
-
-    def on_step_undo(self, text: str) -> None:
-        """Print nothing."""
-
-    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
-        """Stop here if a signal came and no other code reacted to it.
-
-        Raises:
-            Interrupted: a signal came.
-        """
-        if self.guard is not None:
-            self.guard.check()
+class SilentProgress(NoProgress):
+    """Prints nothing, for --json: programs read the result."""
 
     def close(self) -> None:
         """Do nothing: no line is left on the screen."""
@@ -55,6 +20,14 @@ class SilentProgress:
 
 class LineProgress(SilentProgress):
     """Prints one plain line for each finished step."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.failed = 0
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Remember how many steps there are."""
+        self.total = len(steps)
 
     def on_step_finish(self, number: int, text: str) -> None:
         """Write the finished step."""
@@ -67,7 +40,6 @@ class LineProgress(SilentProgress):
     def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
         """Write which VM is finished."""
         streams.write_err(f"{_count(done, total)} {streams.sanitize(text)}")
-        super().on_vm_finish(done, total, failed, text)
 
 
 class TerminalProgress(LineProgress):
@@ -77,10 +49,10 @@ class TerminalProgress(LineProgress):
     NO_WRAP = "\x1b[?7l"
     WRAP = "\x1b[?7h"
     DIM, GREEN, YELLOW = "2", "32", "33"
+    has_shown = False
 
     def on_step_start(self, number: int, text: str) -> None:
         """Show the step as running."""
-        super().on_step_start(number, text)
         self._show(f"… {_count(number, self.total)} {streams.sanitize(text)}")
 
     def on_step_finish(self, number: int, text: str) -> None:
@@ -98,13 +70,14 @@ class TerminalProgress(LineProgress):
             self.failed = failed
             streams.write_err(f"{self.CLEAR}{_coloured('✗', self.YELLOW)} {streams.sanitize(text)}")
         self._show(f"… {done} of {total} done, {failed} failed: {streams.sanitize(text)}")
-        SilentProgress.on_vm_finish(self, done, total, failed, text)
 
     def close(self) -> None:
         """Clear the line of a running step."""
-        streams.write_err_raw(self.CLEAR)
+        if self.has_shown:
+            streams.write_err_raw(self.CLEAR)
 
     def _show(self, line: str) -> None:
+        self.has_shown = True
         streams.write_err_raw(f"{self.CLEAR}{self.NO_WRAP}{_coloured(line, self.DIM)}{self.WRAP}")
 
 
@@ -116,8 +89,8 @@ def _count(number: int, total: int) -> str:
     return f"[{number:>{len(str(total))}}/{total}]" if total else f"[{number}]"
 
 
-def choose_progress(settings: Settings, guard: SignalGuard | None = None) -> SilentProgress:
+def choose_progress(settings: Settings) -> SilentProgress:
     """Return the progress that fits the reader: a person on a terminal, a pipe, a program."""
     if settings.json and not (settings.verbose or settings.progress):
-        return SilentProgress(guard)
-    return TerminalProgress(guard) if streams.is_terminal(sys.stderr) else LineProgress(guard)
+        return SilentProgress()
+    return TerminalProgress() if streams.is_terminal(sys.stderr) else LineProgress()

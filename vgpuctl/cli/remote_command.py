@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from vgpuctl.cli import command_line
 from vgpuctl.errors import InvalidInput
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.remote_argv import ForwardedArgs
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.remote.bootstrap import BootstrapPlan
@@ -25,7 +26,7 @@ LOCAL_ONLY_COMMANDS = {
 READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff", "assert",
-        "export", "import", "console", "address", "list-images", "fits", "simulate",
+        "export", "import", "console", "address", "list-images", "fits", "plan-moves", "simulate",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""
@@ -66,11 +67,11 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
     urls = settings.ssh_hosts if settings.hosts is None or settings.is_host_explicit else ()
     targets = [parse_url(url) for url in urls]
     if settings.hosts is not None:
-        from vgpuctl.cli import requests
-        from vgpuctl.remote import inventory, limit
+        from vgpuctl.library.text_file import read_text
+        from vgpuctl.remote import inventory
 
-        inventory_targets = inventory.parse_inventory(requests.read_text(settings.hosts, "inventory"), settings.hosts)
-        targets += limit.apply_limit(inventory_targets, settings.limit)
+        inventory_targets = inventory.parse_inventory(read_text(settings.hosts, "inventory"), settings.hosts)
+        targets += inventory.apply_limit(inventory_targets, settings.limit)
     elif settings.limit:
         raise InvalidInput("--limit goes with --hosts FILE", hint="name a host alone: --host ssh://HOST")
     if not targets:
@@ -101,17 +102,19 @@ def _collect_replies(
     with signals.block_signals():
         from vgpuctl.remote import fanout
         from vgpuctl.remote.ssh import SshConnector
-    return fanout.run(targets, task, SshConnector(), lambda: len(guard.received))
+
+        connect = SshConnector()  # imports paramiko
+    return fanout.run(targets, task, connect, lambda: len(guard.received))
 
 
 def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:
-    from vgpuctl import __version__
-    from vgpuctl.cli import remote_argv, streams
+    from vgpuctl.cli import streams
     from vgpuctl.remote import fanout
     from vgpuctl.remote.session import RemoteCommand
+    from vgpuctl.version import __version__
 
     root = context.find_root()
-    forwarded = remote_argv.forward_args(settings.args, context.command, root.command.params)
+    forwarded = forward_args(settings.args, context.command, root.command.params)
     show_progress = settings.progress or not settings.json
     front = ["--json", *(["--progress"] if show_progress and may_change_host(settings, context) else [])]
 
@@ -144,28 +147,70 @@ def _prepare_bootstrap(
     directory = context.params.get("wheelhouse")
     if directory is None:
         return None
-    from vgpuctl.plan import installation
+    from vgpuctl.library.whole_host import INSTALLED_PATHS
     from vgpuctl.remote import bootstrap, wheelhouse
 
-    referring_paths = (installation.UNIT_PATH, installation.HOOK_PATH, installation.MAIN_HOOK_PATH)
     contents = wheelhouse.read_wheelhouse(directory)
     return bootstrap.plan_bootstrap(
-        contents, remote_args, referring_paths, dry_run=bool(context.params["dry_run"]), report_line=report_line
+        contents, remote_args, INSTALLED_PATHS, dry_run=bool(context.params["dry_run"]), report_line=report_line
     )
 
 
 def _read_stdin_file(forwarded: ForwardedArgs) -> bytes:
     if forwarded.stdin_file is None:
         return b""
-    from vgpuctl.cli import requests
+    from vgpuctl.library.text_file import read_text
 
-    return requests.read_text(forwarded.stdin_file).encode()
+    return read_text(forwarded.stdin_file).encode()
 
 
 def may_change_host(settings: Settings, context: click.Context) -> bool:
     """Say whether the command may change a host: then it has progress, and after a lost reply its result is unknown."""
     if settings.kind == "doctor" and not context.params.get("fix"):
         return False
-    if settings.kind == "plan-moves" and not settings.yes:
-        return False
     return settings.kind not in READ_ONLY_COMMANDS and not any(context.params.get(name) for name in PREVIEW_OPTIONS)
+
+
+LOCAL_OPTIONS = frozenset(
+    {"host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "progress", "wheelhouse"}
+)
+"""Names of options that are not forwarded. --json and --progress are added again as needed."""
+FILE_OPTION = "--file"
+STDIN = "-"
+
+
+class ForwardedArgs(Value):
+    """Arguments for the remote vgpuctl, and the local file that it reads as standard input; None if it reads none."""
+
+    args: tuple[str, ...]
+    stdin_file: str | None = None
+
+
+def forward_args(
+    args: Sequence[str], command: click.Command, global_params: Sequence[click.Parameter]
+) -> ForwardedArgs:
+    """Return what to forward. click has parsed `args`, so `global_params` and `command` have every option in it."""
+    outer, rest = command_line.split_front_options(list(args), dict(command_line.list_spellings(global_params)))
+    inner = list(command_line.split_tokens(rest[1:], dict(command_line.list_spellings(command.params))))
+    forwarded = [token for token in inner if not _is_local_option(token)]
+    file_values = [
+        command_line.option_value(token)
+        for token in forwarded
+        if token.option is not None and FILE_OPTION in token.option.opts
+    ]
+    stdin_args = [STDIN for token in forwarded if token.option is None and token.args == (STDIN,)]
+    result = [arg for token in outer if not _is_local_option(token) for arg in token.args]
+    result += [*rest[:1], *(arg for token in forwarded for arg in _read_from_stdin(token).args)]
+    return ForwardedArgs(tuple(result), next(iter([*reversed(file_values), *stdin_args]), None))
+
+
+def _read_from_stdin(token: command_line.Token) -> command_line.Token:
+    """Return the token with standard input in place of a local file."""
+    if token.option is None or FILE_OPTION not in token.option.opts:
+        return token
+    *before, last = token.args
+    return command_line.Token((*before, last[: token.value_offset or 0] + STDIN), token.option, token.value_offset)
+
+
+def _is_local_option(token: command_line.Token) -> bool:
+    return token.option is not None and str(token.option.name).removeprefix("global_") in LOCAL_OPTIONS

@@ -7,19 +7,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl import __version__
-from vgpuctl.cli import document, failures, output, pages, run, shape_check, streams, tables
+from vgpuctl.cli import document, failures, output, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
+from vgpuctl.cli.kinds import KINDS
 from vgpuctl.cli.result import CommandOutput
-from vgpuctl.cli.shapes import KINDS
+from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.tables import Block, Table
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError
+from vgpuctl.model.outcome import AnyResult, QueryResult
+from vgpuctl.model.results.host import HostTextResult
+from vgpuctl.model.results.program import HostAnswerResult, HostsResult
+from vgpuctl.model.results.vms import XmlResult
 from vgpuctl.value import Value, replace
+from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.remote.fanout import HostReply
-    from vgpuctl.remote.reply import Reply
     from vgpuctl.remote.target import Target
 
 KIND = "hosts"
@@ -31,13 +35,11 @@ MAX_NAMES = 5
 
 
 class HostRow(Value):
-    """One host in the result. `document` comes from vgpuctl on that host, or is made here in the same form."""
+    """One host in the result. `document` comes from vgpuctl there, or is an error in the same form."""
 
-    host: str
-    address: str
-    exit_status: int
-    seconds: float
+    answer: HostAnswerResult
     document: Mapping[str, Any]
+    result: AnyResult | None
 
 
 class HostPage(Value):
@@ -50,31 +52,33 @@ class HostPage(Value):
 
 def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
     """Print one host's reply as the command prints its own result, and return the exit status."""
-    reply = _check_reply(settings, reply)
-    if reply.parsed is None:
+    reply, result = _check_reply(settings, reply)
+    parsed = reply.parsed
+    if parsed is None:
         status = failures.report(_reply_error(reply), settings, signal_status=stopped or 130)
         return stopped or status
-    for warning in reply.parsed.warnings:
+    for warning in parsed.warnings:
         streams.write_err(f"warning: {streams.sanitize(warning)}")
-    body = reply.parsed.document
+    body = parsed.document
     settings.kind = str(body.get("kind", settings.kind))
-    if not body["ok"]:
+    if result is None:
         failures.print_failure(settings, parse_failure(body["error"]), document.text(body) if settings.json else None)
-        return reply.parsed.status
+        return parsed.status
     if settings.json:
-        changes = {output.LOCAL: body["data"]} if body.get("changed") else {}
+        changes = {output.LOCAL: result} if result.changed else {}
         printed = output.write_result(settings.kind, lambda: streams.write_out(document.text(body)), changes)
-        return reply.parsed.status if printed else 1
-    return run.print_result(settings, _command_result(settings, reply.parsed))
+        return parsed.status if printed else 1
+    return run.print_result(settings, CommandOutput(result, _raw_text(settings.kind, result), parsed.status))
 
 
 def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int) -> int:
     """Print several hosts' replies, and return the worst exit status."""
-    replies = [_check_reply(settings, reply) for reply in replies]
-    rows = [_host_row(settings, reply, stopped) for reply in replies]
-    warnings = [warning for reply in replies if reply.parsed for warning in reply.parsed.warnings]
-    changes = {row.host: row.document.get("data") for row in rows if row.document["ok"] and row.document.get("changed")}
-    status = stopped or worst_status(row.exit_status for row in rows)
+    checked_replies = [_check_reply(settings, reply) for reply in replies]
+    rows = [_host_row(settings, reply, result, stopped) for reply, result in checked_replies]
+    warnings = [warning for reply, _ in checked_replies if reply.parsed for warning in reply.parsed.warnings]
+    results = [(row.answer.host, row.result) for row in rows if row.result is not None]
+    changes = {host: result for host, result in results if result.changed}
+    status = stopped or worst_status(row.answer.exit_status for row in rows)
     if settings.json:
         text = _hosts_document(settings.kind, rows, warnings, status)
         printed = False
@@ -84,9 +88,7 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
             if not printed:
                 _print_failures(settings, rows)
         return status if printed else 1
-    host_pages = [
-        _host_page(row, *_render_page(settings.kind, row.document["data"])) for row in rows if row.document["ok"]
-    ]
+    host_pages = [_host_page(host, result, *_render_page(settings.kind, result)) for host, result in results]
     blocks = join_pages([(page.host, page.blocks) for page in host_pages])
 
     def write() -> None:
@@ -106,7 +108,7 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
 
 
 def _print_failures(settings: Settings, rows: Sequence[HostRow]) -> None:
-    failed = [row for row in rows if not row.document["ok"]]
+    failed = [row for row in rows if row.result is None]
     for row in failed:
         _print_failure(settings, row)
     if failed:
@@ -140,14 +142,14 @@ def _string_list(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
-def _host_row(settings: Settings, reply: HostReply, stopped: int) -> HostRow:
-    target, address = reply.target, _ssh_url(reply.target)
-    if reply.parsed is not None:
-        return HostRow(target.name, address, reply.parsed.status, reply.seconds, reply.parsed.document)
-    failure = failures.failure_from_exception(_reply_error(reply), settings, signal_status=stopped or 130)
-    return HostRow(
-        target.name, address, failure.status, reply.seconds, failures.failure_document(failure, settings.kind)
-    )
+def _host_row(settings: Settings, reply: HostReply, result: AnyResult | None, stopped: int) -> HostRow:
+    target, parsed = reply.target, reply.parsed
+    if parsed is not None:
+        body, status = parsed.document, parsed.status
+    else:
+        failure = failures.failure_from_exception(_reply_error(reply), settings, signal_status=stopped or 130)
+        body, status = failures.failure_document(failure, settings.kind), failure.status
+    return HostRow(HostAnswerResult(target.name, _ssh_url(target), status, reply.seconds, body), body, result)
 
 
 def _ssh_url(target: Target) -> str:
@@ -160,65 +162,56 @@ def _reply_error(reply: HostReply) -> BaseException:
     return reply.error if reply.error is not None else RuntimeError(f"{reply.target.name}: no answer and no error")
 
 
-def _command_result(settings: Settings, reply: Reply) -> CommandOutput:
-    """Return the output that the command printed on the other host, as a local result."""
-    body, data = reply.document, reply.document["data"]
-    notes = _string_list(data.get("notes")) if isinstance(data, dict) else []
-    warnings = tuple(_string_list(body.get("warnings")))
-    raw = _raw_text(settings.kind, data)
-    return CommandOutput(data, bool(body.get("changed")), warnings, tuple(notes), raw, reply.status)
-
-
-def _raw_text(kind: str, data: Any) -> str | None:
+def _raw_text(kind: str, result: AnyResult) -> str | None:
     """Return the text of commands that print plain text, without control characters; None for other commands."""
     if kind == "assert":
         return ""
-    if kind in ("export", "import"):
-        return streams.sanitize(str(data["text"]))
-    if kind == "create-vm" and set(data) == {"xml"}:
-        return streams.sanitize(str(data["xml"])).rstrip("\n") + "\n"
+    if isinstance(result.data, HostTextResult):
+        return streams.sanitize(result.data.text)
+    if isinstance(result.data, XmlResult):
+        return streams.sanitize(result.data.xml).rstrip("\n") + "\n"
     return None
 
 
 def _hosts_document(command: str, rows: Sequence[HostRow], warnings: Sequence[str], status: int) -> str:
     changed = any(bool(row.document.get("changed")) for row in rows)
-    data = {"command": command, "hosts": rows}
-    failed = [row for row in rows if not row.document["ok"]]
+    hosts = HostsResult(command, tuple(row.answer for row in rows))
+    failed = [row for row in rows if row.result is None]
     if not failed:
-        return document.success_text(KIND, data, changed=changed, warnings=warnings)
+        return document.success_text(KIND, QueryResult(hosts, tuple(warnings), changed))
     error = {
         "code": SOME_FAILED,
         "message": _summary(rows, failed),
         "hint": None,
-        "facts": {"failed": [row.host for row in failed]},
+        "facts": {"failed": [row.answer.host for row in failed]},
         "exit_status": status,
         "undone": [],
-        "left": [f"{row.host}: {left}" for row in failed for left in _string_list(row.document["error"].get("left"))],
+        "left": [
+            f"{row.answer.host}: {left}" for row in failed for left in _string_list(row.document["error"].get("left"))
+        ],
     }
-    return document.failure_text(KIND, error, changed=changed, data=data, warnings=warnings)
+    return document.failure_text(KIND, error, changed=changed, data=hosts, warnings=warnings)
 
 
 def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
-    labels = [f"{row.host} ({row.document['error'].get('code', 'failed')})" for row in failed]
+    labels = [f"{row.answer.host} ({row.document['error'].get('code', 'failed')})" for row in failed]
     more = f" and {len(labels) - MAX_NAMES} more" if len(labels) > MAX_NAMES else ""
     return f"{len(failed)} of {len(rows)} hosts failed: {', '.join(labels[:MAX_NAMES])}{more}"
 
 
-def _check_reply(settings: Settings, reply: HostReply) -> HostReply:
-    """Return the reply; if its data has not the shape that this version expects, replace the data with an error."""
+def _check_reply(settings: Settings, reply: HostReply) -> tuple[HostReply, AnyResult | None]:
+    """Return the reply, and its result if the command worked; a result that cannot be read here becomes an error."""
     if reply.parsed is None or not reply.parsed.document["ok"]:
-        return reply
+        return reply, None
     body = reply.parsed.document
-    kind, data = body.get("kind"), body["data"]
-    mismatch = None if kind == settings.kind else f"it is of the kind {kind!r:.99}"
-    mismatch = mismatch or shape_check.find_mismatch(data, KINDS[settings.kind])
-    if mismatch is None:
-        try:
-            _render_page(settings.kind, data)
-            return reply
-        except Exception as exc:  # noqa: BLE001 - a page may rely on more than the shape guarantees
-            mismatch = f"{type(exc).__name__} {exc}"
-    return replace(reply, parsed=None, error=_shape_error(settings.kind, reply.target, body, mismatch))
+    kind = body.get("kind")
+    try:
+        if kind != settings.kind:
+            raise Mismatch(f"it is of the kind {kind!r:.99}")
+        return reply, read_result(KINDS[settings.kind], body)
+    except Mismatch as mismatch:
+        error = _shape_error(settings.kind, reply.target, body, str(mismatch))
+        return replace(reply, parsed=None, error=error), None
 
 
 def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: str) -> VgpuctlError:
@@ -233,31 +226,30 @@ def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: s
             check="version",
             here=__version__,
         )
+    data = body["data"]
     error = ResultUnknown(
         f"{target.name}: {kind} is done there, and {problem}",
-        hint=f"{install_hint}; then look there: {output.inspect_command(kind, body['data'], address)}",
-        lines=output.result_lines(kind, body["data"]),
+        hint=f"{install_hint}; then look there: {output.inspect_command(kind, data, address)}",
+        lines=_string_list(data.get("steps")) if isinstance(data, dict) else [],
         here=__version__,
     )
     error.changed = True
     return error
 
 
-def _render_page(kind: str, data: Any) -> tuple[list[Block], list[str]]:
+def _render_page(kind: str, result: AnyResult) -> tuple[list[Block], list[str]]:
     """Return what people see of a reply on stdout, and the lines for stderr."""
-    raw = _raw_text(kind, data)
+    raw = _raw_text(kind, result)
     if raw is not None:
         return list(raw.splitlines()), []
-    page = pages.page(kind, data)
+    page = pages.page(kind, result)
     return list(page.blocks), list(page.stderr_lines)
 
 
-def _host_page(row: HostRow, blocks: Sequence[Block], stderr_lines: Sequence[str]) -> HostPage:
-    data = row.document["data"]
-    notes = _string_list(data.get("notes")) if isinstance(data, dict) else []
-    lines = [f"{row.host}: {line}" for line in stderr_lines]
-    lines += [f"warning: {row.host}: {line}" for line in _string_list(row.document.get("warnings"))]
-    return HostPage(row.host, tuple(blocks), (*lines, *(f"note: {row.host}: {line}" for line in notes)))
+def _host_page(host: str, result: AnyResult, blocks: Sequence[Block], stderr_lines: Sequence[str]) -> HostPage:
+    lines = [f"{host}: {line}" for line in stderr_lines]
+    lines += [f"warning: {host}: {line}" for line in result.warnings]
+    return HostPage(host, tuple(blocks), (*lines, *(f"note: {host}: {line}" for line in result.notes)))
 
 
 def join_pages(sections: Sequence[tuple[str, Sequence[Block]]]) -> list[Block]:
@@ -278,6 +270,6 @@ def join_pages(sections: Sequence[tuple[str, Sequence[Block]]]) -> list[Block]:
 
 def _print_failure(settings: Settings, row: HostRow) -> None:
     failure = parse_failure(row.document["error"])
-    if not failure.message.startswith(f"{row.host}: "):
-        failure.message = f"{row.host}: {failure.message}"
+    if not failure.message.startswith(f"{row.answer.host}: "):
+        failure.message = f"{row.answer.host}: {failure.message}"
     streams.write_err("\n".join(failures.text_lines(failure, verbose=settings.verbose)))

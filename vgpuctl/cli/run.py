@@ -5,86 +5,66 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.failures import Failure
-    from vgpuctl.cli.result import ChangeContext, CommandOutput
+    from vgpuctl.cli.result import CommandOutput
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.model.outcome import Outcome, QueryResult
-    from vgpuctl.model.request import VmRequest
-    from vgpuctl.ports.host import Host
+    from vgpuctl.library import GpuHost
+    from vgpuctl.model.outcome import AnyResult
+
+    Result = TypeVar("Result", bound=AnyResult)
 
 
-def query(settings: Settings, kind: str, read: Callable[[Host], QueryResult]) -> int:
-    """Run a command that only reads."""
-
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import hosts
-        from vgpuctl.cli.result import CommandOutput
-
-        result = read(hosts.open_host(settings))
-        return CommandOutput(result.data, warnings=result.warnings)
-
-    return perform(settings, kind, work)
-
-
-def change(settings: Settings, kind: str, action: Callable[[ChangeContext], Outcome]) -> int:
-    """Run a command that changes the host, or its dry run; only a change is written to the host's audit journal."""
-    from vgpuctl.cli import audit
-
-    command_audit = audit.CommandAudit(settings, kind)
+def call(
+    settings: Settings,
+    kind: str,
+    act: Callable[[GpuHost], Result],
+    present: Callable[[Result], CommandOutput] | None = None,
+) -> int:
+    """Run a command that is one call of the library. `present` adds an exit status or a text to print as it is."""
 
     def work(guard: SignalGuard) -> CommandOutput:
         from vgpuctl.cli import confirm, hosts, progress
-        from vgpuctl.cli.result import ChangeContext, CommandOutput
+        from vgpuctl.cli.result import CommandOutput
 
-        command_audit.host = host = hosts.open_host_to_change(settings)
-        command_audit.progress = reporter = progress.choose_progress(settings, guard)
+        reporter = progress.choose_progress(settings)
         try:
-            outcome = action(ChangeContext(host, reporter, confirm.ConfirmationPrompt(settings), settings.wait))
+            host = hosts.open_host(
+                settings, progress=reporter, confirm=confirm.ConfirmationPrompt(settings), cancelled=guard.check
+            )
+            return (present or CommandOutput)(act(host))
         finally:
             reporter.close()
-        command_audit.outcome = outcome
-        data = {
-            **outcome.data,
-            "steps": list(outcome.steps),
-            "notes": list(outcome.notes),
-            "dry_run": outcome.dry_run,
-        }
-        return CommandOutput(data, outcome.changed, outcome.warnings, outcome.notes)
 
-    status = perform(settings, kind, work, command_audit.set_failure)
-    command_audit.write_entry(status)
-    return status
+    return perform(settings, kind, work)
 
 
 def perform(
     settings: Settings,
     kind: str,
     action: Callable[[SignalGuard], CommandOutput],
-    on_failure: Callable[[Failure], None] | None = None,
 ) -> int:
-    """Run the action and print its result. A failure is reported, also to `on_failure`. Returns the exit status."""
+    """Run the action and print its result, or report why it failed. Returns the exit status."""
     from vgpuctl.cli import failures, signals
 
     settings.kind = kind
     with signals.handle_signals() as guard:
         try:
-            result = action(guard)
+            command_output = action(guard)
             guard.ignore_signals()
-            return print_result(settings, result)
+            return print_result(settings, command_output)
         except BaseException as exc:  # noqa: BLE001
             if not guard.received:
                 from vgpuctl.cli import attach_doctor
 
                 attach_doctor.add_findings(exc, settings)
             guard.ignore_signals()
-            return failures.report(exc, settings, signal_status=guard.exit_status, on_failure=on_failure)
+            return failures.report(exc, settings, signal_status=guard.exit_status)
 
 
-def print_result(settings: Settings, result: CommandOutput) -> int:
+def print_result(settings: Settings, command_output: CommandOutput) -> int:
     """Print a result: one JSON document, or text with warnings and notes on stderr.
 
     Raises:
@@ -92,50 +72,36 @@ def print_result(settings: Settings, result: CommandOutput) -> int:
     """
     from vgpuctl.cli import output, streams
 
+    result, raw = command_output.result, command_output.raw
+
     def write() -> None:
         if settings.json:
             from vgpuctl.cli import document
 
-            text = document.success_text(settings.kind, result.data, changed=result.changed, warnings=result.warnings)
-            streams.write_out(text)
-        elif result.raw is not None:
-            streams.write_out(streams.sanitize(result.raw) if streams.is_terminal(sys.stdout) else result.raw)
+            streams.write_out(document.success_text(settings.kind, result))
+        elif raw is not None:
+            streams.write_out(streams.sanitize(raw) if streams.is_terminal(sys.stdout) else raw)
         else:
-            _print_page(settings.kind, result.data)
+            _print_page(settings.kind, result)
 
-    if not output.write_result(settings.kind, write, {output.LOCAL: result.data} if result.changed else {}):
+    if not output.write_result(settings.kind, write, {output.LOCAL: result} if result.changed else {}):
         return 1
     if settings.json:
-        return result.status
+        return command_output.status
     for warning in result.warnings:
         streams.write_err(f"warning: {streams.sanitize(warning)}")
     for note in result.notes:
         streams.write_err(f"note: {streams.sanitize(note)}")
-    return result.status
+    return command_output.status
 
 
-def _print_page(kind: str, data: object) -> None:
+def _print_page(kind: str, result: AnyResult) -> None:
     from vgpuctl.cli import pages, streams, tables
 
-    page = pages.page(kind, data)
+    page = pages.page(kind, result)
     if page.blocks and streams.is_terminal(sys.stdout):
         tables.print_rich(page.blocks, sys.stdout)
     elif page.blocks:
         streams.write_out(tables.render_plain(page.blocks))
     for line in page.stderr_lines:
         streams.write_err(streams.sanitize(line))
-
-
-def print_xml(settings: Settings, request: Callable[[Host], VmRequest]) -> int:
-    """Print the domain XML that create-vm would define."""
-
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import hosts
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.engine import create
-
-        host = hosts.open_host_to_change(settings)
-        xml = create.render_xml(host, request(host))
-        return CommandOutput({"xml": xml}, raw=xml if xml.endswith("\n") else f"{xml}\n")
-
-    return perform(settings, "create-vm", work)

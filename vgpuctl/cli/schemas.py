@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Schemas of the documents that `--json` prints, made from the types in `shapes`.
+"""JSON Schemas of the documents that `--json` prints, made from the types in `kinds`.
 
 One schema per kind describes whole documents: success with that kind's data, or failure. Unknown fields are allowed,
 because fields are added without a new schema version.
@@ -11,13 +11,27 @@ import inspect
 import json
 import types
 import typing
-from typing import Any, Literal, NotRequired, get_args, get_origin
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from vgpuctl.cli.document import SCHEMA
-from vgpuctl.cli.shapes import KINDS
+from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.result_reader import typed_fields
+from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results.fields import Absent, WorkResult
+from vgpuctl.value import Value
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_PRIMITIVES: dict[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_PRIMITIVES: dict[object, str] = {
+    object: "",
+    None: "null",
+    type(None): "null",
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+}
 
 _ERROR: dict[str, Any] = {
     "type": "object",
@@ -70,45 +84,45 @@ def _failure_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
     return {"data": data} if kind == "hosts" else {}
 
 
-def schema_of(shape: object, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type; TypedDicts go to `definitions` and are referenced."""
-    if shape is object:
-        return {}
-    if shape is None or shape is type(None):
-        return {"type": "null"}
-    if shape in _PRIMITIVES:
-        return {"type": _PRIMITIVES[shape]}
-    origin, arguments = get_origin(shape), get_args(shape)
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin is list:
+def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a type; records go to `definitions` and are referenced."""
+    if kind in _PRIMITIVES:
+        return {"type": _PRIMITIVES[kind]} if kind is not object else {}
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Outcome:
+        return {"allOf": [schema_of(arguments[0], definitions), schema_of(WorkResult, definitions)]}
+    if origin is QueryResult:
+        return schema_of(arguments[0], definitions)
+    if origin in (Literal, Annotated):
+        return {"enum": [word for word in arguments if word is not str]}
+    if origin is tuple:
         return {"type": "array", "items": schema_of(arguments[0], definitions)}
-    if origin is dict:
+    if origin is Mapping:
         return {"type": "object", "additionalProperties": schema_of(arguments[1], definitions)}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [schema_of(part, definitions) for part in arguments]}
-    if typing.is_typeddict(shape):
-        return _reference(shape, definitions)
-    raise TypeError(f"no schema for {shape!r}")
+        schemas = [schema_of(part, definitions) for part in arguments if part is not Absent]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return _class_schema(kind, definitions)
 
 
-def _reference(shape: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    name = shape.__name__.removesuffix("Shape")
+def _class_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [member.value for member in kind]}
+    if isinstance(kind, type) and issubclass(kind, Value):
+        return _reference(kind, definitions)
+    raise TypeError(f"no schema for {kind!r}")
+
+
+def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    name = kind.__name__.removesuffix("Result")
     if name not in definitions:
         definitions[name] = {}
-        hints = typing.get_type_hints(shape, include_extras=True)
-        properties: dict[str, Any] = {}
-        required: list[str] = []
-        for field, hint in hints.items():
-            optional = get_origin(hint) is NotRequired
-            properties[field] = schema_of(get_args(hint)[0] if optional else hint, definitions)
-            if not optional:
-                required.append(field)
+        fields = typed_fields(kind)
         definitions[name] = {
-            "description": inspect.cleandoc(shape.__doc__ or ""),
+            "description": inspect.cleandoc(kind.__doc__ or ""),
             "type": "object",
-            "required": required,
-            "properties": properties,
+            "required": [json_name for _, json_name, _, optional in fields if not optional],
+            "properties": {json_name: schema_of(hint, definitions) for _, json_name, hint, _ in fields},
         }
     return {"$ref": f"#/$defs/{name}"}
 

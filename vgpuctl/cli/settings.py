@@ -13,10 +13,10 @@ import click
 from click.core import ParameterSource
 
 from vgpuctl.cli import complete
+from vgpuctl.config.arguments import MAX_WAIT_SECONDS
 
 DEFAULT_HOST = "local"
 DEFAULT_WAIT_SECONDS = 60.0
-MAX_WAIT_SECONDS = 1e9
 
 
 class Settings:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SIGINT, SIGTERM and SIGHUP (a lost terminal) do while a command runs.
 
-The first raises Interrupted in the main thread, and the engine undoes the steps done so far. The second raises
+The first raises Interrupted in the main thread, and the operation undoes the steps done so far. The second raises
 KeyboardInterrupt, which stops the undo. Once the result is being printed, signals have no effect, so that the JSON
 document is complete.
 
@@ -42,14 +42,15 @@ class SignalGuard:
             raise self._interrupted()
         raise KeyboardInterrupt(f"stopped again by {signal.Signals(number).name}")
 
-    def check(self) -> None:
-        """Raise Interrupted if a signal came.
+    def check(self) -> bool:
+        """Return False: the work goes on. The library asks before each step.
 
         Raises:
             Interrupted: a signal came earlier, and its exception was lost.
         """
         if self.received:
             raise self._interrupted()
+        return False
 
     def ignore_signals(self) -> None:
         """Ignore signals from here on, even while the interpreter exits."""

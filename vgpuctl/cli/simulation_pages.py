@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from vgpuctl.cli.pages import Page, mib
 from vgpuctl.cli.tables import Block, Table
+from vgpuctl.model.results.program import ScenarioResult, SimResult
+from vgpuctl.model.results.simulation import SimulatedPolicyResult, SimulationResult
 
-Data = Mapping[str, Any]
 TIMELINE_ROWS = 12
 """How many rows the table over time has."""
 _NUMERIC_HEADERS = frozenset(
@@ -20,40 +21,40 @@ _NUMERIC_HEADERS = frozenset(
 )  # fmt: skip
 
 
-def _simulate_page(data: Data) -> Page:
-    policies = data["policies"]
+def _simulate_page(data: SimulationResult) -> Page:
+    policies = data.policies
     blocks: list[Block] = [*_summary_lines(data), "", _policies(data)]
     if len(policies) == 1:
         blocks += ["", _profiles(policies[0]), "", _timeline(data, policies[0])]
-    files = [f"{title} {data[key]}" for key, title in (("plot", "picture:"), ("written", "requests:")) if data[key]]
+    files = [f"{title} {path}" for path, title in ((data.plot, "picture:"), (data.written, "requests:")) if path]
     return Page(blocks, files)
 
 
-def _summary_lines(data: Data) -> list[Block]:
-    gpus = ", ".join(f"{gpu['count']} x {gpu['model']} ({mib(gpu['framebuffer_mib'])})" for gpu in data["gpus"])
-    kept_note = f", {mib(data['kept_mib'])} of it taken before and kept" if data["kept_mib"] else ""
+def _summary_lines(data: SimulationResult) -> list[Block]:
+    gpus = ", ".join(f"{gpu.count} x {gpu.model} ({mib(gpu.framebuffer_mib)})" for gpu in data.gpus)
+    kept_note = f", {mib(data.kept_mib)} of it taken before and kept" if data.kept_mib else ""
     blocks: list[Block] = [
-        f"on {gpus}: {mib(data['framebuffer_mib'])}{kept_note}",
-        f"{data['requests']} requests from {time_text(data['begin_seconds'])} to {time_text(data['end_seconds'])}",
+        f"on {gpus}: {mib(data.framebuffer_mib)}{kept_note}",
+        f"{data.requests} requests from {time_text(data.begin_seconds)} to {time_text(data.end_seconds)}",
     ]
-    if data["requests_without_gpu"]:
-        blocks.append(f"left out: {data['requests_without_gpu']} that want no GPU")
-    if data["models_not_here"]:
-        blocks.append(f"{data['models_not_here']} want a GPU model that is not here, and take any")
+    if data.requests_without_gpu:
+        blocks.append(f"left out: {data.requests_without_gpu} that want no GPU")
+    if data.models_not_here:
+        blocks.append(f"{data.models_not_here} want a GPU model that is not here, and take any")
     return blocks
 
 
-def _policies(data: Data) -> Table:
+def _policies(data: SimulationResult) -> Table:
     """One row per policy; allocated, stranded and so on are averages over time."""
-    total = data["framebuffer_mib"]
+    total = data.framebuffer_mib
     rows = tuple(
         (
-            run["policy"], str(run["admitted"]), str(run["refused"]), str(run["refused_though_free"]),
-            percent_text(run["mean"]["allocated_mib"], total), percent_text(run["peak_allocated_mib"], total),
-            percent_text(run["mean"]["stranded_mib"], total), f"{run['mean']['locked_gpus']:.1f}",
-            f"{run['mean']['busy_gpus']:.1f}",
+            run.policy, str(run.admitted), str(run.refused), str(run.refused_though_free),
+            percent_text(run.mean.allocated_mib, total), percent_text(run.peak_allocated_mib, total),
+            percent_text(run.mean.stranded_mib, total), f"{run.mean.locked_gpus:.1f}",
+            f"{run.mean.busy_gpus:.1f}",
         )
-        for run in data["policies"]
+        for run in data.policies
     )  # fmt: skip
     headers = (
         "POLICY", "ADMITTED", "REFUSED", "THOUGH FREE", "ALLOCATED", "PEAK", "STRANDED", "LOCKED GPUS", "BUSY GPUS",
@@ -61,27 +62,27 @@ def _policies(data: Data) -> Table:
     return Table(headers, rows, _NUMERIC_HEADERS)
 
 
-def _profiles(run: Data) -> Table:
+def _profiles(run: SimulatedPolicyResult) -> Table:
     rows = tuple(
         (
-            row["profile"], mib(row["framebuffer_mib"]), str(row["requests"]), str(row["admitted"]),
-            str(row["refused"]), str(row["refused_though_free"]),
+            row.profile, mib(row.framebuffer_mib), str(row.requests), str(row.admitted),
+            str(row.refused), str(row.refused_though_free),
         )
-        for row in run["profiles"]
+        for row in run.profiles
     )  # fmt: skip
     return Table(("PROFILE", "MEMORY", "REQUESTS", "ADMITTED", "REFUSED", "THOUGH FREE"), rows, _NUMERIC_HEADERS)
 
 
-def _timeline(data: Data, run: Data) -> Table:
-    times = run["timeline"]
+def _timeline(data: SimulationResult, run: SimulatedPolicyResult) -> Table:
+    times = run.timeline
     last = len(times) - 1
     shown = dict.fromkeys(round(last * n / (TIMELINE_ROWS - 1)) for n in range(TIMELINE_ROWS))
-    total = data["framebuffer_mib"]
+    total = data.framebuffer_mib
     rows = tuple(
         (
-            time_text(times[n]["seconds"]), percent_text(times[n]["allocated_mib"], total),
-            percent_text(times[n]["stranded_mib"], total),
-            f"{times[n]['locked_gpus']:.0f}", f"{times[n]['busy_gpus']:.0f}",
+            time_text(times[n].seconds), percent_text(times[n].allocated_mib, total),
+            percent_text(times[n].stranded_mib, total),
+            f"{times[n].locked_gpus:.0f}", f"{times[n].busy_gpus:.0f}",
         )
         for n in shown
     )  # fmt: skip
@@ -100,16 +101,16 @@ def time_text(seconds: float) -> str:
     return f"{f'{day}d ' if day else ''}{rest // 60:02}:{rest % 60:02}"
 
 
-def _scenarios(data: Sequence[Data]) -> Page:
-    return Page([Table(("HOST", "DESCRIPTION"), tuple((row["host"], row["description"]) for row in data))])
+def _scenarios(data: tuple[ScenarioResult, ...]) -> Page:
+    return Page([Table(("HOST", "DESCRIPTION"), tuple((row.host, row.description) for row in data))])
 
 
-def _reboot_page(data: Data) -> Page:
-    return Page([f"{data['host']}: booted again; its VMs are off, its vGPUs are gone"])
+def _reboot_page(data: SimResult) -> Page:
+    return Page([f"{data.host}: booted again; its VMs are off, its vGPUs are gone"])
 
 
-def _reset_page(data: Data) -> Page:
-    return Page([f"{data['host']}: as new"])
+def _reset_page(data: SimResult) -> Page:
+    return Page([f"{data.host}: as new"])
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a host: what vgpuctl observed -> what is wrong with it. Pure; `engine.diagnose` gathers the input."""
+"""Checks of a host: what vgpuctl observed -> what is wrong with it. Pure; `operations.diagnose` gathers the input."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a check is, its input, and its result.
 
-A check declares which files it needs, so that the engine reads each file once, and only for the requested checks. If
+A check declares which files it needs, so that each file is read once, and only for the requested checks. If
 something cannot be read, the verdict is `unknown` with the reason, and never `ok`.
 """
 

@@ -18,6 +18,7 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
+from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
@@ -41,7 +42,6 @@ from vgpuctl.scheduler.registry_dword import (
     driver_generation,
     wrong_generation,
 )
-from vgpuctl.steps.set_scheduler import scheduler_text, set_scheduler_command
 
 _NO_GPU = "no GPU here has NVIDIA's driver"
 

@@ -13,9 +13,11 @@ names its own VM and host, because a clone or a restored dump copies it too: eve
 The namespace has no prefix, because virDomainSetMetadata adds its own (`key`) and refuses an element that declares the
 same one ("failed to create a new XML namespace", libvirt 9.0). So one text serves both uses: inside the XML of a new
 domain, and as a new record of a defined domain.
-A vGPU's `placement-id` says where it is on a mixed-size GPU.
+A vGPU's `placement-id` says where it is on a mixed-size GPU. `waits-for-place="yes"` marks one that gave up its place
+and waits for another; where it is then is its last place.
 A disk's `role` marks a disk without user data: a seed, or a spare of refresh-vm.
-`exchange` says where a vGPU moves together with those of other VMs; only an interrupted exchange leaves one.
+`exchange` says where a vGPU moves together with those of other VMs; only an interrupted move of version 0.1 left one,
+and nothing writes it any more.
 `made-vm="no"` marks a VM that vgpuctl did not create and that only gets vGPUs from it.
 Attributes and elements that this version does not know are ignored, so a later one may add some. A value of None has no
 attribute.
@@ -54,14 +56,6 @@ def record_to_xml(record: VmRecord) -> str:
     )
     for vgpu in record.vgpus:
         _add_vgpu(root, vgpu)
-    if record.exchange is not None:
-        exchange_element = etree.SubElement(root, f"{{{NAMESPACE}}}exchange")
-        exchange = record.exchange
-        _set_attributes(
-            exchange_element,
-            {"carrier": exchange.carrier, "with-vm": exchange.with_vm, "with-carrier": exchange.with_carrier},
-        )
-        _add_vgpu(exchange_element, exchange.vgpu)
     for disk in record.disks:
         _set_attributes(
             etree.SubElement(root, f"{{{NAMESPACE}}}disk"),
@@ -92,6 +86,7 @@ def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
             "framebuffer-mib": _number_text(vgpu.framebuffer_mib),
             "params": vgpu.params or None,
             "placement-id": _number_text(vgpu.placement_id),
+            "waits-for-place": "yes" if vgpu.waits_for_place else None,
         },
     )
 

@@ -80,6 +80,7 @@ def _parse_vgpu(element: Element) -> AssignedVgpu:
         framebuffer_mib=None if framebuffer is None else _require_number(element, "framebuffer-mib"),
         params=_optional_attribute(element, "params") or "",
         placement_id=None if placement is None else _require_number(element, "placement-id"),
+        waits_for_place=element.get("waits-for-place") == "yes",
     )
 
 

@@ -21,12 +21,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 from markupsafe import Markup
 
-from vgpuctl import __version__
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.address import is_pci_address, split_pci
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.value import Value
+from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
     from jinja2.bccache import Bucket

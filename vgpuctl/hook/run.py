@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from vgpuctl.domain.record import ROOT_TAG, parse_record
-from vgpuctl.engine.devices import (
+from vgpuctl.errors import Busy, Temporary, VgpuctlError
+from vgpuctl.model.outcome import NoProgress
+from vgpuctl.model.vm import RecordState, Vm, VmState
+from vgpuctl.operations.devices import (
     DOMAIN_XML_DIRECTORY,
     has_missing_devices,
     make_devices,
@@ -24,9 +27,7 @@ from vgpuctl.engine.devices import (
     refuse_not_ready,
     release_devices,
 )
-from vgpuctl.engine.guards import require_writable
-from vgpuctl.errors import Busy, Temporary, VgpuctlError
-from vgpuctl.model.vm import RecordState, Vm, VmState
+from vgpuctl.operations.guards import require_writable
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -36,22 +37,6 @@ DEADLINE_SECONDS = 20.0
 LOCK_SECONDS = 15.0
 KEEP_REASONS = (["saved"], ["migrated"])
 """Stop reasons after which the VM keeps its device, to resume later or elsewhere (reported since libvirt 10.5)."""
-
-
-class NoProgress:
-    """Progress that shows nothing."""
-
-    def on_plan(self, steps: tuple[str, ...]) -> None:
-        """Do nothing."""
-
-    def on_step_start(self, number: int, text: str) -> None:
-        """Do nothing."""
-
-    def on_step_finish(self, number: int, text: str) -> None:
-        """Do nothing."""
-
-    def on_step_undo(self, text: str) -> None:
-        """Do nothing."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,7 +55,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         set_deadline(DEADLINE_SECONDS)
-        handler(_open_host(scenario), head + sys.stdin.read())
+        host = _open_host(scenario)
+        try:
+            handler(host, head + sys.stdin.read())
+        finally:
+            host.operations.end()
     except VgpuctlError as error:
         return _refuse(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - a start with a wrong device is worse than no start
@@ -120,10 +109,10 @@ def prepare(host: Host, xml: str) -> None:
     if not has_missing_devices(host, vm, vm.record):
         return
     require_writable(host)
-    if vm.record.reserve_while_running:
-        place_and_make(host, vm, vm.record, (vm, *_other_vms(host, vm)), LOCK_SECONDS, NoProgress())
-    else:
+    if vm.record.always_reserves:
         make_devices(host, vm, vm.record, (vm,), LOCK_SECONDS, NoProgress())
+    else:
+        place_and_make(host, vm, vm.record, (vm, *_other_vms(host, vm)), LOCK_SECONDS, NoProgress())
 
 
 def release(host: Host, xml: str) -> None:

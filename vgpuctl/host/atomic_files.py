@@ -16,13 +16,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.processes import HostProcesses, ProcessTable
 from vgpuctl.model.vm import ProcessId, UnfinishedFile
-
-if TYPE_CHECKING:
-    from vgpuctl.ports.processes import Processes
 
 SYSTEM_DIRECTORIES = (
     "/etc/vgpuctl",
@@ -120,7 +116,7 @@ def sync_directory(directory: Path) -> None:
 class HostUnfinishedFiles:
     """The unfinished files of ended processes in these directories; implements `ports.UnfinishedFiles`."""
 
-    def __init__(self, directories: Sequence[Path], processes: Processes) -> None:
+    def __init__(self, directories: Sequence[Path], processes: ProcessTable) -> None:
         self._directories = tuple(dict.fromkeys(Path(os.path.realpath(directory)) for directory in directories))
         self._processes = processes
 
@@ -168,7 +164,7 @@ def _possible_owners(path: str) -> Iterator[int]:
             yield os.stat(os.path.join(directory, target)).st_uid
 
 
-def open_unfinished_files(root: Path, run_dir: Path, host_file: Path, processes: Processes) -> HostUnfinishedFiles:
+def open_unfinished_files(root: Path, run_dir: Path, host_file: Path, processes: ProcessTable) -> HostUnfinishedFiles:
     """Return a host's unfinished files: in its run directory, next to host.yaml, and in the system directories."""
     run_directories = [run_dir / name for name in RUN_DIRECTORIES]
     config_directories = [host_file.parent, Path(os.path.realpath(host_file)).parent]

@@ -6,8 +6,9 @@ atomically (`host/atomic_files.py`), and a new claim never overwrites an existin
 then unlinks, under a lock on the directory; so it never removes a claim that another VM got meanwhile.
 
 Two versions of vgpuctl may share these files: unknown keys are ignored, so a field that is added to `Claim`,
-`ProcessId` or `StuckWrite` needs a default. All claims are read in one pass, because a read under the host lock spends
-its time on this.
+`ProcessId` or `StuckWrite` needs a default. A claim or note names its operation (`host/operation_files.py`); one
+without, as version 0.1 wrote it, is held by no living operation. All claims are read in one pass, because a read under
+the host lock spends its time on this.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.file_lock import FileLock, make_private_directories
+from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_text import parse_json
 from vgpuctl.model.port_values import ClaimList
@@ -31,7 +33,8 @@ from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, VmInProgre
 from vgpuctl.value import Value, as_dict, field_names
 
 if TYPE_CHECKING:
-    from vgpuctl.ports.processes import Clock, Processes
+    from vgpuctl.host.processes import ProcessTable
+    from vgpuctl.ports.processes import Clock
 
 RUN_DIR = Path("/run/vgpuctl")
 _MAX_FILE_BYTES = 65536
@@ -56,8 +59,8 @@ class ClaimStore:
     def __init__(
         self,
         run_dir: Path,
-        processes: Processes,
-        command: str,
+        processes: ProcessTable,
+        operations: OperationFiles,
         *,
         clock: Clock | None = None,
         read_only: bool = False,
@@ -68,15 +71,15 @@ class ClaimStore:
         self._drained = run_dir / "drained"
         self._in_progress = run_dir / "working"
         self._processes = processes
+        self._operations = operations
         self._read_only = read_only
         self._parsed_claims: dict[str, tuple[bytes, Claim | None]] = {}
-        self._command = command
         self._clock = clock or HostClock()
         self._lock = self._make_lock("lock")
 
     @property
     def is_locked(self) -> bool:
-        """Whether this process holds the host lock now."""
+        """Whether the calling thread holds the host lock now."""
         return self._lock.is_locked
 
     def lock(self, wait_seconds: float) -> AbstractContextManager[None]:
@@ -90,7 +93,7 @@ class ClaimStore:
 
     def _make_lock(self, name: str, description: str = "the host lock") -> FileLock:
         path = None if self._read_only else self._run_dir / name
-        return FileLock(path, self._processes, self._command, self._clock, description)
+        return FileLock(path, self._operations, self._clock, description)
 
     def all(self) -> tuple[Claim, ...]:
         """Return every readable claim, sorted by carrier."""
@@ -118,14 +121,14 @@ class ClaimStore:
     def add(self, claim: Claim) -> None:
         """Write a claim; FileExistsError, with the file's path, when the carrier is already claimed."""
         _require_file_name(claim.carrier)
-        self._require_writable()
+        self._prepare_write()
         with _lock_directory(self._claims):
             _write_json(self._claims / claim.carrier, as_dict(claim))
 
     def replace(self, claim: Claim) -> None:
         """Replace the VM's own claim, or write a missing one; FileExistsError as `add`."""
         _require_file_name(claim.carrier)
-        self._require_writable()
+        self._prepare_write()
         path = self._claims / claim.carrier
         with _lock_directory(self._claims):
             if path.exists():
@@ -166,28 +169,22 @@ class ClaimStore:
         """Remove a drained VM's entry; with `expected`, only if the entry equals it."""
         self._remove_note(self._drained, vm_uuid, expected)
 
-    def vms_in_progress(self) -> frozenset[str]:
-        """Return the uuids of the VMs that a live process works on; removes the entries of ended processes.
+    def vms_in_progress(self) -> tuple[VmInProgress, ...]:
+        """Return the notes on VMs that have no claim; unreadable ones are left out.
 
         Raises:
             OSError: they cannot be listed.
         """
-        uuids = set()
-        for name, text in _read_files(self._in_progress):
-            work = _parse_note(VmInProgress, text)
-            if work is not None and self._processes.is_alive(work.process):
-                uuids.add(work.vm_uuid)
-            elif work is not None:
-                self._remove_note(self._in_progress, name, work)
-        return frozenset(uuids)
+        notes = (_parse_note(VmInProgress, text) for _, text in _read_files(self._in_progress))
+        return tuple(note for note in notes if note is not None)
 
     def add_vm_in_progress(self, work: VmInProgress) -> None:
-        """Record that a process works on a VM; overwrites an earlier process's entry."""
+        """Record that an operation works on a VM; overwrites an earlier operation's entry."""
         self._write_note(self._in_progress, work.vm_uuid, work)
 
-    def remove_vm_in_progress(self, vm_uuid: str) -> None:
-        """Remove the entry that a process works on a VM."""
-        self._remove_note(self._in_progress, vm_uuid)
+    def remove_vm_in_progress(self, vm_uuid: str, expected: VmInProgress | None = None) -> None:
+        """Remove the entry that an operation works on a VM; with `expected`, only if the entry equals it."""
+        self._remove_note(self._in_progress, vm_uuid, expected)
 
     def stuck_writes(self) -> tuple[StuckWrite, ...]:
         """Return the writes that still wait in the kernel; removes the entries whose process has ended.
@@ -215,7 +212,7 @@ class ClaimStore:
     def _write_note(self, directory: Path, name: str, note: DrainedVm | VmInProgress | StuckWrite) -> None:
         """Write an entry atomically, over an earlier one."""
         _require_file_name(name)
-        self._require_writable()
+        self._prepare_write()
         with _lock_directory(directory):
             _write_json(directory / name, as_dict(note), overwrite=True)
 
@@ -231,6 +228,11 @@ class ClaimStore:
                     os.unlink(directory / name)
         except OSError:  # gone, or no permission: readers check again whether the process is alive
             return
+
+    def _prepare_write(self) -> None:
+        """Begin the operation that what is about to be written names."""
+        self._require_writable()
+        self._operations.begin()
 
     def _require_writable(self) -> None:
         if self._read_only:
@@ -249,6 +251,8 @@ def _parse_claim(name: str, text: bytes) -> Claim | None:
         if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
             return None
         if not isinstance(data.get("leaving", False), bool) or not isinstance(data.get("spread_group"), str | None):
+            return None
+        if not isinstance(data.get("operation"), str | None):
             return None
         return Claim(**{**data, "backend": Backend(data["backend"]), "process": _parse_process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -16,13 +16,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import FileFailed, HostCannot, Locked
 from vgpuctl.model.json_text import parse_json
+from vgpuctl.value import as_dict
 
 if TYPE_CHECKING:
-    from vgpuctl.ports.processes import Clock, Processes
+    from vgpuctl.host.operation_files import OperationFiles
+    from vgpuctl.ports.processes import Clock
 
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
@@ -38,7 +41,7 @@ def make_private_directories(*directories: Path) -> None:
 
 
 class FileLock:
-    """One process's handle on a lock; not thread-safe.
+    """A handle on a lock. Each hold opens the file again, so two threads exclude each other like two processes.
 
     `path` is None where vgpuctl reads a copy of a host's files (`--root`): then there is nothing to lock.
 
@@ -46,19 +49,18 @@ class FileLock:
     """
 
     def __init__(
-        self, path: Path | None, processes: Processes, command: str, clock: Clock, description: str = "the host lock"
+        self, path: Path | None, operations: OperationFiles, clock: Clock, description: str = "the host lock"
     ) -> None:
         self._path = path
         self._description = description
-        self._processes = processes
-        self._command = command
+        self._operations = operations
         self._clock = clock
-        self._held = False
+        self._holding_threads: set[int] = set()
 
     @property
     def is_locked(self) -> bool:
-        """Whether this process holds the lock now."""
-        return self._held
+        """Whether the calling thread holds the lock now."""
+        return get_ident() in self._holding_threads
 
     @contextmanager
     def hold(self, wait_seconds: float) -> Iterator[None]:
@@ -69,14 +71,14 @@ class FileLock:
             FileFailed: there is no space for the lock file.
             HostCannot: the lock file cannot be opened.
         """
-        if self._held:
+        if self.is_locked:
             raise AssertionError(f"{self._description} is held already")
         with nullcontext() if self._path is None else self._hold_file_lock(self._path, wait_seconds):
-            self._held = True
+            self._holding_threads.add(get_ident())
             try:
                 yield
             finally:
-                self._held = False
+                self._holding_threads.discard(get_ident())
 
     @contextmanager
     def _hold_file_lock(self, path: Path, wait_seconds: float) -> Iterator[None]:
@@ -114,8 +116,8 @@ class FileLock:
     def _write_holder(self, descriptor: int) -> None:
         """Write who holds the lock; first clear what an earlier holder left."""
         os.ftruncate(descriptor, 0)
-        process = self._processes.current_process()
-        text = json.dumps({"pid": process.pid, "start_ticks": process.start_ticks, "command": self._command})
+        operation = self._operations.current()
+        text = json.dumps({**as_dict(operation.process), "command": operation.command})
         os.pwrite(descriptor, text.encode(), 0)
 
     def _locked_error(self, descriptor: int, wait_seconds: float) -> Locked:

@@ -10,6 +10,7 @@ from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles
 from vgpuctl.host.machine_id import read_machine_id
 from vgpuctl.host.nvml import AbsentNvml
+from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
@@ -22,7 +23,8 @@ def open_hook_host() -> Host:
     """Return this host; every libvirt call fails, and NVML returns nothing."""
     clock = HostClock()
     processes = HostProcesses("/")
-    claims = ClaimStore(RUN_DIR, processes, processes.command_line(), clock=clock)
+    operations = OperationFiles(RUN_DIR, processes)
+    claims = ClaimStore(RUN_DIR, processes, operations, clock=clock)
     return Host(
         name="local",
         sysfs=HostFiles("/", lock_held=lambda: claims.is_locked, writer=UninterruptibleWriter(claims, processes)),
@@ -30,6 +32,7 @@ def open_hook_host() -> Host:
         hypervisor=AbsentHypervisor(UNAVAILABLE_REASON),
         storage=AbsentStorage(UNAVAILABLE_REASON),
         processes=processes,
+        operations=operations,
         claims=claims,
         clock=clock,
         machine_id=read_machine_id("/") or "",

@@ -18,6 +18,7 @@ from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
 from vgpuctl.host.kernel_log import HostKernelLog
 from vgpuctl.host.machine_id import read_machine_id
 from vgpuctl.host.nvml import AbsentNvml, HostNvml
+from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.scratch import HostScratch
 from vgpuctl.host.system_files import HostSystem
@@ -49,7 +50,8 @@ def open_local_host(
         raise InvalidInput(f"--root: there is no directory {root}", value=root)
     clock = HostClock()
     processes = HostProcesses(root)
-    claims = ClaimStore(_run_dir(root), processes, processes.command_line(), clock=clock, read_only=captured)
+    operations = OperationFiles(_run_dir(root), processes, captured=captured)
+    claims = ClaimStore(_run_dir(root), processes, operations, clock=clock, read_only=captured)
     writer = None if captured else UninterruptibleWriter(claims, processes)
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
     hypervisor, storage = _open_libvirt(
@@ -63,6 +65,7 @@ def open_local_host(
         hypervisor=hypervisor,
         storage=storage,
         processes=processes,
+        operations=operations,
         claims=claims,
         clock=clock,
         machine_id=machine_id or "",

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Protocol
 
 from vgpuctl.host.files import HostFiles
 from vgpuctl.model.port_values import DeviceUser
@@ -39,6 +40,13 @@ def redact_command(argv: Sequence[str], max_length: int = _MAX_COMMAND_LENGTH) -
             words.append(_SECRET_IN_URI.sub(r"\1***@", word))
         hide_next = option is not None and option[2] is None
     return " ".join(words)[:max_length]
+
+
+class ProcessTable(Protocol):
+    """Says which processes are alive."""
+
+    def is_alive(self, process: ProcessId) -> bool:
+        """Return whether exactly this process is still alive."""
 
 
 class HostProcesses:

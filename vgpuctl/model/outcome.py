@@ -3,36 +3,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from vgpuctl.value import Value
 
+Data = TypeVar("Data", covariant=True)
+OtherData = TypeVar("OtherData")
 
-class Outcome(Value):
+
+class Outcome(Value, Generic[Data]):
     """The result of a changing command, or of its dry run.
 
-    `data`: the JSON `data` object. `steps`: the plan's lines; with `changed` they were executed, in a dry run they
+    `data`: a record of `model.results`. `steps`: the plan's lines; with `changed` they were executed, in a dry run they
     would be. `notes` are for people only ("no system is on its disk"), `warnings` also for programs.
     """
 
     changed: bool
-    data: Mapping[str, object]
+    data: Data
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     dry_run: bool = False
 
 
-class QueryResult(Value):
-    """The result of a read-only command: `data` is the JSON `data`, a list for list-commands."""
+def with_data(outcome: Outcome[object], data: OtherData) -> Outcome[OtherData]:
+    """Return an outcome with other data."""
+    return Outcome(outcome.changed, data, outcome.steps, outcome.warnings, outcome.notes, outcome.dry_run)
 
-    data: Mapping[str, object] | Sequence[Mapping[str, object]]
+
+class QueryResult(Value, Generic[Data]):
+    """The result of a command without steps: `data` is the record of the JSON `data`, several for list-commands.
+
+    `changed`: only commands on simulated hosts change something without steps.
+    """
+
+    data: Data
     warnings: tuple[str, ...] = ()
+    changed: bool = False
+    notes: tuple[str, ...] = ()
+
+
+AnyResult = Outcome[object] | QueryResult[object]
+"""What any call returns."""
 
 
 class Progress(Protocol):
-    """Receives progress from the engine; implementations print it or do nothing."""
+    """Receives the progress of an operation; implementations print it or do nothing."""
 
     def on_plan(self, steps: tuple[str, ...]) -> None:
         """Receive the steps that are about to run."""
@@ -63,3 +79,32 @@ class BatchProgress(Progress, Protocol):
 
     def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
         """`done` of `total` VMs are finished, and `failed` of them failed; `text` names the latest one."""
+
+    def on_wait(self) -> None:
+        """The VMs are being created; called about twice a second.
+
+        Raises:
+            Interrupted: the work is to stop.
+        """
+
+
+class NoProgress:
+    """Progress that shows nothing."""
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Do nothing."""
+
+    def on_step_start(self, number: int, text: str) -> None:
+        """Do nothing."""
+
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Do nothing."""
+
+    def on_step_undo(self, text: str) -> None:
+        """Do nothing."""
+
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """Do nothing."""
+
+    def on_wait(self) -> None:
+        """Do nothing."""

@@ -62,7 +62,7 @@ class PlacementSpec(Value):
 
 
 class VmRequest(Value):
-    """A requested VM with every value filled in; `vgpuctl.config` creates it, `vgpuctl.plan` reads it.
+    """A requested VM with every value filled in; `vgpuctl.config` creates it, `vgpuctl.operations.plans` reads it.
 
     `profiles`: (profile, count) pairs. `sources`: the source of each field's value: "command-line", "host.yaml" or
     "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.

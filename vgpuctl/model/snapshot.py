@@ -19,7 +19,8 @@ class Snapshot(Value):
     deadline. `warnings`: what could not be read. `host_file_problem`: why host.yaml is invalid; then nothing new may be
     placed, and `host_file_hint` says how to fix it. `host_vgpus`: the vGPUs in `vgpus:` of host.yaml, which belong to
     no VM; `placement_spec`: the section `placement:`. `partial`: only some GPUs were read. `unreadable_devices`: the
-    sentences of `warnings` that are about devices.
+    sentences of `warnings` that are about devices. `refusing_gpus`: the GPUs whose driver has just refused to make a
+    vGPU although it reported room; nothing is placed there.
     """
 
     gpus: tuple[Gpu, ...]
@@ -39,6 +40,7 @@ class Snapshot(Value):
     placement_spec: PlacementSpec = PlacementSpec()
     partial: bool = False
     unreadable_devices: tuple[str, ...] = ()
+    refusing_gpus: frozenset[str] = frozenset()
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""

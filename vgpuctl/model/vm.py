@@ -38,7 +38,8 @@ class RecordState(StrEnum):
 class AssignedVgpu(Value):
     """One vGPU assigned to a VM, whether its device exists or not. `params`: the driver's vgpu_params, empty if unset.
 
-    `placement_id`: its placement on a mixed-size GPU; None leaves it to the driver.
+    `placement_id`: its placement on a mixed-size GPU; None leaves it to the driver. `waits_for_place`: it gave up its
+    place to let others move. `gpu`, `function` and `placement_id` are then its last ones, which others may take.
     """
 
     index: int
@@ -50,6 +51,7 @@ class AssignedVgpu(Value):
     framebuffer_mib: int | None = None
     params: str = ""
     placement_id: int | None = None
+    waits_for_place: bool = False
 
 
 class DiskRole(StrEnum):
@@ -89,7 +91,7 @@ class ManagedDisk(Value):
 
 
 class Exchange(Value):
-    """The move of one of a VM's vGPUs, together with vGPUs of other VMs: from `carrier` to the slot in `vgpu`.
+    """What an interrupted move of version 0.1 left: a vGPU moves with others from `carrier` to the slot in `vgpu`.
 
     The move takes effect once the record of the VM `with_vm` (a uuid) names `with_carrier`.
     """
@@ -107,8 +109,8 @@ class VmRecord(Value):
     VM or on another host; vgpuctl then shows the record and never acts on it. `request_json`: what was requested and
     the domain XML does not show, as JSON. `created_vm` False: somebody else created the VM and vgpuctl only gave it
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
-    "running" only while it runs. `exchange`: an exchange of slots is in progress; while no vgpuctl runs, it is work for
-    reconcile.
+    "running" only while it runs. `exchange`: version 0.1 left an exchange of slots unfinished, which
+    reconcile resolves.
     """
 
     state: RecordState
@@ -139,6 +141,19 @@ class VmRecord(Value):
     def reserve_while_running(self) -> bool:
         """Whether other VMs may take its slots while it is off; then only a claim or a device shows that it has one."""
         return self.reserve == "running"
+
+    @property
+    def always_reserves(self) -> bool:
+        """Whether the slots of all its vGPUs are reserved, also while it is off."""
+        return not self.reserve_while_running and not self.waiting_vgpus()
+
+    def reserves_slot(self, vgpu: AssignedVgpu) -> bool:
+        """Return whether the slot of one of its vGPUs is reserved, also while it is off."""
+        return not self.reserve_while_running and not vgpu.waits_for_place
+
+    def waiting_vgpus(self) -> tuple[AssignedVgpu, ...]:
+        """Return the vGPUs that gave up their slots and wait for others."""
+        return tuple(v for v in self.vgpus if v.waits_for_place)
 
     def data_disks(self) -> tuple[ManagedDisk, ...]:
         """Return the disks that may hold user data: no seed, and none that a refresh makes or leaves."""
@@ -201,8 +216,8 @@ class Vm(Value):
     def refers_to(self, carrier: str) -> bool:
         """Return whether its definition contains this carrier, except a slot that it had last and does not reserve."""
         record = self.record
-        if record is not None and record.reserve_while_running and self.state in OFF_OR_UNKNOWN_STATES:
-            unreserved = {v.carrier for v in record.vgpus}
+        if record is not None and self.state in OFF_OR_UNKNOWN_STATES:
+            unreserved = {v.carrier for v in record.vgpus if not record.reserves_slot(v)}
         else:
             unreserved = set()
         return carrier not in unreserved and any(h.carrier == carrier for h in self.hostdevs)
@@ -223,12 +238,22 @@ class ProcessId(Value):
     start_ticks: int
 
 
+class Operation(Value):
+    """One command or one API request: its id, and for people the process that carries it out and the command line."""
+
+    id: str
+    process: ProcessId
+    command: str
+
+
 class Claim(Value):
     """The file /run/vgpuctl/claims/<carrier>: who holds the carrier before the device exists.
 
     `type_id`: the driver's number of the type that the device gets; None when unknown. `placement_id`: the placement on
     a mixed-size GPU, None where the driver chooses. `spread_group`: the VM's group, needed while no definition has it.
-    `leaving`: its process removes vGPUs from the VM, so nobody may start the VM with the remaining ones.
+    `leaving`: its operation removes vGPUs from the VM, so nobody may start the VM with the remaining ones. `operation`:
+    the id of the operation that wrote it; None, as version 0.1 wrote it, is no living operation. `process`, `command`:
+    who that was, for people.
     """
 
     carrier: str
@@ -245,6 +270,7 @@ class Claim(Value):
     placement_id: int | None = None
     leaving: bool = False
     spread_group: str | None = None
+    operation: str | None = None
 
     @property
     def holder_text(self) -> str:
@@ -260,7 +286,7 @@ class DrainedVm(Value):
 
     `gpu`: the GPU to set up; None when the VM itself is refreshed or moved. `run`: libvirt's id of the domain when the
     file was written; each start gives the domain another id. `until`: the deadline for the guest to power off, in
-    seconds of the monotonic clock.
+    seconds of the monotonic clock. `operation`: the id of the operation that shut it down.
     """
 
     vm_uuid: str
@@ -268,13 +294,15 @@ class DrainedVm(Value):
     process: ProcessId
     run: str | None = None
     until: float = 0.0
+    operation: str | None = None
 
 
 class VmInProgress(Value):
-    """The file /run/vgpuctl/working/<uuid>: a process works on a VM that has no slot, so no claim shows it."""
+    """The file /run/vgpuctl/working/<uuid>: an operation works on a VM that has no slot, so no claim shows it."""
 
     vm_uuid: str
     process: ProcessId
+    operation: str | None = None
 
 
 class UnfinishedFile(Value):

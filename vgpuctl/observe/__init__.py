@@ -16,10 +16,10 @@ from vgpuctl.model.port_values import ClaimList, HypervisorStatus, NvmlStatus
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, HostVgpu, StuckWrite, Vm
+from vgpuctl.observe.claims import living_operations, report_unreadable
 from vgpuctl.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.observe.pci import GpusRead, read_gpus
 from vgpuctl.ports.host import Host
-from vgpuctl.steps.claims import report_unreadable
 from vgpuctl.value import Value, replace
 
 
@@ -123,7 +123,7 @@ def observe_devices(
     gpus = host_file.add_desired(gpus_read.gpus, () if scope.cached_vgpus is None else scope.cached_gpus)
     named = tuple(n for n in host_file.host_vgpus if scope.gpu_addresses is None or n.gpu in scope.gpu_addresses)
     claim_list, stuck, problems = _read_claims(host, scope)
-    live_carriers = _live_carriers(host, claim_list.claims, vms)
+    live_carriers = _live_carriers(host, claim_list.claims)
     owners_known = status.available and host_file.problem is None
     all_warnings = [*warnings, *gpus_read.warnings, *problems, *host_file.warnings]
     all_warnings += [f"the claim on {c} cannot be read; {c} counts as taken" for c in claim_list.unreadable]
@@ -177,18 +177,10 @@ def _read_claims(host: Host, scope: ReadScope) -> tuple[ClaimList, tuple[StuckWr
     return claim_list, stuck, [f"{text} cannot be read without root: what they say is missing here"]
 
 
-def _live_carriers(host: Host, claims: tuple[Claim, ...], vms: tuple[Vm, ...]) -> frozenset[str]:
-    """Return the carriers whose claiming process is still alive.
-
-    Under the host lock this checks only claims of VMs that are not in `vms`: the processes of the others do not change
-    what is taken, and checking hundreds of them takes milliseconds.
-    """
-    if host.claims.is_locked:
-        vm_uuids = frozenset(vm.uuid for vm in vms)
-        claims = tuple(c for c in claims if c.vm_uuid not in vm_uuids)
-    processes = {(c.process.pid, c.process.start_ticks): c.process for c in claims}
-    alive = frozenset(key for key, process in processes.items() if host.processes.is_alive(process))
-    return frozenset(c.carrier for c in claims if (c.process.pid, c.process.start_ticks) in alive)
+def _live_carriers(host: Host, claims: tuple[Claim, ...]) -> frozenset[str]:
+    """Return the carriers whose claiming operation is still alive."""
+    living = living_operations(host, (claim.operation for claim in claims))
+    return frozenset(claim.carrier for claim in claims if claim.operation in living)
 
 
 def _read_gpus(host: Host, scope: ReadScope) -> GpusRead:

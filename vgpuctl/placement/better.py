@@ -14,13 +14,14 @@ from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.migration_search import max_framebuffer_mib, plan_migrations
 from vgpuctl.placement.migrations import (
     FreeFunctions,
+    Leave,
+    Migration,
     MigrationPlan,
-    MigrationRound,
     PlacedVgpu,
-    apply_round,
+    apply_order,
     copy_fleet,
-    count_free_after_rounds,
-    renumber_rounds,
+    count_free_after_order,
+    renumber_order,
 )
 from vgpuctl.value import EMPTY_MAPPING
 
@@ -41,24 +42,24 @@ def improvement(
     most: int | None = None,
     fixed: frozenset[int] = frozenset(),
     spare: FreeFunctions = EMPTY_MAPPING,
-) -> tuple[MigrationRound, ...]:
+) -> tuple[Migration | Leave, ...]:
     """Return moves after which the fleet is better, no more than `most`; none when no step makes it better.
 
     `fixed`, `spare`: as for `room_for`.
     """
     now, there = copy_fleet(fleet), list(placed)
-    rounds: list[MigrationRound] = []
+    order: list[Migration | Leave] = []
     while True:
-        done = {shift.vgpu_index for one in rounds for shift in one}
-        still = [n for n in range(len(placed)) if n not in done]
-        left = STEP if most is None else min(STEP, most - len(done))
-        free = count_free_after_rounds(spare, placed, rounds)
-        found = _step(now, [there[n] for n in still], left, fixed, free) if free is not None else None
+        moved = {entry.vgpu_index for entry in order}
+        unmoved = [n for n in range(len(placed)) if n not in moved]
+        left = STEP if most is None else min(STEP, most - len(moved))
+        free = count_free_after_order(spare, placed, order)
+        found = _step(now, [there[n] for n in unmoved], left, fixed, free) if free is not None else None
         if found is None:
-            return tuple(rounds)
-        for one in renumber_rounds(found.rounds, still):
-            apply_round(now, there, one)
-            rounds.append(one)
+            return tuple(order)
+        added = renumber_order(found.order, unmoved)
+        apply_order(now, there, added)
+        order += added
 
 
 def _step(
@@ -77,7 +78,7 @@ def _step(
         found = plan_migrations(
             fleet, placed, (profile,), most, max_tries=TRIES, fixed_gpus=fixed, free_functions=spare, is_better=better
         )
-        if found is not None and found.rounds:
+        if found is not None and found.order:
             return found
     return None
 

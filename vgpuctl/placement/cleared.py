@@ -3,8 +3,8 @@
 
 There it does not matter where on a GPU a vGPU is, nor which of its size goes. To move some of a GPU's vGPUs to others
 of their size wins nothing; only a GPU that is cleared altogether can take another size. So what is tried are sets of
-GPUs to clear, those with the fewest vGPUs on them first: thirty moves cost hardly more tries than two. What is on GPUs
-that wait for each other to be cleared goes at once.
+GPUs to clear, those with the fewest vGPUs on them first: thirty moves cost hardly more tries than two. Where GPUs wait
+for each other to be cleared, some of what is on them gives up its place first.
 
 Size: one search; its steps share what they have tried.
 """
@@ -21,12 +21,13 @@ from vgpuctl.placement.equal_size import EqualSizeKind
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.migrations import (
     FreeFunctions,
+    Leave,
     Migration,
     MigrationPlan,
-    MigrationRound,
     PlacedVgpu,
-    count_free_after_rounds,
+    count_free_after_order,
 )
+from vgpuctl.placement.order import Change, order_of
 from vgpuctl.value import EMPTY_MAPPING
 
 PLACE = 0
@@ -69,7 +70,7 @@ class _Gpu(NamedTuple):
 class _Order(NamedTuple):
     """GPUs that are cleared and empty ones that take a size, one after the other; then those that are cleared together.
 
-    `takes`: what those take then; `at_once`: how many vGPUs find no room before that, and so go at once.
+    `takes`: what those take then; `at_once`: how many vGPUs find no room before that. Some of them have to wait.
     """
 
     acts: tuple[_Gpu | Takes, ...]
@@ -108,7 +109,7 @@ def room_by_clearing(
 ) -> MigrationPlan | None:
     """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
 
-    Of those that were tried, one in which the fewest vGPUs go at once. `spare`: as for `room_for`.
+    Of those that were tried, one in which the fewest vGPUs find no room at first. `spare`: as for `room_for`.
 
     Raises:
         TooManyError: that would take more than so many tries.
@@ -120,7 +121,7 @@ def room_by_clearing(
     for _, alike in groupby(_cheapest_first(everything, most), key=lambda gpus: sum(gpu.there for gpu in gpus)):
         best = search.best(alike)
         if best is not None:
-            return search.room(best)
+            return search.plan(best)
     return None
 
 
@@ -157,6 +158,7 @@ class _Search:
         tries: int,
         spare: FreeFunctions,
     ) -> None:
+        self._fleet = fleet
         self._sizes = sizes
         self._placed = placed
         self._names = wanted
@@ -229,7 +231,7 @@ class _Search:
         return room
 
     def best(self, sets: Iterable[Sequence[_Gpu]]) -> _Order | None:
-        """Return an order for one of these sets of GPUs; of those that were tried one with the fewest at once.
+        """Return an order for one of these sets of GPUs; of those tried one in which the fewest find no room at first.
 
         Raises:
             TooManyError: none was found before too many were tried.
@@ -250,7 +252,7 @@ class _Search:
     def _orders(self, cleared: Sequence[_Gpu]) -> Iterator[_Order]:
         """Yield for everything that empty GPUs may take an order in which these are cleared.
 
-        Last one in which nothing goes at once and one GPU more may hold what comes from others first, if there is one.
+        Last one in which all find room at once and one GPU more may hold what comes from others first, if there is one.
         None in which functions are lacking.
         """
         enough = False
@@ -264,7 +266,7 @@ class _Search:
         """Yield orders in which each GPU is cleared while there is room for what is on it, and others take that.
 
         `takes`: what empty GPUs take, None: anything. Before the whole search there is one with all of them together;
-        after it the one with the fewest vGPUs at once.
+        after it the one in which the fewest vGPUs find no room at first.
         """
         dead: set[tuple[frozenset[int], frozenset[tuple[Takes, int]]]] = set()
         best = self._better(None, self._rest((), cleared, takes, self._room(cleared))) if takes is not None else None
@@ -295,12 +297,15 @@ class _Search:
             yield best
 
     def _better(self, best: _Order | None, order: _Order) -> _Order | None:
-        """Return an order if fewer go at once than in the best one so far, and no functions are lacking."""
+        """Return an order if fewer find no room at first than in the best one so far, and no functions are lacking."""
         if best is not None and order.at_once >= best.at_once:
             return best
-        if self._spare and count_free_after_rounds(self._spare, self._placed, self.room(order).rounds) is None:
-            self._lacking = True
-            return best
+        if self._spare:
+            migrations, _ = self._assign(order)
+            leaves = [Leave(migration.vgpu_index) for migration in migrations]
+            if count_free_after_order(self._spare, self._placed, [*leaves, *migrations]) is None:
+                self._lacking = True
+                return best
         return order
 
     def _rest(
@@ -332,31 +337,40 @@ class _Search:
                 if takes is None or given[kind, size] < takes[kind, size]:
                     yield (kind, size), _less(room, size, -number)
 
-    def room(self, order: _Order) -> MigrationPlan:
+    def plan(self, order: _Order) -> MigrationPlan | None:
+        """Return the plan for an order; None if functions are lacking."""
+        migrations, places = self._assign(order)
+        vgpus = [self._placed[migration.vgpu_index] for migration in migrations]
+        changes = [Change(v, PlacedVgpu(m.gpu, v.profile, m.place)) for v, m in zip(vgpus, migrations, strict=True)]
+        turns = order_of(self._fleet, changes, self._spare)
+        if turns is None:
+            return None
+        entries = (Leave(migrations[n].vgpu_index) if leaves else migrations[n] for n, leaves in turns)
+        return MigrationPlan(tuple(entries), places, is_minimal=not self._lacking)
+
+    def _assign(self, order: _Order) -> tuple[list[Migration], tuple[PlacedVgpu, ...]]:
         """Return the moves of an order, each vGPU to the fullest GPU that is open to it, and where the rest goes."""
         gone = {one.number for one in (*order.acts, *order.together) if isinstance(one, _Gpu)}
         now = _Open(self._sizes, self._empty, [gpu for gpu in self._gpus if gpu.number not in gone])
-        rounds: list[MigrationRound] = []
+        migrations: list[Migration] = []
         for one in order.acts:
             if isinstance(one, _Gpu):
-                rounds += [(self._away(now, which),) for which in one.movable]
+                migrations += [self._away(now, which) for which in one.movable]
                 now.ready[one.kind].append(one.number)
             else:
                 now.take(*one)
         rest: list[int] = []
         for which in (which for gpu in order.together for which in gpu.movable):
             if now.some(self._placed[which].profile):
-                rounds.append((self._away(now, which),))
+                migrations.append(self._away(now, which))
             else:
                 rest.append(which)
         for gpu in order.together:
             now.ready[gpu.kind].append(gpu.number)
         for one in order.takes:
             now.take(*one)
-        if rest:
-            rounds.append(tuple(self._away(now, which) for which in rest))
-        places = tuple(PlacedVgpu(now.place(profile), profile, PLACE) for profile in self._names)
-        return MigrationPlan(tuple(rounds), places, is_minimal=not self._lacking)
+        migrations += [self._away(now, which) for which in rest]
+        return migrations, tuple(PlacedVgpu(now.place(profile), profile, PLACE) for profile in self._names)
 
     def _away(self, now: _Open, which: int) -> Migration:
         return Migration(which, now.place(self._placed[which].profile), PLACE)

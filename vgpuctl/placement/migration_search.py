@@ -2,7 +2,8 @@
 """Find the fewest vGPUs that have to move so that more vGPUs fit, and the order of the moves.
 
 The search places the requested vGPUs first, then the vGPUs that they displace, and so on. A vGPU moves at most once, so
-its user is interrupted once. Each moves when its new place is free; vGPUs that wait for each other move at once.
+its user is interrupted once. Each moves when its new place is free; of those that wait for each other, some leave
+first.
 The search is exact up to a number of tries, and tries only the first of interchangeable GPUs.
 
 Size: one search; its steps share the states that they have tried.
@@ -20,23 +21,23 @@ from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.gpu_kind import GpuKind, State
 from vgpuctl.placement.migrations import (
     FreeFunctions,
+    Leave,
     Migration,
     MigrationPlan,
-    MigrationRound,
     PlacedVgpu,
     add_placed_vgpu,
-    apply_round,
+    apply_order,
     copy_fleet,
-    count_free_after_rounds,
-    renumber_rounds,
+    count_free_after_order,
+    renumber_order,
 )
-from vgpuctl.placement.order import Change, after, before, rounds_of
+from vgpuctl.placement.order import Change, order_of, states_after, states_before
 from vgpuctl.value import EMPTY_MAPPING
 
 MAX_TRIES = 50_000
 """The most places that one search tries: a second or two."""
 EXTRA_TRIES = 1_000
-"""How many more it tries for a plan with equally few moves of which fewer are at once."""
+"""How many more it tries for a plan with equally few moves in which fewer vGPUs wait without a place."""
 IsBetter = Callable[[Sequence[tuple[GpuGroup, GpuGroup]]], bool]
 """Decides from the groups of GPUs before and after a plan whether the plan is an improvement."""
 
@@ -72,13 +73,13 @@ class _Option(NamedTuple):
 
 def find_migrations(
     fleet: Fleet, placed: Sequence[PlacedVgpu], profile: str, max_migrations: int = 2
-) -> tuple[MigrationRound, ...] | None:
+) -> tuple[Migration | Leave, ...] | None:
     """Return the fewest moves (at most `max_migrations`) that let one more of the profile fit; None: there are none.
 
     Empty when it fits without a move. `placed` are the vGPUs of the fleet that may move; the fleet does not change.
     """
     plan = plan_migrations(fleet, placed, (profile,), max_migrations)
-    return None if plan is None else plan.rounds
+    return None if plan is None else plan.order
 
 
 def plan_migrations(
@@ -97,7 +98,7 @@ def plan_migrations(
     When there are too many plans to try, each requested vGPU gets its room in turn: this may take more moves than
     needed (`is_minimal` False), or give None although a plan exists. `fixed_gpus`: GPUs on which an existing vGPU
     cannot change its place, because the driver chooses it. `free_functions`: the functions that are free before the
-    rounds; a plan is dropped if no order of its rounds finds enough of them, and `is_minimal` is then False.
+    moves; a plan is dropped if no order of its moves finds enough of them, and `is_minimal` is then False.
     `is_better`: a plan counts only if this is true of how its moves change GPUs, without the requested vGPUs.
     """
     limit = len(placed) if max_migrations is None else min(max_migrations, len(placed))
@@ -136,13 +137,13 @@ def _plan_one_by_one(
 ) -> MigrationPlan | None:
     """Make room for one vGPU after the other, the largest first; none of them moves for a later one."""
     current_fleet, current = copy_fleet(fleet), list(placed)
-    rounds: list[MigrationRound] = []
+    order: list[Migration | Leave] = []
     places: dict[int, PlacedVgpu] = {}
     for number in sorted(range(len(profiles)), key=lambda n: (-max_framebuffer_mib(fleet, profiles[n]), n)):
-        moved = {migration.vgpu_index for migration_round in rounds for migration in migration_round}
+        moved = {entry.vgpu_index for entry in order}
         unmoved = [n for n in range(len(placed)) if n not in moved]
         moves_left = max_migrations - len(moved)
-        free = count_free_after_rounds(free_functions, placed, rounds)
+        free = count_free_after_order(free_functions, placed, order)
         if free is None:
             return None
         plan = plan_migrations(
@@ -156,12 +157,12 @@ def _plan_one_by_one(
         )
         if plan is None:
             return None
-        for migration_round in renumber_rounds(plan.rounds, unmoved):
-            apply_round(current_fleet, current, migration_round)
-            rounds.append(migration_round)
+        added = renumber_order(plan.order, unmoved)
+        apply_order(current_fleet, current, added)
+        order += added
         (places[number],) = plan.places
         add_placed_vgpu(current_fleet, places[number])
-    return MigrationPlan(tuple(rounds), tuple(places[n] for n in range(len(profiles))), is_minimal=False)
+    return MigrationPlan(tuple(order), tuple(places[n] for n in range(len(profiles))), is_minimal=False)
 
 
 def find_fewest_blocking(fleet: Fleet, placed: Sequence[PlacedVgpu], gpu: int, profile: str) -> tuple[int, ...] | None:
@@ -217,7 +218,7 @@ class _MigrationSearch:
         )
 
     def find_plan(self, profiles: Sequence[str], move_count: int) -> MigrationPlan | None:
-        """Return a plan with exactly this many moves; of the plans tried, one with the fewest moves at once."""
+        """Return a plan with exactly this many moves; of the plans tried, one in which the fewest vGPUs wait."""
         waiting = tuple(_UnplacedVgpu(profile, n) for n, profile in enumerate(profiles))
         best: MigrationPlan | None = None
         for assignments in self._iterate_plans(self._gpus, self._sort_by_size(waiting), move_count):
@@ -228,10 +229,10 @@ class _MigrationSearch:
                 if assignment.vgpu.moved_from is not None
             ]
             plan = self._make_plan(assignments, changes) if len(changes) == move_count else None
-            if plan is not None and (best is None or plan.largest_round < best.largest_round):
+            if plan is not None and (best is None or plan.waiting < best.waiting):
                 self._max_tries = min(self._max_tries, self._tried + EXTRA_TRIES) if best is None else self._max_tries
                 best = plan
-            if best is not None and best.largest_round < 2:
+            if best is not None and not best.waiting:
                 break
         return best and best._replace(is_minimal=not self._lacked_functions)
 
@@ -342,22 +343,20 @@ class _MigrationSearch:
         for number, vgpu in enumerate(self._placed):
             numbers.setdefault(vgpu, []).append(number)
         migrations = [Migration(numbers[source].pop(0), target.gpu, target.place) for source, target in changes]
-        order = rounds_of(self._fleet, changes, self._free_functions)
+        order = order_of(self._fleet, changes, self._free_functions)
         if order is None:
             self._lacked_functions = True
             return None
         places = {item.vgpu.number: item.target for item in assignments if item.vgpu.moved_from is None}
-        return MigrationPlan(
-            tuple(tuple(migrations[n] for n in item) for item in order), tuple(places[n] for n in range(len(places)))
-        )
+        entries = (Leave(migrations[n].vgpu_index) if leaves else migrations[n] for n, leaves in order)
+        return MigrationPlan(tuple(entries), tuple(places[n] for n in range(len(places))))
 
     def _is_better(self, changes: Sequence[Change], is_better: IsBetter) -> bool:
         """Return whether the changed GPUs are an improvement.
 
         Many plans lead to the same states, so it caches results.
         """
-        result = after(self._fleet, before(self._fleet, changes, EMPTY_MAPPING), changes)
-        states = result.states if result is not None else {}
+        states = states_after(self._fleet, states_before(self._fleet, changes), changes) or {}
         key = frozenset(states.items())
         cached = self._improvement_by_states.get(key)
         if cached is None:

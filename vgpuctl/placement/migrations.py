@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs that may move, and their migrations, each a stop and start: one after the other, or several at once."""
+"""vGPUs that may move, and their migrations, each a stop and start, one after the other."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,68 +26,55 @@ class Migration(NamedTuple):
     place: int
 
 
-MigrationRound = tuple[Migration, ...]
-"""One migration, or several of vGPUs that wait for each other.
+class Leave(NamedTuple):
+    """One of the existing vGPUs gives up its place and waits for its new one; its migration comes later."""
 
-All vGPUs of a round are removed first, and then each goes to its place.
-"""
+    vgpu_index: int
 
 
 class MigrationPlan(NamedTuple):
-    """`rounds`: in an order that works. `places`: where the requested vGPUs go afterwards, in request order.
+    """`order`: in an order that works. `places`: where the requested vGPUs go afterwards, in request order.
 
     `is_minimal`: whether it is known that fewer migrations would not do.
     """
 
-    rounds: tuple[MigrationRound, ...]
+    order: tuple[Migration | Leave, ...]
     places: tuple[PlacedVgpu, ...]
     is_minimal: bool = True
 
     @property
-    def largest_round(self) -> int:
-        """How many vGPUs move together in the largest round."""
-        return max((len(migrations) for migrations in self.rounds), default=0)
+    def waiting(self) -> int:
+        """How many vGPUs give up their places before their new ones are free."""
+        return sum(isinstance(entry, Leave) for entry in self.order)
 
     @property
     def migrations(self) -> tuple[Migration, ...]:
         """All migrations in their order."""
-        return tuple(migration for migration_round in self.rounds for migration in migration_round)
+        return tuple(entry for entry in self.order if isinstance(entry, Migration))
 
 
 FreeFunctions = Mapping[int, int]
 """How many functions are free on a GPU, by its number; a GPU that is not in it has enough."""
 
 
-def count_free_after(
-    free_functions: FreeFunctions, departing: Sequence[int], arrivals: Sequence[int]
+def count_free_after_order(
+    free_functions: FreeFunctions, placed: Sequence[PlacedVgpu], order: Sequence[Migration | Leave]
 ) -> FreeFunctions | None:
-    """Return the free functions after a round, by GPU: departures add to them, arrivals use them.
+    """Return the free functions after an order; None: one finds too few.
 
-    None: a GPU has too few. The functions of departing vGPUs become free only after the whole round is at its new
-    places.
+    A vGPU that migrates gives up its function only when it is at its new place, on another function. One that leaves
+    gives it up before.
     """
-    arriving = Counter(arrivals)
-    if any(free_functions.get(gpu, needed) < needed for gpu, needed in arriving.items()):
-        return None
-    leaving = Counter(departing)
-    return {gpu: free + leaving[gpu] - arriving[gpu] for gpu, free in free_functions.items()}
-
-
-def count_free_after_rounds(
-    free_functions: FreeFunctions, placed: Sequence[PlacedVgpu], rounds: Sequence[MigrationRound]
-) -> FreeFunctions | None:
-    """Return the free functions after these rounds; None: a round has too few."""
-    free: FreeFunctions | None = free_functions
-    for migration_round in rounds:
-        free = (
-            count_free_after(
-                free,
-                [placed[migration.vgpu_index].gpu for migration in migration_round],
-                [migration.gpu for migration in migration_round],
-            )
-            if free is not None
-            else None
-        )
+    free, left = dict(free_functions), set[int]()
+    for entry in order:
+        old = placed[entry.vgpu_index].gpu
+        if isinstance(entry, Migration):
+            if free.get(entry.gpu, 1) < 1:
+                return None
+            free |= {entry.gpu: free[entry.gpu] - 1} if entry.gpu in free else {}
+        if entry.vgpu_index not in left:
+            free |= {old: free[old] + 1} if old in free else {}
+        left.add(entry.vgpu_index)
     return free
 
 
@@ -98,22 +84,22 @@ def copy_fleet(fleet: Fleet) -> Fleet:
     return Fleet(fleet.kinds, [fleet.group_of(gpu) for gpu in gpus], [fleet.vgpu_count(gpu) for gpu in gpus])
 
 
-def apply_round(fleet: Fleet, placed: list[PlacedVgpu], migration_round: MigrationRound) -> None:
-    """Remove the vGPUs of a round from their places, and put each at its new place; updates `placed` too."""
-    for migration in migration_round:
-        vgpu = placed[migration.vgpu_index]
-        fleet.remove_vgpu(vgpu.gpu, vgpu.profile, vgpu.place)
-    for migration in migration_round:
-        placed[migration.vgpu_index] = PlacedVgpu(migration.gpu, placed[migration.vgpu_index].profile, migration.place)
-        add_placed_vgpu(fleet, placed[migration.vgpu_index])
+def apply_order(fleet: Fleet, placed: list[PlacedVgpu], order: Sequence[Migration | Leave]) -> None:
+    """Remove each vGPU from its place and put it at its new place, in this order; updates `placed` too."""
+    left: set[int] = set()
+    for entry in order:
+        vgpu = placed[entry.vgpu_index]
+        if entry.vgpu_index not in left:
+            fleet.remove_vgpu(vgpu.gpu, vgpu.profile, vgpu.place)
+        left.add(entry.vgpu_index)
+        if isinstance(entry, Migration):
+            placed[entry.vgpu_index] = PlacedVgpu(entry.gpu, vgpu.profile, entry.place)
+            add_placed_vgpu(fleet, placed[entry.vgpu_index])
 
 
-def renumber_rounds(rounds: Sequence[MigrationRound], indexes: Sequence[int]) -> tuple[MigrationRound, ...]:
-    """Return rounds of a subset of vGPUs with the numbers that these have among all."""
-    return tuple(
-        tuple(migration._replace(vgpu_index=indexes[migration.vgpu_index]) for migration in migration_round)
-        for migration_round in rounds
-    )
+def renumber_order(order: Sequence[Migration | Leave], indexes: Sequence[int]) -> tuple[Migration | Leave, ...]:
+    """Return an order of a subset of vGPUs with the numbers that these have among all."""
+    return tuple(entry._replace(vgpu_index=indexes[entry.vgpu_index]) for entry in order)
 
 
 def add_placed_vgpu(fleet: Fleet, vgpu: PlacedVgpu) -> None:

@@ -18,7 +18,7 @@ class Claims(Protocol):
 
     @property
     def is_locked(self) -> bool:
-        """Whether this process holds the host lock now."""
+        """Whether the calling thread holds the host lock now."""
 
     def lock(self, wait_seconds: float) -> AbstractContextManager[None]:
         """Take the host lock.
@@ -92,24 +92,25 @@ class Claims(Protocol):
         A missing entry is no error. A failure to remove it is ignored: reconcile removes it later.
         """
 
-    def vms_in_progress(self) -> frozenset[str]:
-        """Return the uuids of VMs that a live process works on and that have no claim, which would name the process.
-
-        Removes the entries of processes that have ended.
+    def vms_in_progress(self) -> tuple[VmInProgress, ...]:
+        """Return the notes on VMs that have no claim, which would name the operation that works on them.
 
         Raises:
             OSError: they cannot be listed, for example without root.
         """
 
     def add_vm_in_progress(self, entry: VmInProgress) -> None:
-        """Record that a process works on a VM, until the entry is removed or the process has ended.
+        """Record that an operation works on a VM, until the entry is removed or the operation has ended.
 
         Raises:
             OSError: with the kernel's errno.
         """
 
-    def remove_vm_in_progress(self, vm_uuid: str) -> None:
-        """Remove a VM's entry. A missing one is no error. A failure is ignored: the entry ends with the process."""
+    def remove_vm_in_progress(self, vm_uuid: str, expected: VmInProgress | None = None) -> None:
+        """Remove a VM's entry; with `expected`, only if the entry equals it.
+
+        A missing one is no error. A failure is ignored: the entry counts only while its operation lives.
+        """
 
     def set_permissions(self, mode: int) -> None:
         """Set the permission bits of /run/vgpuctl itself, for `doctor --fix`.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.hypervisor import Hypervisor
     from vgpuctl.ports.logs import AuditLog, SystemLog
     from vgpuctl.ports.nvml import Nvml
+    from vgpuctl.ports.operations import Operations
     from vgpuctl.ports.processes import Clock, Processes
     from vgpuctl.ports.storage import Storage
     from vgpuctl.ports.sysfs import Sysfs
@@ -36,6 +37,7 @@ class Host(Value):
     hypervisor: Hypervisor
     storage: Storage
     processes: Processes
+    operations: Operations
     claims: Claims
     clock: Clock
     machine_id: str

@@ -6,20 +6,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from vgpuctl.model.port_values import DeviceUser
-from vgpuctl.model.vm import ProcessId
 
 
 class Processes(Protocol):
     """The host's processes."""
-
-    def current_process(self) -> ProcessId:
-        """Return the calling process."""
-
-    def command_line(self) -> str:
-        """Return the calling process's command line, without secrets."""
-
-    def is_alive(self, process: ProcessId) -> bool:
-        """Return whether exactly this process is still alive."""
 
     def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
         """Return the processes that have any of these device nodes (/dev/vfio/7, /dev/dri/card1) open.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Step(Protocol):
-    """A value that a backend or `vgpuctl.steps` creates.
+    """A value that a backend or `vgpuctl.operations.steps` creates.
 
     `perform` changes the host and is not repeated. `verify` reads back and raises VerifyFailed when the host does not
     show the intended state. `undo` removes only what `perform` made, only if it still reads as written, and is safe to

@@ -134,7 +134,8 @@ def install(request: Request, stream: BinaryIO, stops: SignalHandler, undone: li
         installed_version, _ = _read_installed(request, stops)
         _require_room(request)
         first_steps, last_steps = _describe_first_steps(request), _describe_last_steps(request, installed_version)
-        with _wheel_directory(parent) as wheels:
+        with tempfile.TemporaryDirectory(prefix=WHEELS_PREFIX, dir=parent) as temporary:  # only root can read it
+            wheels = Path(temporary)
             _receive_wheels(request, stream, wheels, stops)
             _report_line(request, first_steps[0])
             document = _install_environment(request, wheels, first_steps, last_steps, stops, undone)
@@ -225,7 +226,7 @@ def _require_room(request: Request) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("venv", "ensurepip")):
         hint = f"install its package there: apt install python3-venv; without it: python{version}-venv"
         raise BootstrapRefused("host-cannot", 6, f"{sys.executable} makes no environments", hint, check="python3-venv")
-    if not request["has_libvirt"] and not _has_distribution("libvirt-python"):
+    if not request["has_libvirt"] and not any(importlib.metadata.distributions(name="libvirt-python")):
         hint = "install its package there: apt install python3-libvirt, or dnf install python3-libvirt"
         message = f"{sys.executable} ({version}) has no libvirt module, and the wheelhouse has none"
         raise BootstrapRefused("host-cannot", 6, message, hint, check="python3-libvirt")
@@ -280,16 +281,6 @@ def _exclusive_lock(request: Request) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-@contextlib.contextmanager
-def _wheel_directory(parent: Path) -> Iterator[Path]:
-    """Create a directory for the wheels that only root can read; mkdtemp creates it with 0700."""
-    directory = tempfile.mkdtemp(prefix=WHEELS_PREFIX, dir=parent)
-    try:
-        yield Path(directory)
-    finally:
-        shutil.rmtree(directory)
 
 
 def _receive_wheels(request: Request, stream: BinaryIO, wheels: Path, stops: SignalHandler) -> None:
@@ -499,14 +490,6 @@ def _run(
     finally:
         stops.child = None
     return child.returncode, out, err or ""
-
-
-def _has_distribution(name: str) -> bool:
-    try:
-        importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _report_line(request: Request, line: str) -> None:

@@ -12,18 +12,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from vgpuctl.errors import DeadlineExceeded, HostCannot, Interrupted, VgpuctlError
 from vgpuctl.remote import reply as replies
+from vgpuctl.remote.bootstrap import BootstrapPlan, bootstrap_host
 from vgpuctl.remote.reply import Reply
-from vgpuctl.remote.session import Connect, RemoteCommand, RunControl, Session
+from vgpuctl.remote.session import Connect, RemoteCommand, RunControl
 from vgpuctl.remote.ssh_session import MAX_STOPS
 from vgpuctl.remote.target import Target
-from vgpuctl.value import Value
-
-if TYPE_CHECKING:
-    from vgpuctl.remote.bootstrap import BootstrapPlan
+from vgpuctl.value import Value, replace
 
 MAX_PARALLEL = 32
 DEADLINE_SECONDS = 600.0
@@ -116,26 +113,17 @@ def _get_reply(target: Target, task: FanoutTask, connect: Connect, stops: Callab
             raise Interrupted(f"{target.name}: logged in, and nothing was begun", signal_number=2)
         control = RunControl(deadline, lambda line: task.report_line(target.name, line), stops)
         if task.bootstrap is not None:
-            from vgpuctl.remote import bootstrap
-
-            bootstrap_reply = bootstrap.bootstrap_host(session, target.name, control, task.bootstrap)
+            bootstrap_reply = bootstrap_host(session, target.name, control, task.bootstrap)
             if bootstrap_reply is not None:
                 return bootstrap_reply
         reply = replies.parse(session.run(task.command, control), target.name, is_change=task.is_change)
         if replies.is_usage_error(reply):
-            check_version(session, reply, target, task, control)
+            quiet = replace(control, report_line=lambda line: None)
+            remote_version = replies.parse_version(session.run(RemoteCommand(("--version",)), quiet))
+            replies.refuse_other_version(reply, target.name, remote_version, task.local_version)
         return reply
     finally:
         session.close()
-
-
-def check_version(session: Session, reply: Reply, target: Target, task: FanoutTask, control: RunControl) -> None:
-    """Raise HostCannot if the remote vgpuctl rejected the command line because it is another version."""
-    quiet = RunControl(control.deadline, lambda line: None, control.interrupt_count)
-    remote_version = replies.parse_version(session.run(RemoteCommand(("--version",)), quiet))
-    mismatch = replies.version_mismatch(reply, target.name, remote_version, task.local_version)
-    if mismatch is not None:
-        raise mismatch
 
 
 def _add_deadline(exc: Exception, target: Target, task: FanoutTask, begun: float) -> Exception:

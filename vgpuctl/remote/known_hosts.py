@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of a host in known_hosts files, with the location of each; sshd(8) describes the format.
+"""Checks a host's key against known_hosts files; an error names the file and line of the stored key, and the remedy.
 
-paramiko's own reader reports no line numbers and does not support revoked keys. Keys of authorities
-(@cert-authority) are skipped: paramiko does not check host certificates.
+sshd(8) describes the format. `paramiko.HostKeys` does not suffice: it reports no lines, compares names without their
+wildcards and exclusions, knows one key of each type for a host, and rejects a file for one @revoked line or one broken
+key. Keys of authorities (@cert-authority) are skipped: paramiko does not check host certificates.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
+from vgpuctl.errors import HostKeyRefused
+from vgpuctl.remote.ssh_config import SSH_PORT, Login, ssh_arguments
+from vgpuctl.remote.target import Target
 from vgpuctl.value import Value
 
-SSH_PORT = 22
 REVOKED = "@revoked"
 
 
@@ -40,13 +44,55 @@ def keys_for(files: Iterable[tuple[str, str]], host: str, port: int) -> tuple[Kn
 
     A host on another port than 22 is listed as [host]:port; entries without the port do not match it.
     """
-    name = host.lower() if port == SSH_PORT else f"[{host.lower()}]:{port}"
+    name = _entry_name(host.lower(), port)
     return tuple(key for path, text in files for key in _keys_in(path, text, name))
 
 
 def fingerprint(blob: bytes) -> str:
     """Return a key's fingerprint as ssh prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def check_host_key(target: Target, login: Login, key_type: str, blob: bytes, known_keys: Sequence[KnownKey]) -> None:
+    """Refuse a key that known_hosts does not have for this host.
+
+    Raises:
+        HostKeyRefused: the key is unknown, another key is known, or it is revoked.
+    """
+    name = _entry_name(login.known_hosts_name, login.known_hosts_port)
+    facts: dict[str, Any] = {"check": "host-key", "key": f"{key_type} {fingerprint(blob)}"}
+    revoked = next((known for known in known_keys if known.revoked and known.blob == blob), None)
+    if revoked is not None:
+        raise HostKeyRefused(
+            f"{target.name}: its key is revoked by {revoked.location}",
+            hint="do not trust this host; see who revoked the key, and why",
+            place=revoked.location,
+            **facts,
+        )
+    valid = [known for known in known_keys if not known.revoked]
+    if any(known.blob == blob for known in valid):
+        return
+    other = next((known for known in valid if known.key_type == key_type), valid[0] if valid else None)
+    if other is not None:
+        raise HostKeyRefused(
+            f"{target.name}: its key is not the one of {other.location}: {key_type} {fingerprint(blob)} instead of "
+            f"{other.key_type} {fingerprint(other.blob)}. It is another host, or was installed anew",
+            hint=f"ask who runs it; if the new key is right: ssh-keygen -R '{name}' -f {other.path};"
+            f" ssh {ssh_arguments(login)}",
+            place=other.location,
+            known_key=f"{other.key_type} {fingerprint(other.blob)}",
+            **facts,
+        )
+    raise HostKeyRefused(
+        f"{target.name}: nobody knows its key {key_type} {fingerprint(blob)}: it is in no file of known hosts",
+        hint=f"log in once and compare it: ssh {ssh_arguments(login)}",
+        files=list(login.known_hosts_files),
+        **facts,
+    )
+
+
+def _entry_name(host: str, port: int) -> str:
+    return host if port == SSH_PORT else f"[{host}]:{port}"
 
 
 def _keys_in(path: str, text: str, name: str) -> Iterator[KnownKey]:

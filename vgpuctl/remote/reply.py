@@ -94,12 +94,16 @@ def is_usage_error(reply: Reply) -> bool:
     return reply.document.get("ok") is False and isinstance(error, Mapping) and error.get("code") == "usage"
 
 
-def version_mismatch(reply: Reply, name: str, remote_version: str | None, local_version: str) -> VgpuctlError | None:
-    """Return why the remote vgpuctl rejected a command line, or None if both versions are the same."""
+def refuse_other_version(reply: Reply, name: str, remote_version: str | None, local_version: str) -> None:
+    """Check whether the remote vgpuctl rejected a command line because it is another version.
+
+    Raises:
+        HostCannot: it is another version.
+    """
     if remote_version == local_version:
-        return None
+        return
     message = reply.document["error"].get("message", "")
-    return HostCannot(
+    raise HostCannot(
         f"{name}: its vgpuctl {remote_version or 'of unknown version'} does not know the line that "
         f"{local_version} here knows: {message}",
         hint="install the same vgpuctl on both sides",

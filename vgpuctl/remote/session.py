@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from vgpuctl.remote.target import Target
 from vgpuctl.value import Value
-
-if TYPE_CHECKING:
-    from vgpuctl.remote.target import Target
 
 MAX_NOISE_BYTES = 1 << 20
 """Limit of stdout before vgpuctl's own output: what the remote shell prints at a login."""
@@ -62,8 +60,6 @@ class RunControl(Value):
 class Session(Protocol):
     """A login at another host."""
 
-    user: str
-
     def run(self, command: RemoteCommand, control: RunControl) -> RemoteOutput:
         """Run the command there and return when it has ended.
 
@@ -78,15 +74,12 @@ class Session(Protocol):
         """Log out."""
 
 
-class Connect(Protocol):
-    """A function that logs in to a host."""
+Connect = Callable[[Target, float], Session]
+"""A function that logs in to a host and returns the login. Its deadline is a time of the monotonic clock.
 
-    def __call__(self, target: Target, deadline: float) -> Session:
-        """Return the login; `deadline` is a time of the monotonic clock.
-
-        Raises:
-            Unreachable: the host does not answer.
-            HostKeyRefused: its host key changed or is unknown.
-            HostCannot: it refuses the login, or has no SSH algorithm in common; the fact `check` says which.
-            InvalidInput: ssh_config cannot be parsed.
-        """
+Raises:
+    Unreachable: the host does not answer.
+    HostKeyRefused: its host key changed or is unknown.
+    HostCannot: it refuses the login, or has no SSH algorithm in common; the fact `check` says which.
+    InvalidInput: ssh_config cannot be parsed.
+"""

@@ -3,19 +3,24 @@
 
 There is no remote terminal: it would mix stdout with stderr. So a local Ctrl-C does not reach the remote command. A
 second command of the same login sends SIGINT to the first, and the remote vgpuctl undoes its work, as at a terminal.
+
+Only this module builds a command line for another host's shell: sshd passes a command to the user's shell as text. So
+every word is quoted, and a fixed /bin/sh script gets the words as its arguments. The script prints its process id
+first: that line ends the output of a noisy ~/.bashrc, and Ctrl-C becomes a SIGINT to that process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import select
+import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vgpuctl.errors import Unreachable
-from vgpuctl.remote import shell_line
 from vgpuctl.remote.session import (
     ABANDONED,
     MAX_NOISE_BYTES,
@@ -38,9 +43,27 @@ _POLL_SECONDS = 0.1
 _SEND_SECONDS = 0.01
 _TAIL_BYTES = 64 << 10
 _CHUNK_BYTES = 64 << 10
-_PID_LINE_BYTES = 64
-"""The maximum length of the line in which `shell_line`'s script prints its process id."""
 _AFTER_EXIT_SECONDS = 5.0
+ROOT = "root"
+EXTRA_PATH = "/usr/local/bin:/usr/local/sbin:/opt/vgpuctl/bin"
+"""Directories of vgpuctl besides the login's PATH; sudo's secure_path often lacks the first."""
+OLDEST_PYTHON = (3, 11)
+_PYTHON_CANDIDATES = "/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11"
+"""Candidates for Python; the first is the distribution's, which has its libvirt module."""
+_PID_MARKER = "vgpuctl-over-ssh"
+_PID_LINE = re.compile(_PID_MARKER.encode() + rb" ([0-9]{1,10})\r?\n")
+_PID_LINE_BYTES = 64
+"""The maximum length of the line in which a script prints its process id."""
+_PREAMBLE = f'PATH="$PATH:{EXTRA_PATH}"; export PATH; echo "{_PID_MARKER} $$"'
+_SCRIPT = f'{_PREAMBLE}; exec vgpuctl "$@"'
+_PYTHON_SCRIPT = (
+    f"{_PREAMBLE}; for python in {_PYTHON_CANDIDATES}; do"
+    f' "$python" -I -c "import sys; sys.exit(sys.version_info < {OLDEST_PYTHON})" 2>/dev/null'
+    ' && exec "$python" -I -c "$1" "$2"; done;'
+    ' echo "/usr/bin/python3 is $(/usr/bin/python3 -V 2>&1)" >&2; exit 127'
+)
+_LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+"""The program comes through standard input: sudo logs command lines, and shells limit their length."""
 
 
 class SshSession:
@@ -52,16 +75,16 @@ class SshSession:
         self._transport = transport
         self._log_out = log_out
         max_seconds = max(0.0, deadline - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
-        self._watchdog = threading.Timer(max_seconds, log_out)  # paramiko waits for some responses without a timeout
+        self._watchdog = threading.Timer(max_seconds, transport.close)  # paramiko waits for some responses forever
         self._watchdog.daemon = True
         self._watchdog.start()
 
     def run(self, command: RemoteCommand, control: RunControl) -> RemoteOutput:
         """Run vgpuctl there, see `session.Session`."""
-        python_line = (
-            None if command.program_bytes is None else shell_line.python_line(command.program_bytes, self.user)
-        )
-        channel = self._start_command(python_line or shell_line.vgpuctl_line(command.arguments, self.user))
+        if command.program_bytes is None:
+            channel = self._start_command(vgpuctl_line(command.arguments, self.user))
+        else:
+            channel = self._start_command(python_line(command.program_bytes, self.user))
         try:
             return _RunningCommand(self, channel, control, command.stdin).wait()
         finally:
@@ -80,7 +103,7 @@ class SshSession:
     def interrupt(self, pid: int) -> bool:
         """Send SIGINT to the command without waiting for the result; return whether it could be sent."""
         try:
-            self._start_command(shell_line.stop_line(pid, self.user))
+            self._start_command(stop_line(pid, self.user))
         except Unreachable:
             return False
         return True
@@ -171,7 +194,7 @@ class _RunningCommand:
             self.out += self.channel.recv(_CHUNK_BYTES)
             has_data = True
         if has_data and self.pid is None:
-            parts = shell_line.split_output(bytes(self.out[-_CHUNK_BYTES - _PID_LINE_BYTES :]))
+            parts = split_output(bytes(self.out[-_CHUNK_BYTES - _PID_LINE_BYTES :]))
             self.pid = parts[1] if parts else None
         if self.channel.recv_stderr_ready():
             self.err += self.channel.recv_stderr(_CHUNK_BYTES)
@@ -221,8 +244,34 @@ class _RunningCommand:
 
     def _output(self, status: int | None, abandon_reason: str | None) -> RemoteOutput:
         self._show_stderr(last=True)
-        parts = shell_line.split_output(bytes(self.out))
+        parts = split_output(bytes(self.out))
         noise = None if parts is None else parts[0].decode(errors="replace")
         out = bytes(self.out) if parts is None else parts[2]
         err = bytes(self.err[-_TAIL_BYTES:]).decode(errors="replace")
         return RemoteOutput(status, out.decode(errors="replace"), err, noise, self.late_at is not None, abandon_reason)
+
+
+def vgpuctl_line(arguments: Sequence[str], user: str) -> str:
+    """Return the line that runs vgpuctl with these words as root."""
+    return shlex.join([*_sudo_prefix(user), "/bin/sh", "-c", _SCRIPT, "sh", *arguments])
+
+
+def python_line(program_bytes: int, user: str) -> str:
+    """Return the line that runs the first `program_bytes` bytes of its standard input with Python as root."""
+    return shlex.join([*_sudo_prefix(user), "/bin/sh", "-c", _PYTHON_SCRIPT, "sh", _LOADER, str(program_bytes)])
+
+
+def stop_line(pid: int, user: str) -> str:
+    """Return the line that sends SIGINT to the command that printed this process id."""
+    return shlex.join([*_sudo_prefix(user), "/bin/sh", "-c", 'kill -INT "$1"', "sh", str(pid)])
+
+
+def split_output(out: bytes) -> tuple[bytes, int, bytes] | None:
+    """Return the output before the command began, its process id, and its own output; None if it has not begun."""
+    match = _PID_LINE.search(out)
+    return None if match is None else (out[: match.start()], int(match[1]), out[match.end() :])
+
+
+def _sudo_prefix(user: str) -> list[str]:
+    """Return the sudo prefix for a user who is not root; sudo must not ask for a password."""
+    return [] if user == ROOT else ["sudo", "-n", "--"]

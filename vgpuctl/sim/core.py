@@ -24,7 +24,7 @@ JOURNAL_FORMAT = 2
 COMPACT_BYTES = 4 << 20
 
 
-class Operation:
+class StateChange:
     """The records that an operation makes. With the fault `lost` they are thrown away."""
 
     def __init__(self, fault: Fault | None) -> None:
@@ -143,7 +143,7 @@ class Core:
         return self.state
 
     @contextmanager
-    def operation(self, call: str, subject: str) -> Iterator[Operation]:
+    def operation(self, call: str, subject: str) -> Iterator[StateChange]:
         """Lock the host for one operation and write its records at the end.
 
         Raises:
@@ -156,7 +156,7 @@ class Core:
                 fault = self._find_fault(call, subject)
                 if fault is not None and fault.kind == "error":
                     raise FaultInjected(fault)
-                change = Operation(fault)
+                change = StateChange(fault)
                 yield change
                 if change.records and not change.is_lost:
                     self.journal.append(change.records)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from vgpuctl.errors import HostCannot, LibvirtFailed
-from vgpuctl.sim.core import Core, FaultInjected, Operation
+from vgpuctl.sim.core import Core, FaultInjected, StateChange
 from vgpuctl.sim.state import State
 
 
@@ -84,7 +84,7 @@ def read_call(core: Core, call: str, subject: str = "") -> Iterator[State]:
 
 
 @contextmanager
-def write_call(core: Core, call: str, subject: str) -> Iterator[Operation]:
+def write_call(core: Core, call: str, subject: str) -> Iterator[StateChange]:
     """Lock the host for one libvirt call. Its errors are translated with the call and the subject.
 
     Raises:

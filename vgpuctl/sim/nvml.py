@@ -13,7 +13,7 @@ from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlStatus, 
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.sim import mig, mixed_size, vgpu_scheduler
 from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core, FaultInjected, Operation
+from vgpuctl.sim.core import Core, FaultInjected, StateChange
 from vgpuctl.sim.machine import SimGpu, SimType
 from vgpuctl.sim.nvml_errors import NOT_SUPPORTED, NvmlError, raise_nvml_error
 from vgpuctl.sim.state import State
@@ -125,7 +125,7 @@ class SimNvml:
             change.records += mixed_size.set_mode(self._core.state, gpu, enabled=enabled)
 
     @contextmanager
-    def _write_call(self, name: str, call: str, address: str) -> Iterator[tuple[Operation, SimGpu]]:
+    def _write_call(self, name: str, call: str, address: str) -> Iterator[tuple[StateChange, SimGpu]]:
         """Lock the host for a call that changes a GPU that NVML reports."""
         try:
             with self._core.operation(name, address) as change:

@@ -13,7 +13,7 @@ from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core, FaultInjected, Operation
+from vgpuctl.sim.core import Core, FaultInjected, StateChange
 from vgpuctl.sim.host_tree import build_root
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.kernel_errors import WriteWouldBlock
@@ -176,7 +176,7 @@ class SimSysfs:
         relative = f"{posixpath.normpath(path)}/".removeprefix("/run/vgpuctl/")
         return self._core.directory / "run" / relative if not relative.startswith("/") else None
 
-    def _write_real(self, path: str, text: str, change: Operation) -> bool:
+    def _write_real(self, path: str, text: str, change: StateChange) -> bool:
         real = self._real_path(path)
         if real is None:
             return False

@@ -31,7 +31,7 @@ from tests.bench.placement.requests import (
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.least_waste import LeastWaste
 from vgpuctl.placement.migration_search import find_migrations
-from vgpuctl.placement.migrations import PlacedVgpu, apply_round
+from vgpuctl.placement.migrations import Migration, PlacedVgpu, apply_order
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, PlacementPolicy
 
 ARRIVALS, CHURN = "arrivals", "churn"
@@ -138,15 +138,14 @@ def _with_moves(
     placed_vgpus: list[PlacedVgpu] = []
     moves, admitted = [], []
     for number, profile in enumerate(profiles, 1):
-        position, rounds = placed(fleet, policy, profile), ()
+        position, order = placed(fleet, policy, profile), ()
         if position is None:
-            rounds = find_migrations(fleet, placed_vgpus, profile, most(number, sum(moves))) or ()
-            for one in rounds:
-                apply_round(fleet, placed_vgpus, one)
-            position = placed(fleet, policy, profile) if rounds else None
+            order = find_migrations(fleet, placed_vgpus, profile, most(number, sum(moves))) or ()
+            apply_order(fleet, placed_vgpus, order)
+            position = placed(fleet, policy, profile) if order else None
         if position is not None:
             placed_vgpus.append(PlacedVgpu(position[0], profile, position[1]))
-        moves.append(sum(len(one) for one in rounds))
+        moves.append(sum(isinstance(entry, Migration) for entry in order))
         admitted.append(position is not None)
     return moves, admitted
 

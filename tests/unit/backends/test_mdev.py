@@ -74,7 +74,7 @@ def test_an_mdev_not_removed_is_noticed(tmp_path):
 def test_an_mdev_in_use_by_a_vm_is_not_removed_and_no_write_hangs(tmp_path):
     host = open_sim_host(tmp_path, "t4")
     done = create(host.ports, request("T4-2Q", name="vm"))
-    held = assigned(t4("0000:3b:00.0"), T2Q, carrier=done.data["vgpus"][0]["carrier"])
+    held = assigned(t4("0000:3b:00.0"), T2Q, carrier=done.data.vgpus[0].carrier)
     with pytest.raises(InUse) as raised:
         RemoveMdev(held).perform(host.ports)
     assert raised.value.facts["pids"]

@@ -20,7 +20,7 @@ from vgpuctl.config.vm_fields import PLACEMENT_POLICIES
 from vgpuctl.errors import InvalidInput, NoCapacity
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.request import GpuConstraints, PlacementSpec
-from vgpuctl.plan.choose import choose_vgpus
+from vgpuctl.operations.plans.choose import choose_vgpus
 from vgpuctl.value import replace
 
 EMPTY, ONE, TWO = (a100(f"0000:{n}0:00.0") for n in (1, 2, 3))

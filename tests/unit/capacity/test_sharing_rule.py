@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tests.unit.capacity.test_gpu_instances import host
 from tests.values import a100, t4
-from vgpuctl.capacity.sharing_rule import describe_sharing_rule
 from vgpuctl.model.gpu import Backend
+from vgpuctl.operations.plans.explanation import describe_sharing_rule
 from vgpuctl.value import replace
 
 

@@ -182,9 +182,10 @@ def test_a_gpu_of_another_model_does_not_know_the_profile():
     assert rooms["0000:5e:00.0"].reasons == ("its driver does not know this profile",)
 
 
-def test_excluded_gpus_are_not_tried():
+def test_a_gpu_whose_driver_refused_is_not_tried():
     observed = snapshot(a100("0000:05:00.0"), a100("0000:86:00.0"))
-    (slot,) = place_vgpus(observed, [("A100-4C", 1)], None, frozenset({"0000:05:00.0"}))
+    refused = replace(observed, refusing_gpus=frozenset({"0000:05:00.0"}))
+    (slot,) = place_vgpus(refused, [("A100-4C", 1)])
     assert slot.gpu.address == "0000:86:00.0"
 
 

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import audit
-from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.simulated_host import open_selected_host
+from vgpuctl.library import audit, open_ports
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.value import replace
 
@@ -49,6 +47,7 @@ def test_only_changing_commands_write_an_audit_entry(vgpuctl: Vgpuctl, entries: 
         ("start-vm", "vdi-001"),
         ("list-vms",),
         ("show-vm", "vdi-001"),
+        ("plan-moves", "--defragment"),
         ("delete-vm", "vdi-001", "--yes"),
         ("reconcile",),
     )
@@ -61,6 +60,7 @@ def test_only_changing_commands_write_an_audit_entry(vgpuctl: Vgpuctl, entries: 
 def test_a_dry_run_leaves_none(vgpuctl: Vgpuctl, entries: Any) -> None:
     assert vgpuctl(*HOST, "create-vm", "vdi-001", "--profile", "A100-4C", "--dry-run").status == 0
     assert vgpuctl(*HOST, "start-vm", "nobody", "--dry-run").status == 2
+    assert vgpuctl(*HOST, "plan-moves", "--profile", "A100-40C:2").status == 4
     assert entries() == []
 
 
@@ -103,24 +103,27 @@ class _Broken:
         raise RuntimeError("the journal is on fire")
 
 
-def note(journal: object | None = None) -> audit.CommandAudit:
-    settings = Settings(host="sim:a100-40")
-    ports = open_selected_host(settings)
-    made = audit.CommandAudit(settings, "create-vm")
-    made.host = ports if journal is None else replace(ports, audit_log=journal)
-    made.outcome = Outcome(True, {}, tuple(f"step {n}" for n in range(8)))
-    return made
+DONE: Outcome[None] = Outcome(True, None, tuple(f"step {n}" for n in range(8)))
 
 
 def test_a_journal_that_fails_fails_no_command() -> None:
-    note(_Broken()).write_entry(0)
+    ports = replace(open_ports("sim:a100-40"), audit_log=_Broken())
+    audit.Call("create-vm", "vgpuctl create-vm").succeeded(ports, DONE)
 
 
 def test_an_entry_costs_less_than_a_millisecond(entries: Any) -> None:
-    made = note()
-    made.write_entry(0)
+    ports, call = open_ports("sim:a100-40"), audit.Call("create-vm", "vgpuctl create-vm")
+    call.succeeded(ports, DONE)
     begun = time.process_time()
     for _ in range(100):
-        made.write_entry(0)
+        call.succeeded(ports, DONE)
     assert (time.process_time() - begun) / 100 < 0.001
     assert len(entries()) == 101
+
+
+def test_doctor_notes_only_what_it_mends(vgpuctl: Vgpuctl, entries: Any) -> None:
+    vgpuctl(*HOST, "doctor")
+    vgpuctl(*HOST, "doctor", "--fix", "--dry-run")
+    assert entries() == []
+    vgpuctl(*HOST, "doctor", "--fix", "--yes")
+    assert [e["command"] for e in entries()] == ["doctor"]

@@ -70,6 +70,7 @@ RECORDS = {
 ON_THE_OTHERS = (
     "plan-moves --defragment",
     "plan-moves --profile A100-40C",
+    "move-vms --defragment --dry-run",
     "list-vms",
     "list-vgpus",
     "show-vm vdi-1",

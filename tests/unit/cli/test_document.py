@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from vgpuctl.cli import document
 from vgpuctl.model.gpu import Ownership
+from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results.fields import ABSENT, Absent
 from vgpuctl.value import Value
 
 
@@ -17,11 +19,13 @@ class Thing(Value):
     """An object of a type that JSON does not have."""
 
     size: int
+    color: str | Absent = ABSENT
+    is_: str | Absent = ABSENT
 
 
 def test_success() -> None:
     data = {"owner": Ownership.MANAGED, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
-    assert json.loads(document.success_text("show-vm", data, changed=False, warnings=("w",))) == {
+    assert json.loads(document.success_text("show-vm", QueryResult(data, ("w",)))) == {
         "schema": "vgpuctl/1",
         "kind": "show-vm",
         "ok": True,
@@ -29,6 +33,12 @@ def test_success() -> None:
         "data": {"owner": "managed", "names": ["a", "b"], "thing": {"size": 1}, "pair": [1, None], "5": True},
         "warnings": ["w"],
     }
+
+
+def test_a_change_has_its_steps_and_an_absent_field_is_left_out() -> None:
+    outcome = Outcome(True, Thing(1, is_="x"), ("a step",), notes=("a note",), dry_run=True)
+    data = json.loads(document.success_text("set-mode", outcome))["data"]
+    assert data == {"size": 1, "is": "x", "steps": ["a step"], "notes": ["a note"], "dry_run": True}
 
 
 @given(

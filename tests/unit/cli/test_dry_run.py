@@ -12,6 +12,7 @@ import pytest
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import docs
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import Claim, DrainedVm, ProcessId
@@ -28,6 +29,7 @@ MIXED = {
     "attach": "off --profile A100-4C",
     "detach": "off --vgpu 0000:3b:00.5",
     "set-profile": "off --profile A100-4C",
+    "move-vms": "--defragment",
     "refresh-vm": "cloned --image /srv/images/ubuntu-24.04.qcow2 --drain",
     "create-vgpu": "new --profile A100-4C",
     "ensure-vgpu": "new --profile A100-4C",
@@ -58,7 +60,8 @@ def files(state: Path) -> dict[str, bytes]:
 
 def leave(state: Path, running: str, off: str) -> None:
     """Create what killed commands leave: a note for each VM, a claim, and an unfinished file."""
-    store = ClaimStore(state / "run", HostProcesses(), "vgpuctl test")
+    processes = HostProcesses()
+    store = ClaimStore(state / "run", processes, OperationFiles(state / "run", processes))
     for uuid in (running, off):
         store.add_drained_vm(DrainedVm(uuid, GPU, DEAD))
     stray = Claim(f"{GPU[:-1]}7", Backend.VENDOR_VF, GPU, f"{GPU[:-1]}7", "gone", DEAD_UUID, None, None, DEAD, "test")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands fits and plan-moves, with every option, their pages and documents."""
+"""The commands fits, plan-moves and move-vms, with every option, their pages and documents."""
 
 from __future__ import annotations
 
@@ -51,30 +51,51 @@ def test_an_invalid_count_is_refused(l40s: Run) -> None:
     assert l40s("fits --profile L40S-4Q:none").status == 2
 
 
-def test_moves_are_planned_and_with_yes_carried_out(l40s: Run) -> None:
+def test_plan_moves_only_shows_and_names_the_command_that_moves(l40s: Run) -> None:
     scatter(l40s)
-    ran = l40s("plan-moves --profile L40S-48Q:3")
+    before = l40s("list-vms --json").document["data"]
+    ran = l40s("plan-moves --profile L40S-48Q:3 --most 2")
     assert (ran.status, ran.out.splitlines()[0]) == (0, "1 VM would be moved:")
-    assert "stop, move and start VM " in ran.out
+    assert "  1  stop, move and start VM " in ran.out
+    assert "vgpuctl move-vms --profile L40S-48Q:3 --most 2 carries it out" in ran.err
     assert "one more fits after" not in l40s("explain L40S-48Q").out
     assert l40s("plan-moves --profile L40S-48Q:3 --most 0").status == 4
     document = l40s("--yes --json plan-moves --profile L40S-48Q:3").document
-    assert (document["changed"], len(document["data"]["moves"])) == (True, 1)
-    again = l40s("--yes plan-moves --profile L40S-48Q:3")
-    assert (again.status, again.out) == (0, "nothing to move: it fits as it is\n")
+    assert (document["data"]["dry_run"], len(document["data"]["moves"])) == (True, 1)
+    assert l40s("list-vms --json").document["data"] == before
     assert l40s("plan-moves --profile L40S-48Q:4").status == 4
+    refused = l40s("plan-moves --profile L40S-48Q:4").err
+    assert "no room for 4 × L40S-48Q can be made by moving the 2 VMs that may move" in refused
+
+
+def test_move_vms_asks_and_moves(l40s: Run) -> None:
+    scatter(l40s)
+    assert l40s("move-vms --profile L40S-48Q:3 --dry-run").out.splitlines()[0] == "1 VM would be moved:"
+    asked = l40s("move-vms --profile L40S-48Q:3")
+    assert asked.status != 0
+    assert "Move 1 VM?" in asked.err
+    assert l40s("plan-moves --profile L40S-48Q:3 --json").document["data"]["moves"]
+    document = l40s("--yes --json move-vms --profile L40S-48Q:3").document
+    assert (document["kind"], document["changed"], document["data"]["dry_run"]) == ("move-vms", True, False)
+    assert len(document["data"]["moves"]) == 1
+    again = l40s("move-vms --profile L40S-48Q:3")
+    assert (again.status, again.out) == (0, "nothing to move: it fits as it is\n")
+    assert l40s("--yes move-vms --profile L40S-48Q:4").status == 4
 
 
 def test_defragmenting_is_planned_too(l40s: Run) -> None:
     scatter(l40s)
-    assert "1 VM would be moved" in l40s("plan-moves --defragment --most 2").out
-    assert l40s("--yes plan-moves --defragment").out.splitlines()[0] == "1 VM moved:"
+    planned = l40s("plan-moves --defragment --most 2")
+    assert "1 VM would be moved" in planned.out
+    assert "vgpuctl move-vms --defragment --most 2 carries it out" in planned.err
+    assert l40s("--yes move-vms --defragment").out.splitlines()[0] == "1 VM moved:"
     assert l40s("plan-moves --defragment").out == "nothing to move: no move wins room\n"
 
 
-def test_profiles_or_defragment_required(l40s: Run) -> None:
-    assert l40s("plan-moves").status == 2
-    assert l40s("plan-moves --defragment --profile L40S-4Q").status == 2
+@pytest.mark.parametrize("command", ["plan-moves", "move-vms"])
+def test_profiles_or_defragment_required(l40s: Run, command: str) -> None:
+    assert l40s(command).status == 2
+    assert l40s(f"{command} --defragment --profile L40S-4Q").status == 2
 
 
 def test_explain_ends_with_the_moves_that_would_help(l40s: Run) -> None:
@@ -84,7 +105,7 @@ def test_explain_ends_with_the_moves_that_would_help(l40s: Run) -> None:
     out = l40s("explain L40S-48Q").out
     assert "  rule: all vGPUs on it have the same framebuffer size\n" in out
     assert "  in the way of one more, at the least: 1, of " in out
-    assert "one more fits after 1 move (vgpuctl plan-moves --profile L40S-48Q):\n  stop, move and start VM " in out
+    assert "one more fits after 1 move (vgpuctl move-vms --profile L40S-48Q):\n  stop, move and start VM " in out
 
 
 def test_profile_exclusions_are_shown(l40s: Run) -> None:

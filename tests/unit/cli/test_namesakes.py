@@ -45,7 +45,9 @@ def gpus(ran: Ran) -> list[str]:
     return [v["gpu"] for v in ran.document["data"]["vgpus"]]
 
 
-@pytest.mark.parametrize("command", ["fits --profile", "plan-moves --profile", "create-vm vm --profile", "explain"])
+@pytest.mark.parametrize(
+    "command", ["fits --profile", "plan-moves --profile", "move-vms --profile", "create-vm vm --profile", "explain"]
+)
 def test_a_name_that_two_models_share_is_refused_with_both(run: Run, command: str) -> None:
     error = run(*command.split(), "DC-8C").document["error"]
     assert (error["code"], error["facts"]["names"]) == (

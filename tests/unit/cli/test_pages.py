@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from vgpuctl.cli import pages
+from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.tables import render_plain
+from vgpuctl.model.outcome import Outcome, QueryResult
 
 
 def vgpu(**more: Any) -> dict[str, Any]:
     return {
         "carrier": "0000:3b:00.4", "profile": "A100-4C", "gpu": "0000:3b:00.0", "function": "0000:3b:00.4",
         "backend": "vendor-vf", "framebuffer_mib": 4096, "vm": "vdi-001", "owner": "managed", "present": True,
-        "reason": None, **more,
+        "reason": None, "name": None, "placement_id": None, "gpu_instance_id": None, "companions": [], **more,
     }  # fmt: skip
 
 
@@ -24,22 +27,37 @@ GPU: dict[str, Any] = {
     "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None,
     "vfs": {"total": 16, "enabled": 16, "used": 2},
     "vgpus": [vgpu(), vgpu(owner="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
+    "desired_mode": None, "cordoned": False, "allowed_profiles": None, "reserved_for": [], "scheduler": None,
+}  # fmt: skip
+DETAILS: dict[str, Any] = {
+    **GPU, "console": [], "group_members": [], "functions": [], "types": [], "mixed_size": None, "mig": None,
+    "scheduler_limits": None, "scheduler_at_load": None, "scheduler_next": None, "shares": [],
 }  # fmt: skip
 VM: dict[str, Any] = {
     "name": "vdi-001", "uuid": "6f1c", "state": "running", "owner": "managed", "record": "ready",
     "memory_mib": 4096, "vcpus": 2, "firmware": "uefi", "networks": ["default"], "mac_addresses": [],
-    "vgpus": [vgpu()], "disks": [{"path": "/d/a.qcow2", "size_bytes": 40 << 30, "base": "/d/base.qcow2"}],
+    "vgpus": [vgpu()], "reserve": None, "spread_group": None,
+    "disks": [
+        {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "made": True},
+    ],
 }  # fmt: skip
+
+DRY_RUN = {"steps": [], "notes": [], "dry_run": True}
+
+
+def result(kind: str, data: Any) -> Outcome | QueryResult:
+    """Return the result that a command printed as this JSON."""
+    return read_result(KINDS[kind], {"data": data})
 
 
 def text(kind: str, data: Any) -> str:
-    return render_plain(pages.page(kind, data).blocks)
+    return render_plain(pages.page(kind, result(kind, data)).blocks)
 
 
 def test_gpus() -> None:
     bare = {**GPU, "address": "mtty", "backend": None, "driver": None, "framebuffer_mib": None,
             "vfs": {"total": 0, "enabled": 0, "used": 0}, "vgpus": [], "problems": []}  # fmt: skip
-    page = pages.page("list-gpus", [GPU, bare])
+    page = pages.page("list-gpus", result("list-gpus", [GPU, bare]))
     assert render_plain(page.blocks) == (
         "ADDRESS       MODEL                  BACKEND    MODE  DRIVER  MEMORY  NUMA  IOMMU"
         "  VFS            VGPUS\n"
@@ -51,18 +69,18 @@ def test_gpus() -> None:
 
 
 def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
-    mixed = {**GPU, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
+    mixed = {**DETAILS, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
     output = text("show-gpu", mixed)
     assert "sizes:       mixed\n" in output
     assert "0000:3b:00.4  A100-4C  vdi-001  managed  placement 24\n" in output
     assert "0000:3b:00.4  A100-4C  vdi-002  managed  -\n" in output
     instance = {"id": 3, "profile": "3g.20gb", "start": 4, "size": 4}
     mig = {"enabled": True, "pending": False, "instances": [instance]}
-    output = text("show-gpu", {**GPU, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
+    output = text("show-gpu", {**DETAILS, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
     assert "on, off after a reset of the GPU\n" in output
     assert "3: 3g.20gb, memory slices 4:4\n" in output
     assert "managed  GPU instance 3\n" in output
-    off = text("show-gpu", {**GPU, "mig": {"enabled": False, "pending": False, "instances": []}})
+    off = text("show-gpu", {**DETAILS, "mig": {"enabled": False, "pending": False, "instances": []}})
     assert "WHERE" not in off
     assert "mig" not in off
     assert "A100-4C on GPU 0000:3b:00.0, placement 24 (0000:3b:00.4)" in text(
@@ -72,25 +90,27 @@ def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
 
 def test_one_gpu() -> None:
     types = [{"profile": "A100-4C", "name": "GRID A100-4C", "type_id": "468", "framebuffer_mib": 4096,
-              "max_per_gpu": None, "free": 8}]  # fmt: skip
-    output = text("show-gpu", {**GPU, "types": types})
+              "max_per_gpu": None, "free": 8, "free_at_least": 8, "gpu_instance_profile": None}]  # fmt: skip
+    output = text("show-gpu", {**DETAILS, "types": types})
     assert "problem:     a fan is loud\n" in output
     assert "0000:3b:00.4  A100-4C  vdi-001  managed\n" in output
     assert "0000:3b:00.4  ?        -        unmanaged\n" in output
     assert "A100-4C  468    4 GiB        ?     8\n" in output
     leaked = vgpu(owner="leaked", reason="its VM is gone")
-    assert "its VM is gone" in text("show-gpu", {**GPU, "vgpus": [leaked]})
+    assert "its VM is gone" in text("show-gpu", {**DETAILS, "vgpus": [leaked]})
 
 
 def test_profiles() -> None:
-    row = {
+    row: dict[str, Any] = {
         "profile": "A100-4C",
         "name": "GRID A100-4C",
         "type_id": None,
         "framebuffer_mib": 512,
         "max_per_gpu": None,
         "free": None,
-        "gpus": [{"address": "a", "free": None}, {"address": "b", "free": 0}],
+        "free_at_least": 0,
+        "excludes": None,
+        "gpus": [{"address": "a", "free": None, "free_at_least": 0}, {"address": "b", "free": 0, "free_at_least": 0}],
     }
     assert text("list-profiles", [row, {**row, "free": 0, "gpus": []}]) == (
         "PROFILE  TYPE   MEMORY  MAX/GPU  FREE  WHERE\n"
@@ -102,29 +122,33 @@ def test_profiles() -> None:
 def test_explain_shortens_long_lists() -> None:
     many = [vgpu(vm=f"vdi-{n:03}") for n in range(1, 11)]
     gpu = {
-        "address": "a", "model": "A100", "free": 0, "rule": "one size", "reasons": ["10 of 10 in use"], "vgpus": many,
-        "in_the_way": [],
+        "address": "a", "model": "A100", "free": 0, "free_at_least": 0, "rule": "one size",
+        "reasons": ["10 of 10 in use"], "vgpus": many, "in_the_way": [],
     }  # fmt: skip
-    assert text("explain", {"profile": "A100-4C", "free": 0, "moves": [], "gpus": [gpu]}) == (
+    assert text("explain", {"profile": "A100-4C", "free": 0, "free_at_least": 0, "moves": [], "gpus": [gpu]}) == (
         "A100-4C: 0 more on this host\n\na  A100: 0 more\n  rule: one size\n  10 of 10 in use\n"
         "  10 in use: vdi-001, vdi-002, vdi-003, vdi-004, vdi-005, vdi-006 … vdi-010\n"
     )
-    assert text("explain", {"profile": "A100-4C", "free": None, "moves": [], "gpus": []}) == (
+    assert text("explain", {"profile": "A100-4C", "free": None, "free_at_least": 0, "moves": [], "gpus": []}) == (
         "A100-4C: not known how many more, only trying tells\n"
     )
 
 
-def test_moves_of_one_round_say_how_many_go_at_once() -> None:
+def test_moves_are_numbered_with_the_places_that_are_given_up() -> None:
     move = {
-        "state": "running", "profile": "DC-24Q", "from_gpu": "a", "from_placement_id": 24, "to_gpu": "a",
-        "to_placement_id": 48,
+        "carrier": "c", "state": "running", "profile": "DC-24Q", "from_gpu": "a", "from_placement_id": 24,
+        "to_gpu": "a", "to_placement_id": 48,
     }  # fmt: skip
-    moves = [{"vm": f"vdi-{n}", "uuid": str(n), **move, "round": max(1, n - 1)} for n in (1, 2, 3)]
-    assert text("plan-moves", {"moves": moves, "places": [], "fewest": True, "dry_run": True}) == (
-        "3 VMs would be moved:\n"
-        "  1  stop, move and start VM vdi-1: DC-24Q, a placement 24 -> a placement 48 (round 1: 2 at once)\n"
-        "  2  stop, move and start VM vdi-2: DC-24Q, a placement 24 -> a placement 48 (round 1: 2 at once)\n"
-        "  3  stop, move and start VM vdi-3: DC-24Q, a placement 24 -> a placement 48\n"
+    moves = [{"vm": f"vdi-{n}", "uuid": str(n), **move, "waits": n == 2, "round": n + 1} for n in (1, 2)]
+    steps = ["leave", "first", "second"]
+    for command, line in (("plan-moves", "2 VMs would be moved:\n"), ("move-vms", "2 VMs moved:\n")):
+        work = {"steps": steps, "notes": [], "dry_run": command == "plan-moves"}
+        data = {"moves": moves, "places": [], "fewest": True, **work}
+        assert text(command, data) == f"{line}  1  leave\n  2  first\n  3  second\n"
+    assert text("explain", {"profile": "DC-24Q", "free": 0, "free_at_least": 0, "moves": moves, "gpus": []}).endswith(
+        "one more fits after 2 moves (vgpuctl move-vms --profile DC-24Q):\n"
+        "  stop, move and start VM vdi-1: DC-24Q, a placement 24 -> a placement 48\n"
+        "  stop, move and start VM vdi-2: DC-24Q, a placement 24 -> a placement 48 (it gives up its place first)\n"
     )
 
 
@@ -137,7 +161,10 @@ def test_vms() -> None:
 
 
 def test_duplicates_are_counted() -> None:
-    assert pages.vgpus_text([vgpu(), vgpu()]) == "2 x A100-4C on 0000:3b:00.0"
+    assert (
+        pages.vgpus_text(result("list-vms", [{**VM, "vgpus": [vgpu(), vgpu()]}]).data[0].vgpus)
+        == "2 x A100-4C on 0000:3b:00.0"
+    )
     assert pages.shorten_names(["a", "b", "a"]) == "a (2), b"
 
 
@@ -177,8 +204,8 @@ def test_passthrough_names_the_gpu_once() -> None:
 
 
 def test_reconcile() -> None:
-    result = {"kind": "leaked", "what": "A100-4C on x: its VM is gone", "action": "remove it"}
-    data = {"findings": [result], "steps": ["remove it"], "notes": [], "dry_run": False}
+    leaked = {"kind": "leaked", "what": "A100-4C on x: its VM is gone", "action": "remove it"}
+    data = {"findings": [leaked], "steps": ["remove it"], "notes": [], "dry_run": False}
     assert text("reconcile", data) == "A100-4C on x: its VM is gone\n  remove it\n"
     assert text("reconcile", {**data, "dry_run": True}).endswith("\nwould do:\n  1  remove it\n")
     assert text("reconcile", {**data, "findings": [], "steps": []}) == "nothing to do\n"
@@ -186,7 +213,7 @@ def test_reconcile() -> None:
 
 @pytest.mark.parametrize("kind", ["list-gpus", "list-profiles", "list-vms"])
 def test_an_empty_list_is_on_stderr(kind: str) -> None:
-    page = pages.page(kind, [])
+    page = pages.page(kind, result(kind, []))
     assert not page.blocks
     assert page.stderr_lines[0].startswith("no ")
 
@@ -204,14 +231,14 @@ def test_images() -> None:
             "children": [clone, {"path": "/d/x.qcow2", "vms": []}]}  # fmt: skip
     lost = {"path": "/d/x.qcow2", "pool": "default", "volume": "x.qcow2", "format": "qcow2", "size_bytes": 1 << 30,
             "role": "orphan", "base": "/d/base.qcow2", "vms": [], "children": []}  # fmt: skip
-    page = pages.page("list-images", [base, lost])
+    page = pages.page("list-images", result("list-images", [base, lost]))
     assert render_plain(page.blocks) == (
         "PATH           ROLE    POOL      SIZE  VMS  CLONES                  BASE\n"
         "/d/base.qcow2  base    -            ?  -    2: vdi-001, /d/x.qcow2  -\n"
         "/d/x.qcow2     orphan  default  1 GiB  -    -                       /d/base.qcow2\n"
     )
     assert page.stderr_lines == ["1 named like disks of vgpuctl, and no VM refers to them"]
-    assert pages.page("list-images", []).stderr_lines
+    assert pages.page("list-images", result("list-images", [])).stderr_lines
 
 
 def test_a_console() -> None:
@@ -222,7 +249,8 @@ def test_a_console() -> None:
         {"type": "vnc", "listen": None, "port": None, "tls_port": None, "socket": None, "password": None},
     ]
     serial = [{"target": "serial", "terminal": None, "command": ["virsh", "console", "a b"]}]
-    page = pages.page("console", {"name": "a b", "state": "running", "graphics": screens, "serial": serial})
+    vm = {"name": "a b", "uuid": "6f1c", "state": "running"}
+    page = pages.page("console", result("console", {**vm, "graphics": screens, "serial": serial}))
     assert render_plain(page.blocks) == (
         "name:   a b\nstate:  running\nvnc:    127.0.0.1:5901, no password\n"
         "spice:  [::]:5902 and [::]:5903 (TLS), asks for a password\n"
@@ -230,4 +258,4 @@ def test_a_console() -> None:
         "serial: virsh console 'a b'\n"
     )
     assert len(page.stderr_lines) == 1
-    assert pages.page("console", {"name": "x", "state": "running", "graphics": [], "serial": []}).stderr_lines
+    assert pages.page("console", result("console", {**vm, "graphics": [], "serial": []})).stderr_lines

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from vgpuctl import __version__
-from vgpuctl.cli import remote_argv, remote_command, remote_result
+from vgpuctl.cli import remote_command, remote_result
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.tables import Table
@@ -46,7 +46,7 @@ from vgpuctl.remote.target import Target
 def test_arguments_go_there_unchanged(typed: str, there: str, file: str | None) -> None:
     words = shlex.split(typed)
     name = next(word for word in words if word in cli.help_texts)
-    result = remote_argv.forward_args(words, cli.load(name), cli.params)
+    result = remote_command.forward_args(words, cli.load(name), cli.params)
     assert (" ".join(result.args), result.stdin_file) == (there, file)
 
 
@@ -180,7 +180,8 @@ def test_a_remote_failure_of_any_form_is_reported() -> None:
         ("fits --profile A100-4C", False),
         ("simulate --generate ai", False),
         ("plan-moves --defragment", False),
-        ("plan-moves --defragment --yes", True),
+        ("move-vms --defragment", True),
+        ("move-vms --defragment --dry-run", False),
         ("ensure-vgpu lab --profile A100-4C", True),
         ("ensure-vgpu lab --profile A100-4C --dry-run", False),
         ("doctor", False),

@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli.commands.set_scheduler import METHODS, POLICIES
 from vgpuctl.config import scheduler_spec as spec
-from vgpuctl.plan import scheduler_plan as plan
+from vgpuctl.config.arguments import SCHEDULER_METHODS
+from vgpuctl.config.vm_fields import SCHEDULER_POLICIES
+from vgpuctl.operations.plans import scheduler_plan as plan
 
 Run = Callable[..., Ran]
 GPU = "0000:3b:00.0"
 
 
 def test_command_line_values_match_the_program() -> None:
-    assert POLICIES == spec.POLICIES
-    assert sorted(METHODS) == sorted(plan.METHODS)
+    assert SCHEDULER_POLICIES == spec.POLICIES
+    assert sorted(SCHEDULER_METHODS) == sorted(plan.METHODS)
 
 
 def test_it_is_set_and_shown(sim: Run) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from vgpuctl.cli import docs, document, schemas
 from vgpuctl.cli.command import Command
-from vgpuctl.cli.shapes import KINDS
+from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.result_reader import Mismatch, read_result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,12 +38,17 @@ def test_unknown_is_null_and_a_missing_field_is_refused() -> None:
         "max_per_gpu": None, "free": None, "free_at_least": 0, "excludes": None,
         "gpus": [{"address": "0000:3b:00.0", "free": None, "free_at_least": 0}], "new": 1,
     }  # fmt: skip
-    jsonschema.validate(json.loads(document.success_text("list-profiles", [row], changed=False, warnings=[])), schema)
+    parsed = {
+        "schema": "vgpuctl/1", "kind": "list-profiles", "ok": True, "changed": False, "data": [row], "warnings": ["w"],
+    }  # fmt: skip
+    jsonschema.validate(parsed, schema)
+    result = read_result(KINDS["list-profiles"], parsed)
+    assert (result.data[0].free, result.warnings) == (None, ("w",))
     del row["free"]
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(
-            json.loads(document.success_text("list-profiles", [row], changed=False, warnings=[])), schema
-        )
+        jsonschema.validate(parsed, schema)
+    with pytest.raises(Mismatch, match=r"data\[0\]\.free is missing"):
+        read_result(KINDS["list-profiles"], parsed)
 
 
 def test_a_type_that_json_does_not_have_is_refused() -> None:

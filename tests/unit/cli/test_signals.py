@@ -77,7 +77,7 @@ def test_the_second_stops_the_undo_and_says_what_is_left(first: signal.Signals, 
 
 _LOST = """
 import signal, sys, weakref
-from vgpuctl.cli import progress, run
+from vgpuctl.cli import run
 from vgpuctl.cli.settings import Settings
 
 class Thing:
@@ -87,8 +87,7 @@ def work(guard):
     thing = Thing()
     reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
     del thing
-    shown = progress.choose_progress(Settings(json=True), guard)
-    shown.on_step_start(1, "define")
+    guard.check()
     raise AssertionError("it went on")
 
 sys.exit(run.perform(Settings(json=True), "create-vm", work))

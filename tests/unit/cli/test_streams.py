@@ -18,9 +18,11 @@ from vgpuctl.cli.streams import sanitize
 
 _PRINT = (
     "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.result import CommandOutput\n"
+    "from vgpuctl.model.outcome import QueryResult\nfrom vgpuctl.model.results.program import CompletionResult\n"
     "from vgpuctl.cli.settings import Settings\n"
     "sys.exit(run.perform(Settings(json='--json' in sys.argv), 'completion',"
-    " lambda guard: CommandOutput({'shell': 'bash', 'script': 'é\\udcff' * 100000}, raw='é\\udcff' * 100000)))"
+    " lambda guard: CommandOutput(QueryResult(CompletionResult('bash', 'é\\udcff' * 100000)),"
+    " raw='é\\udcff' * 100000)))"
 )
 
 

@@ -10,9 +10,9 @@ from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, vm, vm_uuid
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.guests import rate_guest_driver, vgpu_release
-from vgpuctl.engine.diagnose import diagnose
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.port_values import NvmlGuest, NvmlStatus
+from vgpuctl.operations.diagnose import diagnose
 
 GPU = a100()
 SCENARIO = """version: 1
@@ -88,6 +88,6 @@ def test_without_nvml_data_it_is_unknown():
 def test_a_vm_with_such_a_driver_is_named(tmp_path, guest, verdict):
     ports = open_sim_host(tmp_path, text=SCENARIO % guest).ports
     create(ports, request("H100-10C", name="desk"))
-    (row,) = diagnose(ports, ("guest-drivers",))["checks"]
-    assert row["verdict"] == verdict
-    assert any(line.startswith("desk on ") and guest in line for line in row["evidence"])
+    (row,) = diagnose(ports, ("guest-drivers",)).checks
+    assert row.verdict == verdict
+    assert any(line.startswith("desk on ") and guest in line for line in row.evidence)

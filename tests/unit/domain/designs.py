@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
-from vgpuctl.model.vm import AssignedVgpu, DiskRole, Exchange, ManagedDisk, RecordState, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
 from vgpuctl.value import replace
 
 MACHINE = "5f0d6b5ae3d94b7e8c2f4a1b9d7e6c30"
@@ -138,7 +138,6 @@ records = st.builds(
     disks=st.lists(made, max_size=3).map(tuple),
     request_json=text,
     reserve=text,
-    exchange=st.none() | st.builds(Exchange, carrier=text, vgpu=assigned, with_vm=text, with_carrier=text),
 )
 
 

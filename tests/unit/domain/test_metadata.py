@@ -10,7 +10,7 @@ from lxml import etree
 from tests.unit.domain.designs import mdev, passthrough, records, vendor_vf
 from vgpuctl.domain.metadata import record_from_xml, record_to_xml
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.vm import AssignedVgpu, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, Exchange, VmRecord
 from vgpuctl.value import field_names, replace
 
 GOOD = record_to_xml(vendor_vf().record)
@@ -45,6 +45,25 @@ def test_a_record_marks_an_adopted_vm_and_the_default_is_created_by_vgpuctl() ->
     assert set(field_names(VmRecord)) == {
         "state", "vm_uuid", "machine_id", "vgpus", "disks", "request_json", "reserve", "created_vm", "exchange",
     }, "a new field must be written and read too"  # fmt: skip
+
+
+def test_a_vgpu_that_waits_for_a_place_is_marked_and_no_other() -> None:
+    assert "waits" not in GOOD
+    (vgpu,) = vendor_vf().record.vgpus
+    waiting = replace(vendor_vf().record, vgpus=(replace(vgpu, waits_for_place=True), vgpu))
+    assert record_to_xml(waiting).count(' waits-for-place="yes"') == 1
+    assert record_from_xml(record_to_xml(waiting)) == waiting
+
+
+def test_an_exchange_of_version_0_1_is_read_and_not_written() -> None:
+    vgpu_text = GOOD[GOOD.index("<vgpu") : GOOD.index("/>") + 2]
+    text = GOOD.replace("<spec", f'<exchange carrier="a" with-vm="b" with-carrier="c">{vgpu_text}</exchange><spec')
+    record = record_from_xml(text)
+    assert record.exchange == Exchange("a", vendor_vf().record.vgpus[0], "b", "c")
+    assert record.vgpus == vendor_vf().record.vgpus
+    assert "exchange" not in record_to_xml(record)
+    with pytest.raises(ValueError, match="exchange has no place"):
+        record_from_xml(text.replace(f"{vgpu_text}</exchange>", "</exchange>"))
 
 
 def test_none_and_empty_differ() -> None:
@@ -105,5 +124,5 @@ def test_each_backend_and_missing_values_read_back() -> None:
         assert record_from_xml(record_to_xml(design.record)) == design.record
     assert set(field_names(AssignedVgpu)) == {
         "index", "backend", "gpu", "function", "carrier", "profile", "framebuffer_mib", "params",
-        "placement_id",
+        "placement_id", "waits_for_place",
     }, "a new field must be written and read too"  # fmt: skip

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import EagerClock, Silent, create, request
-from vgpuctl.engine.create import create_vm
+from tests.hosts import EagerClock, Silent, create, living_operation, request
 from vgpuctl.errors import InUse, Temporary, VgpuctlError
 from vgpuctl.hook import run as hook
 from vgpuctl.host.nvml import AbsentNvml
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.plan.installation import hook_text
+from vgpuctl.operations.create import create_vm
+from vgpuctl.operations.plans.installation import hook_text
 from vgpuctl.ports.host import Host
 from vgpuctl.sim import open_host
 from vgpuctl.simulated import open_simulated_host
@@ -245,8 +245,8 @@ def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
 NOT_FOR_THE_HOOK = """
     vgpuctl.config vgpuctl.host.local_host vgpuctl.host.system_files vgpuctl.host.audit_journal
     vgpuctl.host.vendor_commands vgpuctl.host.kernel_log vgpuctl.host.scratch vgpuctl.host.virt.domains
-    vgpuctl.host.virt.storage vgpuctl.engine.create vgpuctl.engine.ensure_vms vgpuctl.engine.power
-    vgpuctl.engine.reconcile vgpuctl.capacity.policy_placement vgpuctl.capacity.gpu_states vgpuctl.placement
+    vgpuctl.host.virt.storage vgpuctl.operations.create vgpuctl.operations.ensure_vms vgpuctl.operations.power
+    vgpuctl.operations.reconcile vgpuctl.capacity.policy_placement vgpuctl.capacity.gpu_states vgpuctl.placement
     vgpuctl.domain.domain_xml vgpuctl.domain.domain_edit vgpuctl.domain.render vgpuctl.cli vgpuctl.remote
     vgpuctl.doctor vgpuctl.sim asyncio shlex tempfile
 """
@@ -401,7 +401,6 @@ def test_a_running_commands_vm_is_left_alone():
     hook.prepare(ports, xml_of(ports))
     (claim,) = ports.claims.all()
     ports.claims.remove(claim.carrier, claim.vm_uuid)
-    ticks = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
-    ports.claims.add(replace(claim, process=replace(claim.process, pid=1, start_ticks=ticks)))
+    ports.claims.add(replace(claim, operation=living_operation(ports).id))
     hook.release(ports, xml_of(ports))
     assert len(devices(ports)) == 1

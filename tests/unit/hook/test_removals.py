@@ -9,10 +9,10 @@ import pytest
 
 from tests.halted import Halted, elsewhere, reopen
 from tests.hosts import Silent, SimulatedHost, create, delete, picture, request, run_reconcile, start, stop
-from tests.unit.engine.test_place_and_start import SMALL, reserving_request, small
-from vgpuctl.engine.attach import detach
+from tests.unit.operations.test_place_and_start import SMALL, reserving_request, small
 from vgpuctl.errors import Busy
 from vgpuctl.hook import run as hook
+from vgpuctl.operations.attach import detach
 from vgpuctl.ports.host import Host
 
 KINDS = [kind for kind in SMALL if kind != "sriov-vf"]

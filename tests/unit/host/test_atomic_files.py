@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import open_sim_host
+from tests.hosts import claim_store, open_sim_host
 from tests.values import ME
 from vgpuctl.host.atomic_files import SYSTEM_DIRECTORIES, HostUnfinishedFiles, open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
@@ -19,7 +19,7 @@ from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.scratch import HostScratch
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.vm import DrainedVm
-from vgpuctl.plan import installation
+from vgpuctl.operations.plans import installation
 from vgpuctl.scheduler import modprobe_files
 
 LASTING: dict[str, Callable[[Path, str], None]] = {
@@ -66,9 +66,13 @@ def left_by_a_killed_process(write: Callable[[], object]) -> None:
     """Kill a process just before it renames the file that it wrote."""
     child = os.fork()
     if not child:
+        name_operation = os.rename
 
-        def die(*_: object) -> None:
-            os.kill(os.getpid(), signal.SIGKILL)
+        def die(source: str, target: str) -> None:
+            if Path(target).parent.name == "operations":
+                name_operation(source, target)
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
 
         os.replace = os.rename = os.link = die  # type: ignore[assignment]
         try:
@@ -79,7 +83,7 @@ def left_by_a_killed_process(write: Callable[[], object]) -> None:
 
 
 def claims_in(run: Path) -> ClaimStore:
-    return ClaimStore(run, HostProcesses(), "vgpuctl test")
+    return claim_store(run)
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {

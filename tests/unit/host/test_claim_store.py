@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from vgpuctl.host.claim_store import ClaimStore
+from tests.hosts import claim_store
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.port_values import ClaimList
@@ -36,7 +36,7 @@ def claim_of(vm, carrier=CARRIER):
 
 
 def store_in(directory, *, read_only=False):
-    return ClaimStore(directory / "run", HostProcesses(), "vgpuctl create-vm", read_only=read_only)
+    return claim_store(directory / "run", read_only=read_only)
 
 
 def rewritten(directory, **changes):
@@ -208,10 +208,9 @@ def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path, store):
 CLOSED = """
 import os, sys
 from pathlib import Path
-from vgpuctl.host.claim_store import ClaimStore
-from vgpuctl.host.processes import HostProcesses
+from tests.hosts import claim_store
 run = Path(sys.argv[1])
-store = ClaimStore(run, HostProcesses(), "x")
+store = claim_store(run)
 (run / "claims").mkdir(0o700)
 (run / "stuck").mkdir(0o700)
 if os.geteuid() == 0:

@@ -11,16 +11,14 @@ import sys
 
 import pytest
 
+from tests.hosts import claim_store
 from vgpuctl.errors import FileFailed, HostCannot, Locked
-from vgpuctl.host.claim_store import ClaimStore
-from vgpuctl.host.processes import HostProcesses
 
 HOLDER = """
 import sys
 from pathlib import Path
-from vgpuctl.host.claim_store import ClaimStore
-from vgpuctl.host.processes import HostProcesses
-with ClaimStore(Path(sys.argv[1]), HostProcesses(), "vgpuctl create-vm slow").lock(0):
+from tests.hosts import claim_store
+with claim_store(Path(sys.argv[1]), "vgpuctl create-vm slow").lock(0):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -43,7 +41,7 @@ class Time:
 
 
 def store_in(directory, clock=None):
-    return ClaimStore(directory, HostProcesses(), "vgpuctl create-vm", clock=clock)
+    return claim_store(directory, "vgpuctl create-vm", clock=clock)
 
 
 @contextlib.contextmanager
@@ -123,11 +121,10 @@ def test_a_program_started_meanwhile_does_not_have_it(tmp_path):
 FULL = """
 import os, resource, signal, sys
 from pathlib import Path
-from vgpuctl.host.claim_store import ClaimStore
-from vgpuctl.host.processes import HostProcesses
+from tests.hosts import claim_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
-store = ClaimStore(Path(sys.argv[1]), HostProcesses(), "vgpuctl create-vm")
+store = claim_store(Path(sys.argv[1]))
 with store.lock(0):
     print(store.is_locked, os.stat(sys.argv[1] + "/lock").st_size, flush=True)
     sys.stdin.read()

@@ -10,6 +10,7 @@ import pytest
 
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.host.local_host import open_local_host
+from vgpuctl.host.processes import HostProcesses
 from vgpuctl.ports.host import Host
 
 ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
@@ -81,7 +82,7 @@ def test_this_host():
     ports = open_local_host(connect="test:///default", new_uuid=lambda: "u")
     assert ports.name == "local"
     assert ports.sysfs.read("/proc/self/comm")
-    assert ports.processes.is_alive(ports.processes.current_process())
+    assert ports.operations.current().process == HostProcesses().current_process()
     assert ports.new_uuid() == "u"
     assert (ports.read_only_reason is None) == bool(ports.machine_id)
 

@@ -2,11 +2,14 @@
 """NVML through the real pynvml, on a libnvidia-ml of the few functions that are called."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Lock
 
 import pytest
 
 from tests.unit.host.nvml_library import ADDRESS, done_by, query_gpu
 from vgpuctl.host.nvml import AbsentNvml, HostNvml, nvml_bus_id
+from vgpuctl.host.nvml.library import open_for_change, open_nvml
 from vgpuctl.value import as_dict
 
 
@@ -102,3 +105,52 @@ def test_absent_nvml_has_a_reason():
 
 def test_its_spelling_of_an_address():
     assert nvml_bus_id("10000:af:1f.7".replace("10000", "0001")) == "00000001:AF:1F.7"
+
+
+class Counted:
+    """NVML that counts how often it is open."""
+
+    NVMLError = RuntimeError
+
+    def __init__(self) -> None:
+        self.times_open = 0
+        self._lock = Lock()
+
+    def nvmlInit(self) -> None:
+        with self._lock:
+            self.times_open += 1
+
+    def nvmlShutdown(self) -> None:
+        with self._lock:
+            self.times_open -= 1
+
+
+def test_a_change_has_nvml_for_itself_and_queries_share_it() -> None:
+    nvml = Counted()
+    together, shared = Barrier(2), []
+
+    def query(_: int) -> None:
+        for _ in range(200):
+            with open_nvml(nvml):
+                os.sched_yield()
+
+    def query_together(_: int) -> None:
+        with open_nvml(nvml):
+            together.wait()  # both are inside at once
+            shared.append(nvml.times_open)
+            together.wait()
+
+    def change(_: int) -> None:
+        for _ in range(200):
+            with open_for_change(lambda: nvml, {}, "change it"):
+                for _ in range(5):
+                    os.sched_yield()  # others run here
+                    assert nvml.times_open == 1
+
+    with ThreadPoolExecutor(8) as threads:
+        jobs = [threads.submit(work, n) for n in range(3) for work in (query, change)]
+        for job in jobs:
+            job.result()
+        list(threads.map(query_together, range(2)))
+    assert shared == [2, 2]
+    assert nvml.times_open == 0

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
+from tests.hosts import claim_store
 from vgpuctl.errors import Stuck
-from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.files import HostFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
@@ -19,7 +19,7 @@ GPU = "0000:3b:00.0"
 
 @pytest.fixture
 def store(tmp_path):
-    return ClaimStore(tmp_path / "run", HostProcesses(), "vgpuctl delete-vm a")
+    return claim_store(tmp_path / "run")
 
 
 @pytest.fixture

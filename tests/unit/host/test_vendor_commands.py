@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts import claim_store
 from tests.unit.host.nvml_library import ADDRESS, LIBRARY
 from vgpuctl.errors import Stuck
 from vgpuctl.host.claim_store import ClaimStore
@@ -39,11 +40,11 @@ print(commands.sriov_manage("-e", sys.argv[1], deadline_seconds=10).text)
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from vgpuctl.host.claim_store import ClaimStore
+from tests.hosts import claim_store
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.vendor_commands import HostVendorCommands
 processes = HostProcesses()
-records = ClaimStore(Path(sys.argv[1]), processes, "vgpuctl set-mode")
+records = claim_store(Path(sys.argv[1]))
 commands = HostVendorCommands(sys.argv[2], lock_held=lambda: False, store=records, processes=processes)
 try:
     commands.sriov_manage(sys.argv[3], sys.argv[4], deadline_seconds=20)
@@ -72,7 +73,7 @@ def fifo(tmp_path: Path) -> Path:
 
 
 def store(tmp_path: Path) -> ClaimStore:
-    return ClaimStore(tmp_path / "run", HostProcesses(), "vgpuctl set-mode")
+    return claim_store(tmp_path / "run")
 
 
 def commands(tmp_path: Path, path: str, *, locked: bool = False) -> HostVendorCommands:

@@ -8,17 +8,17 @@ import os
 import pytest
 
 from tests.hosts import Silent, create, open_sim_host, request, run_reconcile, start, stop
-from vgpuctl.engine import queries
-from vgpuctl.engine.claim import recheck_scope
-from vgpuctl.engine.cordon import cordon
-from vgpuctl.engine.devices import has_missing_devices
-from vgpuctl.engine.diagnose import diagnose
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import GpuMode
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.host_file import read_host_spec
-from vgpuctl.plan.choose import choose_vgpus
+from vgpuctl.operations import queries
+from vgpuctl.operations.claim import recheck_scope
+from vgpuctl.operations.cordon import cordon
+from vgpuctl.operations.devices import has_missing_devices
+from vgpuctl.operations.diagnose import diagnose
+from vgpuctl.operations.plans.choose import choose_vgpus
 from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"
@@ -82,7 +82,7 @@ def test_a_broken_file_warns_read_commands_and_fails_placement(tmp_path):
     with pytest.raises(InvalidInput, match=r"host\.yaml"):
         create(host.ports, request("A100-4C"))
     stop(host.ports, "vm")
-    assert start(host.ports, "vm").data["state"] == "running"
+    assert start(host.ports, "vm").data.state == "running"
 
 
 @pytest.mark.parametrize("observed", ["list_gpus", "list_profiles", "list_vms", "show_gpu"])
@@ -132,7 +132,7 @@ def test_an_emptied_file_warns_and_stops_changes_with_a_hint(tmp_path, text):
 
 def broken(ports):
     """Doctor's fix for a broken host.yaml."""
-    return [check["fix"] for check in diagnose(ports, ("host-file",))["checks"]]
+    return [check.fix for check in diagnose(ports, ("host-file",)).checks]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless", "directory", "large"])

@@ -79,7 +79,7 @@ def test_without_wanting_types_none_is_read():
 def test_a_parent_that_is_no_pci_device_is_a_gpu_of_its_own(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     done = create(host.ports, request("mtty-2"))
-    assert done.data["vgpus"][0]["gpu"] == "mtty"
+    assert done.data.vgpus[0].gpu == "mtty"
     observed = observe(host.ports, ReadScope(types=True))
     assert {t.profile for t in observed.gpu("mtty").types} == {"mtty-1", "mtty-2"}
     assert [v.profile for v in observed.vgpus_on("mtty")] == ["mtty-2"]

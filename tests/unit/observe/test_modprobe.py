@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import open_sim_host
-from vgpuctl.engine.cordon import ALL_FUNCTIONS_SCOPE
 from vgpuctl.errors import Failed
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
+from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
 from vgpuctl.scheduler.driver_version import MODULE_VERSION
 from vgpuctl.value import replace
 

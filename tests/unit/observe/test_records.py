@@ -6,11 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import counted
-from tests.hosts import open_sim_host
+from tests.hosts import living_operation, open_sim_host
 from tests.values import A4C, a100, assigned, claim, vm
 from vgpuctl.errors import Failed
 from vgpuctl.model.port_values import ClaimList
-from vgpuctl.model.vm import ProcessId
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.value import replace
 
@@ -76,26 +75,17 @@ def test_other_read_failures_are_errors_and_not_empty(tmp_path, name):
     assert name in str(raised.value)
 
 
-def test_under_the_lock_only_unseen_vms_processes_are_checked(tmp_path):
-    ports = open_sim_host(tmp_path).ports
-    me, dead = ports.processes.current_process(), ProcessId(1, 1)
-    ours, theirs, gone = (claim(assigned(a100(), A4C, n), n, process) for n, process in ((1, me), (2, me), (3, dead)))
+def test_a_claim_lives_with_its_operation(tmp_path):
+    host = open_sim_host(tmp_path)
+    living = living_operation(host.ports).id
+    ours, theirs, gone = (claim(assigned(a100(), A4C, n), n, by) for n, by in ((1, living), (2, living), (3, "dead")))
     for one in (ours, theirs, gone):
-        ports.claims.add(one)
-    status = ports.hypervisor.status()
+        host.ports.claims.add(one)
 
     def observed(watched):
-        return observe_devices(watched, WANT, vms=(vm(1),), status=status)
+        return observe_devices(watched, WANT, vms=(vm(1),), status=host.ports.hypervisor.status())
 
-    free = observed(ports)
-    assert free.live_claim_carriers == {ours.carrier, theirs.carrier}
-    assert counted(ports, observed).count("processes.is_alive") == 2
-    with ports.claims.lock(0):
-        held = observed(ports)
-        assert held.live_claim_carriers == {theirs.carrier}
-        assert counted(ports, observed).count("processes.is_alive") == 2
-    assert held.vgpus == free.vgpus
-    ports.claims.remove(gone.carrier, gone.vm_uuid)
-    ports.claims.remove(theirs.carrier, theirs.vm_uuid)
-    with ports.claims.lock(0):
-        assert "processes.is_alive" not in counted(ports, observed)
+    assert observed(host.ports).live_claim_carriers == {ours.carrier, theirs.carrier}
+    assert counted(host.ports, observed).count("operations.living") == 1
+    with host.ports.claims.lock(0):
+        assert observed(host.ports) == observed(host.ports)

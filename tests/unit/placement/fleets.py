@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.test_kinds import GVT, H100_MIG
 from vgpuctl.placement.equal_size import EqualSizeKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.migrations import MigrationPlan, MigrationRound, PlacedVgpu, apply_round, copy_fleet
+from vgpuctl.placement.migrations import Leave, Migration, MigrationPlan, PlacedVgpu, apply_order, copy_fleet
 from vgpuctl.placement.shared_instances import InstanceNeed, SharedInstanceKind
 from vgpuctl.placement.slice_kind import Footprint, SliceKind
 
@@ -95,18 +95,19 @@ def _taken(vgpu: PlacedVgpu) -> tuple[int, str, int]:
     return vgpu.gpu, vgpu.profile, vgpu.place
 
 
-def after(fleet: Fleet, placed: Sequence[PlacedVgpu], rounds: Sequence[MigrationRound]) -> Fleet:
-    """Return the fleet after these rounds, one after the other; a place that is not free raises."""
-    now, there = copy_fleet(fleet), list(placed)
-    for one in rounds:
-        apply_round(now, there, one)
+def after(fleet: Fleet, placed: Sequence[PlacedVgpu], order: Sequence[Migration | Leave]) -> Fleet:
+    """Return the fleet after these moves, one after the other; a place that is not free raises."""
+    now = copy_fleet(fleet)
+    apply_order(now, list(placed), order)
     return now
 
 
 def assert_room(fleet: Fleet, placed: Sequence[PlacedVgpu], result: MigrationPlan, wanted: Sequence[str]) -> None:
     """Check that a plan moves each vGPU once, works in its order, and places everything requested."""
     assert len({s.vgpu_index for s in result.migrations}) == len(result.migrations)
-    now = after(fleet, placed, result.rounds)
+    left = [entry.vgpu_index for entry in result.order if isinstance(entry, Leave)]
+    assert len(set(left)) == len(left)
+    now = after(fleet, placed, result.order)
     assert [p.profile for p in result.places] == list(wanted)
     for place in result.places:
         now = with_one(now, place)

@@ -11,7 +11,7 @@ from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.better import by_size, improvement
 from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.joint import total_left
-from vgpuctl.placement.migrations import PlacedVgpu
+from vgpuctl.placement.migrations import Migration, PlacedVgpu
 
 
 def value(fleet: Fleet) -> tuple[int, ...]:
@@ -23,19 +23,19 @@ def value(fleet: Fleet) -> tuple[int, ...]:
 @given(data=st.data())
 def test_the_fleet_is_better_after_them_or_there_are_none(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled())
-    rounds = improvement(fleet, placed)
-    moved = [shift.vgpu_index for one in rounds for shift in one]
+    order = improvement(fleet, placed)
+    moved = [entry.vgpu_index for entry in order if isinstance(entry, Migration)]
     assert len(set(moved)) == len(moved)
-    if rounds:
-        assert value(after(fleet, placed, rounds)) > value(fleet)
+    if order:
+        assert value(after(fleet, placed, order)) > value(fleet)
 
 
 def test_scattered_vgpus_leave_gpus_empty() -> None:
     fleet = Fleet([A40], [GpuGroup(0, (8192, 2)), GpuGroup(0, (8192, 2)), GpuGroup(0, (8192, 2))])
     placed = [PlacedVgpu(gpu, "8Q", 0) for gpu in (0, 0, 1, 1, 2, 2)]
-    rounds = improvement(fleet, placed)
-    assert [len(one) for one in rounds] == [1] * 4
-    sizes = sorted(after(fleet, placed, rounds).group_of(gpu).state for gpu in range(3))
+    order = improvement(fleet, placed)
+    assert [type(entry) for entry in order] == [Migration] * 4
+    sizes = sorted(after(fleet, placed, order).group_of(gpu).state for gpu in range(3))
     assert sizes == [(0, 0), (0, 0), (8192, 6)]
     assert len(improvement(fleet, placed, 3)) == 2
 

@@ -61,7 +61,7 @@ def test_a_gpu_is_cleared_by_many_moves_where_no_fewer_make_room() -> None:
     assert result is not None
     assert (len(result.migrations), result.is_minimal) == (12 + 13, True)
     assert {placed[s.vgpu_index].gpu for s in result.migrations} == {0, 1}
-    now = after(fleet, placed, result.rounds)
+    now = after(fleet, placed, result.order)
     assert [now.group_of(gpu).state for gpu in (0, 1)] == [(0, 0)] * 2
     assert plan_migrations(fleet, placed, ["8Q"] * 7, 24) is None
 

@@ -14,7 +14,7 @@ from tests.unit.placement.fleets import MIXED, SMALL, after, assert_room, fewest
 from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.migration_search import find_fewest_blocking, find_migrations, plan_migrations
-from vgpuctl.placement.migrations import Migration, PlacedVgpu, count_free_after_rounds
+from vgpuctl.placement.migrations import Leave, Migration, PlacedVgpu, count_free_after_order
 from vgpuctl.placement.shared_instances import InstanceNeed, SharedInstanceKind
 from vgpuctl.placement.slice_kind import Footprint, SliceKind
 
@@ -38,7 +38,7 @@ def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
-def test_no_round_lacks_a_function_that_is_free_before_it(data: st.DataObject) -> None:
+def test_each_move_finds_a_free_function(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled())
     profiles = sorted({p for kind in fleet.kinds for p in kind.sizes})
     wanted = data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=2))
@@ -46,28 +46,29 @@ def test_no_round_lacks_a_function_that_is_free_before_it(data: st.DataObject) -
     result = plan_migrations(fleet, placed, wanted, 3, free_functions=spare)
     freely = plan_migrations(fleet, placed, wanted, 3)
     if result is None:
-        assert freely is None or count_free_after_rounds(spare, placed, freely.rounds) is None
+        assert freely is None or count_free_after_order(spare, placed, freely.order) is None
         return
     assert freely is not None
     assert len(result.migrations) >= len(freely.migrations)
     assert not result.is_minimal or len(result.migrations) == len(freely.migrations)
     assert_room(fleet, placed, result, wanted)
-    assert count_free_after_rounds(spare, placed, result.rounds) is not None
+    assert count_free_after_order(spare, placed, result.order) is not None
 
 
-def test_functions_are_given_up_only_when_the_whole_round_is_made() -> None:
+def test_a_migration_gives_its_function_up_when_it_is_made_and_a_leave_before() -> None:
     placed = [PlacedVgpu(0, "1Q", 0), PlacedVgpu(1, "1Q", 0)]
-    both = ((Migration(0, 1, 0), Migration(1, 0, 0)),)
-    assert count_free_after_rounds({0: 1, 1: 1}, placed, both) == {0: 1, 1: 1}
-    assert count_free_after_rounds({0: 0, 1: 1}, placed, both) is None
-    assert count_free_after_rounds({0: 0}, placed, ((Migration(0, 1, 0),), (Migration(1, 0, 0),))) == {0: 0}
-    assert count_free_after_rounds({}, placed, both) == {}
+    swap = (Leave(0), Migration(1, 0, 0), Migration(0, 1, 0))
+    assert count_free_after_order({0: 0, 1: 0}, placed, swap) == {0: 0, 1: 0}
+    assert count_free_after_order({0: 0, 1: 0}, placed, swap[1:]) is None
+    assert count_free_after_order({0: 0, 1: 1}, placed, (Migration(0, 1, 0), Migration(1, 0, 0))) == {0: 0, 1: 1}
+    assert count_free_after_order({0: 0}, placed, (Migration(0, 0, 1),)) is None
+    assert count_free_after_order({}, placed, swap) == {}
 
 
 def test_a_gpu_locked_to_another_size_by_one_vgpu_is_cleared_by_moving_it() -> None:
     fleet = Fleet([A40], [GpuGroup(0, (1024, 1)), GpuGroup(0, (1024, 5))])
     placed = [PlacedVgpu(0, "1B", 0), *[PlacedVgpu(1, "1B", 0)] * 5]
-    assert find_migrations(fleet, placed, "8Q") == (((0, 1, 0),),)
+    assert find_migrations(fleet, placed, "8Q") == ((0, 1, 0),)
     assert find_migrations(fleet, placed[1:], "8Q") is None
     assert find_migrations(fleet, placed, "1B") == ()
     assert find_migrations(fleet, placed, "8Q", max_migrations=0) is None
@@ -78,12 +79,12 @@ def test_what_gives_way_may_need_another_to_give_way_before() -> None:
     fleet = Fleet([MIXED], [GpuGroup(0, 0b1111_0011), GpuGroup(0, 0b1111_1101), GpuGroup(0, 0b0111_1111)])
     placed = [PlacedVgpu(0, "2Q", 0b11), PlacedVgpu(1, "1Q", 0b1)]
     result = find_migrations(fleet, placed, "4Q")
-    assert result == (((1, 2, 0b1000_0000),), ((0, 1, 0b11),))
+    assert result == ((1, 2, 0b1000_0000), (0, 1, 0b11))
     assert fit(after(fleet, placed, result), Counter(["4Q"]))
 
 
-def test_two_that_wait_for_each_other_go_at_once() -> None:
-    """Where one of them has a third place to go to, they go one after the other."""
+def test_of_two_that_wait_for_each_other_one_leaves_first() -> None:
+    """Where one of them has a third place to go to, none has to."""
     two, second = Footprint((0,), 2), Footprint((1,), 1)
     here = SliceKind("here", 2, {"V": 2, "U": 1, "R": 1}, {"V": two, "U": second, "R": Footprint((0,), 1)}, slices=2)
     there = SliceKind("there", 2, {"V": 2, "U": 1}, {"V": two, "U": second}, slices=2)
@@ -91,13 +92,13 @@ def test_two_that_wait_for_each_other_go_at_once() -> None:
     placed = [PlacedVgpu(0, "V", 0b11), PlacedVgpu(1, "U", 0b10)]
     result = find_migrations(fleet, placed, "R")
     assert result is not None
-    assert [sorted(one) for one in result] == [[(0, 1, 0b11), (1, 0, 0b10)]]
+    assert result == (Leave(0), (1, 0, 0b10), (0, 1, 0b11))
     assert fit(after(fleet, placed, result), Counter("R"))
     assert find_migrations(fleet, placed, "R", 1) is None
     assert plan_migrations(fleet, placed, ["R"], free_functions={0: 1, 1: 1}) is not None
-    assert plan_migrations(fleet, placed, ["R"], free_functions={0: 1, 1: 0}) is None
+    assert plan_migrations(fleet, placed, ["R"], free_functions={0: 0, 1: 0}) is not None
     third = Fleet([here, there], [GpuGroup(0, 0b11), GpuGroup(1, 0b10), GpuGroup(1, 0b01)])
-    assert find_migrations(third, placed, "R") == (((1, 2, 0b10),), ((0, 1, 0b11),))
+    assert find_migrations(third, placed, "R") == ((1, 2, 0b10), (0, 1, 0b11))
 
 
 def test_room_for_many_is_made_one_after_the_other_where_too_much_would_have_to_be_tried() -> None:
@@ -158,8 +159,8 @@ def test_vgpus_in_instances_that_are_alike_are_moved_each_from_its_own() -> None
     fleet = Fleet([kind], [GpuGroup(0, (1, ((0, 0), (8192, 1)))), GpuGroup(0, (2, ((8192, 1), (8192, 1))))])
     placed = [PlacedVgpu(1, "8A", 1), PlacedVgpu(0, "8A", 1), PlacedVgpu(1, "8A", 0)]
     assert find_fewest_blocking(fleet, placed, 1, "24A") == (2,)
-    rounds = [(Migration(0, 0, 0),), (Migration(1, 1, 1),)]
-    assert after(fleet, placed, rounds).group_of(1).state == (2, ((8192, 1), (8192, 1)))
+    order = [Migration(0, 0, 0), Migration(1, 1, 1)]
+    assert after(fleet, placed, order).group_of(1).state == (2, ((8192, 1), (8192, 1)))
     result = plan_migrations(fleet, placed, ["24A", "24A"])
     assert result is not None
     assert len(result.migrations) == 1
@@ -169,7 +170,7 @@ def test_vgpus_in_instances_that_are_alike_are_moved_each_from_its_own() -> None
 def test_a_place_that_is_taken_is_refused() -> None:
     fleet = Fleet([MIXED], [GpuGroup(0, 0b11)])
     with pytest.raises(ValueError, match="not free"):
-        after(fleet, [PlacedVgpu(0, "2Q", 0b11)], [(Migration(0, 0, 0b111),)])
+        after(fleet, [PlacedVgpu(0, "2Q", 0b11)], [Migration(0, 0, 0b111)])
 
 
 def test_where_the_driver_chooses_the_place_nothing_moves_within_a_gpu() -> None:
@@ -177,7 +178,7 @@ def test_where_the_driver_chooses_the_place_nothing_moves_within_a_gpu() -> None
     placed = [PlacedVgpu(0, "2Q", 0b11)]
     result = find_migrations(fleet, placed, "4Q")
     assert result is not None
-    assert result[0][0].gpu == 0
+    assert result[0] == Migration(0, 0, 0b1100_0000)
     assert plan_migrations(fleet, placed, ("4Q",), fixed_gpus=frozenset({0})) is None
     two = Fleet([MIXED], [GpuGroup(0, 0b0001_0011), GpuGroup(0, 0b1111_0011)])
     elsewhere = plan_migrations(two, placed, ("4Q",), fixed_gpus=frozenset({0}))

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from vgpuctl.remote import bootstrap_script, shell_line
+from vgpuctl.remote import bootstrap_script, ssh_session
 
 PROGRAM = Path(bootstrap_script.__file__)
 PYTHON = "/usr/bin/python3"
@@ -134,11 +134,11 @@ def names(place: Path) -> list[str]:
 
 def test_the_line_for_the_shell_finds_a_python_that_reads_its_program_from_standard_input(place: Path) -> None:
     program = PROGRAM.read_bytes()
-    line = shell_line.python_line(len(program), "root")
+    line = ssh_session.python_line(len(program), "root")
     done = subprocess.run(
         ["/bin/sh", "-c", line], input=program + input_for(place, "look"), capture_output=True, check=True
     )
-    text = shell_line.split_output(done.stdout)
+    text = ssh_session.split_output(done.stdout)
     assert text is not None
     assert json.loads(text[2])["data"]["present"] is False
 

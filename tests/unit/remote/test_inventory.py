@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from vgpuctl.errors import InvalidInput, NotFound
-from vgpuctl.remote import inventory, limit
+from vgpuctl.remote import inventory, inventory_file
 from vgpuctl.remote.target import Target
 
 INI = """
@@ -92,7 +92,7 @@ def test_yaml_is_known_without_its_ending():
     ],
 )
 def test_ranges(pattern, names):
-    assert list(inventory.expand_pattern(pattern, "hosts:1")) == names
+    assert list(inventory_file.expand_pattern(pattern, "hosts:1")) == names
 
 
 @pytest.mark.parametrize(
@@ -148,22 +148,22 @@ def test_yaml_that_is_no_inventory_is_refused(text, message):
     ],
 )
 def test_limits(patterns, names):
-    assert [target.name for target in limit.apply_limit(_ini(), patterns)] == names
+    assert [target.name for target in inventory.apply_limit(_ini(), patterns)] == names
 
 
 def test_a_limit_that_means_nothing_is_a_typing_error():
     with pytest.raises(NotFound) as caught:
-        limit.apply_limit(_ini(), ["gpu,!gpu-011"])
+        inventory.apply_limit(_ini(), ["gpu,!gpu-011"])
     assert caught.value.hint.startswith("did you mean gpu-01")
     with pytest.raises(InvalidInput, match="leaves no host"):
-        limit.apply_limit(_ini(), ["gpu", "!rack"])
+        inventory.apply_limit(_ini(), ["gpu", "!rack"])
 
 
 def test_too_many_hosts_are_refused_before_their_names_are_made():
     tracemalloc.start()
     try:
         with pytest.raises(InvalidInput, match="more than 10000 hosts"):
-            inventory.expand_pattern("gpu[1:1000][1:1000]", "hosts:1")
+            inventory_file.expand_pattern("gpu[1:1000][1:1000]", "hosts:1")
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A remote command with endless output, on a fake connection."""
+"""The line for a remote shell, and a remote command with endless output, on a fake connection."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vgpuctl.remote import shell_line
+from vgpuctl.remote import ssh_session
 from vgpuctl.remote.session import RemoteCommand, RunControl
 from vgpuctl.remote.ssh_session import SshSession
 
@@ -127,8 +131,8 @@ def test_output_without_an_end_is_given_up_before_it_fills_the_memory(begun, rea
 
 
 def test_a_process_id_that_is_none_does_not_begin_the_answer():
-    assert shell_line.split_output(b"vgpuctl-over-ssh " + b"1" * 5000 + b"\n") is None
-    assert shell_line.split_output(BEGUN + b"{}") == (b"", 1234, b"{}")
+    assert ssh_session.split_output(b"vgpuctl-over-ssh " + b"1" * 5000 + b"\n") is None
+    assert ssh_session.split_output(BEGUN + b"{}") == (b"", 1234, b"{}")
 
 
 def test_unread_stdin_does_not_block_a_stop_and_progress_is_reported():
@@ -167,3 +171,33 @@ def test_all_of_standard_input_is_sent_and_then_closed():
     finally:
         session.close()
     assert (played.taken, played.shut) == (b"z" * 5000, True)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12), max_size=4))
+def test_every_word_reaches_the_program_there_as_it_was(words):
+    """A shell reads the line as under sshd, with a program that prints its arguments in place of vgpuctl."""
+    *before, script, sh = shlex.split(ssh_session.vgpuctl_line([], "root"))
+    text = shlex.split(ssh_session.vgpuctl_line(words, "root"))
+    assert text == [*before, script, sh, *words]
+
+
+def test_the_line_says_its_process_and_runs_vgpuctl(tmp_path):
+    program = tmp_path / "vgpuctl"
+    program.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    program.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    words = ["a b", "'", "$(id)", "", "*"]
+    ran = subprocess.run(
+        ["sh", "-c", ssh_session.vgpuctl_line(words, "root")], env=env, capture_output=True, check=True
+    )
+    result = ssh_session.split_output(b"noise" + ran.stdout)
+    assert result is not None
+    assert (result[0], result[2].decode()) == (b"noise", "".join(f"<{word}>\n" for word in words))
+    assert result[1] > 0
+    assert ssh_session.split_output(b"vgpuctl-over-ssh ") is None
+
+
+def test_a_non_root_login_uses_sudo_without_a_prompt():
+    assert shlex.split(ssh_session.vgpuctl_line(["x"], "ops"))[:3] == ["sudo", "-n", "--"]
+    assert shlex.split(ssh_session.stop_line(7, "ops"))[:3] == ["sudo", "-n", "--"]
+    assert shlex.split(ssh_session.vgpuctl_line(["x"], "root"))[0] == "/bin/sh"

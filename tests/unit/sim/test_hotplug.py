@@ -18,7 +18,7 @@ MIXED = "gpus:\n  - {model: A100, vfs: {total: 2, enabled: 2}}\nfaults:\n  - {on
 @pytest.mark.parametrize(("kind", "config", "live"), [("lost", 0, 1), ("error", 1, 1)])
 def test_a_guest_that_does_not_let_go(tmp_path, kind, config, live):
     host = open_sim_host(tmp_path, text=f"version: 1\n{MIXED % kind}")
-    uuid = str(create(host.ports, request("A100-4C", name="vm")).data["uuid"])
+    uuid = str(create(host.ports, request("A100-4C", name="vm")).data.uuid)
     refuses = pytest.raises(LibvirtFailed) if kind == "error" else nullcontext()
     with refuses as caught:
         host.ports.hypervisor.detach_device(uuid, "ua-vgpuctl-0", live=True, config=True)
@@ -32,7 +32,7 @@ def test_a_managed_function_gets_its_driver_back_when_it_is_unplugged(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     wanted = request(name="vm", mode="sriov", gpu="0000:86:00.0")
     before = picture(host).drivers
-    uuid = str(create(host.ports, wanted).data["uuid"])
+    uuid = str(create(host.ports, wanted).data.uuid)
     assert picture(host).drivers != before
     host.ports.hypervisor.detach_device(uuid, "ua-vgpuctl-0", live=True, config=True)
     assert (picture(host).drivers, picture(host).running[uuid]) == (before, ())

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -28,10 +22,4 @@ def command(settings: Settings, name: str) -> int:
     Asked are the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table; the first that
     knows one answers. Loopback and link-local addresses do not count. While none is known the exit status is 75.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import guest
-
-        return guest.read_addresses(host, name)
-
-    return run.query(settings, "address", read)
+    return run.call(settings, "address", lambda host: host.address(name))

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import host_options, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -59,16 +53,11 @@ def command(
     """
     number = _number(undo, version, path)
 
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import apply, host_plan
-
-        desired = host_options.read_desired_state(context.host, path, sets, number)
-        options = host_plan.ApplyOptions(drain, context.wait_seconds)
-        return apply.apply_host(
-            context.host, desired, options, dry_run=dry_run, confirm=context.confirm, progress=context.progress
-        )
-
-    return run.change(settings, "apply", act)
+    return run.call(
+        settings,
+        "apply",
+        lambda host: host.apply(file=path, sets=sets, undo=number, drain=drain, dry_run=dry_run),
+    )
 
 
 def _number(undo: bool, version: str | None, path: str | None) -> int | None:

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli import complete, field_options, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -27,23 +23,11 @@ if TYPE_CHECKING:
 @field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def command(settings: Settings, /, name: str, dry_run: bool, **explicit: object) -> int:
+def command(settings: Settings, /, name: str, dry_run: bool, **explicit: Any) -> int:
     """Give a VM that exists a vGPU: to its definition, and to the guest when it runs.
 
     A running VM needs a PCI port free for each vGPU (create-vm --hotplug-slots). A VM that vgpuctl did not make stays
     its maker's: delete-vm refuses it, detach takes the vGPU back. A VM whose memory is bound to NUMA nodes gets a GPU
     of these, and one of a spread group a GPU that no other VM of the group is on.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import attach
-
-        return attach.attach(
-            context.host,
-            requests.for_vm(context.host, name, explicit),
-            dry_run=dry_run,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "attach", act)
+    return run.call(settings, "attach", lambda host: host.attach(name, dry_run=dry_run, **explicit))

@@ -32,8 +32,10 @@ def command(settings: Settings, shell: str) -> int:
     def work(guard: SignalGuard) -> CommandOutput:
         from vgpuctl.cli import app, shells
         from vgpuctl.cli.result import CommandOutput
+        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.results.program import CompletionResult
 
         script = shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
-        return CommandOutput({"shell": shell, "script": script}, raw=script)
+        return CommandOutput(QueryResult(CompletionResult(shell, script)), raw=script)
 
     return run.perform(settings, "completion", work)

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -28,10 +22,4 @@ def command(settings: Settings, name: str) -> int:
     Address and ports are the running VM's own. Whether a password is set is said, the password never is; null in JSON
     means that this user may not see it. Nothing is opened or changed.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import guest
-
-        return guest.read_console(host, name)
-
-    return run.query(settings, "console", read)
+    return run.call(settings, "console", lambda host: host.console(name))

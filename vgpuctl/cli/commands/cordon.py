@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -29,10 +23,4 @@ def command(settings: Settings, gpu: str, dry_run: bool) -> int:
     What is on it stays, and its VMs can be stopped and started. GPU is an address, or a model that this host has once.
     It is written to /etc/vgpuctl/host.yaml and so outlives a reboot; the comments there stay.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import cordon
-
-        return cordon.cordon(context.host, gpu, cordoned=True, dry_run=dry_run, progress=context.progress)
-
-    return run.change(settings, "cordon", act)
+    return run.call(settings, "cordon", lambda host: host.cordon(gpu, dry_run=dry_run))

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli import complete, field_options, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -37,26 +33,12 @@ def command(
     settings: Settings,
     /,
     name: str | None,
-    profile: str,
     dry_run: bool,
-    **others: object,
+    **explicit: Any,
 ) -> int:
     """Make a vGPU without a VM, and print the <hostdev> element with which a VM of virsh or virt-install gets it.
 
     It is kept in /etc/vgpuctl/host.yaml and made again after a boot; delete-vgpu takes it away. Only the element is
     printed to standard output. Without NAME it is vgpu-<8 random digits>.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import vgpus
-
-        fields = {"name": name, "profile": (profile,), **others}
-        return vgpus.create_vgpu(
-            context.host,
-            requests.from_options(context.host, fields),
-            dry_run=dry_run,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "create-vgpu", act)
+    return run.call(settings, "create-vgpu", lambda host: host.create_vgpu(name, dry_run=dry_run, **explicit))

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpuctl.cli import field_options, many, requests, run
+from vgpuctl.cli import field_options, many, run
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.result import CommandOutput
 from vgpuctl.cli.settings import Seconds, Settings
+from vgpuctl.config.arguments import WAIT_EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.model.results.vms import XmlResult
 
 
 @make_command(
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
 @click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
 @many.options
-@click.option("--wait-for", type=click.Choice(("guest",)), help="Return when the guest answers or has an address.")
+@click.option("--wait-for", type=click.Choice(WAIT_EVENTS), help="Return when the guest answers or has an address.")
 @click.option(
     "--wait-timeout",
     type=Seconds(),
@@ -68,7 +67,8 @@ def command(
     parallel: int | None,
     wait_for: str | None,
     wait_timeout: float | None,
-    **explicit: object,
+    name: str | None,
+    **explicit: Any,
 ) -> int:
     """Make and start a VM with a vGPU, a plain virtual function or a whole GPU.
 
@@ -86,37 +86,25 @@ def command(
     the time is over the exit status is 75, and the VM is kept and runs.
     """
     max_parallel = many.check_options(count, parallel, print_xml=print_xml, wait_for=wait_for)
-    start = not no_start
     if count is not None:
-        build_request = partial(requests.many_from_options, explicit=explicit, count=count)
-        return many.run_ensure_vms(
-            settings, "create-vm", build_request, start=start, parallel=max_parallel, dry_run=dry_run
+        vm_count = count
+        return run.call(
+            settings,
+            "create-vm",
+            lambda host: host.create_vms(
+                name, vm_count, start=not no_start, parallel=max_parallel, dry_run=dry_run, **explicit
+            ),
         )
     if print_xml:
-        return run.print_xml(settings, lambda host: requests.from_options(host, explicit))
-    if wait_for is None and wait_timeout is None:
-        return run.change(
-            settings, "create-vm", lambda context: _create(context, explicit, start=start, dry_run=dry_run)
-        )
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import wait
-
-        wait.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
-        outcome = _create(context, explicit, start=start, dry_run=dry_run)
-        return wait.wait_for_guest(context.host, outcome, wait_timeout or wait.DEFAULT_SECONDS, context.progress)
-
-    return run.change(settings, "create-vm", act)
-
-
-def _create(context: ChangeContext, explicit: Mapping[str, object], *, start: bool, dry_run: bool) -> Outcome:
-    from vgpuctl.engine import create
-
-    return create.create_vm(
-        context.host,
-        requests.from_options(context.host, explicit),
-        start=start,
-        dry_run=dry_run,
-        wait_seconds=context.wait_seconds,
-        progress=context.progress,
+        return run.call(settings, "create-vm", lambda host: host.print_xml(name, **explicit), _as_text)
+    return run.call(
+        settings,
+        "create-vm",
+        lambda host: host.create_vm(
+            name, start=not no_start, wait_for=wait_for, wait_timeout=wait_timeout, dry_run=dry_run, **explicit
+        ),
     )
+
+
+def _as_text(result: QueryResult[XmlResult]) -> CommandOutput:
+    return CommandOutput(result, raw=f"{result.data.xml.rstrip()}\n")

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -31,17 +25,4 @@ def command(settings: Settings, name: str, dry_run: bool) -> int:
 
     It is refused while any VM refers to the vGPU, running or not, and while a process holds it.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import vgpus
-
-        return vgpus.delete_vgpu(
-            context.host,
-            name,
-            dry_run=dry_run,
-            confirm=context.confirm,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "delete-vgpu", act)
+    return run.call(settings, "delete-vgpu", lambda host: host.delete_vgpu(name, dry_run=dry_run))

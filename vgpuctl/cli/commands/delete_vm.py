@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -33,18 +27,4 @@ def command(settings: Settings, name: str, keep_disks: bool, dry_run: bool) -> i
     NVRAM, TPM state, a saved state and snapshots go with it and are named before. A base image and disks that
     vgpuctl did not make are never removed; a VM that vgpuctl did not make is refused.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import power
-
-        return power.delete_vm(
-            context.host,
-            name,
-            keep_disks=keep_disks,
-            dry_run=dry_run,
-            confirm=context.confirm,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "delete-vm", act)
+    return run.call(settings, "delete-vm", lambda host: host.delete_vm(name, keep_disks=keep_disks, dry_run=dry_run))

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -33,17 +27,4 @@ def command(settings: Settings, name: str, vgpu: tuple[str, ...], dry_run: bool)
     The guest of a running VM is asked, and lets its device go when nothing uses it. Has it not done so within
     --wait, the command ends with exit 75 and the vGPU stays the VM's; detach again, or reconcile, finishes it.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import attach
-
-        return attach.detach(
-            context.host,
-            name,
-            vgpu,
-            dry_run=dry_run,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "detach", act)
+    return run.call(settings, "detach", lambda host: host.detach(name, vgpu or None, dry_run=dry_run))

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.result import CommandOutput
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import CommandOutput
-    from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.model.outcome import Outcome
 
 CHECK_FAILED_STATUS = 6
 
@@ -45,40 +39,9 @@ def command(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) 
     if dry_run and not fix:
         raise click.UsageError("--dry-run goes with --fix: without it nothing is changed")
 
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli.result import CommandOutput
-
-        if fix:
-            outcome = _fix(settings, guard, ids, dry_run=dry_run)
-            data, changed = outcome.data, outcome.changed
-        else:
-            from vgpuctl.cli import hosts
-            from vgpuctl.engine import diagnose
-            from vgpuctl.model.outcome import Outcome
-
-            outcome = Outcome(False, diagnose.diagnose(hosts.open_host(settings), ids))
-            data, changed = outcome.data, False
-        result_data = {**data, "steps": list(outcome.steps), "notes": list(outcome.notes), "dry_run": outcome.dry_run}
-        status = CHECK_FAILED_STATUS if data["verdict"] == "fail" else 0
-        return CommandOutput(result_data, changed, outcome.warnings, outcome.notes, status=status)
-
-    return run.perform(settings, "doctor", work)
-
-
-def _fix(settings: Settings, guard: SignalGuard, ids: tuple[str, ...], *, dry_run: bool) -> Outcome:
-    from vgpuctl.cli import confirm, hosts, progress
-    from vgpuctl.engine import diagnose
-
-    host = hosts.open_host_to_change(settings)
-    reporter = progress.choose_progress(settings, guard)
-    try:
-        return diagnose.fix_problems(
-            host,
-            ids,
-            dry_run=dry_run,
-            confirm=confirm.ConfirmationPrompt(settings),
-            wait_seconds=settings.wait,
-            progress=reporter,
-        )
-    finally:
-        reporter.close()
+    return run.call(
+        settings,
+        "doctor",
+        lambda host: host.fix_problems(*ids, dry_run=dry_run) if fix else host.doctor(*ids),
+        lambda result: CommandOutput(result, status=CHECK_FAILED_STATUS if result.data.verdict == "fail" else 0),
+    )

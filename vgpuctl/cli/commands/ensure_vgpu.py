@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli import complete, field_options, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
-
-STATES = ("present", "absent")
+from vgpuctl.config.arguments import VGPU_STATES
 
 
 @make_command(
@@ -30,7 +25,7 @@ STATES = ("present", "absent")
 @field_options.fields(*field_options.CONSTRAINT_FIELDS, "vgpu_params")
 @click.option(
     "--state",
-    type=click.Choice(STATES),
+    type=click.Choice(VGPU_STATES),
     default="present",
     show_default=True,
     help="present: made if it is not there; absent: removed if it is.",
@@ -41,29 +36,15 @@ def command(
     settings: Settings,
     /,
     name: str,
-    profile: str | None,
     state: str,
     dry_run: bool,
-    **others: object,
+    **explicit: Any,
 ) -> int:
     """See to it that a vGPU without a VM is there, or is not. Run twice, the second time changes nothing.
 
     One that is there with another profile, on another GPU than was typed or with other parameters is refused (exit 3)
     and shown. create-vgpu and delete-vgpu say the rest.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import ensure_vgpu
-
-        fields = {**others, "profile": (profile,) if profile else ()}
-        return ensure_vgpu.ensure_vgpu(
-            context.host,
-            requests.for_vgpu(context.host, name, fields),
-            state=state,
-            dry_run=dry_run,
-            confirm=context.confirm,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "ensure-vgpu", act)
+    return run.call(
+        settings, "ensure-vgpu", lambda host: host.ensure_vgpu(name, state=state, dry_run=dry_run, **explicit)
+    )

@@ -3,19 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from vgpuctl.cli import field_options, many, requests, run
+from vgpuctl.cli import field_options, many, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
-
-STATES = ("present", "absent", "started", "stopped")
+from vgpuctl.config.arguments import VM_STATES
 
 
 @make_command(
@@ -44,7 +37,7 @@ STATES = ("present", "absent", "started", "stopped")
 )
 @click.option(
     "--state",
-    type=click.Choice(STATES),
+    type=click.Choice(VM_STATES),
     default="present",
     show_default=True,
     help="present: made and started if it is not there, otherwise left on or off as it is.",
@@ -75,26 +68,15 @@ def command(
     max_parallel = many.check_options(count, parallel, state=state)
     if count is not None:
         vm_count = count
-        return many.run_ensure_vms(
+        return run.call(
             settings,
             "ensure-vm",
-            lambda host: requests.many_from_file(host, path, vm_count, placement),
-            start=True,
-            parallel=max_parallel,
-            dry_run=dry_run,
+            lambda host: host.ensure_vms(
+                vm_count, file=path, parallel=max_parallel, dry_run=dry_run, placement=placement
+            ),
         )
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import ensure_vm
-
-        return ensure_vm.ensure_vm(
-            context.host,
-            requests.from_file(context.host, path, placement),
-            state=state,
-            dry_run=dry_run,
-            confirm=context.confirm,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "ensure-vm", act)
+    return run.call(
+        settings,
+        "ensure-vm",
+        lambda host: host.ensure_vm(file=path, state=state, dry_run=dry_run, placement=placement),
+    )

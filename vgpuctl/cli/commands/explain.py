@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -27,10 +21,4 @@ def command(settings: Settings, profile: str) -> int:
 
     The numbers come from the same rules that create-vm places by.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import queries
-
-        return queries.explain(host, profile)
-
-    return run.query(settings, "explain", read)
+    return run.call(settings, "explain", lambda host: host.explain(profile))

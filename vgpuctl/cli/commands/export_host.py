@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.result import CommandOutput
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import CommandOutput
-    from vgpuctl.cli.signals import SignalGuard
 
 
 @make_command(
@@ -27,15 +22,9 @@ def command(settings: Settings) -> int:
     Every GPU is named by its address; defaults and vGPUs without a VM are those of the current file. diff finds no
     difference between what is printed and the host.
     """
-
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import hosts
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.engine import export
-
-        result = export.export_host(hosts.open_host(settings))
-        data = result.data
-        text = data["text"] if isinstance(data, dict) else ""
-        return CommandOutput(data, warnings=result.warnings, raw=str(text))
-
-    return run.perform(settings, "export", work)
+    return run.call(
+        settings,
+        "export",
+        lambda host: host.export_host(),
+        lambda result: CommandOutput(result, raw=result.data.text),
+    )

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.result import CommandOutput
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import CommandOutput
-    from vgpuctl.cli.signals import SignalGuard
 
 STATUS_BY_FIT = {True: 0, False: 4, None: 1}
 
@@ -46,13 +41,9 @@ def command(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> i
     fewest of them that are too many are shown, and what each GPU has room for. It is 1 when that is not known, because
     the driver keeps to itself how many fit or there are too many ways to try. Nothing is reserved.
     """
-
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import hosts, requests
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.engine import moves
-
-        result, fits = moves.query_fit(hosts.open_host(settings), requests.parse_profile_counts(profiles), gpu)
-        return CommandOutput(result.data, warnings=result.warnings, status=STATUS_BY_FIT[fits])
-
-    return run.perform(settings, "fits", work)
+    return run.call(
+        settings,
+        "fits",
+        lambda host: host.fits(*profiles, gpu=gpu),
+        lambda result: CommandOutput(result, status=STATUS_BY_FIT[result.data.fits]),
+    )

@@ -3,18 +3,11 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -43,20 +36,19 @@ def command(settings: Settings, restart_libvirt: bool, wheelhouse: str | None, d
     if wheelhouse is not None:
         raise click.UsageError("--wheelhouse goes with --hosts FILE or --host ssh://HOST")
 
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.cli import app, shells
-        from vgpuctl.engine import installation
+    return run.call(
+        settings,
+        "install-host",
+        lambda host: host.install_host(
+            completions=_completion_scripts(), restart_libvirt=restart_libvirt, dry_run=dry_run
+        ),
+    )
 
-        return installation.install_host(
-            context.host,
-            python=sys.executable,
-            completions={
-                shell: shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
-                for shell in ("bash", "zsh", "fish")
-            },
-            restart_libvirt=restart_libvirt,
-            dry_run=dry_run,
-            progress=context.progress,
-        )
 
-    return run.change(settings, "install-host", act)
+def _completion_scripts() -> dict[str, str]:
+    """Return the completion script of each shell."""
+    from vgpuctl.cli import app, shells
+
+    return {
+        shell: shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE) for shell in ("bash", "zsh", "fish")
+    }

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -37,10 +31,4 @@ def command(settings: Settings, everything: bool) -> int:
     Foreign vGPUs, which vgpuctl did not make, are counted and marked. A GPU without a backend cannot carry a
     vGPU as it is set up now; a warning says why.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import queries
-
-        return queries.list_gpus(host, everything=everything)
-
-    return run.query(settings, "list-gpus", read)
+    return run.call(settings, "list-gpus", lambda host: host.list_gpus(everything=everything))

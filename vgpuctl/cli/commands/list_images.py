@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -32,10 +26,4 @@ def command(settings: Settings, pool: str | None) -> int:
     named as vgpuctl names disks (NAME-<8 digits of a uuid>.qcow2), and no VM refers to it; look before you remove it
     with 'virsh vol-delete': vgpuctl never does.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import images
-
-        return images.list_images(host, pool=pool)
-
-    return run.query(settings, "list-images", read)
+    return run.call(settings, "list-images", lambda host: host.list_images(pool=pool))

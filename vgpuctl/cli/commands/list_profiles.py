@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -33,10 +27,4 @@ def command(settings: Settings, gpu: str | None, everything: bool) -> int:
     FREE is how many more can be made now on the whole host together, WHERE says on which GPUs. A '?' is not
     known: only the driver's answer to an attempt tells.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import queries
-
-        return queries.list_profiles(host, gpu=gpu, everything=everything)
-
-    return run.query(settings, "list-profiles", read)
+    return run.call(settings, "list-profiles", lambda host: host.list_profiles(gpu=gpu, everything=everything))

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -31,10 +25,4 @@ def command(settings: Settings, unassigned: bool) -> int:
     OWNER is host.yaml for one that create-vgpu made, managed for one that vgpuctl gave to a VM, unmanaged for any
     other, and leaked for what reconcile removes.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import vgpus
-
-        return vgpus.list_vgpus(host, unassigned=unassigned)
-
-    return run.query(settings, "list-vgpus", read)
+    return run.call(settings, "list-vgpus", lambda host: host.list_vgpus(unassigned=unassigned))

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -34,12 +28,4 @@ def command(settings: Settings, dry_run: bool) -> int:
     devices are left alone. vGPUs that are missing after a reboot are made by start-vm, those of host.yaml by
     restore-host.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import reconcile
-
-        return reconcile.reconcile(
-            context.host, dry_run=dry_run, wait_seconds=context.wait_seconds, progress=context.progress
-        )
-
-    return run.change(settings, "reconcile", act)
+    return run.call(settings, "reconcile", lambda host: host.reconcile(dry_run=dry_run))

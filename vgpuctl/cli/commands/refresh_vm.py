@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli import complete, field_options, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -41,20 +35,4 @@ def command(settings: Settings, name: str, image: str, drain: bool, dry_run: boo
     --cloud-init: the new disk does not know it yet, so cloud-init runs again. Only for a VM that was made with
     --image. A VM with snapshots or a saved state is refused, and so is one whose disk another disk is a clone of.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import refresh
-
-        request = requests.for_vm(context.host, name, {"image": image})
-        return refresh.refresh_vm(
-            context.host,
-            name,
-            request.image or image,
-            drain=drain,
-            dry_run=dry_run,
-            confirm=context.confirm,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "refresh-vm", act)
+    return run.call(settings, "refresh-vm", lambda host: host.refresh_vm(name, image, drain=drain, dry_run=dry_run))

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -34,27 +28,4 @@ def command(settings: Settings, dry_run: bool) -> int:
     ready hold libvirt back for 'boot: hold_libvirt_seconds:' (30); autostart VMs of GPUs that come later are started
     when their GPUs are ready.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.cli import requests
-        from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
-        from vgpuctl.engine import restore
-        from vgpuctl.errors import InvalidInput
-
-        read_error = None
-        try:
-            spec = requests.host_spec(context.host)
-        except InvalidInput as error:
-            if dry_run:
-                raise
-            spec, read_error = HostSpec(FORMAT_VERSION), error
-        return restore.restore_host(
-            context.host,
-            spec,
-            dry_run=dry_run,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-            host_file_error=read_error,
-        )
-
-    return run.change(settings, "restore-host", act)
+    return run.call(settings, "restore-host", lambda host: host.restore_host(dry_run=dry_run))

@@ -3,18 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.mig import MigSpec
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -62,35 +55,8 @@ def command(
     are there and fit stay, with what runs in them. MIG goes on or off only on a GPU without vGPUs. Instances are gone
     after a boot, and restore-host makes them again.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import gpu_mode
-
-        requested = _requested_mig(instances, vgpus, off=off)
-        mixed_size = False if requested.is_requested else None  # MIG and mixed sizes exclude each other
-        request = gpu_mode.ModeRequest(
-            gpu, None, drain=drain, wait_seconds=context.wait_seconds, mig=requested, mixed_size=mixed_size
-        )
-        return gpu_mode.set_mode(context.host, request, dry_run=dry_run, progress=context.progress)
-
-    return run.change(settings, "set-mig", act)
-
-
-def _requested_mig(instances: tuple[str, ...], vgpus: tuple[str, ...], *, off: bool) -> MigSpec:
-    """Return the given MIG configuration, checked by the same rules as host.yaml.
-
-    Raises:
-        InvalidInput: nothing is given, or more than one alternative, or a name is invalid.
-    """
-    from vgpuctl.config.mig_spec import parse_mig_options
-    from vgpuctl.errors import InvalidInput
-
-    if (bool(instances), bool(vgpus), off).count(True) != 1:
-        raise InvalidInput(
-            "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off",
-            hint="vgpuctl set-mig --help",
-        )
-    try:
-        return parse_mig_options(instances, vgpus)
-    except ValueError as error:
-        raise InvalidInput(str(error), hint="vgpuctl set-mig --help") from error
+    return run.call(
+        settings,
+        "set-mig",
+        lambda host: host.set_mig(gpu, *instances, vgpus=vgpus, off=off, drain=drain, dry_run=dry_run),
+    )

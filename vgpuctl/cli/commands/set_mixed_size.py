@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 ON_OFF = ("on", "off")
 
@@ -44,13 +38,8 @@ def command(settings: Settings, gpu: str, mixed: str, drain: bool, dry_run: bool
     scheduler and no MIG. The driver changes this only on a GPU without vGPUs; --drain makes it so for a moment. It is
     lost when the virtual functions go, and set again with them and after a boot.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import gpu_mode
-
-        request = gpu_mode.ModeRequest(
-            gpu, None, drain=drain, wait_seconds=context.wait_seconds, mixed_size=mixed == "on"
-        )
-        return gpu_mode.set_mode(context.host, request, dry_run=dry_run, progress=context.progress)
-
-    return run.change(settings, "set-mixed-size", act)
+    return run.call(
+        settings,
+        "set-mixed-size",
+        lambda host: host.set_mixed_size(gpu, on=mixed == "on", drain=drain, dry_run=dry_run),
+    )

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.config.vm_fields import GPU_MODES
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -49,11 +43,4 @@ def command(settings: Settings, gpu: str, mode: str, vfs: int | None, drain: boo
     Nothing changes while a VM uses the GPU, or has a vGPU there that would be lost. unmanaged changes no device:
     vgpuctl then places nothing there.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import gpu_mode
-
-        request = gpu_mode.ModeRequest(gpu, mode, vfs, drain, wait_seconds=context.wait_seconds)
-        return gpu_mode.set_mode(context.host, request, dry_run=dry_run, progress=context.progress)
-
-    return run.change(settings, "set-mode", act)
+    return run.call(settings, "set-mode", lambda host: host.set_mode(gpu, mode, vfs=vfs, drain=drain, dry_run=dry_run))

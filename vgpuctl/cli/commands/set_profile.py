@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli import complete, field_options, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -27,23 +23,11 @@ if TYPE_CHECKING:
 @field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def command(settings: Settings, /, name: str, dry_run: bool, **explicit: object) -> int:
+def command(settings: Settings, /, name: str, dry_run: bool, **explicit: Any) -> int:
     """Give a stopped VM other profiles in place of those it has.
 
     The vGPUs that it has already with one of these profiles stay, wherever they are: --gpu is for the new ones.
     Nothing else of the VM is changed; when the new ones have no room it stays as it was. Where they go
     is said as for create-vm; what is left out is as it was typed when the VM was made.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import change
-
-        return change.set_profile(
-            context.host,
-            requests.for_vm(context.host, name, explicit),
-            dry_run=dry_run,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "set-profile", act)
+    return run.call(settings, "set-profile", lambda host: host.set_profile(name, dry_run=dry_run, **explicit))

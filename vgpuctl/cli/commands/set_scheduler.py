@@ -3,22 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.vgpu_scheduler import SchedulerSpec
-
-POLICIES = ("best_effort", "equal_share", "fixed_share")
-_OPTIONS = {"time_slice_ms": "--time-slice", "frequency_hz": "--frequency", "averaging_factor": "--averaging-factor"}
-METHODS = ("auto", "nvml", "modprobe")
+from vgpuctl.config.arguments import SCHEDULER_METHODS
+from vgpuctl.config.vm_fields import SCHEDULER_POLICIES
 
 
 @make_command(
@@ -39,7 +30,7 @@ METHODS = ("auto", "nvml", "modprobe")
     ),
 )
 @click.argument("gpu", shell_complete=complete.gpus)
-@click.option("--policy", type=click.Choice(POLICIES), required=True, help="Who gets the GPU's time.")
+@click.option("--policy", type=click.Choice(SCHEDULER_POLICIES), required=True, help="Who gets the GPU's time.")
 @click.option(
     "--time-slice", "time_slice", type=click.IntRange(min=1), metavar="MS", help="Strict turns of this many ms."
 )
@@ -55,7 +46,7 @@ METHODS = ("auto", "nvml", "modprobe")
 )
 @click.option(
     "--via",
-    type=click.Choice(METHODS),
+    type=click.Choice(SCHEDULER_METHODS),
     default="auto",
     help="nvml: now; modprobe: when the driver is loaded next; auto: nvml where that can be. [auto]",
 )
@@ -83,33 +74,17 @@ def command(
     whether the others run or not. The driver changes this only on a GPU without vGPUs; --drain makes it so for a
     moment. What NVML sets is lost when the driver is loaded again, and set again by restore-host after a boot.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import gpu_scheduler
-
-        numbers = {"time_slice_ms": time_slice, "frequency_hz": frequency, "averaging_factor": averaging_factor}
-        request = gpu_scheduler.SchedulerRequest(
-            gpu, _requested_scheduler(policy, numbers), via, drain, wait_seconds=context.wait_seconds
-        )
-        return gpu_scheduler.set_scheduler(context.host, request, dry_run=dry_run, progress=context.progress)
-
-    return run.change(settings, "set-scheduler", act)
-
-
-def _requested_scheduler(policy: str, numbers: dict[str, int | None]) -> SchedulerSpec:
-    """Return the given scheduler configuration, checked by the same rules as host.yaml.
-
-    Raises:
-        InvalidInput: it lists every problem.
-    """
-    from vgpuctl.config.rules import ValidationError
-    from vgpuctl.config.scheduler_spec import parse_scheduler_spec
-    from vgpuctl.errors import InvalidInput
-
-    try:
-        return parse_scheduler_spec({"policy": policy, **numbers})
-    except ValidationError as error:
-        messages = [
-            f"{_OPTIONS.get(str(problem.path[0]), problem.path[0])}: {problem.text}" for problem in error.problems
-        ]
-        raise InvalidInput("; ".join(messages), hint="vgpuctl set-scheduler --help") from error
+    return run.call(
+        settings,
+        "set-scheduler",
+        lambda host: host.set_scheduler(
+            gpu,
+            policy,
+            time_slice_ms=time_slice,
+            frequency_hz=frequency,
+            averaging_factor=averaging_factor,
+            via=via,
+            drain=drain,
+            dry_run=dry_run,
+        ),
+    )

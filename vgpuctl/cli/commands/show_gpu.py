@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -27,10 +21,4 @@ def command(settings: Settings, address: str) -> int:
 
     ADDRESS is a PCI address, or the kernel name of another mdev parent: what 'vgpuctl list-gpus --all' lists.
     """
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import queries
-
-        return queries.show_gpu(host, address)
-
-    return run.query(settings, "show-gpu", read)
+    return run.call(settings, "show-gpu", lambda host: host.show_gpu(address))

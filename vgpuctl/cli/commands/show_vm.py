@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -24,10 +18,4 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(settings: Settings, name: str) -> int:
     """Show one VM, by name or uuid: its state, its vGPUs with their devices, and its disks."""
-
-    def read(host: Host) -> QueryResult:
-        from vgpuctl.engine import queries
-
-        return queries.show_vm(host, name)
-
-    return run.query(settings, "show-vm", read)
+    return run.call(settings, "show-vm", lambda host: host.show_vm(name))

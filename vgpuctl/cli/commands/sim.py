@@ -27,11 +27,13 @@ def reboot(settings: Settings) -> int:
     """Boot the simulated host again, as power loss would: its devices and /run are empty, its VMs are off."""
 
     def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import simulated_host
+        from vgpuctl import simulated
         from vgpuctl.cli.result import CommandOutput
+        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.results.program import SimResult
 
-        simulated_host.reboot(settings)
-        return CommandOutput({"host": settings.host}, changed=True)
+        simulated.reboot(simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect))
+        return CommandOutput(QueryResult(SimResult(settings.host), changed=True))
 
     return run.perform(settings, "sim-reboot", work)
 
@@ -46,13 +48,16 @@ def reset(settings: Settings) -> int:
     """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks before."""
 
     def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import confirm, simulated_host
+        from vgpuctl import simulated
+        from vgpuctl.cli import confirm
         from vgpuctl.cli.result import CommandOutput
+        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.results.program import SimResult
 
-        simulated_host.selected_scenario(settings)
+        scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
         confirm.ConfirmationPrompt(settings)(f"Forget everything on {settings.host}?", ())
-        simulated_host.reset(settings)
-        return CommandOutput({"host": settings.host}, changed=True)
+        simulated.reset(scenario)
+        return CommandOutput(QueryResult(SimResult(settings.host), changed=True))
 
     return run.perform(settings, "sim-reset", work)
 
@@ -67,12 +72,13 @@ def list_scenarios(settings: Settings) -> int:
     """List the built-in simulated hosts. --host sim:FILE takes one of your own: docs/scenarios.md."""
 
     def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import simulated_host
+        from vgpuctl import simulated
         from vgpuctl.cli.result import CommandOutput
+        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.results.program import ScenarioResult
 
-        return CommandOutput(
-            [{"host": f"sim:{name}", "description": text} for name, text in simulated_host.list_scenarios()]
-        )
+        rows = (ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())
+        return CommandOutput(QueryResult(tuple(rows)))
 
     return run.perform(settings, "sim-list-scenarios", work)
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,20 +10,14 @@ import click
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.config.arguments import MAX_DAYS, MAX_LOAD, MAX_REQUESTS, MAX_SIMULATED_HOSTS, SIMULATION_PATTERNS
 from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY, PLACEMENT_POLICIES
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import CommandOutput
-    from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.engine.simulate import GeneratedRequests, Hardware, RecordedRequests
-
-PATTERNS = ("vdi-day", "ai", "mig", "churn")
-MAX_HOSTS, MAX_DAYS, MAX_REQUESTS, MAX_LOAD = 10_000, 366, 1_000_000, 1000
-VDI_DAYS, DEFAULT_DAYS = 1, 7
-DEFAULT_LOAD, DEFAULT_SEED = 100, 1
-MAX_BYTES = 64 << 20
-"""About a million requests."""
-_GENERATE_OPTIONS = ("load", "count", "mix", "days", "seed", "write")
+    from vgpuctl.library import GpuHost
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.model.results.simulation import SimulationResult
 
 
 @make_command(
@@ -38,12 +30,12 @@ _GENERATE_OPTIONS = ("load", "count", "mix", "days", "seed", "write")
 )
 @click.option(
     "--requests",
-    "file",
+    "requests",
     metavar="CSV",
     type=click.Path(),
     help="Arrivals and departures: docs/simulate.md. The Alibaba GPU trace's columns are taken, too.",
 )
-@click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Make requests up, of this pattern.")
+@click.option("--generate", type=click.Choice(SIMULATION_PATTERNS), help="Make requests up, of this pattern.")
 @click.option(
     "--load",
     type=click.IntRange(1, MAX_LOAD),
@@ -72,7 +64,11 @@ _GENERATE_OPTIONS = ("load", "count", "mix", "days", "seed", "write")
 )
 @click.option("--compare", is_flag=True, help="Every policy on the same requests.")
 @click.option(
-    "--host-count", type=click.IntRange(1, MAX_HOSTS), default=1, metavar="N", help="So many hosts like this. [1]"
+    "--host-count",
+    type=click.IntRange(1, MAX_SIMULATED_HOSTS),
+    default=1,
+    metavar="N",
+    help="So many hosts like this. [1]",
 )
 @click.option("--keep", is_flag=True, help="What is on the GPUs now stays there. [they are taken as empty]")
 @click.option(
@@ -85,10 +81,7 @@ _GENERATE_OPTIONS = ("load", "count", "mix", "days", "seed", "write")
 def command(
     settings: Settings,
     /,
-    compare: bool,
-    host_count: int,
-    keep: bool,
-    mig_on_demand: bool,
+    write: str | None,
     plot: str | None,
     **options: Any,
 ) -> int:
@@ -100,90 +93,31 @@ def command(
 
     least-waste protects the mix of the requests that are replayed.
     """
+    request_fields = {**options, "mix": tuple(options["mix"])}
 
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import hosts, new_file
+    def work(host: GpuHost) -> QueryResult[SimulationResult]:
+        from vgpuctl.cli import new_file
         from vgpuctl.cli import plot as pictures
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.engine import simulate
+        from vgpuctl.library import simulation
+        from vgpuctl.model.outcome import QueryResult
 
-        hardware = simulate.Hardware(host_count, keep, mig_on_demand)
-        _check_options(options, hardware, compare=compare)
-        if plot and plot == options["write"]:
-            raise _usage_error("--plot and --write name one file")
-        for option, path in (("--plot", plot), ("--write", options["write"])):
+        request = simulation.SimulationRequest(**request_fields)
+        simulation.check(request)
+        if write is not None and request.requests is not None:
+            raise simulation.usage_error("--write goes with --generate")
+        if plot and plot == write:
+            raise simulation.usage_error("--plot and --write name one file")
+        for option, path in (("--plot", plot), ("--write", write)):
             if path:
                 new_file.require_new(path, option)
         picture_format = pictures.check_format(plot) if plot else ""
-        request_source = _read_recorded(options["file"]) if options["file"] else _generation_settings(options)
-        policies = PLACEMENT_POLICIES if compare else tuple(filter(None, [options["placement"]]))
-        result = simulate.simulate(hosts.open_host(settings), hardware, request_source, policies)
-        data = {**result.data, "plot": plot or None, "written": options["write"]}
+        result = host.simulate(request)
+        data = replace(result.data, plot=plot or None, written=write)
         picture = pictures.draw(data, picture_format) if plot else b""
-        if options["write"]:
-            new_file.write_new(options["write"], "".join(result.csv).encode(), "--write")
+        if write:
+            new_file.write_new(write, "".join(result.csv).encode(), "--write")
         if plot:
             new_file.write_new(plot, picture, "--plot")
-        return CommandOutput(data, warnings=result.warnings)
+        return QueryResult(data, result.warnings)
 
-    return run.perform(settings, "simulate", work)
-
-
-def _check_options(options: Mapping[str, Any], hardware: Hardware, *, compare: bool) -> None:
-    """Check that the given options go together.
-
-    Raises:
-        InvalidInput: it does not.
-    """
-    if (options["file"] is None) == (options["pattern"] is None):
-        raise _usage_error("either --requests CSV or --generate PATTERN is due")
-    if options["file"] is not None:
-        for name in _GENERATE_OPTIONS:
-            if options[name] not in (None, ()):
-                raise _usage_error(f"--{name} goes with --generate")
-    if options["count"] is not None and options["load"] is not None:
-        raise _usage_error("--count and --load exclude each other")
-    if compare and options["placement"] is not None:
-        raise _usage_error("--compare runs every policy: leave --placement out")
-    if hardware.keep and hardware.instances_on_demand:
-        raise _usage_error("--keep keeps the GPU instances that are there, --mig-on-demand does not")
-
-
-def _usage_error(text: str) -> Exception:
-    from vgpuctl.errors import InvalidInput
-
-    return InvalidInput(text, hint="vgpuctl simulate --help")
-
-
-def _read_recorded(path: str) -> RecordedRequests:
-    """Read recorded requests from a file."""
-    from vgpuctl.cli import requests
-    from vgpuctl.engine.simulate import RecordedRequests
-    from vgpuctl.placement import trace_csv
-
-    return RecordedRequests(path, trace_csv.parse_trace(requests.read_text(path, "CSV", MAX_BYTES), path))
-
-
-def _generation_settings(options: Mapping[str, Any]) -> GeneratedRequests:
-    """Return what requests to generate."""
-    import random
-
-    from vgpuctl.engine.simulate import GeneratedRequests
-
-    pattern = options["pattern"]
-    rng = random.Random(DEFAULT_SEED if options["seed"] is None else options["seed"])  # noqa: S311
-    days = options["days"] or (VDI_DAYS if pattern == "vdi-day" else DEFAULT_DAYS)
-    load = (options["load"] or DEFAULT_LOAD) / 100
-    return GeneratedRequests(pattern, rng, days, load, options["count"], dict(map(_parse_weight, options["mix"])))
-
-
-def _parse_weight(text: str) -> tuple[str, float]:
-    """Return a profile and its weight.
-
-    Raises:
-        InvalidInput: one of them is missing, or the weight is zero.
-    """
-    profile, _, weight = text.rpartition(":")
-    if not profile or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", weight, re.ASCII) or float(weight) <= 0:
-        raise _usage_error(f"--mix {text}: say PROFILE:WEIGHT, as 2B:40")
-    return profile, float(weight)
+    return run.call(settings, "simulate", work)

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -28,12 +22,4 @@ def command(settings: Settings, name: str, dry_run: bool) -> int:
 
     A VM that was made with '--reserve running' gets its vGPUs wherever there is room, its last place if that is free.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import power
-
-        return power.start_vm(
-            context.host, name, dry_run=dry_run, wait_seconds=context.wait_seconds, progress=context.progress
-        )
-
-    return run.change(settings, "start-vm", act)
+    return run.call(settings, "start-vm", lambda host: host.start_vm(name, dry_run=dry_run))

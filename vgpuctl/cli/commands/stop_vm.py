@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -32,17 +26,4 @@ def command(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
 
     A VM that was made with '--reserve running' gives its vGPUs back; its disks stay.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import power
-
-        return power.stop_vm(
-            context.host,
-            name,
-            force=force,
-            dry_run=dry_run,
-            wait_seconds=context.wait_seconds,
-            progress=context.progress,
-        )
-
-    return run.change(settings, "stop-vm", act)
+    return run.call(settings, "stop-vm", lambda host: host.stop_vm(name, force=force, dry_run=dry_run))

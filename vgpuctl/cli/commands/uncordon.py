@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -25,10 +19,4 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(settings: Settings, gpu: str, dry_run: bool) -> int:
     """Let new vGPUs and VMs on a GPU again."""
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import cordon
-
-        return cordon.cordon(context.host, gpu, cordoned=False, dry_run=dry_run, progress=context.progress)
-
-    return run.change(settings, "uncordon", act)
+    return run.call(settings, "uncordon", lambda host: host.uncordon(gpu, dry_run=dry_run))

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from vgpuctl.cli.result import ChangeContext
-    from vgpuctl.model.outcome import Outcome
 
 
 @make_command(
@@ -34,12 +28,8 @@ def command(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
 
     A file that was changed by hand is kept and named. /etc/vgpuctl goes only when it is empty.
     """
-
-    def act(context: ChangeContext) -> Outcome:
-        from vgpuctl.engine import installation
-
-        return installation.uninstall_host(
-            context.host, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=context.progress
-        )
-
-    return run.change(settings, "uninstall-host", act)
+    return run.call(
+        settings,
+        "uninstall-host",
+        lambda host: host.uninstall_host(restart_libvirt=restart_libvirt, dry_run=dry_run),
+    )

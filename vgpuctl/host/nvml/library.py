@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
+from threading import Condition
 from typing import Any
 
-from vgpuctl.errors import NvmlFailed, missing_library_error
+from vgpuctl.errors import Busy, NvmlFailed, missing_library_error
 
 REQUIRED_FUNCTIONS = (
     "nvmlDeviceGetHandleByPciBusId_v2",
@@ -24,6 +25,8 @@ REQUIRED_FUNCTIONS = (
 """The functions that libnvidia-ml must have, by its own names."""
 
 INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
+CHANGE_WAIT_SECONDS = 60.0
+"""How long a change waits for other threads of this process that ask NVML; a query takes milliseconds."""
 _LIBRARY = "libnvidia-ml.so.1"
 _VERSIONED_NAMES = {
     "nvmlDeviceGetHandleByPciBusId": "nvmlDeviceGetHandleByPciBusId_v2",
@@ -97,9 +100,63 @@ def load_pynvml() -> Any:
     return pynvml
 
 
+class _Turns:
+    """Several threads of this process look at NVML at once; a change waits for them, and they wait for it.
+
+    The driver refuses to change a GPU's layout while a client has NVML open, also one of the same process.
+    """
+
+    def __init__(self) -> None:
+        self._turn = Condition()
+        self._looking: set[object] = set()
+        self._changing: set[object] = set()
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Wait for changes that are under way or wait, then let no change begin."""
+        token = object()
+        try:
+            with self._turn:
+                self._turn.wait_for(lambda: not self._changing)
+                self._looking.add(token)
+            yield
+        finally:
+            self._leave(self._looking, token)
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Let nobody begin to look, wait until nobody looks or changes, and let nobody change."""
+        token = object()
+        try:
+            with self._turn:
+                self._changing.add(token)
+                if not self._turn.wait_for(lambda: not self._looking, CHANGE_WAIT_SECONDS):
+                    raise Busy(
+                        f"another operation of this process has NVML open for more than {CHANGE_WAIT_SECONDS:g} s",
+                        hint="run the command again",
+                    )
+                yield
+        finally:
+            self._leave(self._changing, token)
+
+    def _leave(self, group: set[object], token: object) -> None:
+        with self._turn:
+            group.discard(token)
+            self._turn.notify_all()
+
+
+_turns = _Turns()
+
+
 @contextmanager
 def open_nvml(nvml: Any) -> Iterator[None]:
-    """Keep NVML open for one query or change."""
+    """Keep NVML open for one query, at the same time as other threads."""
+    with _turns.look(), _opened(nvml):
+        yield
+
+
+@contextmanager
+def _opened(nvml: Any) -> Iterator[None]:
     nvml.nvmlInit()
     try:
         yield
@@ -110,7 +167,7 @@ def open_nvml(nvml: Any) -> Iterator[None]:
 
 @contextmanager
 def open_for_change(load: Callable[[], Any], function_cache: dict[str, bool], operation: str) -> Iterator[NvmlLibrary]:
-    """Keep NVML open for one change.
+    """Keep NVML open for one change, when no other thread of this process has it open.
 
     Raises:
         NvmlFailed: NVML cannot be opened.
@@ -124,7 +181,7 @@ def open_for_change(load: Callable[[], Any], function_cache: dict[str, bool], op
             f"NVML cannot be asked: {library_error or error}", hint=hint, nvml_code=None, call="nvmlInit"
         ) from error
     try:
-        with open_nvml(nvml):
+        with _turns.change(), _opened(nvml):
             yield NvmlLibrary(nvml, function_cache, operation)
     except nvml.NVMLError as error:  # from nvmlInit: the other calls wrap theirs
         raise NvmlFailed(f"NVML cannot be asked: {error}", nvml_code=int(error.value), call="nvmlInit") from error

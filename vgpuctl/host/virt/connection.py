@@ -8,10 +8,11 @@ hooks under a domain's lock, and a hook may be waiting for the host lock.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from threading import Event, Thread, local
+from threading import Event, Lock, Thread, local
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError, missing_library_error
@@ -30,7 +31,8 @@ _T = TypeVar("_T")
 SYSTEM_URI = "qemu:///system"
 _LOCAL_SCHEMES = ("qemu", "qemu+unix", "test")
 _START_HINT = "start it: systemctl start libvirtd (or virtqemud.socket, with modular daemons)"
-_JOIN_SECONDS = 5.0
+_PAUSE_AFTER_ERROR_SECONDS = 0.5
+_CALLBACK_SECONDS = 5.0
 _PERMISSION_HINT = "run it as root, or add your user to the group libvirt"
 
 
@@ -75,30 +77,24 @@ class LibvirtConnection:
 
     @contextmanager
     def listen(self, function: str, failure: str, **facts: object) -> Iterator[virConnect]:
-        """Yield a separate connection that receives libvirt's events, in a thread, until the block ends.
+        """Yield a separate connection whose events arrive in the event loop's thread, until the block ends.
 
         libvirt requires its event loop to be registered before the connection is opened; a connection that was opened
-        earlier never receives events. The thread keeps signals away from the callbacks: they reach the main thread.
+        earlier never receives events.
         """
         import libvirt
 
         if self._lock_held():
             raise AssertionError("a libvirt call under the host lock")
-        _register_events()
+        with _starting_event_loop:
+            _start_event_loop()
         connect = self._open_connection()
-        stopped = Event()
-        timer = libvirt.virEventAddTimeout(-1, _ignore_timeout, None)
-        thread = Thread(target=_run_event_loop, args=(stopped,), name="libvirt-events", daemon=True)
-        thread.start()
         try:
             yield connect
         except libvirt.libvirtError as error:
             raise self._translate_error(_restore_error_number(error), connect, function, failure, facts) from error
         finally:
-            stopped.set()
-            libvirt.virEventUpdateTimeout(timer, 0)  # wakes the loop
-            thread.join(_JOIN_SECONDS)
-            libvirt.virEventRemoveTimeout(timer)
+            _wait_for_callbacks()
             with suppress(libvirt.libvirtError):
                 connect.close()
 
@@ -217,20 +213,43 @@ def _is_broken(code: int, connect: virConnect) -> bool:
         return True
 
 
+_starting_event_loop = Lock()
+
+
 @cache
-def _register_events() -> None:
-    """Register libvirt's own event loop, once in a process."""
+def _start_event_loop() -> None:
+    """Run libvirt's own event loop in a thread, once in a process: all operations of the process share it.
+
+    The thread keeps signals away from the callbacks: they reach the main thread.
+    """
     import libvirt
 
     libvirt.virEventRegisterDefaultImpl()
+    Thread(target=_run_event_loop, name="libvirt-events", daemon=True).start()
 
 
-def _run_event_loop(stopped: Event) -> None:
-    """Run the event loop until `stopped` is set."""
+def _run_event_loop() -> None:
+    """Run the event loop until the process ends; an error of one turn does not end it."""
     import libvirt
 
-    while not stopped.is_set():
-        libvirt.virEventRunDefaultImpl()
+    while True:
+        try:
+            libvirt.virEventRunDefaultImpl()
+        except libvirt.libvirtError:
+            time.sleep(_PAUSE_AFTER_ERROR_SECONDS)
+
+
+def _wait_for_callbacks() -> None:
+    """Wait until the event loop has left the callbacks in which it is; an event that is under way counts to its block.
+
+    The loop runs in one thread, so it is in no callback any more when it runs this timer's.
+    """
+    import libvirt
+
+    passed = Event()
+    timer = libvirt.virEventAddTimeout(0, lambda *_: passed.set(), None)
+    passed.wait(_CALLBACK_SECONDS)
+    libvirt.virEventRemoveTimeout(timer)
 
 
 _last_error = local()
@@ -251,7 +270,3 @@ def _restore_error_number(error: libvirtError) -> libvirtError:
     if error.err is None:
         error.err = getattr(_last_error, "error", None)
     return error
-
-
-def _ignore_timeout(*_: object) -> None:
-    """Do nothing: the timer only wakes the event loop."""

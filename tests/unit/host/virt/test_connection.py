@@ -4,6 +4,9 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+from threading import enumerate as enumerate_threads
 
 import libvirt
 import pytest
@@ -138,3 +141,25 @@ def test_an_error_whose_number_was_reset_before_it_was_read_still_has_it(connect
         lost(connect)
     assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_DOMAIN
     assert connection.look_up(constants.VIR_ERR_NO_DOMAIN, lambda: lost(libvirt.open(connection.uri))) is None
+
+
+def test_operations_in_threads_share_one_event_loop_and_each_gets_its_events():
+    """Two threads listen at once, each to its own connection; one thread of the process runs libvirt's event loop."""
+    both_listen = Barrier(3)
+
+    def listen(number):
+        seen = Event()
+        with LibvirtConnection("test:///default", lambda: False).listen("listen", "cannot listen") as connect:
+            connect.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, lambda *_: seen.set(), None)
+            both_listen.wait(30)
+            assert seen.wait(30), number
+        return number
+
+    with ThreadPoolExecutor(2) as threads:
+        listening = [threads.submit(listen, number) for number in range(2)]
+        both_listen.wait(30)
+        with LibvirtConnection("test:///default", lambda: False).call("suspend", "cannot suspend") as connect:
+            connect.lookupByName("test").suspend()
+            connect.lookupByName("test").resume()
+        assert [each.result() for each in listening] == [0, 1]
+    assert [t.name for t in enumerate_threads()].count("libvirt-events") == 1

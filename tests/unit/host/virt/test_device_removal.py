@@ -82,7 +82,7 @@ def test_a_domain_that_stops_has_no_device_any_more(uuid: str) -> None:
     with host.watch_device_removal(uuid, "ua-x") as removal:
         host.destroy(uuid)
         assert removal.wait(LONG) is DetachOutcome.REMOVED
-    assert [t.name for t in threading.enumerate() if t.name == "libvirt-events"] == []
+    assert [t.daemon for t in threading.enumerate() if t.name == "libvirt-events"] == [True]
 
 
 def test_no_event_ends_at_the_deadline_and_earlier_events_do_not_count(uuid: str) -> None:

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differences are listed by key; the current state of a host is the host.yaml that changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts import open_sim_host
+from vgpuctl.config.host_spec import Defaults, GpuSpec, HostSpec, VgpuSpec
+from vgpuctl.errors import Refused
+from vgpuctl.model.gpu import GpuMode
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.request import PlacementSpec
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.plans.host_diff import (
+    current_gpu_spec,
+    describe_unapplied_settings,
+    diff_gpu,
+    diff_settings,
+    refuse_lost_vgpus,
+)
+from vgpuctl.sim.host import SCENARIOS
+from vgpuctl.value import replace
+
+A100, A16, FLEX = "0000:3b:00.0", "0000:17:00.0", "0000:86:00.0"
+
+
+def gpu(tmp_path, address):
+    return observe(open_sim_host(tmp_path, "mixed").ports, ReadScope()).gpu(address)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_as_it_is_is_no_difference_on_any_host(tmp_path, scenario):
+    for one in observe(open_sim_host(tmp_path, scenario).ports, ReadScope(every_function=True)).gpus:
+        assert diff_gpu(one, current_gpu_spec(one)) == ()
+        for desired in GpuMode:
+            asked = replace(
+                one, desired_mode=desired, cordoned=True, desired_scheduler=SchedulerSpec(SchedulerPolicy.FIXED_SHARE)
+            )
+            assert diff_gpu(asked, current_gpu_spec(asked)) == ()
+            for mig in (MigSpec(), MigSpec(("1g.10gb",)), MigSpec(("3g.40gb", "1g.10gb", "1g.10gb"))):
+                parts = replace(asked, desired_mig=mig, desired_mixed_size=True)
+                assert diff_gpu(parts, current_gpu_spec(parts)) == ()
+
+
+H100, MIG = "0000:3f:00.0", "0000:3b:00.0"
+
+
+@pytest.mark.parametrize(
+    ("address", "output", "rows"),
+    [
+        (MIG, GpuSpec("vgpu", mig=MigSpec(("1g.10gb", "19", "3g.40gb"))), []),
+        (MIG, GpuSpec("vgpu", mig=MigSpec(vgpus=(("H100-1-10C", 2), ("H100-3-40C", 1)))), []),
+        (MIG, GpuSpec("vgpu", mig=MigSpec()), [("mig", "off", ["3g.40gb", "1g.10gb", "1g.10gb"])]),
+        (MIG, GpuSpec("vgpu", mig=MigSpec(("9g.9gb",))), [("mig", ["9g.9gb"], ["3g.40gb", "1g.10gb", "1g.10gb"])]),
+        (
+            MIG,
+            GpuSpec("passthrough", mig=MigSpec(("1g.10gb",))),
+            [("mode", "passthrough", "vgpu"), ("mig", "off", ["3g.40gb", "1g.10gb", "1g.10gb"])],
+        ),
+        (H100, GpuSpec("vgpu", mig=MigSpec(("1g.10gb",))), [("mig", ["1g.10gb"], "off")]),
+        (H100, GpuSpec("vgpu", mixed_size=True), [("mixed_size", True, False)]),
+        (H100, GpuSpec("vgpu", mig=MigSpec(), mixed_size=False), []),
+        (H100, GpuSpec("unmanaged", mig=MigSpec(("1g.10gb",))), [("mode", "unmanaged", "vgpu")]),
+    ],
+)
+def test_mig_and_mixed_sizes_are_compared_with_what_the_driver_says(tmp_path, address, output, rows):
+    one = observe(open_sim_host(tmp_path, "h100-mig").ports, ReadScope(types=True)).gpu(address)
+    assert [(d.key, d.wanted, d.is_) for d in diff_gpu(one, output)] == rows
+
+
+def test_settings_lost_after_apply_are_reported(tmp_path):
+    one = observe(open_sim_host(tmp_path, "h100-mig").ports, ReadScope(types=True)).gpu(MIG)
+    assert describe_unapplied_settings(one, GpuSpec("vgpu", mig=MigSpec(("1g.10gb",)), mixed_size=True)) == [
+        f"{MIG}: mig is 3g.40gb, 1g.10gb, 1g.10gb, not 1g.10gb",
+        f"{MIG}: mixed_size is False, not True",
+    ]
+
+
+def test_an_unconfigured_partition_differs_only_while_it_exists(tmp_path):
+    one = observe(open_sim_host(tmp_path, "h100-mig").ports, ReadScope(types=True)).gpu(MIG)
+    there = MigSpec(("3g.40gb", "1g.10gb", "1g.10gb"))
+    assert [d.key for d in diff_gpu(replace(one, desired_mig=there), GpuSpec("vgpu"))] == ["mig"]
+    assert diff_gpu(replace(one, desired_mig=MigSpec(("1g.10gb",))), GpuSpec("vgpu")) == ()
+    mixed = replace(one, mig=None, mixed_size=True, desired_mixed_size=True)
+    assert [d.key for d in diff_gpu(mixed, GpuSpec("vgpu"))] == ["mixed_size"]
+
+
+@pytest.mark.parametrize(
+    ("address", "output", "rows"),
+    [
+        (A16, GpuSpec("vgpu"), [("mode", "vgpu", "unmanaged")]),
+        (A100, GpuSpec("passthrough"), [("mode", "passthrough", "vgpu")]),
+        (A100, GpuSpec("vgpu"), []),
+        (FLEX, GpuSpec("sriov"), []),
+        (FLEX, GpuSpec("sriov", 8), []),
+        (FLEX, GpuSpec("sriov", 4), [("vfs", 4, 8)]),
+        (A100, GpuSpec(cordoned=True), [("cordoned", True, None)]),
+        (A100, GpuSpec(cordoned=False), []),
+        (A100, GpuSpec(profiles=("A100-4C",)), [("profiles", ["A100-4C"], None)]),
+        (A100, GpuSpec(reserved_for=("a",)), [("reserved_for", ["a"], None)]),
+        (
+            A100,
+            GpuSpec(scheduler=SchedulerSpec(SchedulerPolicy.FIXED_SHARE)),
+            [("scheduler", {"policy": "fixed_share"}, None)],
+        ),
+        (A100, GpuSpec(scheduler=SchedulerSpec(SchedulerPolicy.BEST_EFFORT)), []),
+    ],
+)
+def test_each_key_is_compared_with_what_is_there(tmp_path, address, output, rows):
+    assert [(d.key, d.wanted, d.is_) for d in diff_gpu(gpu(tmp_path, address), output)] == rows
+
+
+def test_an_unconfigured_mode_differs_only_while_it_is_set(tmp_path):
+    kept = replace(gpu(tmp_path, A100), desired_mode=GpuMode.VGPU, cordoned=True)
+    assert [d.key for d in diff_gpu(kept, GpuSpec())] == ["mode", "cordoned"]
+    assert diff_gpu(replace(kept, desired_mode=GpuMode.PASSTHROUGH, cordoned=False), GpuSpec()) == ()
+
+
+def test_the_other_sections_are_compared_too():
+    entry = VgpuSpec("A100-4C", A100, "c")
+    now = HostSpec(1, Defaults(memory="4G"), vgpus={"v": entry})
+    wanted = HostSpec(1, Defaults(memory="8G"), vgpus={"v": entry, "w": entry}, placement=PlacementSpec("depth"))
+    assert [d.key for d in diff_settings(wanted, now)] == ["defaults.memory", "placement.policy", "vgpus.w"]
+    refuse_lost_vgpus(wanted, now, "FILE")
+    for lost in (HostSpec(1), HostSpec(1, vgpus={"v": replace(entry, carrier="d")})):
+        with pytest.raises(Refused, match="FILE lacks or changes the vGPU v"):
+            refuse_lost_vgpus(lost, now, "FILE")

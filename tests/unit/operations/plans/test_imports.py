@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of other programs become a host.yaml of this host; what it cannot express is reported, never dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts import open_sim_host
+from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec
+from vgpuctl.config.import_formats import DeviceConfig, ImportedConfig, MdevDefinition
+from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.plans.imports import convert_import
+from vgpuctl.value import replace
+
+T4, A16, A100 = "0000:5e:00.0", "0000:17:00.0", "0000:3b:00.0"
+UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+ONE = MdevDefinition(UUID, T4, "nvidia-230", True, "frame_rate_limiter=0", (), "f:1")
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    return observe(open_sim_host(tmp_path, "mixed").ports, ReadScope(types=True))
+
+
+def of(snapshot, *carvings):
+    return convert_import(ImportedConfig("vgpu-device-manager", device_configs=carvings), snapshot)
+
+
+def test_an_mdev_becomes_a_vgpu_without_a_vm(snapshot):
+    result = convert_import(ImportedConfig("mdevctl", (replace(ONE, other_attributes=("assign",)),)), snapshot)
+    profile = snapshot.gpu(T4).find_type("nvidia-230").profile
+    assert result.host_spec.vgpus == {"mdev-83b8f4f2": VgpuSpec(profile, T4, UUID, {"frame_rate_limiter": "0"})}
+    assert result.left_out == ("f:1: the attribute assign is not set by vgpuctl",)
+
+
+@pytest.mark.parametrize(
+    ("change", "reported"),
+    [({"auto": False}, "not started at boot"), ({"parent": "mtty"}, "names GPUs by PCI address")],
+)
+def test_an_mdev_that_host_yaml_cannot_say_is_left_out(snapshot, change, reported):
+    result = convert_import(ImportedConfig("mdevctl", (replace(ONE, **change),)), snapshot)
+    assert result.host_spec == HostSpec(1)
+    assert reported in result.left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"parent": "0000:99:00.0"}, NotFound, "is not on this host"),
+        ({"type_id": "nvidia-9"}, NotFound, "has no vGPU type nvidia-9"),
+        ({"params": "a b"}, InvalidInput, "vgpu_params"),
+    ],
+)
+def test_an_mdev_that_does_not_fit_this_host_is_refused_with_its_place(snapshot, change, kind, message):
+    with pytest.raises(kind, match=message) as raised:
+        convert_import(ImportedConfig("mdevctl", (replace(ONE, **change),)), snapshot)
+    assert raised.value.message.startswith("f:1: ")
+
+
+def test_profiles_are_allowed_on_the_selected_nvidia_gpus(snapshot):
+    everywhere = of(snapshot, DeviceConfig(None, (), (("A16-2Q", 1), ("A100-1-5C", None)), None, "f:3"))
+    assert everywhere.host_spec.gpus == {a: GpuSpec("vgpu", profiles=("A16-2Q",)) for a in _nvidia(snapshot)}
+    assert [line.split(": ")[0] for line in everywhere.left_out] == ["f:3", "f:3"]
+    some = of(
+        snapshot,
+        DeviceConfig((0, 2), (), (("T4-1Q", 1),), None, "f:3"),
+        DeviceConfig((2,), (), (("T4-2Q", 1),), None, "f:4"),
+    )
+    assert some.host_spec.gpus == {
+        A16: GpuSpec("vgpu", profiles=("T4-1Q",)),
+        T4: GpuSpec("vgpu", profiles=("T4-1Q", "T4-2Q")),
+    }
+    device = snapshot.gpu(T4).device_id
+    filtered = of(snapshot, DeviceConfig(None, (f"0x{device.upper()}10DE",), (("T4-1Q", 1),), None, "f:3"))
+    assert set(filtered.host_spec.gpus) == {T4}
+
+
+def test_all_is_used_if_every_gpu_is_nvidias(tmp_path):
+    snapshot = observe(open_sim_host(tmp_path).ports, ReadScope())
+    assert of(snapshot, DeviceConfig(None, (), (("A100-4C", 1),), None, "f:3")).host_spec.gpus == {
+        "all": GpuSpec("vgpu", profiles=("A100-4C",))
+    }
+
+
+def test_a_number_that_no_gpu_has_is_refused(snapshot):
+    with pytest.raises(NotFound, match=r"f:3: there is no GPU number 9: this host has \d"):
+        of(snapshot, DeviceConfig((0, 9), (), (("T4-1Q", 1),), None, "f:3"))
+
+
+SEVEN = MigSpec(("1g.10gb",) * 7)
+H100 = ("0000:3b:00.0", "0000:3f:00.0")
+
+
+@pytest.fixture
+def two_h100(tmp_path):
+    return observe(open_sim_host(tmp_path / "h100", "h100-mig").ports, ReadScope(types=True))
+
+
+def test_mig_parted_says_how_gpus_are_partitioned(two_h100):
+    assert of(two_h100, DeviceConfig(None, (), (), SEVEN, "f:3")).host_spec.gpus == {"all": GpuSpec("vgpu", mig=SEVEN)}
+    some = of(two_h100, DeviceConfig((0,), (), (), SEVEN, "f:3"), DeviceConfig((1,), (), (), MigSpec(), "f:4"))
+    assert some.host_spec.gpus == {H100[0]: GpuSpec("vgpu", mig=SEVEN), H100[1]: GpuSpec("vgpu", mig=MigSpec())}
+    with pytest.raises(InvalidInput, match=f"f:4: another entry before says otherwise how {H100[0]} is partitioned"):
+        of(two_h100, DeviceConfig((0,), (), (), SEVEN, "f:3"), DeviceConfig((0,), (), (), MigSpec(), "f:4"))
+
+
+def test_mig_is_set_on_gpus_that_have_it(snapshot):
+    able = tuple(g.address for g in snapshot.gpus if g.mig is not None)
+    assert A100 in able
+    assert tuple(of(snapshot, DeviceConfig(None, (), (), SEVEN, "f:3")).host_spec.gpus) == able
+    assert of(snapshot, DeviceConfig(None, (), (), None, "f:3", ("MIG as no GPU has it",))).left_out == (
+        "f:3: MIG as no GPU has it",
+    )
+
+
+def test_vgpus_that_run_in_gpu_instances_say_what_there_is_to_be_room_for(two_h100, snapshot):
+    result = of(two_h100, DeviceConfig((1,), (), (("H100-1-10C", 4), ("H100-3-40C", 1)), None, "f:3"))
+    assert result.host_spec.gpus == {
+        H100[1]: GpuSpec("vgpu", mig=MigSpec(vgpus=(("H100-1-10C", 4), ("H100-3-40C", 1))))
+    }
+    uncounted = of(two_h100, DeviceConfig(None, (), (("H100-1-10C", None),), None, "f:3"))
+    assert (uncounted.host_spec, "how many GPU instances" in uncounted.left_out[0]) == (HostSpec(1), True)
+    device = snapshot.gpu(T4).device_id
+    unable = of(snapshot, DeviceConfig(None, (f"0x{device}10DE",), (("T4-1-5C", 1),), None, "f:3"))
+    assert (unable.host_spec, "known to have MIG" in unable.left_out[0]) == (HostSpec(1), True)
+
+
+def _nvidia(snapshot):
+    return [g.address for g in snapshot.gpus if g.vendor_id == "10de"]

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing host.yaml as a step: verified, undone, and refused with the reason."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from tests.hosts import open_sim_host
+from vgpuctl.errors import Busy, Exists, Failed, HostCannot, InvalidInput, VerifyFailed
+from vgpuctl.model.vm import HostVgpu
+from vgpuctl.operations.steps.host_file import AddVgpuEntry, RemoveVgpuEntry, ReplaceHostFile, SetGpuKeys
+from vgpuctl.value import replace
+
+GPU = "0000:3b:00.0"
+CORDON = SetGpuKeys(GPU, {"cordoned": True}, {"cordoned": None})
+
+
+class File:
+    """A file that stores a text, and can refuse or lose a write."""
+
+    def __init__(self, text: str | None = None, refusal: Exception | None = None, lost: bool = False) -> None:
+        self.text, self.refusal, self.lost = text, refusal, lost
+
+    def read(self) -> str | None:
+        return self.text
+
+    def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        assert expected == self.text
+        self.text = self.text if self.lost else text
+
+
+def host_with(tmp_path, file):
+    return replace(open_sim_host(tmp_path).ports, host_file=file)
+
+
+def test_a_change_is_written_verified_undone(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    with pytest.raises(VerifyFailed):
+        CORDON.verify(ports)
+    CORDON.perform(ports)
+    CORDON.verify(ports)
+    assert "cordoned: true" in ports.host_file.read()
+    CORDON.undo(ports)
+    assert ports.host_file.read() == "version: 1\n"
+
+
+def test_undo_keeps_other_changes(tmp_path):
+    file = File()
+    ports = host_with(tmp_path, file)
+    step = SetGpuKeys(GPU, {"mode": "vgpu"}, {"mode": "sriov"})
+    step.perform(ports)
+    file.text = file.text.replace("vgpu", "unmanaged")
+    step.undo(ports)
+    assert "unmanaged" in file.text
+
+
+def test_a_write_that_is_lost_is_noticed(tmp_path):
+    ports = host_with(tmp_path, File(lost=True))
+    CORDON.perform(ports)
+    with pytest.raises(VerifyFailed):
+        CORDON.verify(ports)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "hint"),
+    [(errno.EROFS, HostCannot, "read-only"), (errno.EACCES, HostCannot, "root"), (errno.ENOSPC, Failed, "df /etc")],
+)
+def test_write_errors_are_explained(tmp_path, number, kind, hint):
+    refusal = OSError(number, os.strerror(number))
+    with pytest.raises(kind) as raised:
+        CORDON.perform(host_with(tmp_path, File(refusal=refusal)))
+    assert os.strerror(number) in str(raised.value)
+    assert hint in str(raised.value.hint)
+    assert raised.value.facts["errno"] == number
+
+
+def test_a_concurrent_change_and_a_broken_file_keep_their_error(tmp_path):
+    with pytest.raises(Busy):
+        CORDON.perform(host_with(tmp_path, File(refusal=Busy("changed"))))
+    with pytest.raises(InvalidInput):
+        CORDON.perform(host_with(tmp_path, File("version: [")))
+    with pytest.raises(HostCannot, match="out of reach"):
+        CORDON.perform(replace(open_sim_host(tmp_path).ports, host_file=None))
+
+
+def test_describe_gpu_keys():
+    assert CORDON.describe() == f"write 'cordoned: true' for GPU {GPU} to /etc/vgpuctl/host.yaml"
+    step = SetGpuKeys(GPU, {"mode": "vgpu", "vfs": None}, {"mode": "sriov", "vfs": 4})
+    assert step.describe() == f"write 'mode: vgpu; no vfs' for GPU {GPU} to /etc/vgpuctl/host.yaml"
+
+
+SPARE = HostVgpu("spare", "A100-4C", GPU, "0000:3b:00.4", "frame_rate_limiter=0")
+
+
+def test_a_vgpu_is_written_read_back_and_taken_back(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    keep = AddVgpuEntry(SPARE)
+    with pytest.raises(VerifyFailed):
+        keep.verify(ports)
+    keep.perform(ports)
+    keep.verify(ports)
+    with pytest.raises(Exists):
+        keep.perform(ports)
+    with pytest.raises(VerifyFailed):
+        RemoveVgpuEntry(SPARE).verify(ports)
+    keep.undo(ports)
+    keep.undo(ports)
+    RemoveVgpuEntry(SPARE).perform(ports)
+    RemoveVgpuEntry(SPARE).verify(ports)
+    assert ports.host_file.read() == "version: 1\n"
+
+
+def test_an_entry_that_somebody_changed_is_not_taken_back(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    AddVgpuEntry(replace(SPARE, profile="A100-5C")).perform(ports)
+    AddVgpuEntry(SPARE).undo(ports)
+    assert "A100-5C" in ports.host_file.read()
+
+
+class Contended(File):
+    """A file that others change just before the first writes."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__("version: 1\n")
+        self.times = times
+
+    def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
+        if self.times:
+            self.times -= 1
+            self.text = f"{self.text}# {self.times}\n"
+            raise Busy("changed meanwhile")
+        super().replace(text, expected)
+
+
+def test_a_write_that_comes_second_is_made_on_what_the_first_wrote(tmp_path):
+    file = Contended(19)
+    AddVgpuEntry(SPARE).perform(host_with(tmp_path, file))
+    assert file.text.count("#") == 19
+    assert "spare" in file.text
+    with pytest.raises(Busy):
+        AddVgpuEntry(SPARE).perform(host_with(tmp_path, Contended(10_000)))
+
+
+@pytest.mark.parametrize("was", [None, "version: 1  # before\n"])
+def test_a_whole_file_is_put_in_place_and_taken_back(tmp_path, was):
+    file = File(was)
+    ports = host_with(tmp_path, file)
+    step = ReplaceHostFile("version: 1\n# after\n", was, "FILE")
+    step.perform(ports)
+    step.verify(ports)
+    assert file.text == step.text
+    step.undo(ports)
+    assert file.text == ("version: 1\n" if was is None else was)
+    step.undo(ports)
+
+
+def test_a_whole_file_that_was_lost_or_changed_meanwhile_is_noticed_and_left(tmp_path):
+    step = ReplaceHostFile("version: 1\n", "version: 1  # before\n", "FILE")
+    lost = host_with(tmp_path / "a", File(step.previous_text, lost=True))
+    step.perform(lost)
+    with pytest.raises(VerifyFailed, match="reads otherwise"):
+        step.verify(lost)
+    other = File("version: 1  # another\n")
+    step.undo(host_with(tmp_path / "b", other))
+    assert other.text == "version: 1  # another\n"
+    for error, kind in ((OSError(errno.EROFS, "read-only"), HostCannot), (OSError(errno.ENOSPC, "full"), Failed)):
+        with pytest.raises(kind, match="cannot be written"):
+            step.perform(host_with(tmp_path / kind.__name__, File(step.previous_text, refusal=error)))
+
+
+STEPS = {
+    "keys": CORDON,
+    "vgpu": AddVgpuEntry(SPARE),
+    "whole": ReplaceHostFile("version: 1\n# after\n", "version: 1  # before\n", "FILE"),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_change_that_is_taken_back_leaves_the_versions_as_they_were(tmp_path, kind):
+    """The version before is kept when the step is done, and is the file itself again when it is undone."""
+    ports, step = open_sim_host(tmp_path).ports, STEPS[kind]
+    ports.host_file.replace("version: 1  # first\n", None)
+    ports.host_file.replace("version: 1  # before\n", "version: 1  # first\n")
+    step.perform(ports)
+    step.verify(ports)
+    assert [ports.host_file.previous_version(n) for n in (1, 2, 3)] == [
+        "version: 1  # before\n",
+        "version: 1  # first\n",
+        None,
+    ]
+    step.undo(ports)
+    assert ports.host_file.read().strip() == "version: 1  # before"
+    assert [ports.host_file.previous_version(n) for n in (1, 2)] == ["version: 1  # first\n", None]

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a refresh: each is verified, and none deletes a disk that the VM uses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts import Silent, create, open_sim_host, picture, request, start, stop
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.errors import InUse, Refused, VerifyFailed
+from vgpuctl.model.port_values import ImageInfo
+from vgpuctl.operations.execute import execute_plan
+from vgpuctl.operations.plans.refresh import disk_switch_plan, new_disk
+from vgpuctl.operations.steps.refresh_disk import DeleteSpareDisk
+from vgpuctl.ports.step import Plan
+from vgpuctl.value import replace
+
+BASE = "/srv/images/ubuntu-24.04.qcow2"
+
+
+@pytest.fixture
+def host(tmp_path):
+    made = open_sim_host(tmp_path)
+    create(made.ports, request("A100-4C", name="vm", image=BASE), start=False)
+    return made
+
+
+def the_vm(host):
+    record = host.ports.hypervisor.find_domain("vm")
+    return parse_domain(record.xml, record.state, host.ports.machine_id)
+
+
+@pytest.fixture
+def steps(host):
+    """Record, make and switch."""
+    vm = the_vm(host)
+    old = vm.record.disks[0]
+    image = ImageInfo(BASE, "qcow2", 1, "both")
+    return disk_switch_plan(vm, vm.record, old, new_disk(old, image, "n.qcow2"), image, None).steps
+
+
+def test_each_is_read_back_and_taken_back(host, steps):
+    before = picture(host)
+    for step in steps:
+        with pytest.raises(VerifyFailed):
+            step.verify(host.ports)
+        step.perform(host.ports)
+        step.verify(host.ports)
+    assert the_vm(host).disks[0].source.endswith("/n.qcow2")
+    for step in reversed(steps):
+        step.undo(host.ports)
+        step.undo(host.ports)
+    assert picture(host) == before
+
+
+def test_the_switch_is_refused_while_the_vm_runs_or_when_its_record_changed(host, steps):
+    record, make, switch = steps
+    make.perform(host.ports)
+    with pytest.raises(InUse, match="changed by somebody else"):
+        switch.perform(host.ports)
+    record.perform(host.ports)
+    start(host.ports, "vm")
+    before = picture(host)
+    with pytest.raises(InUse, match="was started"):
+        switch.perform(host.ports)
+    assert picture(host) == before
+
+
+def test_a_vm_started_during_the_switch_is_seen_on_its_former_disk(host, steps):
+    record, make, switch = steps
+    record.perform(host.ports)
+    make.perform(host.ports)
+    start(host.ports, "vm")
+    switch._define(host.ports, switch.old_path, switch.new_path, switch.new_record)
+    with pytest.raises(VerifyFailed, match=r"n\.qcow2 alone"):
+        switch.verify(host.ports)
+    drop = DeleteSpareDisk("vm", the_vm(host).uuid, switch.new_record.disks[-1])
+    with pytest.raises(InUse, match="vm uses"):
+        drop.perform(host.ports)
+    stop(host.ports, "vm")
+    switch.undo(host.ports)
+    assert the_vm(host).disks[0].source == switch.old_path
+
+
+def test_the_new_disk_stays_where_the_switch_could_not_be_taken_back(host, steps):
+    for step in steps:
+        step.perform(host.ports)
+    before = picture(host)
+    with pytest.raises(InUse, match="vm uses"):
+        steps[1].undo(host.ports)
+    assert picture(host) == before
+
+
+def test_nothing_is_dropped_while_the_vms_own_disk_is_missing(host, steps):
+    for step in steps:
+        step.perform(host.ports)
+    old = the_vm(host).record.disks[-1]
+    drop = DeleteSpareDisk("vm", the_vm(host).uuid, old, (replace(old, path="/gone.qcow2"),))
+    before = picture(host)
+    with pytest.raises(Refused, match=r"/gone\.qcow2.*is not there"):
+        drop.perform(host.ports)
+    assert picture(host) == before
+    with pytest.raises(VerifyFailed):
+        drop.verify(host.ports)
+    replace(drop, required_disks=()).perform(host.ports)
+    drop.verify(host.ports)
+
+
+def test_a_switch_to_a_disk_that_somebody_deleted_is_taken_back(host, steps):
+    record, make, switch = steps
+    record.perform(host.ports)
+    make.perform(host.ports)
+    DeleteSpareDisk("vm", the_vm(host).uuid, make.disk).perform(host.ports)
+    before = picture(host)
+    with pytest.raises(VerifyFailed, match="is not there"):
+        execute_plan(host.ports, Plan((switch,)), Silent())
+    assert picture(host) == before

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apply makes the host match host.yaml: all refusals come first, it is idempotent, and a failure leaves GPUs whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.faults import CHANGING, counted, dying, failing, outcome
+from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request, run_reconcile, yes
+from tests.layouts import A16, A100, FLEX, T4, configured_modes, do, stand
+from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, NotFound, PartlyApplied, Refused, VerifyFailed
+from vgpuctl.operations import queries
+from vgpuctl.operations.apply import apply_host, diff_host
+from vgpuctl.operations.desired_state import HostFileText, read_desired_state
+from vgpuctl.operations.host_plan import ApplyOptions
+from vgpuctl.value import replace
+
+WANTED = f"""# of the GPU team
+version: 1
+gpus:
+  A16: {{mode: vgpu}}   # desktops
+  "{FLEX}": {{mode: sriov, vfs: 4}}
+  "{A100}":
+    scheduler: {{policy: fixed_share}}
+"""
+TWO = f"""version: 1
+title: two cards
+kernel: 6.8.0-45-generic
+storage: {{pools: [{{name: default}}]}}
+networks: [{{name: default}}]
+gpus:
+  - {{address: "{A16}", model: A16, backend: mdev-vf, vfs: {{total: 2, enabled: 0}}}}
+  - {{address: "{FLEX}", model: Flex 170, vfs: {{total: 3, enabled: 2}}}}
+"""
+SETS = (f"gpus[{A16}].mode=vgpu", f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs=1")
+
+
+def run(ports, *sets, file=None, drain=False, dry_run=False):
+    asked = read_desired_state(ports, None if file is None else HostFileText(file, "FILE"), sets)
+    return apply_host(ports, asked, ApplyOptions(drain, WAIT_SECONDS), dry_run=dry_run, confirm=yes, progress=Silent())
+
+
+def diff(ports, *sets, file=None):
+    return diff_host(
+        ports, read_desired_state(ports, None if file is None else HostFileText(file, "FILE"), sets), ApplyOptions()
+    )
+
+
+def rows(outcome):
+    return [(g.address, d.key, d.wanted, d.is_) for g in outcome.data.gpus for d in g.differences]
+
+
+def test_a_file_makes_the_host_and_becomes_host_yaml_as_it_is(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    result = diff(host.ports, file=WANTED)
+    assert rows(result) == [
+        (A16, "mode", "vgpu", "unmanaged"),
+        (A100, "scheduler", {"policy": "fixed_share"}, None),
+        (FLEX, "vfs", 4, 8),
+    ]
+    planned = run(host.ports, file=WANTED, dry_run=True)
+    assert (planned.steps, planned.steps[-1]) == (result.steps, "put FILE in the place of /etc/vgpuctl/host.yaml")
+    assert host.ports.host_file.read() is None
+    done = run(host.ports, file=WANTED)
+    assert (done.changed, done.steps) == (True, planned.steps)
+    assert host.ports.host_file.read() == WANTED
+    gpus = {g.address: g for g in queries.list_gpus(host.ports).data}
+    assert (gpus[A16].vfs.enabled, gpus[FLEX].vfs.enabled) == (16, 4)
+    assert gpus[A100].scheduler.running.policy == "fixed_share"
+    assert host.ports.claims.all() == ()
+    assert not run(host.ports, file=WANTED).changed
+    assert not run(host.ports).changed
+    assert (diff(host.ports).changed, rows(diff(host.ports))) == (False, [])
+
+
+def test_set_edits_host_yaml_and_keeps_its_comments(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    host.sim.host_file.write_text("# ours\nversion: 1\ngpus:\n  all: {cordoned: true}  # fans\n")
+    run(host.ports, f"gpus[{A16}].mode=vgpu", "gpus[A100].scheduler.policy=equal_share")
+    text = host.ports.host_file.read()
+    assert text.startswith("# ours\nversion: 1\ngpus:\n  all: {cordoned: true}  # fans\n")
+    spec = parse_host_spec(text, "x")
+    assert (spec.gpus[A16].mode, str(spec.gpus["A100"].scheduler.policy)) == ("vgpu", "equal_share")
+    assert not run(host.ports, f"gpus[{A16}].mode=vgpu").changed
+
+
+def test_a_file_with_changes_becomes_the_edited_file(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    run(host.ports, f"gpus[{FLEX}].vfs=2", file=WANTED)
+    assert host.ports.host_file.read() == WANTED.replace("vfs: 4", "vfs: 2")
+    assert stand(host)[0][FLEX] == 2
+
+
+def test_a_gpu_that_is_not_named_is_left_alone(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    before = stand(host)
+    assert not run(host.ports).changed
+    run(host.ports, "gpus[A100].cordoned=true")
+    assert stand(host) == before
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    ports = open_sim_host(tmp_path, "mixed").ports
+    for act in (run, diff):
+        with pytest.raises(NotFound, match=r"0000:99:00\.0") as raised:
+            act(ports, "gpus[0000:99:00.0].mode=vgpu")
+        assert A100 in str(raised.value.hint)
+    result = diff(ports, "gpus[H100].mode=vgpu")
+    assert "no GPU of this host is" in result.notes[0]
+
+
+def test_every_refusal_of_every_gpu_comes_before_the_first_write(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    create(host.ports, request("A100-4C", name="vm"))
+    before = stand(host)
+    sets = (f"gpus[{A16}].mode=vgpu", f"gpus[{A100}].mode=passthrough", f"gpus[{T4}].mode=passthrough")
+    with pytest.raises(InUse) as raised:
+        run(host.ports, *sets)
+    assert all(word in raised.value.message for word in ("2 GPUs", "vm", "old-desktop"))
+    assert (stand(host), host.ports.host_file.read()) == (before, None)
+    with pytest.raises(Refused) as raised:
+        run(host.ports, *sets[1:], f"gpus[{FLEX}].mode=vgpu")
+    assert {r["code"] for r in raised.value.facts["refused"]} == {"in-use", "host-cannot"}
+    result = diff(host.ports, *sets)
+    assert [g.refused is None for g in result.data.gpus] == [True, False, False]
+    assert len([w for w in result.warnings if "in use by" in w]) == 2
+
+
+def test_drain_stops_running_vms_and_restarts_them(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
+    running = picture(host).running
+    with pytest.raises(InUse, match="vm"):
+        run(host.ports, f"gpus[{FLEX}].vfs=6", f"gpus[{FLEX}].mode=sriov")
+    run(host.ports, f"gpus[{FLEX}].vfs=6", f"gpus[{FLEX}].mode=sriov", drain=True)
+    assert (stand(host)[0][FLEX], picture(host).running) == (6, running)
+
+
+def test_new_vfs_get_the_scheduler_requested_with_them(tmp_path):
+    host = open_sim_host(tmp_path)
+    do(host.ports, A100, "passthrough")
+    run(host.ports, f"gpus[{A100}].mode=vgpu", f"gpus[{A100}].scheduler.policy=fixed_share")
+    (gpu,) = queries.list_gpus(host.ports).data
+    assert (gpu.vfs.enabled, gpu.scheduler.running.policy) == (16, "fixed_share")
+    run(host.ports, f"gpus[{A100}].mode=passthrough")
+    assert not run(host.ports).changed
+
+
+def test_a_gpu_that_was_unmanaged_may_be_set_up_with_all_of_it_at_once(tmp_path):
+    host = open_sim_host(tmp_path)
+    run(host.ports, f"gpus[{A100}].mode=unmanaged")
+    run(host.ports, f"gpus[{A100}].mode=vgpu", f"gpus[{A100}].scheduler.policy=fixed_share")
+    assert queries.list_gpus(host.ports).data[0].scheduler.running.policy == "fixed_share"
+
+
+@pytest.mark.parametrize(
+    ("sets", "kind", "text"),
+    [
+        ([f"gpus[{FLEX}].vfs=4"], InvalidInput, "no mode, with which it goes"),
+        ([f"gpus[{FLEX}].mode=vgpu"], HostCannot, "has no mode vgpu"),
+        ([f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs=200"], InvalidInput, "1 to 31"),
+        ([f"gpus[{FLEX}].scheduler.policy=fixed_share"], HostCannot, "only NVIDIA's"),
+    ],
+)
+def test_what_a_gpu_cannot_be_is_refused_before_host_yaml_says_it(tmp_path, sets, kind, text):
+    host = open_sim_host(tmp_path, "mixed")
+    with pytest.raises(kind, match=text):
+        run(host.ports, *sets)
+    assert host.ports.host_file.read() is None
+
+
+def test_a_file_that_drops_a_vgpu_without_a_vm_is_refused(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    carrier = "0d77c06c-0000-5c06-ab36-267c38df4355"
+    entry = f'version: 1\nvgpus:\n  one: {{profile: T4-4Q, gpu: "{T4}", carrier: {carrier}}}\n'
+    host.sim.host_file.write_text(entry)
+    with pytest.raises(Refused, match="vGPU one"):
+        run(host.ports, file="version: 1\n")
+    assert run(host.ports, file=f"# new\n{entry}").changed
+
+
+def test_a_file_may_not_come_in_the_place_of_one_that_changed_meanwhile(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    asked = read_desired_state(host.ports, HostFileText(WANTED, "FILE"), ())
+    host.sim.host_file.write_text("version: 1\n")
+    error = outcome(
+        lambda: apply_host(host.ports, asked, ApplyOptions(), dry_run=False, confirm=yes, progress=Silent())
+    )
+    assert error.status in (5, 75)
+    assert host.ports.host_file.read() == "version: 1\n"
+
+
+def test_what_is_taken_away_after_it_was_read_back_is_noticed(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+
+    class Wiped:
+        """The driver loses the VF count once host.yaml contains it."""
+
+        def __getattr__(self, name):
+            return getattr(host.ports.host_file, name)
+
+        def replace(self, text, expected, *, is_undo=False):
+            host.ports.host_file.replace(text, expected)
+            host.ports.sysfs.write(f"/sys/bus/pci/devices/{FLEX}/sriov_numvfs", "0\n")
+
+    with pytest.raises(VerifyFailed, match="vfs is 0, not 4"):
+        run(replace(host.ports, host_file=Wiped()), f"gpus[{FLEX}].vfs=4", f"gpus[{FLEX}].mode=sriov")
+
+
+def test_placement_respects_profiles_and_reservations(tmp_path):
+    host = open_sim_host(tmp_path)
+    run(host.ports, "gpus[all].profiles=[A100-4C]", "gpus[A100].reserved_for=[vdi-*, lab]")
+    assert [p.profile for p in queries.list_profiles(host.ports).data] == []
+    with pytest.raises(NoCapacity, match="A100-8C") as raised:
+        create(host.ports, request("A100-8C", name="vdi-1"))
+    assert "host.yaml allows only A100-4C" in str(raised.value.facts["details"])
+    with pytest.raises(NoCapacity) as raised:
+        create(host.ports, request("A100-4C", name="other"))
+    assert "reserves it for VMs named vdi-* or lab" in str(raised.value.facts["details"])
+    assert "reserves it" in queries.explain(host.ports, "A100-4C").data.gpus[0].reasons[0]
+    create(host.ports, request("A100-4C", name="vdi-1"))
+    create(host.ports, request("A100-4C", name="lab"))
+    unnamed = replace(request("A100-4C"), name=None)
+    with pytest.raises(NoCapacity):
+        create(host.ports, unnamed)
+    run(host.ports, "gpus[A100].reserved_for=vgpu-*")
+    create(host.ports, unnamed)
+    run(host.ports, "gpus[A100].reserved_for=null")
+    assert [p.profile for p in queries.list_profiles(host.ports).data] == ["A100-4C"]
+
+
+def whole(host):
+    """Return the VFs of both cards, and whether host.yaml sets them."""
+    return stand(host)[0], configured_modes(host)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_any_failure_leaves_each_gpu_as_before_or_set_up_and_reports_the_rest(tmp_path, done):
+    calls = counted(open_sim_host(tmp_path / "dry", text=TWO).ports, lambda w: run(w, *SETS))
+    first = open_sim_host(tmp_path / "first", text=TWO)
+    before = whole(first)
+    run(first.ports, *SETS)
+    after = whole(first)
+    for at in range(1, len(calls) + 1):
+        host = open_sim_host(tmp_path / str(at), text=TWO)
+        error = outcome(lambda at=at, host=host: run(failing(host.ports, at, done=done), *SETS))
+        now = whole(host)
+        if error is None or isinstance(error, VerifyFailed):
+            assert now == after, calls[at - 1]
+        elif not error.left:
+            assert now == before, calls[at - 1]
+        for card in (A16, FLEX):
+            assert now[0].get(card) in (before[0].get(card), after[0].get(card)) or error.left, calls[at - 1]
+        assert host.ports.claims.all() == () or (error is not None and error.left), calls[at - 1]
+        assert now[1] in ({}, after[1])
+        run_reconcile(host.ports)
+        run(host.ports, *SETS)
+        assert whole(host) == after, calls[at - 1]
+
+
+def test_a_gpu_that_fails_after_another_was_set_up_says_which_stays(tmp_path):
+    host = open_sim_host(tmp_path, text=TWO)
+
+    class Deaf:
+        def __getattr__(self, name):
+            return getattr(host.ports.sysfs, name)
+
+        def write(self, path, text):
+            if not (path.endswith("sriov_numvfs") and FLEX in path):
+                host.ports.sysfs.write(path, text)
+
+    with pytest.raises(PartlyApplied) as raised:
+        run(replace(host.ports, sysfs=Deaf()), *SETS)
+    assert [line for line in raised.value.left if A16 in line]
+    assert "host.yaml does not say yet" in str(raised.value.hint)
+    assert configured_modes(host) == {}
+    run(host.ports, *SETS)
+    assert set(configured_modes(host)) == {A16, FLEX}
+
+
+def test_killed_at_any_change_it_is_finished_by_the_same_command(tmp_path):
+    calls = counted(open_sim_host(tmp_path / "dry", text=TWO).ports, lambda w: run(w, *SETS))
+    changing = [n for n, call in enumerate(calls, 1) if call in CHANGING]
+    assert len(changing) > 3
+    for at in changing:
+        host = open_sim_host(tmp_path / str(at), text=TWO)
+        child = os.fork()
+        if not child:
+            try:
+                run(dying(host.ports, at), *SETS)
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        host = host.again()
+        run_reconcile(host.ports)
+        run(host.ports, *SETS)
+        assert stand(host)[0] == {A16: 2, FLEX: 1}, calls[at - 1]
+        assert host.ports.claims.all() == ()

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""set-profile and ensure-vm change a stopped VM in place and nothing else; when they fail, the VM is unchanged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+    yes,
+)
+from vgpuctl.errors import InUse, InvalidInput, NoCapacity, NotFound, Refused, SpecDiffers
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.request import VmRequest
+from vgpuctl.operations.change import set_profile
+from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.value import replace
+
+HOSTS = {"a100-40": ("A100-4C", "A100-5C"), "t4": ("T4-2Q", "T4-4Q"), "a16": ("A16-2Q", "A16-4Q")}
+FULL = """version: 1
+gpus:
+  - {model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-4C, A100-20C]}
+"""
+
+
+def reprofile(host: SimulatedHost, profile: str, *, dry_run: bool = False, count: int = 1) -> Outcome:
+    """set-profile."""
+    wanted = request(profile, count, name="vm")
+    with operation(host.ports):
+        return set_profile(host.ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def ensure(host: SimulatedHost, wanted: VmRequest, state: str = "present", *, dry_run: bool = False) -> Outcome:
+    """ensure-vm."""
+    return ensure_vm(
+        host.ports,
+        wanted,
+        state=state,
+        dry_run=dry_run,
+        confirm=yes,
+        wait_seconds=WAIT_SECONDS,
+        progress=Silent(),
+    )
+
+
+def xml_of(host: SimulatedHost) -> str:
+    """Return the VM's config."""
+    record = host.ports.hypervisor.find_domain("vm")
+    assert record is not None
+    return record.xml
+
+
+def by_hand(host: SimulatedHost) -> None:
+    """Change the VM as an admin would with virsh edit."""
+    root = etree.fromstring(xml_of(host))
+    etree.SubElement(root, "title").text = "of the drawing office"
+    hostdev = root.find("devices/hostdev")
+    assert hostdev is not None
+    etree.SubElement(hostdev, "rom", {"bar": "off"})
+    graphics = root.find("devices/graphics")
+    assert graphics is not None
+    graphics.set("passwd", "secret")
+    host.ports.hypervisor.redefine(str(root.findtext("uuid")), etree.tostring(root, encoding="unicode"))
+
+
+def lines(xml: str) -> list[str]:
+    """Return every element but the record and the device's own reference, as text."""
+    root = etree.fromstring(xml)
+    for path in ("metadata", "devices/hostdev/source", "devices/hostdev/alias"):
+        for element in root.findall(path):
+            parent = element.getparent()
+            assert parent is not None
+            parent.remove(element)
+    return sorted(etree.tostring(e, encoding="unicode") for e in root.iter() if len(e) == 0 or e.tag == "hostdev")
+
+
+@pytest.mark.parametrize("scenario", HOSTS)
+def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(tmp_path: Path, scenario: str) -> None:
+    host = open_sim_host(tmp_path, scenario)
+    first, second = HOSTS[scenario]
+    create(host.ports, request(first, name="vm"), start=False)
+    by_hand(host)
+    before, was = picture(host), lines(xml_of(host))
+    data = reprofile(host, second).data
+    assert [(v.profile, v.present) for v in data.vgpus] == [(second, True)]
+    assert lines(xml_of(host)) == was
+    assert "secret" not in xml_of(host)
+    assert "passwd='secret'" in host.ports.hypervisor.definition(str(data.uuid))
+    assert any('<rom bar="off"' in line for line in was)
+    now = picture(host)
+    assert (len(now.types) + len(now.mdevs), len(now.claims)) == (1, 1)
+    assert (now.files, now.running) == (before.files, {})
+    assert not reprofile(host, second).changed
+    start(host.ports, "vm")
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+    delete(host.ports, "vm")
+    assert (picture(host).types, picture(host).mdevs, picture(host).claims) == ({}, {}, {})
+
+
+def test_its_record_keeps_what_was_typed(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    reprofile(host, "GRID A100-5C")
+    assert json.loads(etree.fromstring(xml_of(host)).findtext(".//{urn:vgpuctl:1}spec") or "")["profile"] == [
+        "GRID A100-5C"
+    ]
+    assert not reprofile(host, "A100-5C").changed
+
+
+def test_a_running_vm_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
+    before = picture(host)
+    with pytest.raises(InUse) as caught:
+        reprofile(host, "A100-5C")
+    assert (caught.value.status, "stop-vm vm" in str(caught.value.hint)) == (3, True)
+    assert picture(host) == before
+
+
+def test_no_room_for_the_new_profile_leaves_it_exactly_as_it_was(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=FULL)
+    create(host.ports, request("A100-4C", name="other"))
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    before = picture(host)
+    with pytest.raises(NoCapacity):
+        reprofile(host, "A100-20C")
+    assert picture(host) == before
+
+
+def test_a_driver_that_refuses_the_new_one_gets_the_old_one_back(tmp_path: Path) -> None:
+    fault = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
+    host = open_sim_host(tmp_path, text=FULL + fault)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    before = picture(host)
+    with pytest.raises(NoCapacity):
+        reprofile(host, "A100-20C")
+    assert picture(host) == before
+
+
+def test_a_driver_that_refuses_is_left_out_and_the_next_gpu_tried(tmp_path: Path) -> None:
+    second = FULL + '  - {model: A100, address: "0000:5e:00.0", vfs: {total: 4, enabled: 4}}\n'
+    fault = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
+    host = open_sim_host(
+        tmp_path, text=second.replace("{model: A100, vfs", '{model: A100, address: "0000:3b:00.0", vfs') + fault
+    )
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    vgpus = reprofile(host, "A100-20C").data.vgpus
+    assert [v.profile for v in vgpus] == ["A100-20C"]
+    assert len(picture(host).types) == len(picture(host).claims) == 1
+
+
+def test_more_and_fewer_of_the_same_profile(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    first = set(picture(host).claims)
+    assert len(reprofile(host, "A100-4C", count=3).data.vgpus) == 3
+    assert first < set(picture(host).claims)
+    assert len(reprofile(host, "A100-4C").data.vgpus) == 1
+    assert set(picture(host).claims) == first
+
+
+def test_a_whole_gpu_has_no_profile_to_change(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "mixed")
+    create(host.ports, request(name="vm", mode="passthrough"), start=False)
+    with pytest.raises(Refused, match="no profile"):
+        reprofile(host, "A100-4C")
+
+
+def test_a_dry_run_shows_what_would_be_and_changes_nothing(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    before = picture(host)
+    planned = reprofile(host, "A100-5C", dry_run=True)
+    assert [s.split()[0] for s in planned.steps] == ["claim", "remove", "make", "change", "release"]
+    assert [v.profile for v in planned.data.vgpus] == ["A100-5C"]
+    assert picture(host) == before
+
+
+TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line", "network": "command-line"}
+TWO_NETWORKS = """version: 1
+networks: [{name: default}, {name: lab}, {name: down, active: false}]
+gpus:
+  - {model: A100, vfs: {total: 4, enabled: 4}}
+"""
+
+
+def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=TWO_NETWORKS)
+    first = request("A100-4C", name="vm", sources=TYPED)
+    ensure(host, first, "stopped")
+    by_hand(host)
+    wanted = replace(first, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, network="lab")
+    planned = ensure(host, wanted, dry_run=True).data
+    outcome = ensure(host, wanted)
+    sides = [outcome.data.before, outcome.data.after]
+    assert [(s.memory_mib, s.vcpus, s.networks) for s in sides] == [
+        (1024, 1, ("default",)),
+        (2048, 3, ("lab",)),
+    ]
+    for field in ("memory_mib", "vcpus", "networks", "state"):
+        assert getattr(planned.after, field) == getattr(outcome.data.after, field)
+    assert "of the drawing office" in xml_of(host)
+    assert not ensure(host, wanted).changed
+
+
+def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    first = request("A100-4C", name="vm", sources=TYPED)
+    ensure(host, first, "stopped")
+    wanted = replace(first, vcpus=2)
+    assert ensure(host, wanted, "started", dry_run=True).steps[-1] == "start VM vm"
+    outcome = ensure(host, wanted, "started")
+    assert (outcome.data.state, outcome.data.vcpus, len(outcome.steps)) == ("running", 2, 2)
+
+
+@pytest.mark.parametrize(("network", "error"), [("nothing", NotFound), ("down", InvalidInput)])
+def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str, error: type[Exception]) -> None:
+    host = open_sim_host(tmp_path, text=TWO_NETWORKS)
+    first = request("A100-4C", name="vm", sources=TYPED)
+    ensure(host, first, "stopped")
+    before = picture(host)
+    with pytest.raises(error):
+        ensure(host, replace(first, network=network))
+    assert picture(host) == before
+
+
+def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "command-line"})
+    ensure(host, first, "started")
+    with pytest.raises(SpecDiffers) as caught:
+        ensure(host, replace(first, vcpus=2))
+    assert "stop-vm vm" in str(caught.value.hint)
+    stop(host.ports, "vm")
+    before = picture(host)
+    with pytest.raises(SpecDiffers) as caught:
+        ensure(host, replace(first, vcpus=2, hotplug_slots=1))
+    assert str(caught.value.hint).startswith("hotplug_slots cannot be changed in place")
+    assert picture(host) == before
+
+
+def test_a_missing_gpu_is_refused_even_if_nothing_would_change(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "a100-40")
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    same = request("A100-4C", name="vm", gpu="T4")
+    with pytest.raises(NotFound, match="T4"):
+        set_profile(host.ports, same, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attach, detach and set-profile: every call fails once, fails for good, or is the last one of a killed process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, Trial
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    open_sim_host,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+)
+from tests.unit.operations.test_faults import HOSTS, spawn
+from vgpuctl.operations.attach import attach, detach
+from vgpuctl.operations.change import set_profile
+from vgpuctl.ports.host import Host
+
+__all__ = ["spawn"]
+OTHER = {"vendor-vf": "A100-5C", "mdev-pf": "T4-4Q", "mdev-vf": "A16-4Q"}
+ACTS = ["attach", "attach-off", "detach", "detach-off", "set-profile"]
+
+
+def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
+    """Return a host with the VM that the act needs, running or off."""
+    text, profile = HOSTS[kind]
+    host = open_sim_host(directory, text=text)
+    off = act in ("attach-off", "detach-off", "set-profile")
+    create(host.ports, request(profile, name="vm"), start=not off)
+    return host.again()
+
+
+def do(ports: Host, kind: str, act: str) -> object:
+    """Run the act."""
+    if act.startswith("detach"):
+        return detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+    wanted = request(OTHER[kind] if act == "set-profile" else HOSTS[kind][1], name="vm")
+    change = set_profile if act == "set-profile" else attach
+    return change(ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def whole(host: SimulatedHost, where: str) -> None:
+    """Check that record, devices, definition and claims agree, and that the VM starts."""
+    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
+    now = picture(host)
+    devices = set(now.types) | set(now.mdevs)
+    assert devices <= set(now.claims), where
+    if not now.running:
+        start(host.ports, "vm")
+        now = picture(host)
+    (held,) = now.running.values()
+    assert set(held) == set(now.claims) == set(now.types) | set(now.mdevs), where
+
+
+def trial_of(directory: Path, kind: str, act: str) -> Trial:
+    return Trial(directory, partial(prepared, kind=kind, act=act), partial(do, kind=kind, act=act), whole)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ACTS)
+def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str) -> None:
+    trial = trial_of(tmp_path, kind, act)
+    calls = trial.calls()
+    assert len(set(calls) & CHANGING) >= 3
+    assert trial.failures(calls) >= 5
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ACTS)
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str, spawn) -> None:
+    trial = trial_of(tmp_path, kind, act)
+    assert trial.deaths(trial.calls(), spawn) >= 2
+
+
+def test_stopping_and_starting_after_a_detach_makes_nothing_again(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "vendor-vf", "detach")
+    do(host.ports, "vendor-vf", "detach")
+    stop(host.ports, "vm")
+    host.sim.reboot()
+    start(host.ports, "vm")
+    assert picture(host).types == {}

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""create-vm --cloud-init: each VM gets its own seed, deleted with the VM; the seed's text is stored nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from tests.hosts import Silent, create, delete, open_sim_host, picture, request, run_reconcile
+from vgpuctl.domain.cloud_init_seed import build_seed_image
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.errors import InvalidInput, SpecDiffers
+from vgpuctl.model.request import ExistingDisk, NewDisk, UserData
+from vgpuctl.model.vm import DiskRole, VmState
+from vgpuctl.operations.create import render_xml
+from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.operations.ensure_vms import ensure_vms
+from vgpuctl.operations.images import list_images
+
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+SECRET = "hunter2"
+DATA = UserData("/root/user-data", f"#cloud-config\npassword: {SECRET}\n")
+
+
+def wanted(**changes):
+    return request("A100-4C", **{"name": "vm", "image": IMAGE, "cloud_init": DATA, **changes})
+
+
+def only_vm(host):
+    (record,) = host.ports.hypervisor.domains()
+    return parse_domain(record.xml, VmState.STOPPED, host.ports.machine_id)
+
+
+def seeds(host):
+    return {p: f for p, f in host.sim._core.read_state().files.items() if p.endswith("-seed.iso")}
+
+
+def test_the_seed_is_a_cdrom_with_the_vms_uuid_and_name(tmp_path):
+    host = open_sim_host(tmp_path)
+    made = create(host.ports, wanted(name="my_vm", disks=(NewDisk(1024),)))
+    vm = only_vm(host)
+    ((path, file),) = seeds(host).items()
+    assert path == f"/var/lib/libvirt/images/my_vm-{vm.uuid[:8]}-seed.iso"
+    assert [d.source for d in vm.disks if d.device == "cdrom"] == [path]
+    assert [d.role for d in vm.record.disks] == [DiskRole.DISK, DiskRole.DISK, DiskRole.SEED]
+    assert file.size == len(build_seed_image(DATA.text, vm.uuid, "my-vm"))
+    (row,) = [d for d in made.data.disks if d.path == path]
+    assert (row.device, row.size_bytes, row.made) == ("cdrom", None, True)
+
+
+def test_an_installers_cdrom_comes_first_and_is_the_one_that_is_compared(tmp_path):
+    host = open_sim_host(tmp_path)
+    installer = "/srv/images/debian-12-netinst.iso"
+    create(host.ports, wanted(image=None, cdrom=installer))
+    assert only_vm(host).disks[0].source == installer
+    same = wanted(
+        image=None,
+        cdrom=installer,
+        sources={"cdrom": "command-line", "cloud_init": "command-line", "disk": "command-line"},
+    )
+    assert not ensure(host, same).changed
+
+
+def test_the_text_is_not_in_the_record_the_simulated_host_or_the_output(tmp_path):
+    host = open_sim_host(tmp_path)
+    planned = create(host.ports, wanted(), dry_run=True)
+    made = create(host.ports, wanted())
+    output = f"{planned}{made}{only_vm(host)}{render_xml(host.ports, wanted(name='other'))}{wanted()}"
+    assert SECRET not in output
+    host.sim.close()
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+    assert any(DATA.path in step for step in planned.steps)
+    assert planned.data.sources["cloud_init"].value == DATA.path
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_seed_is_deleted_with_the_vm_even_if_disks_stay(tmp_path, keep):
+    host = open_sim_host(tmp_path)
+    before = set(picture(host).files)
+    create(host.ports, wanted())
+    delete(host.ports, "vm", keep_disks=keep)
+    assert not seeds(host)
+    assert len(set(picture(host).files) - before) == (1 if keep else 0)
+
+
+def test_without_a_system_there_is_nothing_to_set_up(tmp_path):
+    host = open_sim_host(tmp_path)
+    with pytest.raises(InvalidInput, match="cloud-init sets a system up"):
+        create(host.ports, wanted(image=None))
+    assert not picture(host).domains
+    create(host.ports, wanted(image=None, disks=(ExistingDisk(IMAGE),)))
+    assert len(seeds(host)) == 1
+
+
+def test_several_vms_have_a_seed_each_with_an_identity_of_its_own(tmp_path):
+    host = open_sim_host(tmp_path)
+    names = ("vdi-1", "vdi-2")
+    ensure_vms(
+        host.ports, wanted(name=None), names, start=False, parallel=2, dry_run=False, wait_seconds=5, progress=Silent()
+    )
+    assert len({file.digest for file in seeds(host).values()}) == 2
+
+
+def test_a_seed_whose_vm_was_undefined_by_hand_is_listed_as_an_orphan(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, wanted(), start=False)
+    host.ports.hypervisor.undefine(only_vm(host).uuid)
+    roles = {row.path: row.role for row in list_images(host.ports).data}
+    assert [roles[path] for path in seeds(host)] == ["orphan"]
+
+
+def test_ensure_vm_compares_the_path_alone(tmp_path):
+    host = open_sim_host(tmp_path)
+    typed = {"cloud_init": "command-line", "image": "command-line", "storage_pool": "command-line"}
+    create(host.ports, wanted())
+    assert not ensure(host, wanted(sources=typed, cloud_init=UserData(DATA.path, "#cloud-config\na: 1\n"))).changed
+    with pytest.raises(SpecDiffers, match=r"cloud_init: /root/user-data -> /root/other"):
+        ensure(host, wanted(sources=typed, cloud_init=UserData("/root/other", DATA.text)))
+
+
+def test_a_vm_without_a_seed_differs_from_a_spec_with_one(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, wanted(cloud_init=None))
+    with pytest.raises(SpecDiffers, match=r"cloud_init: None -> /root/user-data"):
+        ensure(host, wanted(sources={"cloud_init": "command-line"}))
+
+
+def test_the_simulated_host_keeps_the_digest_over_a_restart(tmp_path):
+    host = open_sim_host(tmp_path)
+    host.ports.storage.create_pool("default", "/var/lib/libvirt/images")
+    host.ports.storage.create_private_volume("default", "a.iso", b"data")
+    host.sim.close()
+    (file,) = [f for p, f in host.again().sim._core.read_state().files.items() if p.endswith("a.iso")]
+    assert (file.digest, file.size) == (hashlib.sha256(b"data").hexdigest(), 4)
+    assert not run_reconcile(host.ports).data.findings
+
+
+def ensure(host, what):
+    return ensure_vm(
+        host.ports,
+        what,
+        state="present",
+        dry_run=False,
+        confirm=lambda question, details: None,
+        wait_seconds=5,
+        progress=Silent(),
+    )

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ensure-vm: it is idempotent, changes only the state in place, and leaves an unmanaged VM alone."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, open_sim_host, picture, request, stop, yes
+from vgpuctl.errors import InvalidInput, SpecDiffers, Unmanaged
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.request import VmRequest
+from vgpuctl.operations.change import set_profile
+from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.value import replace
+
+TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line"}
+
+
+def ensure(host: SimulatedHost, wanted: VmRequest, state: str, *, dry_run: bool = False) -> Outcome:
+    """Ensure a VM."""
+    return ensure_vm(
+        host.ports,
+        wanted,
+        state=state,
+        dry_run=dry_run,
+        confirm=yes,
+        wait_seconds=WAIT_SECONDS,
+        progress=Silent(),
+    )
+
+
+@pytest.mark.parametrize("scenario", ["a100-40", "t4", "a16"])
+@pytest.mark.parametrize("state", ["present", "started", "stopped", "absent"])
+def test_ensuring_twice_changes_nothing_the_second_time(tmp_path, scenario, state):
+    profile = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}[scenario]
+    host = open_sim_host(tmp_path, scenario)
+    wanted = request(profile, name="vm", sources=TYPED)
+    first = ensure(host, wanted, state)
+    after = picture(host)
+    second = ensure(host, wanted, state)
+    assert (first.changed, second.changed) == (state != "absent", False)
+    assert picture(host) == after
+    assert not second.steps
+    assert (second.data.before, second.data.after) == (first.data.after, first.data.after)
+
+
+def test_the_state_is_changed_in_place(tmp_path):
+    host = open_sim_host(tmp_path)
+    wanted = request("A100-4C", name="vm", sources=TYPED)
+    assert ensure(host, wanted, "stopped").data.state == "stopped"
+    started = ensure(host, wanted, "started")
+    assert (started.changed, started.data.before.state, started.data.state) == (True, "stopped", "running")
+    assert ensure(host, wanted, "stopped").changed
+    gone = ensure(host, wanted, "absent")
+    assert (gone.changed, gone.data.before.name, gone.data.after) == (True, "vm", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"memory_mib": 2048}, "memory"), ({"vcpus": 8}, "vcpus"), ({"profiles": (("A100-5C", 1),)}, "profile")],
+)
+def test_any_other_difference_is_refused_with_before_and_after(tmp_path, changes, field):
+    host = open_sim_host(tmp_path)
+    wanted = request("A100-4C", name="vm", sources=TYPED)
+    ensure(host, wanted, "present")
+    before = picture(host)
+    with pytest.raises(SpecDiffers) as raised:
+        ensure(host, replace(wanted, **changes), "present")
+    assert list(raised.value.facts["before"]) == list(raised.value.facts["after"]) == [field]
+    assert picture(host) == before
+
+
+def test_a_default_that_changed_makes_no_difference(tmp_path):
+    host = open_sim_host(tmp_path)
+    wanted = request("A100-4C", name="vm", sources={"profile": "command-line"})
+    ensure(host, wanted, "present")
+    assert not ensure(host, replace(wanted, memory_mib=9999), "present").changed
+
+
+def test_an_unmanaged_vm_is_never_changed(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    before = picture(host)
+    for state in ("present", "started", "stopped", "absent"):
+        with pytest.raises(Unmanaged):
+            ensure(host, request("T4-4Q", name="old-desktop"), state)
+    assert picture(host) == before
+
+
+def test_a_vm_without_a_name_cannot_be_ensured(tmp_path):
+    with pytest.raises(InvalidInput):
+        ensure(open_sim_host(tmp_path), replace(request("A100-4C"), name=None), "present")
+
+
+def test_a_dry_run_changes_nothing(tmp_path):
+    host = open_sim_host(tmp_path)
+    before = picture(host)
+    assert ensure(host, request("A100-4C", name="vm"), "present", dry_run=True).dry_run
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize(
+    ("profile", "gpu"),
+    [("GRID A100-4C", None), ("468", None), ("A100-4C", "A100"), ("A100-4C", "0000:3b:00.0")],
+)
+def test_what_is_typed_in_another_way_is_the_same_vm_the_second_time(tmp_path, profile, gpu):
+    host = open_sim_host(tmp_path)
+    wanted = request(profile, name="vm", gpu=gpu, sources={**TYPED, "gpu": "command-line"} if gpu else TYPED)
+    assert ensure(host, wanted, "present").changed
+    assert not ensure(host, wanted, "present").changed
+
+
+@pytest.mark.parametrize(("made", "again"), [*itertools.permutations(("A100-4C", "GRID A100-4C", "468"), 2)])
+def test_a_profile_is_the_same_however_it_was_typed_before(tmp_path, made, again):
+    host = open_sim_host(tmp_path)
+    ensure(host, request(made, name="vm", sources=TYPED), "present")
+    assert not ensure(host, request(again, name="vm", sources=TYPED), "present").changed
+    with pytest.raises(SpecDiffers):
+        ensure(host, request("469", name="vm", sources=TYPED), "present")
+    stop(host.ports, "vm")
+    kept = set_profile(host.ports, request(again, name="vm"), dry_run=False, wait_seconds=1, progress=Silent())
+    assert not kept.changed
+
+
+def test_a_model_is_the_same_as_the_gpu_that_was_chosen(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    ensure(host, request("A100-4C", name="vm", sources=TYPED), "present")
+    typed = {**TYPED, "gpu": "command-line"}
+    assert not ensure(host, request("A100-4C", name="vm", gpu="A100", sources=typed), "present").changed
+    for other in ("T4", "RTX9999"):
+        with pytest.raises(SpecDiffers) as raised:
+            ensure(host, request("A100-4C", name="vm", gpu=other, sources=typed), "present")
+        assert raised.value.facts["before"] == {"gpu": "0000:3b:00.0"}
+
+
+def test_a_vm_that_is_absent_already_has_the_fields_of_one_that_was_removed(tmp_path):
+    host = open_sim_host(tmp_path)
+    nothing = ensure(host, request(name="vm"), "absent").data
+    ensure(host, request("A100-4C", name="vm", sources=TYPED), "present")
+    gone = ensure(host, request(name="vm"), "absent").data
+    assert nothing == replace(gone, uuid=None, before=None)
+
+
+def test_a_dry_run_shows_the_state_that_would_be(tmp_path):
+    host = open_sim_host(tmp_path)
+    wanted = request("A100-4C", name="vm", sources=TYPED)
+    for state, would in (("started", "running"), ("present", "running"), ("stopped", "stopped")):
+        after = ensure(host, wanted, state, dry_run=True).data.after
+        assert (after.state, after.vgpus[0].present) == (would, True)
+    ensure(host, wanted, "started")
+    planned = ensure(host, wanted, "stopped", dry_run=True)
+    assert (planned.data.before.state, planned.data.after.state) == ("running", "stopped")
+    host.sim.reboot()
+    planned = ensure(host, wanted, "started", dry_run=True)
+    assert (planned.data.before.state, planned.data.after.state) == ("stopped", "running")
+    sides = [side.vgpus[0].present for side in (planned.data.before, planned.data.after)]
+    assert sides == [False, True]
+    real = ensure(host, wanted, "started")
+    assert real.data.after == planned.data.after
+    assert ensure(host, wanted, "present", dry_run=True).data.after.state == "running"
+
+
+def test_a_name_is_enough_for_a_vm_that_is_there(tmp_path):
+    host = open_sim_host(tmp_path)
+    named = request(name="vm", sources={"name": "command-line"})
+    ensure(host, request("A100-4C", name="vm", sources=TYPED), "present")
+    assert not ensure(host, named, "present").changed
+    assert ensure(host, named, "stopped").data.state == "stopped"
+    assert ensure(host, named, "started").data.state == "running"
+
+
+@pytest.mark.parametrize("state", ["present", "started", "stopped"])
+@pytest.mark.parametrize(("mode", "field"), [("vgpu", "profile"), ("sriov", "gpu"), ("passthrough", "gpu")])
+def test_a_name_is_too_little_for_a_vm_that_must_be_made(tmp_path, state, mode, field):
+    host = open_sim_host(tmp_path)
+    before = picture(host)
+    with pytest.raises(InvalidInput) as raised:
+        ensure(host, request(name="vm", mode=mode), state)
+    assert f"lacks {field}" in raised.value.message
+    assert f"add {field}:" in raised.value.hint
+    assert raised.value.facts["problems"][0]["path"] == field
+    assert picture(host) == before

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What export prints matches the host: diff finds nothing, on every simulated host, and after changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts import Silent, open_sim_host, yes
+from tests.layouts import A100, FLEX, do
+from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.host.nvml import AbsentNvml
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.operations.apply import apply_host, diff_host
+from vgpuctl.operations.desired_state import HostFileText, read_desired_state
+from vgpuctl.operations.export import export_host
+from vgpuctl.operations.host_plan import ApplyOptions
+from vgpuctl.sim.host import SCENARIOS
+from vgpuctl.value import replace
+
+
+def same(ports):
+    text = export_host(ports).data.text
+    result = diff_host(ports, read_desired_state(ports, HostFileText(text, "exported"), ()), ApplyOptions())
+    assert (result.changed, result.data.settings) == (False, ())
+    assert [line for line in result.steps if not line.startswith("put exported")] == []
+    return text
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_diff_finds_nothing_on_any_simulated_host(tmp_path, scenario):
+    same(open_sim_host(tmp_path, scenario).ports)
+
+
+def test_file_settings_that_the_host_cannot_show_stay(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    host.sim.host_file.write_text(
+        "version: 1\ndefaults: {memory: 8GiB}\nboot: {deadline_seconds: 60}\n"
+        "gpus:\n  all: {reserved_for: vdi-*}\n  A100: {cordoned: true, profiles: A100-4C}\n"
+    )
+    do(host.ports, FLEX, "sriov", 4)
+    spec = parse_host_spec(same(host.ports), "x")
+    assert (spec.defaults.memory, spec.boot.deadline_seconds) == ("8GiB", 60)
+    assert spec.gpus["0000:3b:00.0"].profiles == ("A100-4C",)
+    assert (spec.gpus[FLEX].mode, spec.gpus[FLEX].vfs) == ("sriov", 4)
+    assert all(one.reserved_for == ("vdi-*",) for one in spec.gpus.values())
+
+
+def test_an_exported_file_brings_a_host_back(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    text = export_host(host.ports).data.text
+    do(host.ports, FLEX, "sriov", 2)
+    asked = read_desired_state(host.ports, HostFileText(text, "exported"), ())
+    apply_host(host.ports, asked, ApplyOptions(), dry_run=False, confirm=yes, progress=Silent())
+    assert export_host(host.ports).data.text == text
+
+
+CONFIGURED = """version: 1
+gpus:
+  A100: {mode: vgpu, scheduler: {policy: fixed_share}, mig: off, cordoned: true}
+  "0000:99:00.0": {mode: sriov, vfs: 2}
+  H100: {mode: vgpu}
+"""
+
+
+def test_missing_or_unreadable_is_not_off(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.write_text(CONFIGURED)
+    dark = replace(host.ports, nvml=AbsentNvml("the driver is down"))
+    result = export_host(dark)
+    spec = parse_host_spec(result.data.text, "x")
+    assert (spec.gpus[A100].mig, str(spec.gpus[A100].scheduler.policy)) == (MigSpec(), "fixed_share")
+    assert (spec.gpus["0000:99:00.0"].vfs, spec.gpus["H100"].mode) == (2, "vgpu")
+    assert [w.partition(";")[0] for w in result.warnings if "no GPU here is" in w] == [
+        "no GPU here is 0000:99:00.0",
+        "no GPU here is H100",
+    ]
+    assert any(w.startswith(f"{A100}: NVML does not answer") for w in result.warnings)
+
+
+def test_a_gpu_without_its_driver_keeps_what_host_yaml_says(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.write_text(CONFIGURED.replace("A100:", f'"{A100}":'))
+
+    class Unbound:
+        """A sysfs in which no driver has the A100, as after a failed load of the module."""
+
+        def __getattr__(self, name):
+            return getattr(host.ports.sysfs, name)
+
+        def readlink(self, path):
+            if path.endswith(f"{A100}/driver"):
+                raise FileNotFoundError(2, "no such file", path)
+            return host.ports.sysfs.readlink(path)
+
+        def listdir(self, path):
+            names = host.ports.sysfs.listdir(path)
+            return tuple(n for n in names if not (path.endswith(A100) and n.startswith(("driver", "virtfn"))))
+
+    result = export_host(replace(host.ports, sysfs=Unbound(), nvml=AbsentNvml("the driver is down")))
+    assert any(w.startswith(f"{A100}: no driver has it") for w in result.warnings)
+    entry = parse_host_spec(result.data.text, "x").gpus[A100]
+    assert (entry.mode, entry.cordoned, entry.mig, str(entry.scheduler.policy)) == (
+        "vgpu",
+        True,
+        MigSpec(),
+        "fixed_share",
+    )

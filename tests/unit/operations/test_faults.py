@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every call of every port fails once, fails for good, or is the last one of a killed process.
+
+After a failure everything is undone, or the error says what is left. What a killed process leaves is finished or
+undone by `reconcile`, without a second implementation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile, start
+from tests.processes import clean
+from vgpuctl.errors import VerifyFailed
+from vgpuctl.ports.host import Host
+
+VENDOR_VF = "version: 1\ngpus:\n  - {model: A100, vfs: {total: 2, enabled: 2}}\n"
+MDEV_PF = "version: 1\ngpus:\n  - {model: T4, profiles: [T4-2Q, T4-4Q]}\n"
+MDEV_VF = (
+    'version: 1\nkernel: "5.14.0"\ngpus:\n  - {model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 2, enabled: 2}}\n'
+)
+HOSTS = {"vendor-vf": (VENDOR_VF, "A100-4C"), "mdev-pf": (MDEV_PF, "T4-2Q"), "mdev-vf": (MDEV_VF, "A16-2Q")}
+PARAMS = (("frame_rate_limiter", "0"),)
+
+
+def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
+    """Return a host that the act needs: empty, with a running VM, or with one after a reboot."""
+    text, profile = HOSTS[kind]
+    host = open_sim_host(directory, text=text)
+    if act == "create":
+        return host
+    create(host.ports, request(profile, name="vm", vgpu_params=PARAMS))
+    if act == "start":
+        host.sim.reboot()
+    return host.again()
+
+
+def do(ports: Host, kind: str, act: str) -> object:
+    """Run the act."""
+    if act == "create":
+        return create(ports, request(HOSTS[kind][1], name="vm", vgpu_params=PARAMS))
+    return delete(ports, "vm") if act == "delete" else start(ports, "vm")
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ["create", "delete", "start"])
+def test_whatever_call_fails_everything_is_undone_or_the_error_says_what_is_left(tmp_path, kind, act):
+    calls = counted(prepared(tmp_path / "dry", kind, act).ports, lambda w: do(w, kind, act))
+    assert len(set(calls) & CHANGING) >= 3
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=kind == "vendor-vf"):
+        where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
+        before = picture(host)
+        error = outcome(partial(do, failing(host.ports, number, done=done, for_good=for_good), kind, act))
+        host.sim.close()
+        if error is None:
+            assert picture(host) != before, where
+            continue
+        refused += 1
+        assert str(error), where
+        if picture(host) == before:
+            continue
+        partly = error.code == "partly-applied"
+        lost_claim = not partly and for_good and calls[number - 1].startswith("claims.")
+        assert lost_claim or (partly and error.left), where
+        later = host.again()
+        run_reconcile(later.ports)
+        if act != "start":
+            assert not run_reconcile(later.ports, dry_run=True).data.findings, where
+        if act == "create" and number > calls.index("hypervisor.set_record") + 1 and picture(later).domains:
+            # It could not be stopped any more: it stays whole, and is deleted like any other.
+            delete(later.ports, "vm")
+        if act == "delete" and picture(later).domains:
+            delete(later.ports, "vm")  # it was stopped and is whole: only then does its record say "removing"
+        if act == "create" or lost_claim:
+            assert picture(later) == before, where
+        elif act == "delete":
+            assert not picture(later).domains, where
+            assert not picture(later).claims, where
+    assert refused >= 10
+
+
+def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
+    host = open_sim_host(Path(directory), text=HOSTS[kind][0])
+    do(dying(host.ports, number, done=done), kind, act)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ["create", "delete", "start"])
+def test_whatever_call_a_process_dies_in_reconcile_finishes_or_undoes_it(tmp_path, kind, act, spawn):
+    calls = counted(prepared(tmp_path / "dry", kind, act).ports, lambda w: do(w, kind, act))
+    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
+    left_behind = 0
+    for number, done in points:
+        where = f"{act} on {kind}, killed in call {number} {calls[number - 1]}, done={done}"
+        directory = tmp_path / f"{number}{done}"
+        host = prepared(directory, kind, act)
+        before = picture(host)
+        child = spawn.Process(target=_die, args=(str(directory), kind, act, number, done))
+        child.start()
+        child.join(30)
+        assert child.exitcode == -9, where
+        after = picture(host)
+        later = host.again()
+        result = run_reconcile(later.ports, dry_run=True).data.findings
+        run_reconcile(later.ports)
+        now = picture(later)
+        assert not run_reconcile(later.ports, dry_run=True).data.findings, where
+        left_behind += bool(result)
+        if act == "create":
+            recorded = calls.index("hypervisor.set_record") + 1
+            ready = number > recorded or (number == recorded and done)
+            assert bool(result) == (after != before and not ready), where
+            assert now == (after if ready else before), where
+        elif act == "delete":
+            gone = not (now.domains or now.types or now.mdevs or now.files or now.claims)
+            assert gone or replace(now, running={}) == replace(before, running={}), where
+            claim_lost = {f.kind for f in result} == {"claim-lost"}
+            assert gone or not result or claim_lost, where
+        else:
+            assert now.domains == before.domains, where
+            start(later.ports, "vm")
+            assert picture(later).running, where
+    assert left_behind >= (4 if act != "start" else 0)
+
+
+@pytest.fixture(scope="module")
+def spawn():
+    return clean()
+
+
+LOST = """version: 1
+gpus:
+  - {model: A100, vfs: {total: 2, enabled: 2}}
+faults:
+  - {on: %s, match: "%s", kind: lost, nth: %d}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        ("sysfs-write", "*/current_vgpu_type"),
+        ("sysfs-write", "*/vgpu_params"),
+        ("define", "*"),
+        ("set-record", "*"),
+        ("start", "*"),
+        ("make-pool", "*"),
+        ("make-volume", "*"),
+    ],
+)
+def test_a_write_that_is_lost_is_noticed_by_create_vm_and_undone(tmp_path, call, match):
+    host = open_sim_host(tmp_path, text=LOST % (call, match, 1))
+    before = picture(host)
+    params = PARAMS if "params" in match else ()
+    with pytest.raises(VerifyFailed) as raised:
+        create(host.ports, request("A100-4C", name="vm", vgpu_params=params))
+    assert picture(host) == before
+    assert raised.value.undone
+
+
+@pytest.mark.parametrize(
+    ("call", "match", "nth"),
+    [
+        ("set-record", "*", 2),
+        ("destroy", "*", 1),
+        ("sysfs-write", "*/current_vgpu_type", 2),
+        ("remove-volume", "*", 1),
+        ("undefine", "*", 1),
+    ],
+)
+def test_a_write_that_is_lost_is_noticed_by_delete_vm_and_reconcile_finishes(tmp_path, call, match, nth):
+    host = open_sim_host(tmp_path, text=LOST % (call, match, nth))
+    before = picture(host)
+    create(host.ports, request("A100-4C", name="vm"))
+    error = outcome(lambda: delete(host.ports, "vm"))
+    assert error is not None
+    assert (error.code, error.facts["cause"]) == ("partly-applied", "verify-failed")
+    assert error.left
+    later = host.again()
+    if call in ("set-record", "destroy"):
+        delete(later.ports, "vm")
+    run_reconcile(later.ports)
+    assert picture(later) == before
+
+
+def test_a_lost_undo_is_detected_and_left_for_reconcile(tmp_path):
+    text = VENDOR_VF + (
+        "faults:\n"
+        "  - {on: start, kind: error, nth: 1}\n"
+        '  - {on: sysfs-write, match: "*/current_vgpu_type", kind: lost, nth: 2}\n'
+    )
+    host = open_sim_host(tmp_path, text=text)
+    before = picture(host)
+    error = outcome(lambda: create(host.ports, request("A100-4C", name="vm")))
+    assert error is not None
+    assert error.code == "partly-applied"
+    assert any("make vGPU A100-4C" in line for line in error.left)
+    assert picture(host).claims
+    later = host.again()
+    assert [f.kind for f in run_reconcile(later.ports).data.findings] == ["half-made"]
+    assert picture(later) == before

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Setting a GPU up: only if no user of it loses anything, all or nothing, and the same again after a boot."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.faults import counted, failing, outcome
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    create,
+    delete,
+    open_sim_host,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+)
+from tests.layouts import A16, A100, FLEX, RTX, T4, V710, Signals, Struck, configured_modes, do, stand
+from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.errors import (
+    Busy,
+    HostCannot,
+    Interrupted,
+    InUse,
+    InvalidInput,
+    NoCapacity,
+    NotFound,
+    PartlyApplied,
+    Stuck,
+)
+from vgpuctl.model.results.gpus import VfsResult
+from vgpuctl.model.vm import StuckWrite, VmState
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.gpu_mode import restore_gpus
+from vgpuctl.value import replace
+
+SMALL = """version: 1
+title: one card
+kernel: 6.8.0-45-generic
+storage: {{pools: [{{name: default}}]}}
+networks: [{{name: default}}]
+gpus: [{{address: "{gpu}", model: {model}}}]
+"""
+
+
+def test_nvidias_vfs_go_on_and_vgpus_can_be_made(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    done = do(host.ports, A16, "vgpu")
+    assert done.data.vfs == VfsResult(16, 16, 0)
+    assert (done.data.mode, done.data.desired_mode) == ("vgpu", "vgpu")
+    assert configured_modes(host) == {A16: ("vgpu", None)}
+    assert host.ports.claims.all() == ()
+    create(host.ports, request("A16-2Q", gpu=A16))
+    assert not do(host.ports, A16, "vgpu").changed
+
+
+def test_plain_vfs_are_set_to_a_number_without_host_drivers(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    done = do(host.ports, FLEX, "sriov", 4)
+    assert done.data.vfs.enabled == 4
+    assert configured_modes(host) == {FLEX: ("sriov", 4)}
+    assert stand(host)[1] == {FLEX: 0}
+    create(host.ports, request(mode="sriov", gpu=FLEX))
+    assert not do(host.ports, FLEX, "sriov", 4).changed
+    assert not do(host.ports, FLEX, "sriov").changed
+
+
+def test_passthrough_turns_vfs_off_and_keeps_the_gpu_for_it(tmp_path):
+    host = open_sim_host(tmp_path)
+    done = do(host.ports, A100, "passthrough")
+    assert done.data.vfs.enabled == 0
+    with pytest.raises((NoCapacity, HostCannot, NotFound)):
+        create(host.ports, request("A100-4C"))
+    create(host.ports, request(mode="passthrough", gpu=A100, name="vm"))
+    with pytest.raises(InUse, match="vm"):
+        do(host.ports, A100, "vgpu")
+    delete(host.ports, "vm")
+    assert do(host.ports, A100, "vgpu").data.vfs.enabled == 16
+    create(host.ports, request("A100-4C"))
+
+
+def test_unmanaged_changes_no_device_and_nothing_is_placed_there(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    before = stand(host)
+    assert do(host.ports, T4, "unmanaged").changed
+    assert stand(host) == before
+    with pytest.raises(NoCapacity, match="T4-4Q"):
+        create(host.ports, request("T4-4Q"))
+
+
+@pytest.mark.parametrize("mode", ["passthrough", "unmanaged"])
+def test_nothing_changes_while_a_vm_uses_or_reserves_the_gpu(tmp_path, mode):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
+    for act in (lambda: None, lambda: stop(host.ports, "vm")):
+        act()
+        before = stand(host)
+        for drain in (False, True):
+            with pytest.raises(InUse) as raised:
+                do(host.ports, A100, mode, drain=drain)
+            assert raised.value.facts["vms"] == ["vm"]
+        assert (stand(host), configured_modes(host)) == (before, {})
+
+
+def test_an_unmanaged_vgpu_counts_as_used(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    with pytest.raises(InUse, match="old-desktop"):
+        do(host.ports, T4, "passthrough")
+
+
+def test_drain_stops_running_vms_and_starts_them_again_on_the_same_vf(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
+    running = picture(host).running
+    with pytest.raises(InUse, match="vm") as raised:
+        do(host.ports, FLEX, "sriov", 6)
+    assert "--drain" in str(raised.value.hint)
+    assert picture(host).running == running
+    planned = do(host.ports, FLEX, "sriov", 6, drain=True, dry_run=True)
+    assert (planned.steps[0], planned.steps[-1]) == ("shut down VM vm", "start VM vm again")
+    assert picture(host).running == running
+    done = do(host.ports, FLEX, "sriov", 6, drain=True)
+    assert done.data.vfs == VfsResult(31, 6, 1)
+    assert picture(host).running == running
+
+
+def test_a_guest_that_does_not_shut_down_keeps_the_gpu_as_it_was(tmp_path):
+    text = """version: 1
+title: t
+kernel: 6.8.0-45-generic
+storage: {pools: [{name: default}]}
+networks: [{name: default}]
+gpus: [{model: Flex 170, address: "0000:86:00.0", vfs: {enabled: 8}}]
+faults: [{on: shutdown, match: "*", kind: lost}]
+"""
+    host = open_sim_host(tmp_path, text=text)
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
+    before = stand(host)
+    with pytest.raises(Busy, match="did not shut down") as raised:
+        do(host.ports, FLEX, "sriov", 6, drain=True)
+    assert "goes off later: vgpuctl start-vm vm " in str(raised.value.hint)
+    assert (stand(host), configured_modes(host)) == (before, {})
+
+
+def test_a_stopped_vm_whose_vf_would_not_come_back_is_named(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    for name in ("one", "two"):
+        create(host.ports, request(mode="sriov", gpu=FLEX, name=name))
+        stop(host.ports, name)
+    with pytest.raises(InUse) as raised:
+        do(host.ports, FLEX, "sriov", 1, drain=True)
+    assert raised.value.facts["vms"] == ["two"]
+    assert do(host.ports, FLEX, "sriov", 2).data.vfs.enabled == 2
+    start(host.ports, "one")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "mode", "vfs", "kind", "text"),
+    [
+        (V710, "sriov", 5, HostCannot, "the driver gim"),
+        (V710, "passthrough", None, HostCannot, "the driver gim"),
+        (FLEX, "sriov", 32, InvalidInput, "1 to 31"),
+        (FLEX, "vgpu", None, HostCannot, "no mode vgpu"),
+        (A100, "sriov", None, HostCannot, "no mode sriov"),
+        (A100, "vgpu", 4, InvalidInput, "all of them"),
+        (A100, "passthrough", 4, InvalidInput, "no --vfs"),
+        (RTX, "vgpu", None, HostCannot, "no mode vgpu"),
+    ],
+)  # fmt: skip
+def test_impossible_modes_are_refused_before_any_write(tmp_path, gpu, mode, vfs, kind, text):
+    host = open_sim_host(tmp_path, "mixed")
+    before = stand(host)
+    with pytest.raises(kind, match=text):
+        do(host.ports, gpu, mode, vfs)
+    assert (stand(host), configured_modes(host)) == (before, {})
+
+
+def test_a_gpu_that_another_process_sets_up_is_left_to_it_and_its_vms_wait(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
+    stop(host.ports, "vm")
+    seen = []
+
+    class Meanwhile:
+        """The device files, and a process that opens one while the VFs are changed."""
+
+        def __getattr__(self, name):
+            return getattr(host.ports.sysfs, name)
+
+        def write(self, path, text):
+            if path.endswith("sriov_numvfs"):
+                other = open_sim_host(host.directory, host.scenario).ports
+                seen.append(outcome(lambda: do(other, FLEX, "sriov", 7)))
+                seen.append(outcome(lambda: create(other, request(mode="sriov", gpu=FLEX))))
+                seen.append(outcome(lambda: start(other, "vm")))
+            host.ports.sysfs.write(path, text)
+
+    do(replace(host.ports, sysfs=Meanwhile()), FLEX, "sriov", 6)
+    assert [type(e) for e in seen[:2]] == [Busy, HostCannot]
+    assert isinstance(seen[2], Busy)
+    assert stand(host)[0][FLEX] == 6
+
+
+def test_a_process_that_died_in_it_leaves_a_claim_that_reconcile_takes_away(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+
+    class Dying:
+        def __getattr__(self, name):
+            return getattr(host.ports.claims, name)
+
+        def remove(self, carrier, vm_uuid):
+            raise OSError(errno.EROFS, "Read-only file system", carrier)
+
+    with pytest.raises(PartlyApplied):
+        do(replace(host.ports, claims=Dying()), FLEX, "sriov", 6)
+    host = host.again()
+    assert [c.carrier for c in host.ports.claims.all()] == [FLEX]
+    assert run_reconcile(host.ports).changed
+    assert host.ports.claims.all() == ()
+
+
+def test_after_a_boot_every_gpu_is_set_up_as_host_yaml_says_and_only_once(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    do(host.ports, A16, "vgpu")
+    do(host.ports, FLEX, "sriov", 5)
+    do(host.ports, T4, "unmanaged")
+    create(host.ports, request("A16-2Q", gpu=A16, name="vm"))
+    host.sim.reboot()
+    host = host.again()
+    host.sim.host_file.write_text(host.ports.host_file.read() + '  "0000:99:00.0": {mode: vgpu}\n')
+    before = host.ports.host_file.read()
+    spec = parse_host_spec(before, "host.yaml")
+    restored = restore_gpus(host.ports, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert [(r.address, len(r.steps), type(r.error)) for r in restored] == [
+        (A16, 1, type(None)),
+        (FLEX, 1, type(None)),
+        ("0000:99:00.0", 0, NotFound),
+    ]
+    assert {stand(host)[0][a] for a in (A16, FLEX)} == {16, 5}
+    again = restore_gpus(host.ports, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert [r.steps for r in again] == [(), (), ()]
+    assert host.ports.host_file.read() == before
+    start(host.ports, "vm")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "mode", "vfs"),
+    [
+        ("A16, backend: mdev-vf, vfs: {total: 2, enabled: 0}", A16, "vgpu", None),
+        ("Flex 170, vfs: {total: 3, enabled: 2}", FLEX, "sriov", 1),
+        ("A100, vfs: {total: 2, enabled: 2}", A100, "passthrough", None),
+    ],
+)
+def test_whatever_fails_it_is_as_before_or_done_or_says_what_is_left(tmp_path, model, gpu, mode, vfs):
+    text = SMALL.format(model=model, gpu=gpu)
+    calls = counted(open_sim_host(tmp_path / "dry", text=text).ports, lambda w: do(w, gpu, mode, vfs))
+    assert "claims.add" in calls
+    for at in range(1, len(calls) + 1):
+        host = open_sim_host(tmp_path / str(at), text=text)
+        before = stand(host)[0]
+        error = outcome(lambda at=at, host=host: do(failing(host.ports, at), gpu, mode, vfs))
+        now, written = stand(host)[0], configured_modes(host)
+        assert (now == before) == (written == {}) or (error is not None and error.left), calls[at - 1]
+        assert error is not None or written
+        assert host.ports.claims.all() == () or (error is not None and error.left), calls[at - 1]
+
+
+def test_a_driver_that_takes_the_number_and_keeps_its_own_is_noticed(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+
+    class Deaf:
+        def __getattr__(self, name):
+            return getattr(host.ports.sysfs, name)
+
+        def write(self, path, text):
+            if not path.endswith("sriov_numvfs"):
+                host.ports.sysfs.write(path, text)
+
+    with pytest.raises(Exception, match="was set to 6 VFs but has 0"):
+        do(replace(host.ports, sysfs=Deaf()), FLEX, "sriov", 6)
+
+
+def test_a_command_that_goes_on_alone_keeps_the_gpu_claimed_and_is_not_run_again(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    calls = []
+
+    class Left:
+        def sriov_manage(self, flag, address, *, deadline_seconds):
+            calls.append(flag)
+            host.ports.claims.add_stuck_write(
+                StuckWrite(host.ports.operations.current().process, address, "/path", flag)
+            )
+            raise Stuck("it goes on as process 7", pid=7)
+
+    with pytest.raises(Stuck, match="process 7") as raised:
+        do(replace(host.ports, vendor_commands=Left()), A16, "vgpu")
+    assert (calls, raised.value.status, configured_modes(host)) == (["-e"], 75, {})
+    assert raised.value.left
+    assert raised.value.hint == "then: vgpuctl reconcile"
+    assert [c.carrier for c in host.ports.claims.all()] == [A16]
+
+
+BOOTED = SMALL.format(model="Flex 170, vfs: {total: 4, enabled: 3}", gpu=FLEX)
+
+
+class Unasked:
+    """A libvirt that does not run yet."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"{name}: libvirt is asked")
+
+
+def after_boot(host, vfs, **more):
+    spec = parse_host_spec(f"version: 1\ngpus:\n  '{FLEX}': {{mode: sriov, vfs: {vfs}}}\n", "host.yaml")
+    vms = tuple(replace(vm, state=VmState.UNKNOWN) for vm in observe(host.ports, ReadScope(models=False)).vms)
+    ports = replace(host.ports, hypervisor=Unasked(), **more)
+    (done,) = restore_gpus(ports, spec.gpus, vms=vms, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return done
+
+
+def booted(tmp_path, names):
+    host = open_sim_host(tmp_path, text=BOOTED)
+    for name in names:
+        create(host.ports, request(mode="sriov", gpu=FLEX, name=name))
+    host.sim.reboot()
+    return host.again()
+
+
+def test_after_a_boot_gpus_named_by_model_or_all_are_set_up_too(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    text = "version: 1\ngpus:\n  all: {mode: unmanaged}\n  A16: {mode: vgpu}\n"
+    host.sim.host_file.write_text(f'{text}  "{FLEX}": {{mode: sriov, vfs: 5}}\n')
+    spec = parse_host_spec(host.ports.host_file.read(), "host.yaml")
+    restored = restore_gpus(host.ports, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert [(r.address, len(r.steps), r.error) for r in restored] == [(A16, 1, None), (FLEX, 1, None)]
+    assert not do(host.ports, A16, "vgpu").changed
+    assert (stand(host)[0][A16], stand(host)[0][FLEX]) == (16, 5)
+
+
+def test_a_gpu_that_boots_with_another_number_of_vfs_is_set_to_its_own_without_libvirt(tmp_path):
+    host = booted(tmp_path, ["vm"])
+    done = after_boot(host, 4)
+    assert (done.error, len(done.steps), stand(host)[0][FLEX]) == (None, 1, 4)
+    assert host.ports.claims.all() == ()
+    start(host.ports, "vm")
+
+
+def test_after_a_boot_no_vm_loses_its_vf(tmp_path):
+    host = booted(tmp_path, ["one", "two"])
+    done = after_boot(host, 1)
+    assert isinstance(done.error, InUse)
+    assert (done.error.facts["vms"], stand(host)[0][FLEX]) == (["two"], 3)
+
+
+def test_a_restore_takes_no_vf_from_a_vm_that_runs(tmp_path):
+    host = open_sim_host(tmp_path, text=BOOTED)
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
+    before = stand(host)
+    done = after_boot(host, 4)
+    assert isinstance(done.error, InUse)
+    assert "guest=vm" in done.error.message
+    assert stand(host) == before
+
+
+def test_a_signal_ends_a_restore(tmp_path):
+    host, signals = booted(tmp_path, []), Signals()
+    with pytest.raises(Interrupted):
+        after_boot(host, 4, sysfs=Struck(host.ports.sysfs, signals, lambda name, args: name == "write"))

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apply creates the vGPUs of host.yaml, all or none; it reports all blockers before a write."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts import create, open_sim_host, picture, request
+from tests.unit.operations.test_apply import diff, run
+from tests.vgpus import drop, finding_kinds, make
+from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, PartlyApplied, Refused
+from vgpuctl.value import replace
+
+CARD = "0000:3b:00.0"
+UUIDS = ("83b8f4f2-509f-382f-3c1e-e6bfe0fa1001", "83b8f4f2-509f-382f-3c1e-e6bfe0fa1002")
+VFS = ("0000:3b:00.4", "0000:3b:00.5")
+SMALL = "version: 1\ngpus: [{model: A100, vfs: {total: 4, enabled: 4}}]\n"
+
+
+def keeping(profile, *carriers, gpus="", card=CARD):
+    """Return a host.yaml that lists the vGPUs v0, v1, … of one card."""
+    lines = [f'  v{n}: {{profile: {profile}, gpu: "{card}", carrier: "{c}"}}\n' for n, c in enumerate(carriers)]
+    return f"version: 1\n{gpus}vgpus:\n{''.join(lines)}"
+
+
+def devices(host):
+    seen = picture(host)
+    return {*seen.mdevs, *seen.types}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "profile", "carriers"), [("t4", "T4-2Q", UUIDS), ("a16", "A16-2Q", UUIDS), ("a100-40", "A100-4C", VFS)]
+)
+def test_new_entries_are_made_and_then_the_file_is_host_yaml(tmp_path, scenario, profile, carriers):
+    host = open_sim_host(tmp_path, scenario)
+    text, before = keeping(profile, *carriers), picture(host)
+    shown = diff(host.ports, file=text)
+    assert shown.changed
+    assert shown.steps == (
+        f"make vGPU v0 ({profile} on GPU {CARD})",
+        f"make vGPU v1 ({profile} on GPU {CARD})",
+        "put FILE in the place of /etc/vgpuctl/host.yaml",
+    )
+    assert run(host.ports, file=text, dry_run=True).steps == shown.steps
+    assert (picture(host), host.ports.host_file.read()) == (before, None)
+    assert run(host.ports, file=text).steps == shown.steps
+    assert devices(host) == set(carriers) == set(picture(host).claims)
+    assert host.ports.host_file.read() == text
+    assert (run(host.ports).changed, diff(host.ports).changed, finding_kinds(host.again())) == (False, False, [])
+    for name in ("v0", "v1"):
+        drop(host.ports, name)
+    assert picture(host) == before
+
+
+def test_a_missing_device_of_host_yaml_is_a_difference_and_is_made(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    run(host.ports, file=keeping("T4-2Q", *UUIDS))
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    shown = diff(host.ports)
+    assert [(d.key, d.is_) for d in shown.data.settings] == [("vgpus.v0", None), ("vgpus.v1", None)]
+    assert (shown.changed, len(shown.steps)) == (True, 2)
+    run(host.ports)
+    assert picture(host) == before
+    assert not diff(host.ports).changed
+
+
+def test_no_room_for_all_of_them_is_refused_before_anything_is_written(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    create(host.ports, request("T4-8Q", name="vm", gpu=CARD))
+    before, text = picture(host), keeping("T4-8Q", *UUIDS)
+    with pytest.raises(NoCapacity, match="v1") as raised:
+        run(host.ports, "gpus[all].cordoned=true", file=text)
+    assert "vm" in raised.value.message
+    assert "v0" in raised.value.message
+    assert (picture(host), host.ports.host_file.read()) == (before, None)
+    assert [w for w in diff(host.ports, file=text).warnings if "no room for vGPU v1" in w]
+    run(host.ports, file=keeping("T4-8Q", UUIDS[0]))
+
+
+def test_the_place_of_a_vm_that_is_off_is_not_taken(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    create(host.ports, request("T4-16Q", name="vm", gpu=CARD))
+    host.sim.reboot()
+    host = host.again()
+    with pytest.raises(NoCapacity, match="vm"):
+        run(host.ports, file=keeping("T4-16Q", UUIDS[0]))
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("t4", "T4-2Q"), ("a100-40", "A100-4C")])
+def test_a_carrier_of_a_vm_is_refused_whether_its_device_is_there_or_not(tmp_path, scenario, profile):
+    host = open_sim_host(tmp_path, scenario)
+    create(host.ports, request(profile, name="vm", gpu=CARD))
+    (carrier,) = picture(host).claims
+    for _ in range(2):
+        before = picture(host)
+        with pytest.raises((InUse, Busy), match=r"taken by .*vm"):
+            run(host.ports, file=keeping(profile, carrier))
+        assert (picture(host), host.ports.host_file.read()) == (before, None)
+        host.sim.reboot()
+        host = host.again()
+
+
+def test_an_mdev_of_mdevctl_is_taken_over_and_one_of_another_profile_is_refused(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    host.ports.sysfs.write(f"/sys/bus/pci/devices/{CARD}/mdev_supported_types/nvidia-231/create", UUIDS[0])
+    before = picture(host)
+    with pytest.raises(InUse, match="T4-2Q"):
+        run(host.ports, file=keeping("T4-4Q", UUIDS[0]))
+    assert picture(host) == before
+    done = run(host.ports, file=keeping("T4-2Q", *UUIDS))
+    assert done.steps[0].startswith(f"take over the mdev {UUIDS[0]} as vGPU v0")
+    assert picture(host).mdevs[UUIDS[0]] == before.mdevs[UUIDS[0]]
+    assert (set(picture(host).claims), finding_kinds(host.again())) == (set(UUIDS), [])
+
+
+def test_what_no_gpu_can_have_is_refused_before_anything_is_written(tmp_path):
+    host = open_sim_host(tmp_path, text=SMALL)
+    for text, kind, output in [
+        (keeping("A100-4C", VFS[0], gpus=f'gpus: {{"{CARD}": {{mode: passthrough}}}}\n'), Refused, "mode passthrough"),
+        (keeping("A100-4C", "0000:3b:01.7"), HostCannot, "the VF 0000:3b:01.7 is not there"),
+        (keeping("A100-4C", VFS[0], card="0000:99:00.0"), HostCannot, "the GPU 0000:99:00.0 is not there"),
+        (keeping("A40-4C", VFS[0]), NoCapacity, "does not offer A40-4C"),
+    ]:
+        before = picture(host)
+        with pytest.raises(kind, match=output):
+            run(host.ports, file=text)
+        assert (picture(host), host.ports.host_file.read()) == (before, None)
+
+
+def test_a_gpu_that_is_set_up_by_the_same_apply_has_its_vgpus_made_then(tmp_path):
+    host = open_sim_host(tmp_path, text=SMALL.replace("enabled: 4", "enabled: 0"))
+    text = keeping("A100-4C", *VFS, gpus=f'gpus: {{"{CARD}": {{mode: vgpu}}}}\n')
+    shown = diff(host.ports, file=text)
+    assert [n for n in shown.notes if "is known when it is set up; checked then: vGPU v0, v1" in n]
+    done = run(host.ports, file=text)
+    assert (done.steps, devices(host)) == (shown.steps, set(VFS))
+    assert host.ports.host_file.read() == text
+    assert not run(host.ports).changed
+
+
+def test_a_vgpu_that_fits_not_after_its_gpu_was_set_up_leaves_that_gpu_so_and_host_yaml_as_it_was(tmp_path):
+    host = open_sim_host(tmp_path, text=SMALL.replace("enabled: 4", "enabled: 0"))
+    text = keeping("A100-40C", *VFS, gpus=f'gpus: {{"{CARD}": {{mode: vgpu}}}}\n')
+    with pytest.raises(PartlyApplied, match="no room for vGPU v1") as raised:
+        run(host.ports, file=text)
+    assert [line for line in raised.value.left if CARD in line]
+    assert "host.yaml does not say yet" in str(raised.value.hint)
+    assert (devices(host), picture(host).claims, host.ports.host_file.read()) == (set(), {}, None)
+    run(host.ports, file=text.replace(f'  v1: {{profile: A100-40C, gpu: "{CARD}", carrier: "{VFS[1]}"}}\n', ""))
+
+
+def with_gpu(output, *profiles):
+    """Return a host.yaml that sets the card up so and lists one vGPU of each profile on its first VFs."""
+    lines = [
+        f'  v{n}: {{profile: {p}, gpu: "{CARD}", carrier: "0000:3b:00.{n + 4}"}}\n' for n, p in enumerate(profiles)
+    ]
+    return f'version: 1\ngpus: {{"{CARD}": {{{output}}}}}\nvgpus:\n{"".join(lines)}'
+
+
+@pytest.mark.parametrize(
+    ("scenario", "output", "profiles"),
+    [
+        ("h100-mig", "mode: vgpu", ("H100-1-10C", "H100-1-10C", "H100-3-40C")),
+        ("h100-mig", "mode: vgpu, mig: {H100-2-20C: 2}", ("H100-2-20C", "H100-2-20C")),
+        ("rtx-pro-6000", "mode: vgpu, mixed_size: true", ("DC-2B", "DC-3Q")),
+    ],
+)
+def test_gpu_instances_and_mixed_sizes_have_room_for_what_was_counted(tmp_path, scenario, output, profiles):
+    host = open_sim_host(tmp_path, scenario)
+    run(host.ports, file=with_gpu(output, *profiles))
+    assert sorted(c.profile for c in host.ports.claims.all()) == sorted(profiles)
+    assert (len(devices(host)), finding_kinds(host.again()), run(host.ports).changed) == (len(profiles), [], False)
+
+
+def test_one_gpu_instance_too_few_is_refused_and_several_refusals_after_a_gpu_was_set_up_say_so(tmp_path):
+    host = open_sim_host(tmp_path, "h100-mig")
+    with pytest.raises(NoCapacity, match=r"no room for vGPU v2 .*: vGPU v0, vGPU v1"):
+        run(host.ports, file=with_gpu("mode: vgpu", *["H100-1-10C"] * 3))
+    with pytest.raises(
+        PartlyApplied, match=r"2 vGPUs cannot be made, so none was made:\nno room for vGPU v1"
+    ) as raised:
+        run(host.ports, file=with_gpu("mode: vgpu, mig: off", "H100-4C", "H100-5C", "H100-8C"))
+    assert raised.value.facts["cause"] == "no-capacity"
+    assert (devices(host), picture(host).claims, host.ports.host_file.read()) == (set(), {}, None)
+
+
+def test_what_is_taken_while_the_claims_are_written_is_seen(tmp_path):
+    host = open_sim_host(tmp_path, text=SMALL)
+    text, taken = keeping("A100-40C", VFS[0]), []
+
+    class Late:
+        """Another command creates a VM just before this one gets the lock."""
+
+        def __getattr__(self, name):
+            return getattr(host.ports.claims, name)
+
+        def lock(self, seconds):
+            if not taken:
+                taken.append(create(host.ports, request("A100-40C", name="vm")))
+            return host.ports.claims.lock(seconds)
+
+    with pytest.raises((InUse, Busy), match="vm"):
+        run(replace(host.ports, claims=Late()), file=text)
+    assert (len(picture(host).claims), host.ports.host_file.read()) == (1, None)
+
+
+def test_an_entry_may_have_the_place_that_delete_vgpu_gave_back(tmp_path):
+    host = open_sim_host(tmp_path, text=SMALL)
+    carrier = make(host.ports, name="v0").data.carrier
+    drop(host.ports, "v0")
+    run(host.ports, file=keeping("A100-4C", "0000:3b:00.6", carrier))
+    assert devices(host) == {carrier, "0000:3b:00.6"}

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""install-host installs everything once and keeps user changes; uninstall-host leaves nothing of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import Silent, SimulatedHost, open_sim_host
+from vgpuctl.errors import Failed, HostCannot
+from vgpuctl.host.system_files import HostSystem
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.operations.installation import install_host, uninstall_host
+from vgpuctl.operations.plans.installation import HOOK_PATH, MAIN_HOOK_PATH, UNIT_PATH, UNIT_WANTS_LINK
+from vgpuctl.value import replace
+
+BASH = "usr/share/bash-completion/completions"
+
+
+def install(
+    host: SimulatedHost, *, dry_run: bool = False, restart: bool = False, python: str = "/usr/bin/python3"
+) -> Outcome:
+    return install_host(
+        host.ports,
+        python=python,
+        completions={"bash": "complete vgpuctl", "zsh": "#compdef vgpuctl"},
+        restart_libvirt=restart,
+        dry_run=dry_run,
+        progress=Silent(),
+    )
+
+
+def uninstall(host: SimulatedHost, *, dry_run: bool = False) -> Outcome:
+    return uninstall_host(host.ports, restart_libvirt=False, dry_run=dry_run, progress=Silent())
+
+
+def files(root: Path) -> dict[str, str]:
+    result = [p for top in ("etc", "usr") for p in sorted((root / top).rglob("*")) if p.is_file() or p.is_symlink()]
+    return {str(p.relative_to(root)): p.read_text() if not p.is_symlink() else str(p.readlink()) for p in result}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    result = open_sim_host(tmp_path)
+    (tmp_path / "state" / BASH).mkdir(parents=True)
+    return result
+
+
+def test_installed_once_then_nothing_to_do_then_gone(host: SimulatedHost):
+    root = host.directory / "state"
+    before = files(root)
+    assert install(host, dry_run=True).changed
+    assert files(root) == before
+    done = install(host)
+    assert done.changed
+    assert any("restart" in note for note in done.notes)
+    assert set(files(root)) - set(before) == {HOOK_PATH[1:], UNIT_PATH[1:], UNIT_WANTS_LINK[1:], f"{BASH}/vgpuctl"}
+    assert (root / HOOK_PATH[1:]).stat().st_mode & 0o777 == 0o755
+    assert not install(host).changed
+    assert uninstall(host, dry_run=True).changed
+    assert uninstall(host).changed
+    assert files(root) == before
+    assert not uninstall(host).changed
+
+
+def test_another_version_of_our_own_file_is_replaced(host: SimulatedHost):
+    install(host)
+    assert install(host, python="/opt/python3").changed
+    assert "/opt/python3" in (host.directory / "state" / HOOK_PATH[1:]).read_text()
+
+
+@pytest.mark.parametrize("path", [HOOK_PATH, UNIT_PATH])
+def test_a_file_changed_by_hand_stays_and_is_named(host: SimulatedHost, path: str):
+    install(host)
+    real = host.directory / "state" / path[1:]
+    mine = real.read_text() + "# mine\n"
+    real.write_text(mine)
+    again = install(host, python="/opt/python3")
+    assert again.data.kept == (path,)
+    assert any(path in warning for warning in again.warnings)
+    assert uninstall(host).data.kept == (path,)
+    assert real.read_text() == mine
+
+
+def test_the_admins_own_hook_stays_as_it_is(host: SimulatedHost):
+    real = host.directory / "state" / MAIN_HOOK_PATH[1:]
+    real.parent.mkdir(parents=True)
+    real.write_text("#!/bin/sh\nexit 0\n")
+    install(host)
+    uninstall(host)
+    assert real.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+def test_what_people_wrote_in_etc_vgpuctl_stays(host: SimulatedHost):
+    config = host.directory / "state" / "etc" / "vgpuctl" / "host.yaml"
+    config.write_text("version: 1\n")
+    install(host)
+    uninstall(host)
+    assert config.read_text() == "version: 1\n"
+
+
+def test_a_write_that_fails_takes_the_others_back(host: SimulatedHost):
+    root = host.directory / "state"
+    before = files(root)
+    (root / "etc" / "libvirt").write_text("a file where a directory should be")
+    with pytest.raises(Failed, match=r"hooks/qemu\.d/vgpuctl cannot be written"):
+        install(host)
+    (root / "etc" / "libvirt").unlink()
+    assert files(root) == before
+
+
+def test_a_read_only_etc_is_not_reported_as_a_permission_problem(host: SimulatedHost):
+    class ReadOnly(HostSystem):
+        def put(self, path: str, text: str, mode: int) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    with pytest.raises(Failed, match="Read-only file system") as raised:
+        install(dataclasses.replace(host, ports=replace(host.ports, system=ReadOnly(host.directory / "state"))))
+    assert "root" not in str(raised.value.hint).split()
+    assert "findmnt" in str(raised.value.hint)
+
+
+class Recorded(HostSystem):
+    """A host with systemd, whose systemctl only logs its calls."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.commands: list[tuple[str, ...]] = []
+
+    @property
+    def has_systemd(self) -> bool:
+        return True
+
+    def is_active(self, unit: str) -> bool:
+        return unit == "virtqemud.service"
+
+    def systemctl(self, *words: str) -> None:
+        self.commands.append(words)
+
+
+def test_systemd_reads_the_unit_and_only_the_daemon_that_runs_is_restarted(host: SimulatedHost):
+    system = Recorded(host.directory / "state")
+    installed = SimulatedHost(replace(host.ports, system=system), host.sim, host.directory, host.scenario)
+    install(installed, restart=True)
+    assert system.commands == [("daemon-reload",), ("restart", "virtqemud.service")]
+    system.commands.clear()
+    install(installed)
+    assert system.commands == []
+
+
+def test_a_captured_tree_gets_nothing(host: SimulatedHost):
+    with pytest.raises(HostCannot):
+        install(SimulatedHost(replace(host.ports, system=None), host.sim, host.directory, host.scenario))

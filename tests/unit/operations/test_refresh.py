@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""refresh-vm: a new clone replaces the old one; the rest of the VM stays, and no crash loses a disk's owner."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.hosts import (
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+    yes,
+)
+from tests.unit.operations.test_change_faults import whole
+from tests.unit.operations.test_faults import spawn
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.errors import (
+    Busy,
+    HostCannot,
+    InUse,
+    InvalidInput,
+    NeedsConfirmation,
+    NotFound,
+    Refused,
+    Unmanaged,
+)
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.request import ExistingDisk, NewDisk, UserData
+from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.operations.attach import detach
+from vgpuctl.operations.images import list_images
+from vgpuctl.operations.refresh import refresh_vm
+from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
+
+__all__ = ["spawn"]
+SCENARIO = """version: 1
+storage: {pools: [{name: default}]}
+networks: [{name: default}]
+images:
+  - {path: /old.qcow2, size_gib: 20, firmware: both}
+  - {path: /new.qcow2, size_gib: 10, firmware: both}
+  - {path: /larger.qcow2, size_gib: 30, firmware: both}
+  - {path: /bios.qcow2, size_gib: 10, firmware: bios}
+  - {path: /hidden.qcow2, size_gib: 10, firmware: both, problem: /root is closed to libvirt-qemu}
+gpus: [{model: A100, vfs: {total: 3, enabled: 3}}]
+"""
+SEED = UserData("/root/user-data", "#cloud-config\na: 1\n")
+GIB = 1 << 30
+
+
+def prepared(directory: Path, act: str = "off", **changes: object) -> SimulatedHost:
+    """Return a host with one VM that has a clone, a second disk and a seed; "drain": it runs."""
+    host = open_sim_host(directory, text=SCENARIO)
+    wanted = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "cloud_init": SEED, **changes}
+    create(host.ports, request("A100-4C", name="vm", **wanted), start=act == "drain")
+    return host.again()
+
+
+def refresh(ports: Host, act: str = "off", image: str = "/new.qcow2", **how: object) -> Outcome:
+    """refresh-vm --yes; "drain" with that option."""
+    given = {"drain": act == "drain", "dry_run": False, "confirm": yes, "wait_seconds": 5, "progress": Silent()}
+    with operation(ports):
+        return refresh_vm(ports, "vm", image, **{**given, **how})
+
+
+def the_vm(host: SimulatedHost) -> Vm:
+    record = host.ports.hypervisor.find_domain("vm")
+    return parse_domain(record.xml, record.state, host.ports.machine_id)
+
+
+def sound(host: SimulatedHost, where: str = "") -> str:
+    """Check that record, definition and files name the same existing disks; return the system disk's base."""
+    vm = the_vm(host)
+    files = {p: f for p, f in picture(host).files.items() if p.startswith("/var")}
+    assert {d.path for d in vm.record.disks} == {d.source for d in vm.disks} == set(files), where
+    assert not vm.record.spare_disks(), where
+    (base,) = {base for _, base in files.values()} - {None}
+    assert vm.record.disks[0].base == base, where
+    whole(host, where)
+    return base
+
+
+@pytest.mark.parametrize("act", ["off", "drain"])
+def test_only_the_system_disk_changes(tmp_path: Path, act: str) -> None:
+    host = prepared(tmp_path, act)
+    before, was = the_vm(host), picture(host)
+    made = refresh(host.ports, act)
+    now = the_vm(host)
+    assert now.state is (VmState.RUNNING if act == "drain" else VmState.STOPPED)
+    assert made.changed
+    assert [d.base for d in made.data.disks] == ["/new.qcow2", None, None]
+    assert replace(now, disks=before.disks, record=before.record) == before
+    assert replace(now.record, disks=before.record.disks) == before.record
+    assert now.disks[1:] == before.disks[1:]
+    assert now.disks[0].source != before.disks[0].source
+    assert (picture(host).types, picture(host).claims) == (was.types, was.claims)
+    assert sound(host) == "/new.qcow2"
+
+
+def test_the_disk_never_shrinks_and_grows_with_a_larger_image(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    refresh(host.ports)
+    assert the_vm(host).record.disks[0].capacity_bytes == 20 * GIB
+    refresh(host.ports, image="/larger.qcow2")
+    assert the_vm(host).record.disks[0].capacity_bytes == 30 * GIB
+
+
+def test_it_can_be_done_again_and_again_and_passes_over_names_that_are_taken(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    stem = the_vm(host).record.disks[0].volume.removesuffix(".qcow2")
+    host.ports.storage.create_volume("default", f"{stem}-2.qcow2", GIB)
+    names = []
+    for image in ("/new.qcow2", "/old.qcow2", "/new.qcow2"):
+        refresh(host.ports, image=image)
+        names.append(the_vm(host).record.disks[0].volume)
+    assert names == [f"{stem}-3.qcow2", f"{stem}.qcow2", f"{stem}-3.qcow2"]
+    assert f"/var/lib/libvirt/images/{stem}-2.qcow2" in picture(host).files
+
+
+def test_list_images_shows_the_clone_below_its_image_before_and_after(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+
+    def children() -> dict[str, list[tuple[str, ...]]]:
+        rows = list_images(host.ports).data
+        return {row.path: [c.vms for c in row.children] for row in rows if row.role == "base"}
+
+    assert children() == {"/old.qcow2": [("vm",)]}
+    refresh(host.ports)
+    assert children() == {"/new.qcow2": [("vm",)]}
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "drain")
+    before = picture(host)
+    planned = refresh(host.ports, "drain", dry_run=True)
+    assert picture(host) == before
+    words = [step.split()[0] for step in planned.steps]
+    assert words == ["shut", "record", "make", "change", "delete", "record", "start"]
+    assert planned.notes == (f"what was written to {the_vm(host).record.disks[0].path} is lost",)
+
+
+def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
+    def no(question: str, details: tuple[str, ...]) -> None:
+        assert "is lost" in question
+        assert details
+        raise NeedsConfirmation("no")
+
+    host = prepared(tmp_path, "drain")
+    before = picture(host)
+    with pytest.raises(NeedsConfirmation):
+        refresh(host.ports, "drain", confirm=no)
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        ("/nothing.qcow2", NotFound, "no file /nothing.qcow2"),
+        ("/hidden.qcow2", HostCannot, "/root is closed"),
+        ("/bios.qcow2", InvalidInput, "boots only with BIOS, and vm has UEFI"),
+    ],
+)
+def test_an_image_that_will_not_do_is_refused_before_anything_is_written(tmp_path, image, error, message) -> None:
+    host = prepared(tmp_path)
+    before = picture(host)
+    with pytest.raises(error, match=message):
+        refresh(host.ports, image=image)
+    assert picture(host) == before
+
+
+def test_a_vm_that_runs_is_refused_without_drain(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "drain")
+    before = picture(host)
+    with pytest.raises(InUse, match="vm is running") as caught:
+        refresh(host.ports)
+    assert "--drain" in str(caught.value.hint)
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize("changes", [{"image": None}, {"image": None, "disks": (ExistingDisk("/old.qcow2"),)}])
+def test_a_vm_without_a_clone_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    host = prepared(tmp_path, cloud_init=None, **changes)
+    with pytest.raises(Refused, match="no disk that vgpuctl made as a clone"):
+        refresh(host.ports)
+
+
+def test_a_vm_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    host.ports.hypervisor.set_record(the_vm(host).uuid, None)
+    host.ports.claims.remove(*next(iter(picture(host).claims.items())))
+    with pytest.raises(Unmanaged, match="was not made by vgpuctl"):
+        refresh(host.ports)
+
+
+def test_a_vm_that_refers_to_another_disk_now_is_refused(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    vm = the_vm(host)
+    xml = host.ports.hypervisor.definition(vm.uuid)
+    host.ports.hypervisor.redefine(
+        vm.uuid, re.sub(f"(<source file=.){re.escape(str(vm.disks[0].source))}", r"\1/old.qcow2", xml)
+    )
+    now = the_vm(host)
+    assert (now.disks[0].source, now.record) == ("/old.qcow2", vm.record)
+    with pytest.raises(Refused, match="does not refer to"):
+        refresh(host.ports)
+
+
+def test_a_vm_without_a_vgpu_is_refused(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    detach(host.ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+    with pytest.raises(Refused, match="has no vGPU"):
+        refresh(host.ports)
+
+
+def test_a_disk_that_another_vm_clones_stays(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    disk = the_vm(host).record.disks[0].path
+    host.ports.hypervisor.define(
+        host.ports.hypervisor.definition(the_vm(host).uuid)
+        .replace(the_vm(host).uuid, "11111111-2222-4333-8444-555555555555")
+        .replace("<name>vm</name>", "<name>other</name>")
+    )
+    before = picture(host)
+    with pytest.raises(InUse, match=f"{disk} cannot be deleted: VM other") as caught:
+        refresh(host.ports)
+    assert "--keep-disks" not in str(caught.value.hint)
+    assert picture(host) == before
+
+
+def test_a_guest_that_does_not_shut_down_keeps_running_with_its_disk(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=f"{SCENARIO}faults: [{{on: shutdown, match: vm, kind: lost}}]\n")
+    create(host.ports, request("A100-4C", name="vm", image="/old.qcow2"))
+    before = picture(host)
+    with pytest.raises(Busy, match="did not shut down"):
+        refresh(host.ports, "drain")
+    assert picture(host) == before
+
+
+def test_an_interrupted_refresh_is_finished_by_reconcile_before_another_one(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    calls = counted(prepared(tmp_path / "dry").ports, refresh)
+    at = calls.index("storage.remove_volume") + 1
+    error = outcome(partial(refresh, failing(host.ports, at)))
+    assert error.code == "partly-applied"
+    assert [line.split()[0] for line in error.left] == ["delete", "record"]
+    later = host.again()
+    with pytest.raises(Busy, match="was interrupted"):
+        refresh(later.ports)
+    (finding,) = run_reconcile(later.ports).data.findings
+    assert finding.kind == "half-refreshed"
+    assert sound(later) == "/new.qcow2"
+
+
+def test_a_vm_that_is_half_refreshed_is_deleted_with_both_disks(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    calls = counted(prepared(tmp_path / "dry").ports, refresh)
+    assert outcome(partial(refresh, failing(host.ports, calls.index("storage.remove_volume") + 1))) is not None
+    delete(host.again().ports, "vm")
+    assert not [path for path in picture(host).files if path.startswith("/var")]
+
+
+def test_whatever_call_fails_the_vm_is_as_it_was_or_refreshed(tmp_path: Path) -> None:
+    act = "drain"
+    calls = counted(prepared(tmp_path / "dry", act).ports, lambda w: refresh(w, act))
+    assert len(set(calls) & CHANGING) >= 4
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=False):
+        where = f"{act}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}", act)
+        before = picture(host)
+        error = outcome(partial(refresh, failing(host.ports, number, done=done, for_good=for_good), act))
+        host.sim.close()
+        if error is None:
+            assert picture(host) != before, where
+            continue
+        refused += 1
+        same = replace_running(before) == replace_running(picture(host))
+        if picture(host).running != before.running:
+            assert error.left, where
+        if not same and not picture(host).domains[the_vm(host).uuid][1].count("/new.qcow2"):
+            assert error.left or (for_good and calls[number - 1].startswith("claims.")), where
+        later = host.again()
+        run_reconcile(later.ports)
+        assert sound(later, where) in ("/old.qcow2", "/new.qcow2"), where
+    assert refused >= 5
+
+
+def replace_running(seen):
+    """Return a picture without the running VMs."""
+    return {**seen.__dict__, "running": None}
+
+
+def _die(directory: str, act: str, number: int, done: bool) -> None:
+    host = open_sim_host(Path(directory), text=SCENARIO)
+    refresh(dying(host.ports, number, done=done), act)
+
+
+@pytest.mark.parametrize("reserve", ["always", "running"])
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole_and_starts_it(
+    tmp_path: Path, spawn, reserve: str
+) -> None:
+    act = "drain"
+    calls = counted(prepared(tmp_path / "dry", act, reserve=reserve).ports, lambda w: refresh(w, act))
+    switched = calls.index("hypervisor.redefine") + 1
+    result = 0
+    for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
+        where = f"{act}, killed in call {number} {calls[number - 1]}, done={done}"
+        directory = tmp_path / f"{number}{done}"
+        before = picture(prepared(directory, act, reserve=reserve)).running
+        child = spawn.Process(target=_die, args=(str(directory), act, number, done))
+        child.start()
+        child.join(30)
+        assert child.exitcode == -9, where
+        later = open_sim_host(directory, text=SCENARIO)
+        result += bool(run_reconcile(later.ports, dry_run=True).data.findings)
+        run_reconcile(later.ports)
+        assert not run_reconcile(later.ports, dry_run=True).data.findings, where
+        assert picture(later).running == before, where
+        new = number > switched or (number == switched and done)
+        assert sound(later, where) == ("/new.qcow2" if new else "/old.qcow2"), where
+    assert result >= 4
+
+
+def test_the_old_disk_stays_when_the_new_one_is_missing(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    calls = counted(prepared(tmp_path / "dry").ports, refresh)
+    assert outcome(partial(refresh, failing(host.ports, calls.index("storage.remove_volume") + 1))) is not None
+    host.ports.storage.remove_volume("default", the_vm(host).record.disks[0].volume)
+    before = set(picture(host).files)
+    with pytest.raises(Refused, match="may hold its last state"):
+        run_reconcile(host.again().ports)
+    assert set(picture(host).files) == before
+
+
+def test_after_a_reboot_a_refreshed_vm_starts_with_its_vgpu(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "drain")
+    host.sim.reboot()
+    refresh(host.again().ports)
+    start(host.ports, "vm")
+    assert sound(host) == "/new.qcow2"
+    stop(host.ports, "vm")

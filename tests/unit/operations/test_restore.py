@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After a boot everything recorded is restored without libvirt; one failure does not stop the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults import Watch
+from tests.hosts import EagerClock, Silent, SimulatedHost, create, living_operation, open_sim_host, picture, request
+from tests.layouts import FLEX
+from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.errors import Busy, Failed, InvalidInput
+from vgpuctl.gpu_setup.sriov import count_vfs
+from vgpuctl.host.virt.absent import AbsentHypervisor
+from vgpuctl.model.gpu import Backend, GpuMode
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.boot import read_domain_files
+from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
+from vgpuctl.operations.restore import restore_host
+from vgpuctl.value import replace
+
+A16 = "0000:17:00.0"
+TYPE_FILE = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
+
+
+def restore(host: SimulatedHost, spec: HostSpec | None = None, *, dry_run: bool = False) -> Outcome:
+    """As at boot: libvirt does not answer."""
+    ports = replace(host.ports, hypervisor=AbsentHypervisor("it has not started yet"))
+    return restore_host(ports, spec or HostSpec(1), dry_run=dry_run, wait_seconds=5.0, progress=Silent())
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
+def test_after_a_reboot_every_vgpu_is_where_it_was(tmp_path, scenario, profile):
+    host = open_sim_host(tmp_path, scenario)
+    for name in ("one", "two"):
+        create(host.ports, request(profile, name=name), start=False)
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    empty = picture(host)
+    planned = restore(host, dry_run=True)
+    assert planned.changed
+    assert picture(host) == empty
+    done = restore(host)
+    assert [entry.name for entry in done.data.restored] == ["one", "two"]
+    assert picture(host) == before
+    again = restore(host)
+    assert (again.changed, again.data.complete) == (False, 2)
+
+
+def test_one_vm_that_cannot_be_restored_stops_no_other_and_is_named(tmp_path):
+    host = open_sim_host(tmp_path)
+    for name in ("one", "two"):
+        create(host.ports, request("A100-4C", name=name), start=False)
+    host.sim.reboot()
+    host = host.again()
+    host.ports.sysfs.write(TYPE_FILE, "469\n")
+    with pytest.raises(Failed) as raised:
+        restore(host)
+    assert "vm one: 0000:3b:00.4 carries A100-5C" in str(raised.value)
+    assert [entry.name for entry in raised.value.facts["failed"]] == ["one", "two"]
+    host.ports.sysfs.write_uninterruptible(TYPE_FILE, "0\n", gpu="0000:3b:00.0", deadline_seconds=5)
+    assert len(restore(host).data.restored) == 2
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("t4", "T4-2Q"), ("a16", "A16-2Q")])
+def test_what_does_not_change_is_read_once_however_many_vms_there_are(tmp_path, scenario, profile):
+    asked = {}
+    for number in (1, 4):
+        host = open_sim_host(tmp_path / str(number), scenario)
+        for name in range(number):
+            create(host.ports, request(profile, name=f"vm-{name}"), start=False)
+        host.sim.reboot()
+        watch = Watch()
+        constant = []
+        watch.before = lambda number, call, args, constant=constant: constant.extend(
+            [call] if call == "nvml.gpu" or (call == "sysfs.read" and str(args[0]).endswith("/description")) else []
+        )
+        later = host.again()
+        restored = restore(SimulatedHost(watch.watch(later.ports), later.sim, later.directory, later.scenario))
+        assert len(restored.data.restored) == number
+        asked[number] = constant
+    assert asked[4] == asked[1] != []
+
+
+class TurnsOn(EagerClock):
+    """A clock on which the driver becomes bound after a while."""
+
+    def __init__(self, after: float) -> None:
+        super().__init__()
+        self.end = self.seconds + after
+        self.act = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.seconds == self.end:
+            self.act()
+
+
+def with_unbound_vf(tmp_path, clock: EagerClock) -> SimulatedHost:
+    host = open_sim_host(tmp_path, clock=clock)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    host.sim.reboot()
+    drivers = "/sys/bus/pci/drivers/nvidia"
+    host.ports.sysfs.write_uninterruptible(
+        f"{drivers}/unbind", "0000:3b:00.4\n", gpu="0000:3b:00.0", deadline_seconds=5
+    )
+    if isinstance(clock, TurnsOn):
+        clock.act = lambda: host.ports.sysfs.write(f"{drivers}/bind", "0000:3b:00.4\n")
+    return host
+
+
+def test_what_a_vgpu_costs_does_not_grow_with_the_vfs_of_its_gpu(tmp_path):
+    reads = []
+    for vfs in (4, 16):
+        text = f"version: 1\ngpus: [{{model: A100, vfs: {{total: {vfs}, enabled: {vfs}}}}}]\n"
+        host = open_sim_host(tmp_path / str(vfs), text=text)
+        seen = []
+        for count in (1, 3):
+            for number in range(len(seen), count):
+                create(host.ports, request("A100-4C", name=f"vm-{number}"), start=False)
+            host.sim.reboot()
+            host = host.again()
+            watch = Watch()
+            restore(replace(host, ports=watch.watch(host.ports)))
+            seen.append(sum(call.startswith("sysfs.") for call in watch.calls))
+        reads.append(seen[1] - seen[0])
+    assert reads[0] == reads[1] > 0
+
+
+def test_a_vf_that_is_taken_after_the_first_look_is_not_written_over(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    host.sim.reboot()
+    host = host.again()
+
+    class Takes:
+        """Claims that are read just after an unmanaged type is set on the VF."""
+
+        def __getattr__(self, name):
+            if name == "lock" and host.ports.sysfs.read(TYPE_FILE) == "0\n":
+                host.ports.sysfs.write(TYPE_FILE, "469\n")
+            return getattr(host.ports.claims, name)
+
+    with pytest.raises(Failed, match=r"0000:3b:00\.4 carries A100-5C"):
+        restore(replace(host, ports=replace(host.ports, claims=Takes())))
+    assert host.ports.sysfs.read(TYPE_FILE) == "469\n"
+
+
+def test_a_driver_that_comes_late_is_waited_for(tmp_path):
+    clock = TurnsOn(after=7)
+    host = with_unbound_vf(tmp_path, clock)
+    begin = clock.seconds
+    assert len(restore(host).data.restored) == 1
+    assert clock.seconds - begin == 7
+
+
+def test_the_deadline_ends_the_waiting_and_says_what_was_missing(tmp_path):
+    clock = EagerClock()
+    host = with_unbound_vf(tmp_path, clock)
+    begin = clock.seconds
+    assert "would be waited for" in restore(host, dry_run=True).warnings[0]
+    with pytest.raises(Failed, match=r"0000:3b:00\.4: no nvidia directory.*20 seconds after"):
+        restore(host, HostSpec(1, boot=BootSpec(20)))
+    assert clock.seconds - begin == 20
+
+
+@pytest.mark.parametrize(
+    ("scenario", "profile", "gpu", "carrier"),
+    [
+        ("a100-40", "A100-4C", "0000:3b:00.0", "0000:3b:00.5"),
+        ("t4", "T4-2Q", None, "11111111-2222-4333-8444-555555555555"),
+        ("a16", "A16-2Q", None, "11111111-2222-4333-8444-555555555555"),
+    ],
+)
+def test_a_vgpu_without_a_vm_comes_back_and_is_claimed(tmp_path, scenario, profile, gpu, carrier):
+    host = open_sim_host(tmp_path, scenario)
+    if gpu is None:
+        create(host.ports, request(profile, name="probe"), start=False)
+        gpu = host.ports.claims.all()[0].gpu
+    claims = host.ports.claims.all()
+    spec = HostSpec(1, vgpus={"spare": VgpuSpec(profile, gpu, carrier)})
+    assert restore(host, spec, dry_run=True).steps
+    assert [entry.name for entry in restore(host, spec).data.restored] == ["spare"]
+    seen = picture(host)
+    assert carrier in {**seen.mdevs, **seen.types}
+    (kept,) = (c for c in host.ports.claims.all() if c not in claims)
+    assert (kept.carrier, kept.vm, kept.framebuffer_mib is None) == (carrier, "vgpu spare", False)
+    assert not restore(host, spec).changed
+
+
+def test_libvirts_files_name_the_vms_and_a_damaged_one_is_reported(tmp_path):
+    host = open_sim_host(tmp_path)
+    assert read_domain_files(host.ports) == ((), ())
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    vms, problems = read_domain_files(host.ports)
+    assert ([vm.name for vm in vms], problems) == (["vm"], ())
+    assert vms[0].record is not None
+
+
+def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    set_mode(host.ports, ModeRequest(A16, "vgpu"), dry_run=False, progress=Silent())
+    create(host.ports, request("A16-2Q", gpu=A16, name="vm"), start=False)
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    spec = HostSpec(1, gpus={A16: GpuSpec(mode="vgpu"), "0000:99:00.0": GpuSpec(mode="sriov", vfs=2)})
+    assert A16 in " ".join(restore(host, spec, dry_run=True).steps)
+    with pytest.raises(Failed, match=r"1 of 3 could not be restored: gpu 0000:99:00\.0") as raised:
+        restore(host, spec)
+    assert [entry.name for entry in raised.value.facts["restored"]] == [A16, "vm"]
+    (mdev,) = [(uuid, result) for uuid, result in before.mdevs.items() if result[0].startswith("0000:17:")]
+    assert list(picture(host).mdevs.items()) == [mdev]
+
+
+def test_a_record_with_a_strange_spec_stops_no_other_vm(tmp_path):
+    host = open_sim_host(tmp_path)
+    for name in ("one", "two"):
+        create(host.ports, request("A100-4C", name=name), start=False)
+    domain = host.ports.hypervisor.find_domain("one")
+    record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
+    for spec in ("[]", "{", "null"):
+        host.ports.hypervisor.set_record(domain.uuid, record_to_xml(replace(record, request_json=spec)))
+        host.sim.reboot()
+        host = host.again()
+        assert [entry.name for entry in restore(host).data.restored] == ["one", "two"]
+
+
+def test_an_unreadable_host_yaml_is_reported_and_vms_are_restored(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    unread = InvalidInput("host.yaml:2:1: gpu: there is no such field")
+    with pytest.raises(Failed, match=r"^1 of 2 .*: file host\.yaml: host\.yaml:2:1: gpu: there is"):
+        restore_host(
+            host.ports, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), host_file_error=unread
+        )
+    assert picture(host) == before
+
+
+def test_a_gpu_that_can_never_be_so_is_not_waited_for(tmp_path):
+    clock = EagerClock()
+    host = open_sim_host(tmp_path, "mixed", clock=clock)
+    begun = clock.monotonic()
+    with pytest.raises(Failed, match="has no mode"):
+        restore(host, HostSpec(1, gpus={"0000:d8:00.0": GpuSpec(mode="vgpu")}))
+    assert clock.monotonic() - begun < 10
+
+
+class Unforeseen:
+    """Claims in which reading the drained VMs, as each GPU's plan does, raises a bug."""
+
+    def __init__(self, real):
+        self.real = real
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def drained_vms(self):
+        raise RuntimeError("unforeseen")
+
+
+def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    before = picture(host).types
+    host.sim.reboot()
+    host = host.again()
+    host = replace_ports(host, claims=Unforeseen(host.ports.claims))
+    with pytest.raises(Failed, match="RuntimeError: unforeseen"):
+        restore(host, parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mode: vgpu}}', "host.yaml"))
+    assert picture(host).types == before
+
+
+def replace_ports(host, **ports):
+    return SimulatedHost(replace(host.ports, **ports), host.sim, host.directory, host.scenario)
+
+
+H100_DARK = """version: 1
+gpus: [{model: H100, address: "0000:3b:00.0", vfs: {enabled: 0}}]
+faults: [{on: nvml, match: "*", message: no library}]
+"""
+
+
+@pytest.mark.parametrize(("output", "words"), [({"mig": MigSpec()}, "MIG"), ({"mixed_size": False}, "mixed sizes")])
+def test_what_is_to_be_off_and_nvml_does_not_tell_is_not_waited_for(tmp_path, output, words):
+    clock = EagerClock()
+    host = open_sim_host(tmp_path, text=H100_DARK, clock=clock)
+    begin = clock.seconds
+    spec = HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", **output)}, boot=BootSpec(300))
+    done = restore(host, spec)
+    assert (clock.seconds - begin, [entry.name for entry in done.data.restored]) == (0, ["0000:3b:00.0"])
+    assert count_vfs(host.ports, "0000:3b:00.0") > 0, "VMs wait for them"
+    (warning,) = done.warnings
+    assert warning.startswith(f"{words} of 0000:3b:00.0 ")
+    assert warning.endswith(" to be off, and NVML does not tell whether that is so: no library")
+    again = restore(host, spec)
+    assert (again.changed, again.warnings) == (False, (warning,))
+
+
+def test_what_is_to_be_on_and_nvml_does_not_tell_is_waited_for(tmp_path):
+    clock = EagerClock()
+    host = open_sim_host(tmp_path, text=H100_DARK, clock=clock)
+    begin = clock.seconds
+    with pytest.raises(Failed, match="does not answer: no library"):
+        restore(host, HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", mixed_size=True)}, boot=BootSpec(20)))
+    assert clock.seconds - begin == 20
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_gpu_on_which_another_command_works_is_to_be_tried_later_and_names_it(tmp_path, whole):
+    host = open_sim_host(tmp_path, "mixed")
+    operation = living_operation(host.ports)
+    gpu = next(g for g in observe(host.ports, ReadScope(models=False)).gpus if g.address == FLEX)
+    function = FLEX if whole else gpu.functions[0].address
+    host.ports.claims.add(
+        Claim(
+            carrier=function,
+            backend=Backend.PASSTHROUGH if whole else Backend.VENDOR_VF,
+            gpu=FLEX,
+            function=function,
+            vm=GPU_SETUP_CLAIM if whole else "vm",
+            vm_uuid=host.ports.new_uuid(),
+            profile=None,
+            framebuffer_mib=None,
+            process=operation.process,
+            command="vgpuctl set-mode FLEX sriov",
+            operation=operation.id,
+        )
+    )
+    before = picture(host)
+    message = f"process {operation.process.pid} works on .*: vgpuctl set-mode FLEX sriov"
+    with pytest.raises(Busy, match=message) as raised:
+        restore(host, HostSpec(1, gpus={FLEX: GpuSpec(mode=GpuMode.SRIOV, vfs=6)}))
+    assert raised.value.status == 75
+    assert picture(host) == before

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""set-scheduler --drain: on a signal, a failed call or a killed process, VMs and vGPUs are restored in the end."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.hosts import create, open_sim_host, picture, request, run_reconcile, start
+from tests.layouts import Signals, Struck
+from tests.schedulers import EQUAL, FILE, POOL, SMALL, TWO_MS, act, everything, small, with_vms
+from tests.unit.operations.test_faults import spawn
+from vgpuctl.errors import Interrupted
+from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+from vgpuctl.value import replace
+
+__all__ = ["spawn"]
+
+
+def test_a_signal_while_devices_are_suspended_restores_everything(tmp_path):
+    host, signals = with_vms(open_sim_host(tmp_path)), Signals()
+    before = everything(host)
+    struck = replace(host.ports, nvml=Struck(host.ports.nvml, signals, lambda name, _: name == "set_scheduler"))
+    with pytest.raises(Interrupted) as raised:
+        act(struck, TWO_MS, drain=True, progress=signals)
+    assert (everything(host), raised.value.left) == (before, [])
+
+
+def _die(directory, number, done):
+    host = open_sim_host(Path(directory), text=SMALL.format(driver="550.90.05", nvml="present", more=POOL))
+    act(dying(host.ports, number, done=done), TWO_MS, drain=True)
+
+
+def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp_path, spawn):
+    def prepared(directory):
+        host = small(directory, more=POOL)
+        create(host.ports, request("A100-4C", name="on"))
+        return host
+
+    calls = counted(prepared(tmp_path / "dry").again().ports, lambda ports: act(ports, TWO_MS, drain=True))
+    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
+    off = 0
+    for number, done in points:
+        where = f"killed in call {number} {calls[number - 1]}, done={done}"
+        directory = tmp_path / f"{number}{done}"
+        before = picture(prepared(directory))
+        child = spawn.Process(target=_die, args=(str(directory), number, done))
+        child.start()
+        child.join(30)
+        assert child.exitcode == -9, where
+        later = open_sim_host(directory, text=(directory / "scenario.yaml").read_text())
+        off += not picture(later).running
+        run_reconcile(later.ports)
+        if not picture(later).running:
+            start(later.ports, "on")
+        now = picture(later)
+        assert (now.types, now.claims, list(now.running)) == (before.types, before.claims, list(before.running)), where
+        act(later.ports, SchedulerSpec(EQUAL), drain=True)
+    assert off >= 4
+
+
+@pytest.mark.parametrize("via", ["nvml", "modprobe"])
+def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, via):
+    def prepared(directory):
+        host = small(directory, more=POOL)
+        create(host.ports, request("A100-4C", name="on"))
+        return host.again()
+
+    def change(ports):
+        return act(ports, TWO_MS, via=via, drain=True)
+
+    calls = counted(prepared(tmp_path / "dry").ports, change)
+    assert ("nvml.set_scheduler" if via == "nvml" else "system.put") in calls
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=False):
+        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}")
+        written = host.directory / "state" / FILE
+        before = (*everything(host), written.exists())
+        error = outcome(partial(change, failing(host.ports, number, done=done, for_good=for_good)))
+        now = (*everything(host), written.exists())
+        host.sim.close()
+        if error is None:
+            assert now != before, where
+            continue
+        refused += 1
+        if now != before:
+            assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
+            later = host.again()
+            run_reconcile(later.ports)
+            if not picture(later).running:
+                start(later.ports, "on")
+            assert picture(later).types == before[2].types, where
+    assert refused >= 5
+    assert len(set(calls) & CHANGING) >= 2

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for a guest ends with an answer, at the deadline, or because the VM went off; the VM stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts import EagerClock, Silent, create, open_sim_host, request, stop
+from vgpuctl.errors import Busy, Interrupted, InvalidInput, PartlyApplied
+from vgpuctl.model.port_values import GuestAddress
+from vgpuctl.model.results.reach import GuestResult
+from vgpuctl.model.vm import VmState
+from vgpuctl.operations.wait import check_wait_options, wait_for_guest
+from vgpuctl.value import replace
+
+
+class Booting:
+    """A hypervisor whose guest agent begins to answer at a given time of the clock."""
+
+    def __init__(self, real, clock, moment, answer):
+        self._real = real
+        self._clock = clock
+        self._moment = moment
+        self._answer = answer
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def guest_addresses(self, uuid, source):
+        ready = source == "agent" and self._clock.monotonic() >= self._moment
+        return self._answer if ready else None
+
+
+class ThenOff(EagerClock):
+    """A clock on which a VM goes off during the wait."""
+
+    def sleep(self, seconds):
+        super().sleep(seconds)
+        if self.monotonic() > 1_000_003:
+            self.off()
+
+
+def booting(tmp_path, after, answer):
+    clock = EagerClock()
+    ports = open_sim_host(tmp_path, clock=clock).ports
+    made = create(ports, request("A100-4C", name="vm"))
+    hypervisor = Booting(ports.hypervisor, clock, clock.monotonic() + after, answer)
+    return replace(ports, hypervisor=hypervisor), made, clock
+
+
+@pytest.mark.parametrize("answer", [(), (GuestAddress("127.0.0.1", 8, None, "lo"),)])
+def test_an_agent_that_answers_without_an_address_is_enough(tmp_path, answer):
+    ports, made, clock = booting(tmp_path, 20, answer)
+    begun = clock.monotonic()
+    outcome = wait_for_guest(ports, made, 60, Silent())
+    assert outcome.data.guest == GuestResult("agent", ())
+    assert outcome.steps[:-1] == made.steps
+    assert 20 <= clock.monotonic() - begun < 22
+
+
+def test_the_deadline_leaves_the_vm_running_and_says_so(tmp_path):
+    ports, made, clock = booting(tmp_path, 1000, ())
+    begun = clock.monotonic()
+    with pytest.raises(Busy, match=r"vm was made and runs, but its guest did not answer within 30 s") as caught:
+        wait_for_guest(ports, made, 30, Silent())
+    assert caught.value.status == 75
+    assert clock.monotonic() - begun == 30
+    record = ports.hypervisor.find_domain("vm")
+    assert record is not None
+    assert record.state is VmState.RUNNING
+    assert caught.value.changed
+
+
+def test_a_vm_that_goes_off_is_not_waited_for(tmp_path):
+    clock = ThenOff()
+    ports = open_sim_host(tmp_path, clock=clock).ports
+    made = create(ports, request("A100-4C", name="vm"))
+    clock.off = lambda: stop(ports, "vm")
+    with pytest.raises(PartlyApplied, match="went off before its guest answered") as caught:
+        wait_for_guest(ports, made, 300, Silent())
+    assert caught.value.left == ["VM vm with its vGPUs and disks"]
+    assert clock.monotonic() < 1_000_010
+
+
+def test_a_signal_ends_the_waiting_and_leaves_the_vm_running(tmp_path):
+    class Signalled(Silent):
+        observations = 0
+
+        def on_step_start(self, number, text):
+            self.observations += 1
+            if self.observations > 3:
+                raise Interrupted("interrupted", signal_number=2)
+
+    ports, made, _clock = booting(tmp_path, 1000, ())
+    with pytest.raises(Interrupted) as caught:
+        wait_for_guest(ports, made, 300, Signalled())
+    assert caught.value.left == ["VM vm: it is made and runs"]
+    assert ports.hypervisor.find_domain("vm").live_xml is not None
+
+
+def test_a_dry_run_says_that_it_would_wait(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    planned = create(ports, request("A100-4C", name="vm"), dry_run=True)
+    steps = wait_for_guest(ports, planned, 60, Silent()).steps
+    assert steps == (*planned.steps, "wait until the guest of vm answers (at most 60 s)")
+
+
+def test_what_cannot_come_is_refused_before_anything_is_made():
+    with pytest.raises(InvalidInput, match="--no-start"):
+        check_wait_options(wait_for="guest", timeout=None, start=False)
+    with pytest.raises(InvalidInput, match="--wait-timeout"):
+        check_wait_options(wait_for=None, timeout=5.0, start=True)
+    check_wait_options(wait_for=None, timeout=None, start=False)
+    check_wait_options(wait_for="guest", timeout=5.0, start=True)

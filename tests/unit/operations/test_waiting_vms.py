@@ -1,0 +1,595 @@
+"""VMs in each other's way: one gives up its place and waits, the others move, and it gets its new one.
+
+Size: every way in which such moves end early, on the same hosts with two VMs in each other's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.blocked_hosts import SOFTWARE, crowded, gpu_of, stood
+from tests.faults import CHANGING, Trial, Watch, counted, dying, failing, fault_points, outcome
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    open_sim_host,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+)
+from tests.layouts import Signals
+from tests.mixed_sizes import overlapping, placed
+from tests.reserving_vms import carriers, vm_of
+from tests.unit.operations.test_faults import spawn
+from vgpuctl.errors import Busy, Interrupted, InUse, NoCapacity, NotFound, PartlyApplied
+from vgpuctl.model.vm import VmRecord, VmState
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.attach import attach, detach
+from vgpuctl.operations.change import change_vm, move_vgpu, set_profile
+from vgpuctl.operations.devices import has_missing_devices, place_and_make
+from vgpuctl.operations.moves import carry_out
+from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove
+from vgpuctl.operations.plans.vm_results import vm_result, vm_row
+from vgpuctl.operations.plans.vm_update import MoveTarget
+from vgpuctl.operations.waiting_vms import give_place, give_up_place
+from vgpuctl.ports.host import Host
+
+__all__ = ["spawn"]
+TWO = {
+    "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
+    "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
+    "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
+    "mig": (
+        "{model: RTX PRO 6000, vfs: {total: 4, enabled: 4}, mig: [1g.24gb+gfx], profiles: [DC-1-12Q, DC-1-24Q]}",
+        "DC-1-12Q",
+        "DC-1-24Q",
+    ),
+}
+NAMES = ("first", "second", "third")
+
+
+def opposite(directory: Path, kind: str, *, running: bool, more: str = "") -> SimulatedHost:
+    """Return a host with two GPUs that lock each other out: two small vGPUs on one, a large one on the other."""
+    gpu, small, large = TWO[kind]
+    host = open_sim_host(directory, text=f"version: 1\n{SOFTWARE.get(kind, '')}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
+    for name, profile in zip(NAMES, (small, large, small), strict=True):
+        create(host.ports, request(profile, name=name), start=running)
+    return host.again()
+
+
+def record_of(host: SimulatedHost, name: str) -> VmRecord:
+    record = vm_of(host, name).record
+    assert record is not None
+    return record
+
+
+def order_from(ports: Host, leaving: Sequence[str], moving: Sequence[str]) -> tuple[MoveEntry, ...]:
+    """Return the order in which some VMs leave their places, and then all go to the other of two GPUs."""
+    snapshot = observe(ports, ReadScope(types=True))
+    one, other = (gpu.address for gpu in snapshot.gpus)
+    vms = {vm.name: vm for vm in snapshot.vms}
+    vgpus = {name: vm.record.vgpus[0] for name, vm in vms.items() if vm.record is not None and vm.record.vgpus}
+    leaves = [VmLeave(vms[name], vgpus[name]) for name in leaving]
+    moves = [
+        VmMove(vms[name], vgpus[name], other if vgpus[name].gpu == one else one, waits=name in leaving)
+        for name in moving
+    ]
+    return (*leaves, *moves)
+
+
+def turned(ports: Host, leaving: Sequence[str] = ("second",)) -> None:
+    """Put each VM on the other GPU."""
+    moving = ("first", "third", "second") if "second" in leaving else ("second", "first", "third")
+    carry_out(ports, order_from(ports, leaving, moving), WAIT_SECONDS, Silent())
+
+
+@pytest.mark.parametrize("leaving", [("second",), ("first", "third")], ids=["one", "two"])
+@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", TWO)
+def test_each_vm_is_as_it_was_at_the_others_place(
+    tmp_path: Path, kind: str, running: bool, leaving: tuple[str, ...]
+) -> None:
+    host = opposite(tmp_path, kind, running=running)
+    before = {name: gpu_of(host, name) for name in NAMES}
+    assert before["first"] == before["third"] != before["second"]
+    turned(host.ports, leaving)
+    assert gpu_of(host, "first") == gpu_of(host, "third") == before["second"]
+    assert gpu_of(host, "second") == before["first"]
+    for name in NAMES:
+        assert vm_of(host, name).state is (VmState.RUNNING if running else VmState.STOPPED)
+        assert record_of(host, name).always_reserves
+    assert host.ports.claims.drained_vms() == ()
+    assert host.ports.claims.vms_in_progress() == ()
+    whole(host, "done")
+
+
+def waiting(host: SimulatedHost) -> list[str]:
+    """Return the VMs that wait for a place."""
+    return [name for name in NAMES if record_of(host, name).waiting_vgpus()]
+
+
+def whole(host: SimulatedHost, where: str) -> None:
+    """See that each VM is there and starts, that no two are in each other's way, and that nothing is left over.
+
+    Where a kill left the host full, a VM waits for a place, and reconcile says so until there is one.
+    """
+    findings = run_reconcile(host.ports, dry_run=True).data.findings
+    if findings:
+        assert waiting(host) == ["second"], where
+        assert {f.kind for f in findings} <= {"no-place", "drained"}, where
+        assert all(f.action.startswith("nothing") and "no room" in f.action for f in findings), where
+        go_on(host)
+    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
+    assert waiting(host) == [], where
+    now = picture(host)
+    assert {*now.types, *now.mdevs} <= set(now.claims), where
+    for name in NAMES:
+        start(host.ports, name)
+    now = picture(host)
+    held = sorted(carrier for running in now.running.values() for carrier in running)
+    assert len(held) == 3, where
+    assert held == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
+    assert held == sorted(carrier for name in NAMES for carrier in carriers(host, name)), where
+
+
+def go_on(host: SimulatedHost) -> None:
+    """Bring the third VM to the first one: that makes room for the second."""
+    stop(host.ports, "third")
+    (carrier,) = carriers(host, "third")
+    target = MoveTarget(gpu_of(host, "first"))
+    move_vgpu(host.ports, "third", carrier, target, wait_seconds=WAIT_SECONDS, progress=Silent())
+    run_reconcile(host.ports)
+
+
+def trial_of(directory: Path, kind: str, *, running: bool) -> Trial:
+    return Trial(directory, partial(opposite, kind=kind, running=running), turned, whole)
+
+
+SAMPLE = 7
+"""Of the kinds of GPUs one gets every fault, the others each seventh."""
+
+
+def failures(trial: Trial, calls: tuple[str, ...], every: int = 1) -> int:
+    """Make each call of the moves fail, or a sample; return how often the error named a VM that was left waiting.
+
+    Moves that are complete stay. After an error all VMs have a place, or the error names what is left.
+    """
+    assert len(set(calls) & CHANGING) >= 4
+    named = 0
+    for number, done, for_good in [*fault_points(calls, every_read=False)][::every]:
+        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = trial.host(f"{number}{done}{for_good}")
+        before = picture(host)
+        error = outcome(partial(trial.act, failing(host.ports, number, done=done, for_good=for_good)))
+        host.sim.close()
+        later = host.again()
+        if error is None:
+            assert picture(later) != before, where
+            trial.whole(later, where)
+            continue
+        assert picture(later) == before or error.left or error.changed, where
+        for name in [
+            vm.name for vm in observe(later.ports, ReadScope()).vms if vm.record and vm.record.waiting_vgpus()
+        ]:
+            assert any(f"VM {name} " in line for line in error.left), where
+            assert f"vgpuctl start-vm {name}" in str(error.hint) or error.code == "partly-applied", where
+            named += 1
+        run_reconcile(later.ports)
+        trial.whole(later, where)
+    return named
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_whatever_call_fails_no_vm_is_lost(tmp_path: Path, kind: str) -> None:
+    trial = trial_of(tmp_path, kind, running=False)
+    assert failures(trial, trial.calls(), every=1 if kind == "vendor-vf" else SAMPLE) >= (kind == "vendor-vf")
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", TWO)
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
+    tmp_path: Path, kind: str, spawn, running: bool
+) -> None:
+    trial = trial_of(tmp_path, kind, running=running)
+    assert trial.deaths(trial.calls(), spawn) >= 4
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_whatever_call_a_process_dies_in_start_vm_gives_the_vm_a_place(tmp_path: Path, kind: str, spawn) -> None:
+    """Before reconcile has run; where the host is full, start-vm says so, and reconcile finds the same."""
+    trial = trial_of(tmp_path, kind, running=False)
+    started = 0
+    for number in [n for n, call in enumerate(trial.calls(), 1) if call in CHANGING]:
+        where = f"killed in call {number}"
+        host = trial.host(str(number))
+        child = spawn.Process(target=_die, args=(host.directory, host.scenario, number))
+        child.start()
+        child.join(30)
+        later = open_sim_host(host.directory, host.scenario)
+        for name in waiting(later):
+            error = outcome(partial(start, later.ports, name))
+            assert error is None or isinstance(error, NoCapacity), where
+            assert (error is None) == (waiting(later) == []), where
+            started += error is None
+        run_reconcile(later.ports)
+        whole(later, where)
+    assert started >= 3
+
+
+def _die(directory: Path, scenario: str, number: int) -> None:
+    turned(dying(open_sim_host(directory, scenario).ports, number))
+
+
+def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reconcile_makes_it_whole(
+    tmp_path: Path,
+) -> None:
+    trial = trial_of(tmp_path, "vendor-vf", running=True)
+    calls = trial.calls()
+    undone = left = 0
+    for number in [n for n, call in enumerate(calls, 1) if call in CHANGING]:
+        where = f"Ctrl-C in call {number} {calls[number - 1]}"
+        host, signals = trial.host(str(number)), Signals()
+        before = picture(host)
+
+        def come(
+            at: int, call: str, args: tuple[object, ...], number: int = number, signals: Signals = signals
+        ) -> None:
+            if at == number:
+                signals.come()
+
+        ports = Watch(before=come).watch(host.ports)
+        error = outcome(
+            lambda ports=ports, signals=signals: carry_out(
+                ports, order_from(ports, ["second"], ["first", "third", "second"]), WAIT_SECONDS, signals
+            )
+        )
+        assert error is None or isinstance(error, Interrupted | PartlyApplied), where
+        assert error is None or picture(host) == before or error.left or error.changed, where
+        undone, left = undone + (picture(host) == before), left + (picture(host) != before)
+        later = host.again()
+        run_reconcile(later.ports)
+        whole(later, where)
+    assert undone >= 5
+    assert left >= 10
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
+def test_two_vms_change_places_although_no_vf_is_free(tmp_path: Path, on: bool) -> None:
+    gpu = "  - {model: A100, vfs: {total: 1, enabled: 1}, profiles: [A100-20C, A100-40C]}\n"
+    host = stood(tmp_path, gpu * 2, {"a": ("A100-20C", 0), "b": ("A100-40C", 1)}, on=on)
+    before = [gpu_of(host, name) for name in "ab"]
+    carry_out(host.ports, order_from(host.ports, ["a"], ["b", "a"]), WAIT_SECONDS, Silent())
+    assert [gpu_of(host, name) for name in "ab"] == before[::-1]
+    assert all(vm_of(host, name).state is (VmState.RUNNING if on else VmState.STOPPED) for name in "ab")
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def test_three_vms_change_places_in_a_circle(tmp_path: Path) -> None:
+    gpu = "  - {model: A100, vfs: {total: 1, enabled: 1}, profiles: [A100-20C, A100-40C]}\n"
+    host = stood(tmp_path, gpu * 3, {name: ("A100-40C", n) for n, name in enumerate("abc")}, on=True)
+    snapshot = observe(host.ports, ReadScope(types=True))
+    vms = {vm.name: vm for vm in snapshot.vms}
+    vgpus = {name: record_of(host, name).vgpus[0] for name in "abc"}
+    targets = {"a": vgpus["b"].gpu, "b": vgpus["c"].gpu, "c": vgpus["a"].gpu}
+    moves = [VmMove(vms[name], vgpus[name], targets[name], waits=name == "a") for name in "cba"]
+    carry_out(host.ports, (VmLeave(vms["a"], vgpus["a"]), *moves), WAIT_SECONDS, Silent())
+    assert {name: gpu_of(host, name) for name in "abc"} == targets
+    assert all(vm_of(host, name).state is VmState.RUNNING for name in "abc")
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def two_off(directory: Path) -> SimulatedHost:
+    """Return a host with a mixed-size GPU and two VMs on it that are off."""
+    host = crowded(directory, "ad")
+    for name in "ad":
+        stop(host.ports, name)
+    return host.again()
+
+
+def overlapped(ports: Host) -> None:
+    """Put each of the two where the other one is in its way."""
+    vms = {vm.name: vm for vm in observe(ports, ReadScope(types=True)).vms}
+    entries: list[MoveEntry] = []
+    for name, place in (("d", 36), ("a", 48)):
+        record = vms[name].record
+        assert record is not None
+        (vgpu,) = record.vgpus
+        entries.append(VmMove(vms[name], vgpu, vgpu.gpu, place, waits=name == "a"))
+    carry_out(ports, (VmLeave(vms["a"], entries[1].vgpu), *entries), WAIT_SECONDS, Silent())
+
+
+def apart(host: SimulatedHost, where: str) -> None:
+    """See that both VMs start, each at its place, and that nothing is left over."""
+    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
+    for name in "ad":
+        start(host.ports, name)
+    assert set(placed(host)) == {"a", "d"}, where
+    assert None not in placed(host).values(), where
+    assert overlapping(host) == [], where
+    now = picture(host)
+    assert sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
+    assert len(now.claims) == 2, where
+
+
+def test_on_a_mixed_size_gpu_each_is_where_the_other_was_in_its_way(tmp_path: Path) -> None:
+    host = two_off(tmp_path)
+    overlapped(host.ports)
+    apart(host, "done")
+    assert placed(host) == {"a": 48, "d": 36}
+
+
+def test_on_a_mixed_size_gpu_whatever_call_fails_or_a_process_dies_in_no_vm_is_lost(tmp_path: Path, spawn) -> None:
+    trial = Trial(tmp_path, two_off, overlapped, apart)
+    calls = trial.calls()
+    failures(trial, calls, every=SAMPLE)
+    assert trial.deaths(calls, spawn) >= 4
+
+
+H100 = "  - {model: H100, mig: [1g.10gb]}\n"
+PAIR = {"a": ("H100-1-10C", 0), "b": ("H100-1-10C", 1)}
+"""Where a GPU instance takes one vGPU its profile is all that counts: no plan has vGPUs change places there."""
+
+
+def crossed(ports: Host) -> None:
+    """Put each of the two into the GPU instance of the other."""
+    carry_out(ports, order_from(ports, ["a"], ["b", "a"]), WAIT_SECONDS, Silent())
+
+
+def each_in_one(host: SimulatedHost, where: str) -> None:
+    """See that both VMs start, and that nothing is left over."""
+    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
+    for name in PAIR:
+        start(host.ports, name)
+    now = picture(host)
+    assert sorted(now.claims) == sorted(now.types), where
+    assert len(now.claims) == 2, where
+
+
+def pair(directory: Path, *, on: bool) -> SimulatedHost:
+    return stood(directory, H100 * 2, PAIR, on=on)
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
+def test_two_vms_change_gpu_instances(tmp_path: Path, on: bool) -> None:
+    host = pair(tmp_path, on=on)
+    before = [gpu_of(host, name) for name in PAIR]
+    crossed(host.ports)
+    assert [gpu_of(host, name) for name in PAIR] == before[::-1]
+    assert vm_of(host, "a").state is vm_of(host, "b").state is (VmState.RUNNING if on else VmState.STOPPED)
+    each_in_one(host, "done")
+
+
+def test_whatever_call_fails_or_a_process_dies_in_two_vms_have_gpu_instances(tmp_path: Path, spawn) -> None:
+    trial = Trial(tmp_path, partial(pair, on=False), crossed, each_in_one)
+    calls = trial.calls()
+    failures(trial, calls, every=SAMPLE)
+    assert trial.deaths(calls, spawn) >= 4
+
+
+def test_where_a_guest_does_not_shut_down_who_waits_runs_again(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=True, more="faults: [{on: shutdown, match: first, kind: lost}]\n")
+    before = {name: gpu_of(host, name) for name in NAMES}
+    with pytest.raises(Busy, match="first did not shut down within") as failed:
+        turned(host.ports)
+    assert len(failed.value.left) == 2
+    assert all(line.endswith(": not done") for line in failed.value.left)
+    assert {name: gpu_of(host, name) for name in NAMES} == before
+    assert all(vm_of(host, name).state is VmState.RUNNING for name in NAMES)
+    whole(host, "placed again")
+
+
+def test_where_there_is_no_place_any_more_the_error_names_who_waits(tmp_path: Path) -> None:
+    lost = "faults: [{on: shutdown, match: third, kind: lost}]\n"
+    host = opposite(tmp_path, "vendor-vf", running=True, more=lost)
+    with pytest.raises(Busy, match="third did not shut down within") as failed:
+        turned(host.ports)
+    assert any(line.startswith("VM second has no place: no room for A100-40C") for line in failed.value.left)
+    assert "vgpuctl start-vm second" in str(failed.value.hint)
+    assert waiting(host) == ["second"]
+
+
+def test_a_vm_that_is_gone_is_reported_and_the_others_stay(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=True)
+    order = order_from(host.ports, ["second"], ["first", "third", "second"])
+    delete(host.ports, "second")
+    before = picture(host)
+    with pytest.raises(NotFound, match="second"):
+        carry_out(host.ports, order, WAIT_SECONDS, Silent())
+    assert picture(host) == before
+
+
+def test_a_vm_deleted_while_it_waits_is_reported(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=False)
+    order = order_from(host.ports, ["second"], ["first", "third", "second"])
+    redefined: list[str] = []
+
+    def begin(number: int, call: str, args: object) -> None:
+        redefined.extend([call] if call == "hypervisor.redefine" else [])
+        if call == "hypervisor.redefine" and len(redefined) == 2:
+            delete(host.again().ports, "second")
+
+    with pytest.raises(NotFound, match="second"):
+        carry_out(Watch(after=begin).watch(host.ports), order, WAIT_SECONDS, Silent())
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def without_place(directory: Path, kind: str = "vendor-vf", *, running: bool = False) -> SimulatedHost:
+    """Return a host on which the second VM gave up its place; the claims and devices of the others are as before."""
+    host = opposite(directory, kind, running=running)
+    if running:
+        stop(host.ports, "second")
+    (carrier,) = carriers(host, "second")
+    give_up_place(host.ports, "second", carrier, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return host.again()
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_who_waits_has_neither_claim_nor_device_and_others_may_take_its_place(tmp_path: Path, kind: str) -> None:
+    host = without_place(tmp_path, kind)
+    last = record_of(host, "second").vgpus[0]
+    now = picture(host)
+    assert len(now.claims) == 2
+    assert last.carrier not in {*now.claims, *now.types, *now.mdevs}
+    vm = vm_of(host, "second")
+    snapshot = observe(host.ports, ReadScope())
+    for value in (vm_result(snapshot, vm), vm_row(snapshot, vm)):
+        (vgpu,) = value.vgpus
+        assert (vgpu.present, vgpu.gpu, vgpu.carrier) == (False, last.gpu, last.carrier)
+        assert vgpu.reason == "it gave up its place for a move; vgpuctl reconcile or start-vm gives it one"
+    create(host.ports, request(TWO[kind][2], name="other"))
+    assert gpu_of(host, "other") == last.gpu
+    findings = run_reconcile(host.again().ports).data.findings
+    assert [(f.kind, f.what) for f in findings] == [
+        ("no-place", f"VM second gave up its place for {TWO[kind][2]} for a move")
+    ]
+    assert findings[0].action.startswith("nothing: no room for")
+    assert findings[0].action.endswith("; vgpuctl start-vm second tries again")
+    with pytest.raises(NoCapacity):
+        start(host.ports, "second")
+    delete(host.ports, "other")
+    assert run_reconcile(host.again().ports).data.findings[0].action == "give VM second a place"
+    assert record_of(host, "second").always_reserves
+    whole(host.again(), "room again")
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_start_vm_gives_a_vm_that_waits_a_place(tmp_path: Path, kind: str) -> None:
+    host = without_place(tmp_path, kind)
+    start(host.ports, "second")
+    assert vm_of(host, "second").state is VmState.RUNNING
+    assert record_of(host, "second").always_reserves
+    whole(host.again(), "started")
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_a_vm_that_waits_is_deleted_without_what_others_have(tmp_path: Path, kind: str) -> None:
+    host = without_place(tmp_path, kind)
+    create(host.ports, request(TWO[kind][2], name="other"))
+    before = picture(host)
+    delete(host.ports, "second")
+    now = picture(host)
+    assert (now.claims, now.types, now.mdevs) == (before.claims, before.types, before.mdevs)
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def test_a_vm_that_waits_gets_another_profile_or_none(tmp_path: Path) -> None:
+    host = without_place(tmp_path)
+    wanted = request("A100-20C", name="second")
+    set_profile(host.ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert record_of(host, "second").always_reserves
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+    (carrier,) = carriers(host, "second")
+    give_up_place(host.ports, "second", carrier, wait_seconds=WAIT_SECONDS, progress=Silent())
+    detach(host.ports, "second", dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert record_of(host, "second").vgpus == ()
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
+def test_a_vm_that_waits_is_changed_and_gets_no_second_vgpu(tmp_path: Path, kind: str) -> None:
+    """Its definition still refers to its last VF, which would be chosen for the second one."""
+    host = opposite(tmp_path, kind, running=False)
+    (carrier,) = carriers(host, "first")
+    give_up_place(host.ports, "first", carrier, wait_seconds=WAIT_SECONDS, progress=Silent())
+    larger = request(TWO[kind][1], name="first", memory_mib=8192)
+    change_vm(host.ports, larger, {"memory"}, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert vm_of(host, "first").memory_mib == 8192
+    assert waiting(host) == ["first"]
+    delete(host.ports, "second")
+    second = request(TWO[kind][1], name="first")
+    with pytest.raises(Busy, match="first waits for a place") as refused:
+        attach(host.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert refused.value.hint == "vgpuctl reconcile gives it one"
+    run_reconcile(host.again().ports)
+    later = host.again()
+    attach(later.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    start(later.again().ports, "first")
+    assert len(set(carriers(host, "first"))) == 2
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def started_by_virsh(host: SimulatedHost, name: str) -> None:
+    """Start a VM as virsh does: libvirt's hook makes its devices first."""
+    vm = vm_of(host, name)
+    assert vm.record is not None
+    assert has_missing_devices(host.ports, vm, vm.record)
+    others = tuple(other for other in observe(host.ports, ReadScope()).vms if other.name != name)
+    place_and_make(host.ports, vm, vm.record, (vm, *others), WAIT_SECONDS, Silent())
+    host.ports.hypervisor.start(vm.uuid)
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_a_vm_that_waits_and_is_started_by_virsh_has_its_place_recorded(tmp_path: Path, kind: str) -> None:
+    host = without_place(tmp_path, kind)
+    started_by_virsh(host, "second")
+    assert waiting(host) == ["second"]
+    findings = run_reconcile(host.again().ports).data.findings
+    assert [(f.kind, f.action) for f in findings] == [("no-place", "record the place that VM second has")]
+    assert waiting(host) == []
+    whole(host.again(), "recorded")
+
+
+def test_libvirts_hook_takes_no_vf_that_another_vm_has_by_now(tmp_path: Path) -> None:
+    host = without_place(tmp_path)
+    create(host.ports, request("A100-40C", name="other"))
+    with pytest.raises(InUse, match=r"second gave up .* for a move, and other has it") as refused:
+        started_by_virsh(host, "second")
+    assert refused.value.hint == "vgpuctl start-vm second gives it a free one"
+
+
+@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf", "mdev-vf"])
+def test_after_a_boot_who_waits_gets_a_place_and_takes_none_from_others(tmp_path: Path, kind: str) -> None:
+    host = without_place(tmp_path, kind, running=True)
+    host.sim.reboot()
+    host = host.again()
+    for name in ("first", "third"):
+        start(host.ports, name)
+    run_reconcile(host.again().ports)
+    assert waiting(host) == []
+    whole(host.again(), "booted")
+
+
+def test_while_a_process_moves_a_vm_reconcile_leaves_it_alone(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=False)
+    seen: list[list[str]] = []
+
+    def reconcile_meanwhile(number: int, call: str, args: object) -> None:
+        if call == "claims.remove" and not seen:  # the place was given up
+            other = open_sim_host(host.directory, host.scenario)
+            seen.append([f.kind for f in run_reconcile(other.ports, dry_run=True).data.findings])
+
+    turned(Watch(after=reconcile_meanwhile).watch(host.ports))
+    assert seen == [[]]
+
+
+def test_only_a_vm_that_is_off_and_has_the_vgpu_gives_up_its_place(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=True)
+    (carrier,) = carriers(host, "second")
+    before = picture(host)
+    give_up: Callable[[str], None] = lambda c: give_up_place(  # noqa: E731
+        host.ports, "second", c, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
+    with pytest.raises(InUse, match="second is running"):
+        give_up(carrier)
+    assert picture(host) == before
+    stop(host.ports, "second")
+    with pytest.raises(Busy, match="does not have gone any more"):
+        give_up("gone")
+    give_up(carrier)
+    with pytest.raises(Busy, match="any more"):
+        give_up(carrier)
+
+
+def test_a_vm_with_a_place_gets_no_other(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=False)
+    calls = counted(host.ports, partial(give_place, name="second", wait_seconds=WAIT_SECONDS, progress=Silent()))
+    assert not set(calls) & CHANGING

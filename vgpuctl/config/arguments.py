@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choices and limits of arguments that are no field of a spec: the command line's options and the library share them.
+
+It imports nothing heavy, because `vgpuctl --help` and shell completion need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.errors import InvalidInput
+
+VM_STATES = ("present", "absent", "started", "stopped")
+VGPU_STATES = ("present", "absent")
+WAIT_EVENTS = ("guest",)
+SCHEDULER_METHODS = ("auto", "nvml", "modprobe")
+SIMULATION_PATTERNS = ("vdi-day", "ai", "mig", "churn")
+MAX_WAIT_SECONDS = 1e9
+MAX_UNDO = 10
+"""So many former versions of host.yaml are kept."""
+MAX_VMS, MAX_PARALLEL, DEFAULT_PARALLEL = 1000, 64, 4
+MAX_SIMULATED_HOSTS, MAX_DAYS, MAX_REQUESTS, MAX_LOAD = 10_000, 366, 1_000_000, 1000
+
+
+def require_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+    """Check that a value is one of the choices.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if value not in choices:
+        raise InvalidInput(f"{argument}: {value!r} is not {_any_of(choices)}", value=str(value))
+
+
+def require_range(argument: str, value: object, least: int, most: int | None = None) -> None:
+    """Check that a value is a whole number in a range.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        limits = f"from {least} to {most}" if most is not None else f"of at least {least}"
+        raise InvalidInput(f"{argument}: {value!r} is not a whole number {limits}", value=str(value))
+
+
+def require_bool(argument: str, value: object) -> None:
+    """Check that a value is True or False: a text like "off" would count as true.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{argument}: {value!r} is not True or False", value=str(value))
+
+
+def require_seconds(argument: str, value: object) -> None:
+    """Check that a value is a number of seconds.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= float(str(value)) <= MAX_WAIT_SECONDS):
+        raise InvalidInput(f"{argument}: {value!r} is not a number of seconds", value=str(value))
+
+
+def as_texts(argument: str, value: object) -> tuple[str, ...]:
+    """Return the texts of one text, of several, or of none.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InvalidInput(f"{argument}: {value!r} is not a text or several", value=str(value))
+    return tuple(texts)
+
+
+def _any_of(choices: Sequence[str]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else choices[0]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain SR-IOV through `sriov_numvfs`.
+
+Sources: sriov_numvfs_store in the kernel's drivers/pci/pci-sysfs.c and iov.c. Writing the current number does nothing.
+Another number while VFs are on gives EBUSY (write 0 first), more than sriov_totalvfs gives ERANGE. Without a driver, or
+without its callback, it gives ENOENT. AMD's GIM is such a driver: its module parameter vf_num sets the number. vgpuctl
+keeps host drivers off new VFs (`sriov_drivers_autoprobe`), because a VF in use by the host cannot be given to a VM.
+
+The number is counted from the `virtfnN` links and never read from sriov_numvfs: sriov_numvfs_show takes the device's
+lock on many kernels (5.5 to 6.8 and later), so a reader would block in the kernel behind a stuck write.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
+from vgpuctl.capacity.vm_placement import stuck_write_error
+from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InvalidInput, VerifyFailed, VgpuctlError
+from vgpuctl.model.numbers import parse_integer
+from vgpuctl.observe.claims import report_unreadable
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+PCI_DEVICES = "/sys/bus/pci/devices"
+GIM_HINT = "set vf_num in /etc/modprobe.d (options gim vf_num=N) or /etc/gim_config, and reload gim"
+
+
+def count_vfs(host: Host, address: str) -> int:
+    """Return a GPU's number of enabled VFs; 0 for a GPU without SR-IOV or a missing one."""
+    try:
+        return len(_virtfn_links(host, address))
+    except FileNotFoundError:
+        return 0
+
+
+def list_vfs(host: Host, address: str) -> tuple[str, ...]:
+    """Return a GPU's VFs in the kernel's order."""
+    return tuple(
+        host.sysfs.readlink(f"{PCI_DEVICES}/{address}/{n}").rpartition("/")[2] for n in _virtfn_links(host, address)
+    )
+
+
+def _virtfn_links(host: Host, address: str) -> list[str]:
+    names = [n for n in host.sysfs.listdir(f"{PCI_DEVICES}/{address}") if n.startswith("virtfn") and n[6:].isdigit()]
+    return sorted(names, key=lambda n: int(n[6:]))
+
+
+def refuse_while_stuck(host: Host, address: str) -> None:
+    """Refuse to undo anything on a GPU while a kernel write or its driver's command is stuck on it.
+
+    Raises:
+        Stuck: naming the process.
+    """
+    with report_unreadable("the records of stuck writes"):
+        stuck = host.claims.stuck_writes()
+    for write in stuck:
+        if write.gpu == address:
+            raise stuck_write_error(write)
+
+
+class SetVfs(Value):
+    """Turn on this many VFs, or none. Undo restores `previous_count` and `autoprobe`."""
+
+    gpu: str
+    vf_count: int
+    previous_count: int
+    autoprobe: bool
+    driver: str | None = None
+
+    def describe(self) -> str:
+        """Say how many VFs, and how many before."""
+        if self.vf_count == 0:
+            return f"turn the {self.previous_count} VFs of {self.gpu} off"
+        return f"turn {self.vf_count} VFs of {self.gpu} on" + (
+            f" instead of {self.previous_count}" if self.previous_count else ""
+        )
+
+    def perform(self, host: Host) -> None:
+        """Write 0 if another number is set, keep host drivers off new VFs, then write the number.
+
+        Raises:
+            InUse: a process holds one of the VFs to remove.
+            Stuck: the write that removes the VFs has not returned from the kernel.
+        """
+        self._switch(host, self.vf_count, autoprobe=False if self.vf_count else self.autoprobe)
+
+    def _switch(self, host: Host, vf_count: int, *, autoprobe: bool) -> None:
+        current = count_vfs(host, self.gpu)
+        if current == vf_count:
+            return
+        if current:
+            for vf in list_vfs(host, self.gpu):
+                refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
+            self._write_numvfs(host, 0)
+        if vf_count:
+            self._set_autoprobe(host, autoprobe)
+            self._write_numvfs(host, vf_count)
+
+    def _set_autoprobe(self, host: Host, enable: bool) -> None:
+        path = f"{PCI_DEVICES}/{self.gpu}/sriov_drivers_autoprobe"
+        try:
+            if bool(parse_integer(host.sysfs.read(path))) is not enable:
+                host.sysfs.write(path, f"{int(enable)}\n")
+        except FileNotFoundError:
+            return  # kernels before 4.12 have no such file; libvirt still detaches a VF from its driver at start
+        except OSError as error:
+            raise write_error(error, f"keeping host drivers off the VFs of {self.gpu}", path) from error
+
+    def _write_numvfs(self, host: Host, vf_count: int) -> None:
+        path = f"{PCI_DEVICES}/{self.gpu}/sriov_numvfs"
+        try:
+            if vf_count:
+                host.sysfs.write(path, f"{vf_count}\n")
+            else:
+                host.sysfs.write_uninterruptible(path, "0\n", gpu=self.gpu, deadline_seconds=REMOVE_DEADLINE_SECONDS)
+        except OSError as error:
+            raise numvfs_error(error, self.gpu, vf_count, path, self.driver) from error
+
+    def verify(self, host: Host) -> None:
+        """Count the VFs: a driver may accept the write and keep its own number."""
+        actual = count_vfs(host, self.gpu)
+        if actual != self.vf_count:
+            raise VerifyFailed(
+                f"{self.gpu} was set to {self.vf_count} VFs but has {actual}",
+                hint=GIM_HINT if self.driver == "gim" else "journalctl -k -n 20",
+                wanted=self.vf_count,
+                actual=actual,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Restore the previous number unless somebody else has set another one meanwhile.
+
+        Raises:
+            Stuck: a write on this GPU has not returned; nothing is changed until it does.
+        """
+        refuse_while_stuck(host, self.gpu)
+        current = count_vfs(host, self.gpu)
+        if current != self.previous_count and current in (0, self.vf_count):
+            self._switch(host, self.previous_count, autoprobe=self.autoprobe)
+        if not self.previous_count:
+            self._set_autoprobe(host, self.autoprobe)
+
+
+def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str | None) -> VgpuctlError:
+    """Return what a refused write of `sriov_numvfs` means."""
+    facts = {"gpu": gpu, "vfs": vf_count, "errno": error.errno, "path": path}
+    if error.errno == errno.ENOENT:
+        why = f"its driver {driver} sets it itself" if driver else "it has no driver"
+        hint = GIM_HINT if driver == "gim" else f"see modinfo {driver}" if driver else f"lspci -ks {gpu}"
+        return HostCannot(f"the number of VFs of {gpu} cannot be set: {why}", hint=hint, check="vfs-fixed", **facts)
+    if error.errno == errno.ERANGE:
+        return InvalidInput(
+            f"{gpu} cannot have {vf_count} VFs", hint=f"cat {PCI_DEVICES}/{gpu}/sriov_totalvfs", **facts
+        )
+    if error.errno == errno.EBUSY:
+        return Busy(f"another program turned VFs of {gpu} on just now", hint="run the command again", **facts)
+    if error.errno == errno.EINVAL:
+        return DeviceFailed(f"the driver of {gpu} does not take {vf_count} VFs", hint="journalctl -k -n 20", **facts)
+    if error.errno in (errno.ENOMEM, errno.ENOSPC):
+        return HostCannot(
+            f"the firmware left {gpu} no room for {vf_count} VFs (bus numbers or memory space)",
+            hint="turn SR-IOV, ARI and Above 4G Decoding on in the firmware, or boot with pci=realloc",
+            check="vf-resources",
+            **facts,
+        )
+    return write_error(error, f"setting {vf_count} VFs on {gpu}", path)

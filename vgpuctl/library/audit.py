@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One entry in the host's audit journal for each call that may have changed the host. It never fails a call."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.host.processes import redact_command
+from vgpuctl.model.port_values import AuditEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.ports.host import Host
+
+MAX_TEXT_LENGTH = 4000
+UNSET_LOGIN_UID = 2**32 - 1
+"""What /proc/self/loginuid contains for a process without a login user (proc(5))."""
+_OTHER_FAILURES: dict[type[BaseException], tuple[str, int]] = {KeyboardInterrupt: ("interrupted", 130)}
+_BUG = ("bug", 1)
+
+
+class Call:
+    """A call that may change the host; `arguments` is its command line."""
+
+    def __init__(self, command: str, arguments: str) -> None:
+        self._command = command
+        self._arguments = arguments
+        self._started = time.monotonic()
+
+    def succeeded(self, host: Host, outcome: Outcome[object]) -> None:
+        """Write the entry of a call that returned."""
+        self._write(host, outcome.steps, changed=outcome.changed)
+
+    def failed(self, host: Host, error: BaseException, steps: tuple[str, ...]) -> None:
+        """Write the entry of a call that raised; `steps` were planned."""
+        self._write(host, steps, error, changed=isinstance(error, VgpuctlError) and bool(error.changed or error.left))
+
+    def _write(self, host: Host, steps: tuple[str, ...], error: BaseException | None = None, *, changed: bool) -> None:
+        if host.audit_log is None:
+            return
+        for _ in range(2):  # a signal may come while the entry is written; the call is over and keeps its result
+            try:
+                host.audit_log.write_entry(self._entry(host, steps, error, changed=changed))
+            except (Interrupted, KeyboardInterrupt):
+                continue
+            except Exception:  # noqa: BLE001 - a failure to write the entry must not change the call's result
+                return
+            return
+
+    def _entry(self, host: Host, steps: tuple[str, ...], error: BaseException | None, *, changed: bool) -> AuditEntry:
+        result, status = ("ok", 0) if error is None else _code_and_status(error)
+        return AuditEntry(
+            command=self._command,
+            arguments=self._arguments,
+            host=host.name,
+            uid=os.getuid(),
+            login_uid=_login_uid(),
+            sudo_user=os.environ.get("SUDO_USER"),
+            result=result,
+            exit_status=status,
+            changed=changed,
+            duration_seconds=round(time.monotonic() - self._started, 3),
+            message=None if error is None else join(str(error).split(" ")),
+            plan=steps,
+            undone=tuple(error.undone) if isinstance(error, VgpuctlError) else (),
+            left=tuple(error.left) if isinstance(error, VgpuctlError) else (),
+        )
+
+
+def join(words: Sequence[str]) -> str:
+    """Return the text of words, without secrets and of bounded length."""
+    return redact_command(words, MAX_TEXT_LENGTH)
+
+
+def _code_and_status(error: BaseException) -> tuple[str, int]:
+    """Return the error code of a failed call and the exit status with which the command ends."""
+    if isinstance(error, Interrupted):
+        return error.code, 128 + error.signal_number
+    if isinstance(error, VgpuctlError):
+        return error.code, error.status
+    return _OTHER_FAILURES.get(type(error), _BUG)
+
+
+def _login_uid() -> int | None:
+    try:
+        with open("/proc/self/loginuid", encoding="ascii") as file:
+            uid = int(file.read())
+    except (OSError, ValueError):
+        return None
+    return None if uid == UNSET_LOGIN_UID else uid

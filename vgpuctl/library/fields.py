@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fields of a VM spec as arguments of calls; docs/json/vm-spec.schema.json says what each means.
+
+None, an empty sequence, and False for a flag mean that a field is not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Required, TypedDict
+
+from vgpuctl.errors import InvalidInput
+
+Texts = str | Sequence[str]
+"""One value or several of a field that can be repeated."""
+
+
+class _GpuFields(TypedDict, total=False):
+    gpu: Texts
+    not_gpu: Texts
+    numa_node: int | str | None
+    scheduler: str | None
+    placement: str | None
+
+
+class PlacementFields(_GpuFields, total=False):
+    """vGPUs of these profiles, and where they may go."""
+
+    profile: Required[Texts]
+
+
+class VgpuFields(_GpuFields, total=False):
+    """What a vGPU without a VM can have."""
+
+    profile: Texts
+    vgpu_params: Texts | Mapping[str, str]
+
+
+class VmFields(VgpuFields, total=False):
+    """What a new VM can have: every field of a VM spec but its name."""
+
+    spread_group: str | None
+    mode: str | None
+    memory: str | None
+    vcpus: int | str | None
+    image: str | None
+    disk: Texts
+    cdrom: str | None
+    cloud_init: str | None
+    network: str | None
+    os: str | None
+    storage_pool: str | None
+    hotplug_slots: int | str | None
+    pci_window: str | None
+    template: str | None
+    reserve: str | None
+    force_console: bool | None
+
+
+def refuse_other_fields(fields: Mapping[str, object], kind: type[PlacementFields | VgpuFields]) -> None:
+    """Refuse fields of a VM spec that a call does not use, and a missing or empty `profile` where it needs one.
+
+    Raises:
+        InvalidInput: naming the fields.
+    """
+    others = sorted(fields.keys() - kind.__annotations__.keys())
+    if others:
+        raise InvalidInput(f"{', '.join(others)}: this takes {', '.join(sorted(kind.__annotations__))} only")
+    if kind is PlacementFields and not fields.get("profile"):
+        raise InvalidInput("profile: none is given", hint="vgpuctl list-profiles shows what this host can make")

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the texts that users name: specs, host.yaml files, user-data. A pipe or a device cannot hold a command up."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.regular_file import MAX_BYTES, read_regular_file
+
+
+def display_name(path: str) -> str:
+    """Return what messages call a path; `-` is standard input."""
+    return "standard input" if path == "-" else path
+
+
+def read_text(path: str, file_kind: str = "spec", max_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a file; messages call it `file_kind`. Only a spec may come from standard input or a pipe."""
+    try:
+        content = _read_bytes(path, max_bytes) if file_kind == "spec" else read_regular_file(path, max_bytes)
+        if len(content) > max_bytes:
+            raise InvalidInput(
+                f"{display_name(path)} is larger than {max_bytes >> 10} KiB, which no {file_kind} is",
+                path=display_name(path),
+            )
+        return content.decode("utf-8").replace("\r\n", "\n")
+    except FileNotFoundError as exc:
+        hint = f"give the path of the {file_kind}" + (
+            ", or - to read it from standard input" if file_kind == "spec" else ""
+        )
+        hint = _suggest_file(path) + hint
+        raise NotFound(f"there is no {file_kind} file {path}", hint=hint, path=path) from exc
+    except UnicodeDecodeError as exc:
+        hint = f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {'' if path == '-' else path}".rstrip()
+        raise InvalidInput(f"{display_name(path)} is not UTF-8 text: byte {exc.start} is wrong", hint=hint) from exc
+    except OSError as exc:
+        hint = f"ls -ld {path}" if path != "-" else "give the spec as a file: -f SPEC"
+        raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc
+
+
+def _suggest_file(path: str) -> str:
+    """Return the most similar name in a file's directory as a question, or nothing."""
+    import difflib
+
+    folder, name = os.path.split(path)
+    try:
+        matches = difflib.get_close_matches(name, os.listdir(folder or "."), 1, 0.7)
+    except OSError:
+        matches = []
+    return f"did you mean {os.path.join(folder, matches[0])}? " if matches else ""
+
+
+def _read_bytes(path: str, max_bytes: int) -> bytes:
+    """Read at most one byte more than allowed: enough to see that the input is too large."""
+    if path == "-":
+        return sys.stdin.buffer.read(max_bytes + 1)
+    with open(path, "rb") as file:
+        return file.read(max_bytes + 1)

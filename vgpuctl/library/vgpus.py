@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls about vGPUs without a VM, which host.yaml keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from vgpuctl.config.arguments import VGPU_STATES, as_texts, require_choice
+from vgpuctl.library.call import Calls, change, query
+from vgpuctl.library.fields import VgpuFields, refuse_other_fields
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Outcome, QueryResult
+    from vgpuctl.model.results.vgpus import (
+        AbsentVgpuResult,
+        EnsuredVgpuResult,
+        ListedVgpuResult,
+        NamedVgpuResult,
+        VgpuResult,
+    )
+
+
+class VgpuCalls(Calls):
+    """Calls about vGPUs. Each raises VgpuctlError when it fails."""
+
+    @query
+    def list_vgpus(self, *, unassigned: bool = False) -> QueryResult[tuple[ListedVgpuResult, ...]]:
+        """Return the vGPUs and whose each is; `unassigned`: only those without a VM."""
+        from vgpuctl.operations import vgpus
+
+        return vgpus.list_vgpus(self._ports, unassigned=unassigned)
+
+    @change("create-vgpu")
+    def create_vgpu(
+        self, name: str | None = None, *, dry_run: bool = False, **fields: Unpack[VgpuFields]
+    ) -> Outcome[NamedVgpuResult]:
+        """Make a vGPU without a VM; its result has the <hostdev> element with which a VM gets it."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import vgpus
+
+        refuse_other_fields(fields, VgpuFields)
+        request = requests.from_fields(self._ports, name, fields)
+        return vgpus.create_vgpu(
+            self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("ensure-vgpu")
+    def ensure_vgpu(
+        self, name: str, *, state: str = "present", dry_run: bool = False, **fields: Unpack[VgpuFields]
+    ) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
+        """See to it that a vGPU without a VM is there (`state` present) or is not (absent)."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import ensure_vgpu
+
+        require_choice("state", state, VGPU_STATES)
+        refuse_other_fields(fields, VgpuFields)
+        as_texts("name", name)
+        return ensure_vgpu.ensure_vgpu(
+            self._ports,
+            requests.from_fields(self._ports, name, fields, complete=False),
+            state=state,
+            dry_run=dry_run,
+            confirm=self._confirm,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )
+
+    @change("delete-vgpu")
+    def delete_vgpu(self, name: str, *, dry_run: bool = False) -> Outcome[VgpuResult]:
+        """Remove a vGPU without a VM: its device, and its entry in host.yaml."""
+        from vgpuctl.operations import vgpus
+
+        return vgpus.delete_vgpu(
+            self._ports,
+            name,
+            dry_run=dry_run,
+            confirm=self._confirm,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls about VMs. A module that a call needs is imported when it is called: a command needs few of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from vgpuctl.config.arguments import (
+    DEFAULT_PARALLEL,
+    MAX_PARALLEL,
+    MAX_VMS,
+    VM_STATES,
+    WAIT_EVENTS,
+    as_texts,
+    require_choice,
+    require_range,
+    require_seconds,
+)
+from vgpuctl.errors import InvalidInput
+from vgpuctl.library.call import Calls, change, query
+from vgpuctl.library.fields import PlacementFields, Texts, VmFields, refuse_other_fields
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Outcome, QueryResult
+    from vgpuctl.model.results.disks import ImageResult
+    from vgpuctl.model.results.reach import AddressesResult, ConsoleResult
+    from vgpuctl.model.results.vms import (
+        ChangedVmResult,
+        ManyVmsResult,
+        PlannedVmResult,
+        VmReport,
+        VmResult,
+        VmRowResult,
+        XmlResult,
+    )
+
+
+class VmCalls(Calls):
+    """Calls about VMs. A VM is named by its name or its uuid. Each call raises VgpuctlError when it fails."""
+
+    @query
+    def list_vms(self) -> QueryResult[tuple[VmRowResult, ...]]:
+        """Return the VMs of this host and their vGPUs."""
+        from vgpuctl.operations import queries
+
+        return queries.list_vms(self._ports)
+
+    @query
+    def show_vm(self, name: str) -> QueryResult[VmResult]:
+        """Return one VM with its vGPUs and disks."""
+        from vgpuctl.operations import queries
+
+        return queries.show_vm(self._ports, name)
+
+    @query
+    def console(self, name: str) -> QueryResult[ConsoleResult]:
+        """Return where a VM's screen and serial console are."""
+        from vgpuctl.operations import guest
+
+        return guest.read_console(self._ports, name)
+
+    @query
+    def address(self, name: str) -> QueryResult[AddressesResult]:
+        """Return a running VM's IP addresses, and who knows them. Busy: none is known yet."""
+        from vgpuctl.operations import guest
+
+        return guest.read_addresses(self._ports, name)
+
+    @query
+    def list_images(self, *, pool: str | None = None) -> QueryResult[tuple[ImageResult, ...]]:
+        """Return the volumes of the storage pools, or of one, and the images that disks are clones of."""
+        from vgpuctl.operations import images
+
+        return images.list_images(self._ports, pool=pool)
+
+    @query
+    def print_xml(self, name: str | None = None, **fields: Unpack[VmFields]) -> QueryResult[XmlResult]:
+        """Return the domain XML that `create_vm` would define."""
+        from vgpuctl.library import requests
+        from vgpuctl.model.outcome import QueryResult
+        from vgpuctl.model.results.vms import XmlResult
+        from vgpuctl.operations import create
+
+        self._refuse_captured()
+        return QueryResult(XmlResult(create.render_xml(self._ports, requests.from_fields(self._ports, name, fields))))
+
+    @change("create-vm")
+    def create_vm(
+        self,
+        name: str | None = None,
+        *,
+        start: bool = True,
+        wait_for: str | None = None,
+        wait_timeout: float | None = None,
+        dry_run: bool = False,
+        **fields: Unpack[VmFields],
+    ) -> Outcome[ChangedVmResult | PlannedVmResult]:
+        """Make a VM with its vGPUs and disks, and start it.
+
+        `wait_for`: "guest" returns when the guest answers or has an address, or after
+        `wait_timeout` seconds (300).
+        """
+        from vgpuctl.library import requests
+        from vgpuctl.operations import create, wait
+
+        if wait_for is not None:
+            require_choice("wait_for", wait_for, WAIT_EVENTS)
+        if wait_timeout is not None:
+            require_seconds("wait_timeout", wait_timeout)
+        wait.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
+        outcome = create.create_vm(
+            self._ports,
+            requests.from_fields(self._ports, name, fields),
+            start=start,
+            dry_run=dry_run,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )
+        if wait_for is None:
+            return outcome
+        seconds = wait.DEFAULT_SECONDS if wait_timeout is None else wait_timeout
+        return wait.wait_for_guest(self._ports, outcome, seconds, self._progress)
+
+    @change("create-vm")
+    def create_vms(
+        self,
+        pattern: str | None,
+        count: int,
+        *,
+        start: bool = True,
+        parallel: int = DEFAULT_PARALLEL,
+        dry_run: bool = False,
+        **fields: Unpack[VmFields],
+    ) -> Outcome[ManyVmsResult]:
+        """See to it that VMs with these names exist: `vdi-{:03}` and 20 are vdi-001 to vdi-020.
+
+        SomeVmsFailed: each that failed is undone by itself; the others are there.
+        """
+        return self._ensure_vms(pattern, None, count, start=start, parallel=parallel, dry_run=dry_run, fields=fields)
+
+    @change("ensure-vm")
+    def ensure_vm(
+        self,
+        name: str | None = None,
+        *,
+        file: str | None = None,
+        state: str = "present",
+        dry_run: bool = False,
+        **fields: Unpack[VmFields],
+    ) -> Outcome[ChangedVmResult | PlannedVmResult]:
+        """Make a VM equal to a spec: its fields, or those of a spec file (`-`: standard input), which fields override.
+
+        `state`: present, absent, started or stopped. SpecDiffers: it exists and cannot be changed in place.
+        """
+        from vgpuctl.library import requests
+        from vgpuctl.operations import ensure_vm
+
+        require_choice("state", state, VM_STATES)
+        if file is not None and name is not None:
+            raise InvalidInput("the name of the VM is in the spec file: give one of them, name or file")
+        ports = self._ports
+        request = (
+            requests.from_fields(ports, name, fields, complete=False)
+            if file is None
+            else requests.from_file(ports, file, fields)
+        )
+        return ensure_vm.ensure_vm(
+            ports,
+            request,
+            state=state,
+            dry_run=dry_run,
+            confirm=self._confirm,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )
+
+    @change("ensure-vm")
+    def ensure_vms(
+        self,
+        count: int,
+        *,
+        file: str,
+        parallel: int = DEFAULT_PARALLEL,
+        dry_run: bool = False,
+        **fields: Unpack[VmFields],
+    ) -> Outcome[ManyVmsResult]:
+        """See to it that `count` VMs exist as a spec file says, whose name is a pattern; see `create_vms`."""
+        return self._ensure_vms(None, file, count, start=True, parallel=parallel, dry_run=dry_run, fields=fields)
+
+    def _ensure_vms(
+        self,
+        pattern: str | None,
+        file: str | None,
+        count: int,
+        *,
+        start: bool,
+        parallel: int,
+        dry_run: bool,
+        fields: VmFields,
+    ) -> Outcome[ManyVmsResult]:
+        from vgpuctl.library import requests
+        from vgpuctl.operations import ensure_vms
+
+        require_range("count", count, 1, MAX_VMS)
+        require_range("parallel", parallel, 1, MAX_PARALLEL)
+        request, names = requests.for_several(self._ports, pattern, file, count, fields)
+        return ensure_vms.ensure_vms(
+            self._ports,
+            request,
+            names,
+            start=start,
+            parallel=parallel,
+            dry_run=dry_run,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )
+
+    @change("delete-vm")
+    def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """Remove a VM with its vGPUs and the disks that were made for it."""
+        from vgpuctl.operations import power
+
+        return power.delete_vm(
+            self._ports,
+            name,
+            keep_disks=keep_disks,
+            dry_run=dry_run,
+            confirm=self._confirm,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )
+
+    @change("start-vm")
+    def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Start a VM; vGPUs that are missing are made first."""
+        from vgpuctl.operations import power
+
+        return power.start_vm(self._ports, name, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+
+    @change("stop-vm")
+    def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """Stop a VM and wait until it is off; with `force` at once."""
+        from vgpuctl.operations import power
+
+        return power.stop_vm(
+            self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("attach")
+    def attach(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
+        """Give vGPUs of `profile` to a VM that exists, also while it runs."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import attach
+
+        refuse_other_fields(fields, PlacementFields)
+        request = requests.for_vm(self._ports, name, fields)
+        return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+
+    @change("detach")
+    def detach(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Take vGPUs from a VM, by carrier; None: all of them. Busy: the guest has not let go of them yet."""
+        from vgpuctl.operations import attach
+
+        carriers = () if vgpus is None else as_texts("vgpus", vgpus)
+        if vgpus is not None and not carriers:
+            raise InvalidInput("vgpus: it is empty; None means all of them")
+        return attach.detach(
+            self._ports, name, carriers, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("set-profile")
+    def set_profile(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
+        """Give a stopped VM the vGPUs of `profile` instead of those that it has."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import change
+
+        refuse_other_fields(fields, PlacementFields)
+        request = requests.for_vm(self._ports, name, fields)
+        return change.set_profile(
+            self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("refresh-vm")
+    def refresh_vm(self, name: str, image: str, *, drain: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import refresh
+
+        request = requests.for_vm(self._ports, name, {"image": image})
+        return refresh.refresh_vm(
+            self._ports,
+            name,
+            request.image or image,
+            drain=drain,
+            dry_run=dry_run,
+            confirm=self._confirm,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls about the host as a whole: host.yaml, what a crash left, checks, and what is installed on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpuctl.config.arguments import MAX_UNDO, as_texts, require_range
+from vgpuctl.errors import InvalidInput, NotFound, PartlyApplied
+from vgpuctl.library.call import Calls, change, query
+from vgpuctl.library.fields import Texts
+from vgpuctl.library.text_file import display_name, read_text
+from vgpuctl.operations.plans.installation import HOOK_PATH, MAIN_HOOK_PATH, UNIT_PATH
+
+if TYPE_CHECKING:
+    from vgpuctl.config.import_formats import ImportedConfig
+    from vgpuctl.errors import VgpuctlError
+    from vgpuctl.model.outcome import Outcome, QueryResult
+    from vgpuctl.model.results.host import (
+        DoctorFindingResult,
+        DoctorResult,
+        HostDifferenceResult,
+        HostTextResult,
+        ImportedResult,
+        InstalledResult,
+        ReconcileResult,
+        RestoreResult,
+        UninstalledResult,
+    )
+    from vgpuctl.operations.desired_state import DesiredState
+
+INSTALLED_PATHS = (UNIT_PATH, HOOK_PATH, MAIN_HOOK_PATH)
+"""The files of `install_host` that name the Python with which they run vgpuctl."""
+
+
+class HostCalls(Calls):
+    """Calls about the host as a whole. Each raises VgpuctlError when it fails."""
+
+    @change("apply")
+    def apply(
+        self,
+        *,
+        file: str | None = None,
+        sets: Texts = (),
+        undo: int | None = None,
+        drain: bool = False,
+        dry_run: bool = False,
+    ) -> Outcome[HostDifferenceResult]:
+        """Make this host as host.yaml says, or as `file` does (`-`: standard input), which then becomes host.yaml.
+
+        `sets`: changes like `gpus[A100].cordoned=true`, made first. `undo`: go back so many versions of host.yaml.
+        """
+        from vgpuctl.operations import apply, host_plan
+
+        desired = self._desired_state(file, sets, undo)
+        options = host_plan.ApplyOptions(drain, self._wait)
+        return apply.apply_host(
+            self._ports, desired, options, dry_run=dry_run, confirm=self._confirm, progress=self._progress
+        )
+
+    @query
+    def diff(self, *, file: str | None = None, sets: Texts = (), drain: bool = False) -> Outcome[HostDifferenceResult]:
+        """Return what `apply` would do; `changed` says whether something differs."""
+        from vgpuctl.operations import apply, host_plan
+
+        desired = self._desired_state(file, sets, None)
+        return apply.diff_host(self._ports, desired, host_plan.ApplyOptions(drain, self._wait))
+
+    def _desired_state(self, file: str | None, sets: Texts, undo: int | None) -> DesiredState:
+        from vgpuctl.operations import desired_state
+
+        if undo is not None and file is not None:
+            raise InvalidInput("undo and file exclude each other: a version that is kept is a file already")
+        text = None if file is None else desired_state.HostFileText(read_text(file), display_name(file))
+        if undo is not None:
+            require_range("undo", undo, 1, MAX_UNDO)
+            text = desired_state.read_previous_version(self._ports, undo)
+        return desired_state.read_desired_state(self._ports, text, as_texts("sets", sets))
+
+    @query
+    def export_host(self) -> QueryResult[HostTextResult]:
+        """Return the text of the host.yaml that describes this host as it is."""
+        from vgpuctl.operations import export
+
+        return export.export_host(self._ports)
+
+    @query
+    def import_host(self, path: str, *, config: str | None = None) -> QueryResult[ImportedResult]:
+        """Return the text of the host.yaml that says what a file or directory of another program says.
+
+        `config`: which configuration of a file with several. Nothing is written.
+        """
+        from vgpuctl.operations import import_host
+
+        return import_host.import_host(self._ports, _read_foreign_config(path, config))
+
+    @change("reconcile")
+    def reconcile(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
+        """Finish or undo what a crash, a kill or a reboot interrupted."""
+        from vgpuctl.operations import reconcile
+
+        return reconcile.reconcile(self._ports, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+
+    @query
+    def doctor(self, *checks: str) -> Outcome[DoctorResult]:
+        """Run all checks of this host, or those with these ids; nothing is changed."""
+        from vgpuctl.model.outcome import Outcome
+        from vgpuctl.operations import diagnose
+
+        return Outcome(False, diagnose.diagnose(self._ports, as_texts("checks", checks)))
+
+    @change("doctor")
+    def fix_problems(self, *checks: str, dry_run: bool = False) -> Outcome[DoctorResult]:
+        """Run checks, and mend what is safe to mend."""
+        from vgpuctl.operations import diagnose
+
+        return diagnose.fix_problems(
+            self._ports,
+            as_texts("checks", checks),
+            dry_run=dry_run,
+            confirm=self._confirm,
+            wait_seconds=self._wait,
+            progress=self._progress,
+        )
+
+    @query
+    def explain_failure(self, error: VgpuctlError) -> list[DoctorFindingResult]:
+        """Return what the checks found that can explain an error; an empty list if none of them can."""
+        from vgpuctl.doctor.catalogue import find_explaining_checks
+        from vgpuctl.operations.diagnose import explain_failure
+
+        check, cause = error.facts.get("check"), error.facts.get("cause")
+        check_name = check if isinstance(check, str) else None
+        code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
+        return explain_failure(self._ports, code, check_name) if find_explaining_checks(code, check_name) else []
+
+    @change("restore-host")
+    def restore_host(self, *, dry_run: bool = False) -> Outcome[RestoreResult]:
+        """Make every missing vGPU again, as after a boot: those of host.yaml, then those of every VM.
+
+        A host.yaml that cannot be parsed stops only the former, and is reported at the end.
+        """
+        from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
+        from vgpuctl.library import requests
+        from vgpuctl.operations import restore
+
+        file_error = None
+        try:
+            spec = requests.read_spec_of_host(self._ports)
+        except InvalidInput as error:
+            if dry_run:
+                raise
+            spec, file_error = HostSpec(FORMAT_VERSION), error
+        return restore.restore_host(
+            self._ports,
+            spec,
+            dry_run=dry_run,
+            wait_seconds=self._wait,
+            progress=self._progress,
+            host_file_error=file_error,
+        )
+
+    @change("install-host")
+    def install_host(
+        self,
+        *,
+        completions: Mapping[str, str] | None = None,
+        restart_libvirt: bool = False,
+        dry_run: bool = False,
+    ) -> Outcome[InstalledResult]:
+        """Put the boot unit and libvirt's hook in place, for the Python that runs this.
+
+        `completions`: the completion script of each shell (bash, zsh, fish).
+        """
+        from vgpuctl.operations import installation
+
+        return installation.install_host(
+            self._ports,
+            python=sys.executable,
+            completions=completions or {},
+            restart_libvirt=restart_libvirt,
+            dry_run=dry_run,
+            progress=self._progress,
+        )
+
+    @change("uninstall-host")
+    def uninstall_host(self, *, restart_libvirt: bool = False, dry_run: bool = False) -> Outcome[UninstalledResult]:
+        """Take away what `install_host` put in place; VMs and vGPUs stay."""
+        from vgpuctl.operations import installation
+
+        return installation.uninstall_host(
+            self._ports, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=self._progress
+        )
+
+
+def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
+    from vgpuctl.config import import_formats
+
+    if path == "-" or not Path(path).is_dir():
+        return import_formats.parse_import(read_text(path), display_name(path), config)
+    try:
+        files = sorted(
+            file
+            for parent in Path(path).iterdir()
+            if parent.is_dir() and parent.name != "scripts.d"  # it holds programs
+            for file in parent.iterdir()
+        )
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
+    definitions = [
+        import_formats.parse_mdevctl_definition(
+            read_text(str(file), "definition"), str(file), file.parent.name, file.name
+        )
+        for file in files
+    ]
+    if not definitions:
+        hint = "in /etc/mdevctl.d each is a file PARENT/UUID"
+        raise NotFound(f"{path} has no definitions of mdevctl", hint=hint, path=path)
+    return import_formats.ImportedConfig("mdevctl", definitions=tuple(definitions))

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs and what fits on them: the `data` of the commands that show GPUs or change one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from vgpuctl.model.gpu import Backend, GpuMode, IommuGroupMember
+from vgpuctl.model.results.host import HostGpuResult
+from vgpuctl.model.results.moves import MoveResult
+from vgpuctl.model.results.schedulers import SchedulerLimitsResult, SchedulerResult, ShareResult
+from vgpuctl.model.results.vgpus import VgpuResult
+from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+from vgpuctl.value import Value
+
+
+class VfsResult(Value):
+    """SR-IOV virtual functions of a GPU."""
+
+    total: int
+    enabled: int
+    used: int
+
+
+class GpuResult(Value):
+    """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it.
+
+    `allowed_profiles` are the only ones that host.yaml lets be placed on it, null for all; `reserved_for` the patterns
+    of the names of VMs that it is kept for, none for all.
+
+    `scheduler` is null where NVIDIA's driver does not schedule vGPUs and host.yaml asks for nothing.
+    """
+
+    address: str
+    model: str
+    backend: Backend | None
+    mode: GpuMode
+    driver: str | None
+    framebuffer_mib: int | None
+    numa_node: int | None
+    iommu_group: int | None
+    vfs: VfsResult
+    vgpus: tuple[VgpuResult, ...]
+    problems: tuple[str, ...]
+    desired_mode: GpuMode | None
+    cordoned: bool
+    allowed_profiles: tuple[str, ...] | None
+    reserved_for: tuple[str, ...]
+    scheduler: SchedulerResult | None
+
+
+class FunctionResult(Value):
+    """A function of a GPU that can carry a vGPU."""
+
+    address: str
+    driver: str | None
+    iommu_group: int | None
+    problem: str | None
+
+
+class TypeResult(Value):
+    """A vGPU type of one GPU; `free` is null when only trying tells, `free_at_least` how many fit for sure.
+
+    `max_per_gpu` is how many fit when nothing else is there: on a mixed-size GPU by that mode, else by the driver's
+    figure for one size. `gpu_instance_profile`: what a type that MIG backs needs, null for others.
+    """
+
+    profile: str
+    name: str
+    type_id: str
+    framebuffer_mib: int | None
+    max_per_gpu: int | None
+    free: int | None
+    free_at_least: int
+    gpu_instance_profile: str | None
+
+
+class GpuInstanceResult(Value):
+    """A GPU instance: the driver's number for it, its profile, its first memory slice and how many it has."""
+
+    id: int
+    profile: str
+    start: int
+    size: int
+
+
+class MigResult(Value):
+    """MIG of a GPU. `pending`: whether it is on after the GPU's next reset."""
+
+    enabled: bool
+    pending: bool
+    instances: tuple[GpuInstanceResult, ...]
+
+
+class GpuDetailsResult(GpuResult):
+    """A GPU with everything on it. `console` says why the host's console may be on it.
+
+    `scheduler_at_load` is what the driver was loaded with, `scheduler_next` what it would be loaded with now. `mig` and
+    `mixed_size` are null where the GPU has no such thing, or that is not known.
+    """
+
+    console: tuple[str, ...]
+    group_members: tuple[IommuGroupMember, ...]
+    functions: tuple[FunctionResult, ...]
+    types: tuple[TypeResult, ...]
+    mixed_size: bool | None
+    mig: MigResult | None
+    scheduler_limits: SchedulerLimitsResult | None
+    scheduler_at_load: SchedulerSpec | None
+    scheduler_next: SchedulerSpec | None
+    shares: tuple[ShareResult, ...]
+
+
+class RoomResult(Value):
+    """How many more of a profile fit on one GPU: null when not known, and then `free_at_least` fit for sure."""
+
+    address: str
+    free: int | None
+    free_at_least: int
+
+
+class ProfileResult(Value):
+    """A vGPU profile of this host. `free` is joint over all GPUs, null when only `free_at_least` is known.
+
+    The figures of several profiles do not add up: `excludes` are those of which not one can be made any more once the
+    most of this one are; null when that is not known. `type_id` is null when GPUs of this host have different ids for
+    it.
+    """
+
+    profile: str
+    name: str
+    type_id: str | None
+    framebuffer_mib: int | None
+    max_per_gpu: int | None
+    free: int | None
+    free_at_least: int
+    excludes: tuple[str, ...] | None
+    gpus: tuple[RoomResult, ...]
+
+
+class ReasonResult(Value):
+    """What stands in the way of a profile on one GPU. `rule` says how the GPU is divided, null when it is not.
+
+    `free` is null when not known, and then `free_at_least` fit for sure.
+
+    `in_the_way`: the carriers of the fewest vGPUs that would have to leave it for one more; null when that is not
+    enough or not known, empty when one more fits as it is.
+    """
+
+    address: str
+    model: str
+    free: int | None
+    free_at_least: int
+    rule: str | None
+    reasons: tuple[str, ...]
+    in_the_way: tuple[str, ...] | None
+    vgpus: tuple[VgpuResult, ...]
+
+
+class ExplainResult(Value):
+    """Where a profile fits and where it does not: `free` of it, null when only `free_at_least` is known.
+
+    `moves`: the fewest VMs that would have to be moved for one more, in their order; empty when one more fits as it
+    is, null when no moves make room or that is not known. move-vms carries them out.
+    """
+
+    profile: str
+    free: int | None
+    free_at_least: int
+    moves: tuple[MoveResult, ...] | None
+    gpus: tuple[ReasonResult, ...]
+
+
+class ChangedGpuResult(GpuResult):
+    """A GPU that was changed, or would be in a dry run: then it is as it is now.
+
+    `before` is what host.yaml would say of it as it was, `after` as it is to be.
+    """
+
+    before: HostGpuResult
+    after: HostGpuResult
+
+
+class PartitionResult(Value):
+    """How a GPU is partitioned. `mig` and `mixed_size` are null where it has none or that is not known.
+
+    `instances`: the profiles of its GPU instances, the larger first.
+    """
+
+    mig: bool | None
+    instances: tuple[str, ...]
+    mixed_size: bool | None
+
+
+class SetUpGpuResult(GpuResult):
+    """A GPU that was set up anew, or would be. `partition` is null for one that has neither MIG nor mixed sizes.
+
+    `before` and `after` as in `ChangedGpuResult`.
+    """
+
+    partition: PartitionResult | None
+    before: HostGpuResult
+    after: HostGpuResult
+
+
+class ChangedSchedulerResult(ChangedGpuResult):
+    """A GPU whose scheduler was set, or would be in a dry run. `takes_effect`: when-loaded with its driver, or now."""
+
+    via: Annotated[str, "nvml", "modprobe"]
+    takes_effect: Literal["now", "when-loaded"]

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole host: the `data` of the commands that check it, set it up and compare it with host.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from vgpuctl.model.results.fields import ABSENT, Absent
+from vgpuctl.value import Value
+
+
+class FindingResult(Value):
+    """Something that is not as it should be, and what reconcile does about it."""
+
+    kind: str
+    what: str
+    action: str
+
+
+class ReconcileResult(Value):
+    """What reconcile found and did, or would do in a dry run."""
+
+    findings: tuple[FindingResult, ...]
+
+
+class CheckResult(Value):
+    """What one check of this host found. `evidence`: the values seen; `fix`: a command or a sentence.
+
+    `explains`: the error codes, and the `check` facts of errors, at which it looks by itself.
+    """
+
+    id: str
+    title: str
+    looks_at: str
+    verdict: Annotated[str, "ok", "warn", "fail", "unknown", "not-applicable"]
+    evidence: tuple[str, ...]
+    fix: str | None
+    explains: tuple[str, ...]
+
+
+class DoctorFindingResult(Value):
+    """A problem that the doctor adds to the error of a failed command, in its fact `doctor`."""
+
+    id: str
+    verdict: str
+    evidence: tuple[str, ...]
+    fix: str | None
+
+
+class DoctorResult(Value):
+    """The verdict on this host is its worst check's; with "fail" the exit status is 6."""
+
+    verdict: Annotated[str, "ok", "warn", "fail", "unknown", "not-applicable"]
+    checks: tuple[CheckResult, ...]
+
+
+class RestoredResult(Value):
+    """A GPU that was set up again, or a VM or vGPU of host.yaml whose devices were made again."""
+
+    kind: Annotated[str, "gpu", "vm", "vgpu"]
+    name: str
+    carriers: tuple[str, ...]
+
+
+class NotRestoredResult(RestoredResult):
+    """What could not be restored, and why: an entry of the fact `failed`."""
+
+    code: str
+    message: str
+    hint: str | None
+
+
+class RestoreResult(Value):
+    """What restore-host made, or would make. `complete`: how many lacked nothing.
+
+    `started`: VMs that libvirt should have started itself, but whose GPUs were not ready when the boot let it start.
+    """
+
+    restored: tuple[RestoredResult, ...]
+    complete: int
+    started: tuple[str, ...]
+
+
+class BroughtResult(Value):
+    """The vgpuctl that was brought to the host, or would be; `was`: the version that was there, null for none."""
+
+    version: str
+    was: str | None
+
+
+class UninstalledResult(Value):
+    """What uninstall-host took away. `kept`: files changed by hand, left as they are."""
+
+    files: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+class InstalledResult(UninstalledResult):
+    """What install-host put in place. `brought` is there with --wheelhouse, unless that vgpuctl was there already."""
+
+    brought: BroughtResult | Absent = ABSENT
+
+
+class HostGpuResult(Value):
+    """What host.yaml says, or would say, of a GPU; null for nothing. `scheduler` as it is written there."""
+
+    mode: str | None
+    vfs: int | None
+    cordoned: bool | None
+    scheduler: Mapping[str, object] | None
+    profiles: tuple[str, ...] | None
+    reserved_for: tuple[str, ...] | None
+    mig: Literal["off"] | tuple[str, ...] | Mapping[str, int] | None
+    mixed_size: bool | None
+
+
+class DifferenceResult(Value):
+    """A key that is not as configured. Values are as in host.yaml, None for nothing."""
+
+    key: str
+    wanted: object
+    is_: object
+
+
+class GpuDifferenceResult(Value):
+    """A GPU that host.yaml names, as it is and as it is to be. `refused`: why it cannot be so now, null when it can."""
+
+    address: str
+    model: str
+    before: HostGpuResult
+    after: HostGpuResult
+    differences: tuple[DifferenceResult, ...]
+    steps: tuple[str, ...]
+    refused: str | None
+
+
+class RemovedResult(Value):
+    """An entry of host.yaml that goes away, as `gpus.A16`, or some of its keys; `keys` has the values that go."""
+
+    entry: str
+    keys: Mapping[str, object]
+
+
+class HostDifferenceResult(Value):
+    """What apply did or would do. `settings`: what differs in the other sections of host.yaml; `removed`: what goes."""
+
+    gpus: tuple[GpuDifferenceResult, ...]
+    settings: tuple[DifferenceResult, ...]
+    removed: tuple[RemovedResult, ...]
+
+
+class HostTextResult(Value):
+    """A host.yaml."""
+
+    text: str
+
+
+class ImportedResult(HostTextResult):
+    """A host.yaml made from files of another program. `left_out`: what it cannot say, each with its place and why."""
+
+    source: Annotated[str, "mdevctl", "vgpu-device-manager", "mig-parted"]
+    left_out: tuple[str, ...]

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated hosts, vgpuctl itself, and what several hosts answered."""
+
+from __future__ import annotations
+
+from vgpuctl.value import Value
+
+
+class ScenarioResult(Value):
+    """A built-in simulated host."""
+
+    host: str
+    description: str
+
+
+class SimResult(Value):
+    """A simulated host that was rebooted or reset."""
+
+    host: str
+
+
+class CompletionResult(Value):
+    """A shell's completion script."""
+
+    shell: str
+    script: str
+
+
+class HostAnswerResult(Value):
+    """One host. `document` is what the vgpuctl there printed; where none came one of the same form says why."""
+
+    host: str
+    address: str
+    exit_status: int
+    seconds: float
+    document: object
+
+
+class HostsResult(Value):
+    """Every host that was asked, in the order of the inventory; also when some of them failed."""
+
+    command: str
+    hosts: tuple[HostAnswerResult, ...]

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a host match host.yaml: GPU by GPU in the order of their addresses, by set-mode's and set-scheduler's changes.
+
+Then create the vGPUs of host.yaml that are missing. All blockers on any GPU are reported before the first write. The
+last step of the last change writes the desired state to host.yaml, so that host.yaml says what is true. A GPU that
+fails is restored; the GPUs before it stay set up. When a vGPU fails, all GPUs stay set up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
+from vgpuctl.model.gpu import Ownership
+from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.results.host import DifferenceResult, GpuDifferenceResult, HostDifferenceResult, RemovedResult
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
+from vgpuctl.operations.desired_state import DesiredState
+from vgpuctl.operations.execute import execute_plan
+from vgpuctl.operations.gpu_transaction import run_transaction
+from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.host_plan import (
+    ApplyOptions,
+    GpuPlan,
+    build_transaction,
+    observe_host,
+    plan_host,
+    raise_refusals,
+)
+from vgpuctl.operations.host_vgpus import find_lost_vgpus, make_vgpus, plan_vgpus
+from vgpuctl.operations.plans.host_diff import (
+    current_gpu_spec,
+    describe_unapplied_settings,
+    diff_settings,
+    gpu_settings,
+    merged_gpu_spec,
+    missing_device,
+    refuse_lost_vgpus,
+)
+from vgpuctl.operations.plans.host_removals import describe_removed, find_removed_entries
+from vgpuctl.operations.plans.host_vgpu_plan import HostVgpuPlan
+from vgpuctl.operations.steps.host_file import PATH
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outcome[HostDifferenceResult]:
+    """Return what `apply_host` would do, and what prevents it; nothing is changed.
+
+    Raises:
+        NotFound: host.yaml names a GPU that this host does not have.
+    """
+    if desired.current_error is not None:
+        host, desired = _with_replaced_file(host, desired), replace(desired, current=desired.spec)
+    snapshot, notes = observe_host(host, desired)
+    gpu_plans = plan_host(host, snapshot, desired, options)
+    vgpu_plans, vgpu_notes = plan_vgpus(host, snapshot, desired, gpu_plans)
+    settings = _setting_differences(desired, vgpu_plans)
+    removed = find_removed_entries(desired.spec, desired.current, snapshot.gpus)
+    lines = _plan_lines(gpu_plans, vgpu_plans)
+    changed = bool(settings or lines or removed or desired.current_error) or any(plan.differences for plan in gpu_plans)
+    file_lines = tuple(step.describe() for step in desired.file_steps)
+    refused = [f"{plan.gpu.address}: {plan.error}" for plan in gpu_plans if plan.error is not None]
+    refused += [f"vGPU {plan.entry.name}: {plan.error}" for plan in vgpu_plans if plan.error is not None]
+    data = _outcome_data(gpu_plans, settings, removed)
+    warnings = (*snapshot.warnings, *refused)
+    return Outcome(changed, data, (*lines, *file_lines), warnings, (*notes, *vgpu_notes), dry_run=True)
+
+
+def _plan_lines(gpu_plans: tuple[GpuPlan, ...], vgpu_plans: tuple[HostVgpuPlan, ...]) -> tuple[str, ...]:
+    """Return what is done, one line each; nothing for what is refused."""
+    vgpus = tuple(plan.line for plan in vgpu_plans if plan.error is None)
+    return (*(line for plan in gpu_plans for line in plan.lines), *vgpus)
+
+
+def _setting_differences(desired: DesiredState, vgpu_plans: tuple[HostVgpuPlan, ...]) -> tuple[DifferenceResult, ...]:
+    """Return the differences in the other sections, and the vGPUs that host.yaml keeps and that have no device."""
+    missing = [plan.entry.name for plan in vgpu_plans if plan.entry.name in desired.current.vgpus]
+    return (
+        *diff_settings(desired.spec, desired.current),
+        *(missing_device(name, desired.spec.vgpus[name]) for name in missing),
+    )
+
+
+def apply_host(
+    host: Host, desired: DesiredState, options: ApplyOptions, *, dry_run: bool, confirm: Confirm, progress: Progress
+) -> Outcome[HostDifferenceResult]:
+    """Bring the host to the desired state and write that to host.yaml; asks before another file removes entries.
+
+    Raises:
+        NeedsConfirmation: entries would be removed, and the answer is no, or there is no terminal.
+        NotFound, InvalidInput, HostCannot, InUse, Busy: with every GPU on which something prevents the change.
+        NoCapacity: there is no room for a missing vGPU of host.yaml.
+        PartlyApplied: a GPU failed after others were set up.
+        VgpuctlError: a step failed; what was done on that GPU is undone.
+    """
+    if not dry_run:
+        require_writable(host)
+    if desired.current_error is not None:
+        return _replace_invalid_file(host, desired, options, dry_run=dry_run, confirm=confirm, progress=progress)
+    snapshot, notes = observe_host(host, desired)
+    require_system_libvirt(snapshot)
+    refuse_lost_vgpus(desired.spec, desired.current, desired.source)
+    gpu_plans = plan_host(host, snapshot, desired, options)
+    vgpu_plans, vgpu_notes = plan_vgpus(host, snapshot, desired, gpu_plans)
+    gpu_errors, vgpu_errors = (
+        [plan.error for plan in plans if plan.error is not None] for plans in (gpu_plans, vgpu_plans)
+    )
+    raise_refusals(gpu_errors, vgpu_errors)
+    settings = _setting_differences(desired, vgpu_plans)
+    removed = find_removed_entries(desired.spec, desired.current, snapshot.gpus)
+    steps = _plan_lines(gpu_plans, vgpu_plans) + tuple(step.describe() for step in desired.file_steps)
+    warnings = snapshot.warnings
+    if steps and not dry_run:
+        _confirm_removals(desired, removed, confirm)
+        done = _set_up_gpus(host, gpu_plans, () if vgpu_plans else desired.file_steps, progress)
+        if vgpu_plans:
+            _create_vgpus(host, desired, options, done, progress)
+        warnings = _verify_after(host, gpu_plans, vgpu_plans)
+    return Outcome(
+        bool(steps),
+        _outcome_data(gpu_plans, settings, removed),
+        steps,
+        warnings,
+        (*notes, *vgpu_notes),
+        dry_run=dry_run,
+    )
+
+
+def _confirm_removals(desired: DesiredState, removed: tuple[RemovedResult, ...], confirm: Confirm) -> None:
+    """Ask before another file removes entries of host.yaml; with --set the user has named them."""
+    if desired.replaces_file and removed:
+        what = f"{len(removed)} {'entry loses' if len(removed) == 1 else 'entries lose'} keys or go"
+        confirm(
+            f"put {desired.source} in the place of {PATH}? {what}", tuple(describe_removed(entry) for entry in removed)
+        )
+
+
+def _replace_invalid_file(
+    host: Host, desired: DesiredState, options: ApplyOptions, *, dry_run: bool, confirm: Confirm, progress: Progress
+) -> Outcome[HostDifferenceResult]:
+    """Replace a host.yaml that cannot be parsed with another file, and then make the host match it.
+
+    The file is written first here: without it nobody knows what may be placed where. Every refusal comes before that.
+    """
+    hypothetical_host = _with_replaced_file(host, desired)
+    desired_after = replace(desired, current=desired.spec, file_steps=(), current_error=None)
+    planned = apply_host(hypothetical_host, desired_after, options, dry_run=True, confirm=confirm, progress=progress)
+    file_lines = tuple(step.describe() for step in desired.file_steps)
+    if dry_run:
+        return replace(planned, changed=True, steps=(*file_lines, *planned.steps))
+    leaked = [v for v in observe(hypothetical_host, ReadScope(models=False)).vgpus if v.owner is Ownership.LEAKED]
+    confirm(
+        f"put {desired.source} in the place of {PATH}? What that says cannot be told, so neither can what goes",
+        (
+            str(desired.current_error),
+            *(f"{v.carrier} on {v.gpu} is nobody's then, and reconcile removes it" for v in leaked),
+        ),
+    )
+    execute_plan(host, Plan(steps=desired.file_steps), progress)
+    try:
+        done = apply_host(host, desired_after, options, dry_run=False, confirm=confirm, progress=progress)
+    except VgpuctlError as error:
+        raise _partly_applied(
+            error, list(file_lines), f"{PATH} is {desired.source} now: vgpuctl apply goes on from there"
+        ) from error
+    return replace(done, changed=True, steps=(*file_lines, *done.steps))
+
+
+class _HypotheticalHostFile(Value):
+    """A host.yaml with the text of another file, to read the host as if that file were in place."""
+
+    text: str
+
+    def read(self) -> str | None:
+        """Return the text."""
+        return self.text
+
+    def previous_version(self, number: int) -> str | None:
+        """Return None: a dry run reads no previous version."""
+        return None
+
+    def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
+        """Refuse: a hypothetical file is never written."""
+        raise AssertionError(f"{PATH} was to be written in a dry run")
+
+
+def _with_replaced_file(host: Host, desired: DesiredState) -> Host:
+    return replace(host, host_file=_HypotheticalHostFile(desired.file.text))
+
+
+def _create_vgpus(
+    host: Host, desired: DesiredState, options: ApplyOptions, done: list[str], progress: Progress
+) -> None:
+    """Create the vGPUs and write host.yaml, after the GPUs were set up."""
+    try:
+        make_vgpus(host, desired, options.wait_seconds, progress)
+    except VgpuctlError as error:
+        if not done:
+            raise
+        raise _partly_applied(error, done, _rerun_hint(desired.file_steps)) from error
+
+
+def _set_up_gpus(
+    host: Host, gpu_plans: tuple[GpuPlan, ...], file_steps: tuple[Step, ...], progress: Progress
+) -> list[str]:
+    """Set up the GPUs one after the other, and return what was done.
+
+    The last transaction performs `file_steps` too, and undoes its own steps if they fail.
+    """
+    pending = [(gpu_plan.spec, request, plan) for gpu_plan in gpu_plans for request, plan in gpu_plan.planned_requests]
+    if not pending:
+        if file_steps:
+            execute_plan(host, Plan(steps=file_steps), progress)
+        return []
+    spec, request, plan = pending[-1]
+    pending[-1] = (
+        spec,
+        replace(request, final_steps=file_steps),
+        replace(plan, final_steps=(*plan.final_steps, *file_steps)),
+    )
+    done: list[str] = []
+    for spec, request, plan in pending:
+        try:
+            run_transaction(host, build_transaction(host, request, spec), plan, progress)
+        except VgpuctlError as error:
+            if not done:
+                raise
+            failure = _partly_applied(error, done, _rerun_hint(file_steps))
+            if failure is error:
+                raise
+            raise failure from error
+        done += [f"GPU {request.gpu_address}: {line}" for line in plan.lines]
+    return done
+
+
+def _rerun_hint(file_steps: tuple[Step, ...]) -> str:
+    addition = ", which host.yaml does not say yet" if file_steps else ""
+    return f"the GPUs before it are set up{addition}: run the command again"
+
+
+def _partly_applied(error: VgpuctlError, done: list[str], hint: str) -> VgpuctlError:
+    """Return the failure of a GPU, or of the vGPUs, after something else was done; that stays done and is listed."""
+    error.left += done
+    if isinstance(error, Interrupted | Temporary | PartlyApplied):
+        error.hint = "; ".join(filter(None, (error.hint, hint)))
+        return error
+    partly = PartlyApplied(
+        error.message, hint="; ".join(filter(None, (error.hint, hint))), **{**error.facts, "cause": error.code}
+    )
+    partly.undone, partly.left = error.undone, error.left
+    return partly
+
+
+def _verify_after(host: Host, gpu_plans: tuple[GpuPlan, ...], vgpu_plans: tuple[HostVgpuPlan, ...]) -> tuple[str, ...]:
+    """Read the host again: a later step or the driver may have reset what was read back as set.
+
+    Raises:
+        VerifyFailed: with everything that differs from what was set.
+    """
+    try:
+        snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+    except VgpuctlError as error:
+        return (f"it is done, but the host could not be looked at again: {error}",)
+    differences = find_lost_vgpus(snapshot, vgpu_plans)
+    for plan in gpu_plans:
+        gpu = snapshot.gpu(plan.gpu.address)
+        differences += describe_unapplied_settings(gpu, plan.spec) if gpu is not None and plan.planned_requests else ()
+    if differences:
+        raise VerifyFailed(
+            f"it was set and read back, and is otherwise now: {'; '.join(differences)}",
+            hint="journalctl -k -n 20; another program may set these GPUs too",
+        )
+    return snapshot.warnings
+
+
+def _outcome_data(
+    gpu_plans: tuple[GpuPlan, ...], settings: tuple[DifferenceResult, ...], removed: tuple[RemovedResult, ...]
+) -> HostDifferenceResult:
+    gpus = (
+        GpuDifferenceResult(
+            address=item.gpu.address,
+            model=item.gpu.model,
+            before=gpu_settings(current_gpu_spec(item.gpu)),
+            after=gpu_settings(merged_gpu_spec(item.gpu, item.spec)),
+            differences=item.differences,
+            steps=item.lines,
+            refused=None if item.error is None else item.error.message,
+        )
+        for item in gpu_plans
+    )
+    return HostDifferenceResult(tuple(gpus), settings, removed)

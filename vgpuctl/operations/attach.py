@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attach vGPUs to a VM that exists and detach them; also while it runs, and also when vgpuctl did not create it.
+
+Attaching: claim, record, create, attach. Detaching does the same in reverse, and waits for the guest. A crash in
+between leaves a record that names a vGPU to which the VM does not refer: reconcile removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.ownership import RECORD_LOST
+from vgpuctl.errors import Busy, NoCapacity, Refused
+from vgpuctl.model import hint_commands
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.results.vms import VmReport
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.plans import change
+from vgpuctl.operations.plans.remove import own_record, unproven_carriers
+from vgpuctl.operations.plans.reserve import hypothetical_empty, with_slot
+from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.power import refuse_unfinished
+from vgpuctl.operations.report_vm import report_vm
+from vgpuctl.operations.steps.attach import require_free_ports
+from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.ports.step import Plan
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+LIVE_STATES = (VmState.RUNNING, VmState.PAUSED)
+
+
+class Attachment(Value):
+    """vGPUs for a VM that exists; nothing is written yet. It can be made by a transaction."""
+
+    seen: Snapshot
+    vm: Vm
+    record: VmRecord
+    request: VmRequest
+    live: bool
+
+    @property
+    def scope(self) -> ReadScope:
+        """What to read in order to choose them."""
+        return scope_of_profiles(self.request)
+
+    @property
+    def owner(self) -> Owner:
+        """The VM; one that is off and reserves its slots only while it runs gets no claims."""
+        held = with_slot(self.seen, self.vm, self.record)
+        return Owner(
+            self.vm.name, self.record, self.vm, held, reserves=self.live or not self.record.reserve_while_running
+        )
+
+    def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
+        """Return the new vGPUs; without a claim they may be tentative."""
+        if self.owner.reserves:
+            return change.choose_added_vgpus(seen, self.request, self.record)
+        try:
+            return change.choose_added_vgpus(self._with_own(seen), self.request, self.record)
+        except NoCapacity:
+            return change.choose_added_vgpus(self._with_own(hypothetical_empty(seen)), self.request, self.record)
+
+    def _with_own(self, seen: Snapshot) -> Snapshot:
+        return change.with_taken(seen, self.vm, self.record.vgpus)
+
+    def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
+        """Return the steps that give them to the VM."""
+        profiles = change.expand_profiles(self.request)
+        steps = change.attach_steps(seen, self.vm, self.record, profiles, vgpus, live=self.live)
+        return Plan(steps, vms_required_off=() if self.live else (self.vm.uuid,))
+
+
+def attach(
+    host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Attach the requested profiles to the VM; if a GPU's driver refuses, the other GPUs are tried.
+
+    Raises:
+        VgpuctlError: the reason; everything created has been undone.
+    """
+    if not dry_run:
+        require_writable(host)
+    with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
+        made = tx.make(lambda tx: _prepare(host, tx.look(scope_of_profiles(request)), request))
+    before = vm_result(made.making.seen, made.making.vm)
+    return Outcome(True, before, made.steps, dry_run=True) if dry_run else report_vm(host, before, made.steps)
+
+
+def scope_of_profiles(request: VmRequest) -> ReadScope:
+    """Return the scope to read in order to place the requested profiles."""
+    return ReadScope(types=True, profiles=frozenset(text for text, _ in request.profiles))
+
+
+def _prepare(host: Host, snapshot: Snapshot, request: VmRequest) -> Attachment:
+    vm = find_vm(snapshot, request.name or "")
+    require_system_libvirt(snapshot)
+    record = _attachable_record(snapshot, vm)
+    live = _is_live(vm)
+    if live:
+        domain = host.hypervisor.find_domain(vm.uuid)
+        needed = len(change.expand_profiles(request))
+        require_free_ports(vm.name, domain.live_xml if domain else None, needed, hint_commands.stop_command(vm))
+    return Attachment(snapshot, vm, record, request, live)
+
+
+def _attachable_record(snapshot: Snapshot, vm: Vm) -> VmRecord:
+    """Return the VM's current record; an empty one for a VM that vgpuctl did not create.
+
+    Raises:
+        Unmanaged: its record is a copy, or cannot be parsed.
+        Busy: a change of it is unfinished, it waits for a place, or it has lost its record.
+    """
+    record = change.own_record_or_new(vm, snapshot.machine_id)
+    if vm.record is not None:
+        refuse_unfinished(vm, vm.record)
+        if vm.record.waiting_vgpus():  # its definition refers to a place that may be free, and is not its own
+            raise Busy(f"{vm.name} waits for a place", hint="vgpuctl reconcile gives it one", vm=vm.name)
+        refuse_stuck_gpus(snapshot, [v.gpu for v in vm.record.vgpus])
+    elif any(v.vm_uuid == vm.uuid and v.reason == RECORD_LOST for v in snapshot.vgpus):
+        raise Busy(f"{vm.name} has lost its record", hint="vgpuctl reconcile writes it again", vm=vm.name)
+    return record
+
+
+def _is_live(vm: Vm) -> bool:
+    if vm.state not in (*LIVE_STATES, VmState.STOPPED):
+        raise Refused(
+            f"{vm.name} is {vm.state}: its devices can be changed while it runs or is off",
+            hint=hint_commands.stop_command(vm, force=True),
+            vm=vm.name,
+        )
+    return vm.state in LIVE_STATES
+
+
+def detach(
+    host: Host, name: str, carriers: Sequence[str] = (), *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Detach vGPUs from a VM, all if no carrier is named, and remove them.
+
+    Raises:
+        Busy: the guest of a running VM did not release one in time; that vGPU stays present, recorded and claimed.
+        VgpuctlError: the reason.
+    """
+    if not dry_run:
+        require_writable(host)
+    snapshot = observe(host, ReadScope(models=False))
+    vm = find_vm(snapshot, name)
+    require_system_libvirt(snapshot)
+    record = own_record(vm, "take vGPUs from")
+    refuse_unfinished(vm, record)
+    removed = change.select_vgpus(vm, record, carriers)
+    refuse_stuck_gpus(snapshot, [v.gpu for v in removed])
+    _is_live(vm)
+    unproven = unproven_carriers(snapshot, vm, record)
+    plan = Plan(change.detach_steps(vm, record, removed, unproven, wait_seconds), undo_on_failure=False)
+    steps = tuple(s.describe() for s in plan.steps)
+    if dry_run or not removed:
+        return Outcome(bool(removed), vm_result(snapshot, vm), steps, snapshot.warnings, dry_run=dry_run)
+    held = replace(record, vgpus=with_slot(snapshot, vm, record))
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.take_over_vm(vm, held, ReadScope(models=False), leaving=True)
+        tx.carry_out(plan)
+    return report_vm(host, vm_result(snapshot, vm), steps)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gather which files VMs have and the backing files of those; `vgpuctl.operations.plans.chains` evaluates them.
+
+qemu-img reads only what was given on the command line. Everything else comes from libvirt, which knows its volumes
+already, and from the first bytes of files.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.port_values import ImageInfo, VolumeInfo
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm, VmRecord
+from vgpuctl.operations.plans.chains import BackingChains, build_chains, recorded_references, refuse_shared_disks
+from vgpuctl.operations.plans.images import find_similar_images
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+def find_backing_chains(host: Host, snapshot: Snapshot, *touched: str) -> BackingChains:
+    """Return which VM has which file of this host, and which file is the backing file of which.
+
+    `touched`: the files given on the command line, or about to be deleted. They are opened wherever they are. Others
+    are opened only on this host's own disks, and on network file systems that hold a touched file: this adds no risk to
+    hang. So for another VM's file on another server, only records and libvirt's XML are read. A clone there is not seen
+    if its VM is off and it is in no active pool. A clone that no VM has and no active pool knows is never seen.
+
+    Volumes of a pool that cannot be listed are `unlisted`: an operation that needs to know them is then refused.
+    """
+    volumes, unlisted = _list_volumes(host, snapshot)
+    references = recorded_references(snapshot, volumes)
+    identities: dict[str, str] = {}
+    pending = [*touched, *references.vms, *references.bases.values()]
+    while pending:
+        backing_paths: dict[str, str] = {}
+        for path in pending:
+            image = (
+                None
+                if path in identities
+                else host.storage.image_file(path, reachable=None if path in touched else touched)
+            )
+            if image is not None:
+                identities[path] = image.identity
+                backing_paths |= {} if image.backing_path is None else {path: image.backing_path}
+        extended = replace(references, bases={**references.bases, **backing_paths})
+        references = extended.without_raw_disks(lambda path: identities.get(path, path))
+        pending = [base for path, base in backing_paths.items() if path in references.bases]
+    return build_chains(snapshot, references, identities, unlisted)
+
+
+def _list_volumes(host: Host, snapshot: Snapshot) -> tuple[list[VolumeInfo], dict[str, str]]:
+    """Return the volumes of all active pools, and why a pool cannot be listed: of it only VMs' volumes are known."""
+    volumes: list[VolumeInfo] = []
+    unlisted: dict[str, str] = {}
+    for pool in host.storage.pools():
+        if not pool.active:
+            continue
+        try:
+            volumes += host.storage.volumes(pool.name, refresh=False)
+        except LibvirtFailed as error:
+            unlisted[pool.name] = error.message
+            pairs = [d.volume for vm in snapshot.vms for d in vm.disks if d.volume and d.volume[0] == pool.name]
+            volumes += [VolumeInfo(*pair, f"{pool.path}/{pair[1]}", 0) for pair in pairs if pool.path]
+    return volumes, unlisted
+
+
+def suggest_images(host: Host, files: Mapping[str, ImageInfo | None]) -> dict[str, tuple[str, ...]]:
+    """Return, for each path without a file or with a directory, the images that may be intended, the best match first.
+
+    They are searched by name, in the directory that was given and among the volumes.
+    """
+    missing = [path for path, image in files.items() if image is None or image.format == "directory"]
+    if not missing:
+        return {}
+    pools = [pool for pool in host.storage.pools() if pool.active]
+    volumes = [v.path for pool in pools for v in host.storage.volumes(pool.name, refresh=False)]
+    suggestions = {}
+    for path in missing:
+        folder = path if files[path] is not None else posixpath.dirname(path.rstrip("/"))
+        suggestions[path] = find_similar_images(
+            path, [*host.storage.list_files(folder), *volumes], fallback=files[path] is not None
+        )
+    return suggestions
+
+
+def refuse_shared_deletion(host: Host, snapshot: Snapshot, vm: Vm, to_delete: VmRecord) -> None:
+    """Refuse to delete disks that another VM needs; `to_delete`: the VM's record with only the disks to delete.
+
+    Raises:
+        InUse: with the disk and who needs it.
+        Refused: it cannot be determined who needs them.
+    """
+    if to_delete.disks:
+        refuse_shared_disks(find_backing_chains(host, snapshot, *(d.path for d in to_delete.disks)), vm, to_delete)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change a stopped VM in place: its profile, memory, vCPUs, network or reserve, for set-profile and ensure-vm.
+
+It claims the new carrier, removes the old device and creates the new one. Then one call of libvirt defines the VM with
+the new device and the new record, and the old claim is released. A crash before that call leaves a claim that no VM's
+record names; a crash after it leaves the old claim. reconcile removes both. If the crash left the VM without its
+device, starting the VM creates it. A VM that reserves its slots only while it runs gets neither claim nor device here;
+one that is changed to reserve them always gets both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.constraints import select_allowed_gpus
+from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound, Refused
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.request import GpuConstraints, VmRequest
+from vgpuctl.model.results.vms import VmReport
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.attach import scope_of_profiles
+from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.facts import host_memory_mib
+from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.place_and_start import read_domain_xml
+from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles
+from vgpuctl.operations.plans.facts import refuse_excess_memory
+from vgpuctl.operations.plans.remove import own_record
+from vgpuctl.operations.plans.reserve import request_from_record
+from vgpuctl.operations.plans.vm_diff import recorded_constraints, vm_gpu_types
+from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.vm_update import (
+    MoveTarget,
+    VmUpdate,
+    choose_update_vgpus,
+    update_steps,
+    updated_vm_result,
+)
+from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
+from vgpuctl.operations.report_vm import report_vm
+from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.ports.step import Plan
+from vgpuctl.value import Value, field_names, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+UPDATABLE_FIELDS = frozenset({"profile", "memory", "vcpus", "network", "reserve"})
+"""The fields that can change on a stopped VM without creating it again."""
+
+
+def set_profile(
+    host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Replace the profiles of a stopped VM.
+
+    Raises:
+        InUse: it runs.
+        NotFound: the constraints of the request match no GPU of this host.
+        VgpuctlError: the reason; the VM is unchanged.
+    """
+    if request.constraints.gpus or request.constraints.not_gpus:
+        select_allowed_gpus(observe(host, ReadScope()), request.constraints)  # raises NotFound
+    return change_vm(
+        host, request, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+    )
+
+
+def change_vm(
+    host: Host, request: VmRequest, fields: Set[str], *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Set these fields (of `UPDATABLE_FIELDS`) of the request's VM to the requested values.
+
+    Raises:
+        InUse: it runs.
+        VgpuctlError: the reason; the VM is unchanged.
+    """
+    if not dry_run:
+        require_writable(host)
+    changed_fields = frozenset(fields)
+    scope = _scope_of_fields(request, changed_fields)
+    if "memory" in fields:
+        refuse_excess_memory(request.memory_mib, host_memory_mib(host))
+    update = _build_update(host, observe(host, scope), request, changed_fields, dry_run=dry_run)
+    if (
+        not update.vgpu_changes.removed
+        and not update.vgpu_changes.added_profiles
+        and not update.changed_fields - {"profile"}
+    ):
+        return Outcome(False, vm_result(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=dry_run)
+
+    def prepare(snapshot: Snapshot) -> VmUpdate:
+        return _build_update(host, snapshot, request, changed_fields, dry_run=dry_run)
+
+    return _make_update(host, prepare, scope, Context(progress, wait_seconds, dry_run))
+
+
+def move_vgpu(
+    host: Host, name: str, carrier: str, target: MoveTarget, *, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Create a vGPU of a stopped VM elsewhere, and switch the VM over to it.
+
+    Raises:
+        InUse: the VM runs.
+        Busy: the VM no longer has this vGPU.
+        NoCapacity: its new slot is no longer free.
+        VgpuctlError: the reason; the VM is unchanged.
+    """
+    require_writable(host)
+
+    def prepare(snapshot: Snapshot) -> VmUpdate:
+        return build_move_update(host, snapshot, name, carrier, target)
+
+    return _make_update(host, prepare, ReadScope(types=True), Context(progress, wait_seconds))
+
+
+def build_move_update(host: Host, snapshot: Snapshot, name: str, carrier: str, target: MoveTarget) -> VmUpdate:
+    """Return the checked VM update that moves a vGPU of a stopped VM; nothing is placed yet."""
+    vm, record = require_changeable_vm(snapshot, name, "place")
+    old = next((v for v in record.vgpus if v.carrier == carrier), None)
+    if old is None or old.profile is None:
+        raise Busy(f"{vm.name} does not have {carrier} any more", hint="run the command again", vm=vm.name)
+    refuse_stuck_gpus(snapshot, [target.gpu])
+    refuse_managed_save(host, vm)
+    changes = VgpuChanges(tuple(v for v in record.vgpus if v is not old), (old,), (old.profile,))
+    move_request = replace(request_from_record(vm, record, (old,)), constraints=GpuConstraints(gpus=(target.gpu,)))
+    request = _request_for_added(move_request, record, changes)
+    xml = read_domain_xml(host, vm, dry_run=False)
+    return VmUpdate(snapshot, vm, record, request, frozenset({"profile"}), changes, xml, record.reserve, (), target)
+
+
+class _UpdateMaking(Value):
+    """A VM update with what to read for it; a transaction can make it."""
+
+    update: VmUpdate
+    scope: ReadScope
+    old_claims: tuple[Claim, ...]
+
+    @property
+    def seen(self) -> Snapshot:
+        """The snapshot from which it was built."""
+        return self.update.snapshot
+
+    @property
+    def owner(self) -> Owner:
+        """The VM; it gets claims if it reserves its slots after the change."""
+        update = self.update
+        held, leaving = update.vgpus_with_slot, bool(self.old_claims)
+        return Owner(update.vm.name, update.record, update.vm, held, leaving, reserves=update.reserves_slots)
+
+    def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
+        """Return the vGPUs that it adds."""
+        return choose_update_vgpus(seen, self.update)
+
+    def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
+        """Return the steps after the claims."""
+        steps = update_steps(seen, self.update, vgpus, self.old_claims)
+        return Plan(steps, vms_required_off=(self.update.vm.uuid,))
+
+
+def _make_update(
+    host: Host, build: Callable[[Snapshot], VmUpdate], scope: ReadScope, context: Context
+) -> Outcome[VmReport]:
+    """Choose and claim the new slots, then carry the update out; in a dry run, only report what would be done."""
+
+    def prepare(tx: Transaction) -> _UpdateMaking:
+        update = build(tx.look(scope))
+        removed = {v.carrier for v in (*update.vgpu_changes.removed, *update.freed_vgpus)}
+        held_record = replace(update.record, vgpus=update.vgpus_with_slot)
+        claims = claims_of_record(host, update.vm.name, held_record)
+        return _UpdateMaking(update, scope, tuple(c for c in claims if c.carrier in removed))
+
+    with Transaction(host, context) as tx:
+        made = tx.make(prepare)
+    update = made.making.update
+    if context.dry_run:
+        return Outcome(True, updated_vm_result(update, made.vgpus), made.steps, dry_run=True)
+    return report_vm(host, vm_result(update.snapshot, update.vm), made.steps)
+
+
+def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
+    if "reserve" in fields:
+        return ReadScope(types=True, every_function=True)
+    return scope_of_profiles(request) if "profile" in fields else ReadScope(models=False)
+
+
+def _build_update(
+    host: Host, snapshot: Snapshot, request: VmRequest, fields: frozenset[str], *, dry_run: bool
+) -> VmUpdate:
+    """Read the VM and refuse what cannot be changed. A dry run reads the definition without its secrets."""
+    vm, record = require_changeable_vm(snapshot, request.name or "", ", ".join(sorted(fields)))
+    if "network" in fields:
+        _require_network(host, request.network)
+    changes = VgpuChanges(record.vgpus, (), ())
+    if "profile" in fields:
+        changes = diff_vgpus(vm, record, expand_profiles(request), vm_gpu_types(snapshot, vm))
+        _refuse_whole_devices(vm, record)
+        if changes.removed:
+            refuse_managed_save(host, vm)
+        request = _request_for_added(request, record, changes)
+    xml = read_domain_xml(host, vm, dry_run=dry_run)
+    reserve = request.reserve if "reserve" in fields else record.reserve
+    frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
+    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, changes.kept if frees_slots else ())
+
+
+def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
+    """Return a VM that may be changed now, and its record."""
+    vm = find_vm(snapshot, name)
+    require_system_libvirt(snapshot)
+    record = own_record(vm, "change")
+    refuse_unfinished(vm, record)
+    if vm.state not in STOPPED_STATES:
+        raise InUse(
+            f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
+            hint=f"stop it first: vgpuctl stop-vm {vm.name}; then run the command again",
+            vm=vm.name,
+            state=str(vm.state),
+        )
+    refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    return vm, record
+
+
+def refuse_managed_save(host: Host, vm: Vm) -> None:
+    """Refuse to remove a vGPU from a VM with a managed save: the saved memory cannot be restored without it."""
+    if read_domain_leftovers(host, vm).managed_save:
+        raise InUse(
+            f"{vm.name} has a managed save, which can be restored only with the vGPUs that it has",
+            hint=f"start and stop it: vgpuctl start-vm {vm.name}; or virsh managedsave-remove {vm.name}",
+            vm=vm.name,
+        )
+
+
+def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:
+    whole_devices = [v.carrier for v in record.vgpus if v.profile is None]
+    if whole_devices:
+        raise Refused(
+            f"{vm.name} has {', '.join(whole_devices)}, which is no vGPU and has no profile",
+            hint=f"vgpuctl detach {vm.name}, then vgpuctl attach {vm.name} --profile PROFILE",
+            vm=vm.name,
+        )
+
+
+def _require_network(host: Host, name: str) -> None:
+    network = host.hypervisor.network(name)
+    if network is None:
+        raise NotFound(f"there is no network {name}", hint="virsh net-list --all", network=name)
+    if not network.active:
+        raise InvalidInput(f"the network {name} is not active", hint=f"virsh net-start {name}", network=name)
+
+
+def _request_for_added(request: VmRequest, record: VmRecord, changes: VgpuChanges) -> VmRequest:
+    """Return the request for the added vGPUs alone. What it does not give comes from the VM's record."""
+    recorded = record.request_fields
+    params = recorded.get("vgpu_params")
+    counts = {profile: changes.added_profiles.count(profile) for profile in changes.added_profiles}
+    return replace(
+        request,
+        mode="vgpu",
+        profiles=tuple(counts.items()),
+        constraints=_merge_constraints(request.constraints, recorded_constraints(recorded)),
+        vgpu_params=tuple((str(k), str(v)) for k, v in params.items()) if isinstance(params, dict) else (),
+    )
+
+
+def _merge_constraints(explicit: GpuConstraints, recorded: GpuConstraints) -> GpuConstraints:
+    """Return the recorded constraints, overridden by the explicit ones."""
+    overrides = {name: value for name in field_names(explicit) if (value := getattr(explicit, name)) not in (None, ())}
+    return replace(recorded, **overrides)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gather what the doctor's checks examine.
+
+Everything is read through the ports, and nothing raises because it could not be read: a check without its data is
+`unknown`, with the reason. Each file is read once, however many checks use it. Data that costs a command or a scan of
+every process (logs, holders) is gathered only for checks that need it, on hosts with NVIDIA GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl.config.host_spec import GpuSpec
+from vgpuctl.doctor.check import (
+    NVIDIA_SERVICES,
+    Check,
+    CheckContext,
+    FileContent,
+    FolderListing,
+    Leftover,
+    PathsToRead,
+)
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.gpu_setup.sriov_manage import list_driver_nodes
+from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Gpu, GpuMode
+from vgpuctl.model.port_values import DeviceUser, FilePermissions, HypervisorCapabilities
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe.host_file import read_host_file
+from vgpuctl.operations.guards import require_system_libvirt
+from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec
+from vgpuctl.operations.plans.host_diff import describe_unapplied_settings
+from vgpuctl.operations.reconcile import find_problems
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+KERNEL_LOG_MARKS = ("NVRM", "nvidia-vgpu-vfio")
+"""What marks the lines of nvidia.ko and of nvidia-vgpu-vfio.ko in the kernel's log."""
+
+
+def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
+    """Gather what these checks examine."""
+    snapshot, problem = _snapshot(host, checks)
+    needs = [c.paths for c in checks]
+    if snapshot is not None:
+        needs += [c.find_paths(snapshot) for c in checks if c.find_paths is not None]
+    leftovers, leftovers_problem = _find_leftovers(host, snapshot, problem, checks)
+    capabilities, capabilities_problem = _capabilities(host, snapshot, problem, checks)
+    configs = {path: _list_folder(host, path) for path in dict.fromkeys(p for n in needs for p in n.configs)}
+    conf_paths = [
+        f"{folder}/{name}"
+        for folder, listing in configs.items()
+        for name in listing.names or ()
+        if name.endswith(".conf")
+    ]
+    nvidia = _collect_nvidia(host, snapshot, checks)
+    return CheckContext(
+        snapshot=snapshot,
+        problem=problem,
+        files={
+            path: _read_text(host, path) for path in dict.fromkeys([*(p for n in needs for p in n.files), *conf_paths])
+        },
+        folders={**{path: _list_folder(host, path) for n in needs for path in n.folders}, **configs},
+        permissions=_permissions(host, needs),
+        leftovers=leftovers,
+        leftovers_problem=leftovers_problem,
+        capabilities=capabilities,
+        capabilities_problem=capabilities_problem,
+        claims_problem=_claims_problem(host),
+        host_file_hint=read_host_file(host).hint or "",
+        **nvidia,
+    )
+
+
+def _collect_nvidia(host: Host, snapshot: Snapshot | None, checks: tuple[Check, ...]) -> dict[str, Any]:
+    """Return the data gathered only on hosts with NVIDIA GPUs, by the field names of `CheckContext`."""
+    gpus = [g for g in snapshot.gpus if g.vendor_id == NVIDIA_VENDOR_ID] if snapshot is not None else []
+    data: dict[str, Any] = {}
+    if not gpus:
+        return data
+    if any(c.needs_logs for c in checks) and host.system_log is not None:
+        data["kernel_log"] = host.system_log.kernel_lines(*KERNEL_LOG_MARKS)
+        data["service_logs"] = {name: host.system_log.service_lines(name) for name in NVIDIA_SERVICES}
+    if any(c.needs_holders for c in checks):
+        data["holders"], data["holders_problem"] = _holders(host)
+    if any(c.needs_ecc for c in checks):
+        ecc_states = {g.address: host.nvml.ecc(g.address) for g in gpus if g.has_nvidia_driver}
+        data["ecc"] = {address: ecc for address, ecc in ecc_states.items() if ecc is not None}
+    if any(c.needs_guests for c in checks):
+        guest_states = {g.address: host.nvml.guests(g.address) for g in gpus if g.has_nvidia_driver}
+        data["guests"] = {address: guests for address, guests in guest_states.items() if guests is not None}
+    if any(c.needs_partitions for c in checks):
+        data["partition_drift"] = {g.address: _drift(host, g) for g in gpus}
+        data["instance_types"] = {
+            g.address: read_vgpu_types(host, g) for g in gpus if g.mig is not None and g.mig.enabled
+        }
+    return data
+
+
+def _holders(host: Host) -> tuple[tuple[DeviceUser, ...] | None, str]:
+    """Return who has NVIDIA's driver open, or why that is unknown."""
+    try:
+        return host.processes.find_holders(list_driver_nodes(host)), ""
+    except OSError as error:
+        return None, f"{error.filename or '/proc'}: {error.strerror or error}"
+
+
+def _drift(host: Host, gpu: Gpu) -> tuple[str, ...]:
+    """Return how MIG and mixed sizes of a GPU differ from host.yaml, one sentence for each difference."""
+    if gpu.desired_mode not in (None, GpuMode.VGPU):
+        return ()
+    try:
+        desired = GpuSpec(mig=resolve_mig_spec(host, gpu, gpu.desired_mig), mixed_size=gpu.desired_mixed_size)
+    except VgpuctlError as error:
+        return (f"{gpu.address}: {error.message}",)
+    return tuple(describe_unapplied_settings(gpu, desired))
+
+
+def _snapshot(host: Host, checks: tuple[Check, ...]) -> tuple[Snapshot | None, str]:
+    scope = ReadScope(types=any(c.needs_types for c in checks), every_function=False)
+    try:
+        if any(c.needs_vms for c in checks):
+            return observe(host, scope), ""
+        return observe_devices(host, scope, vms=(), status=host.hypervisor.status()), ""
+    except (VgpuctlError, OSError) as error:
+        return None, f"the host cannot be looked at: {error}"
+
+
+def _find_leftovers(
+    host: Host, snapshot: Snapshot | None, problem: str, checks: tuple[Check, ...]
+) -> tuple[tuple[Leftover, ...] | None, str]:
+    """Ask reconcile what it would do; without this host's own VMs everything would look leaked."""
+    if snapshot is None or not any(c.needs_leftovers for c in checks):
+        return None, problem
+    if not snapshot.hypervisor.available:
+        return None, snapshot.hypervisor.reason or "libvirt does not answer"
+    try:
+        require_system_libvirt(snapshot)
+        return tuple(Leftover(f.kind, f.what, f.action) for f in find_problems(host, snapshot)), ""
+    except (VgpuctlError, OSError) as error:
+        return None, str(error)
+
+
+def _capabilities(
+    host: Host, snapshot: Snapshot | None, problem: str, checks: tuple[Check, ...]
+) -> tuple[HypervisorCapabilities | None, str]:
+    if snapshot is None or not any(c.needs_capabilities for c in checks):
+        return None, problem
+    if not snapshot.hypervisor.available:
+        return None, snapshot.hypervisor.reason or "libvirt does not answer"
+    try:
+        return host.hypervisor.capabilities(), ""
+    except VgpuctlError as error:
+        return None, str(error)
+
+
+def _claims_problem(host: Host) -> str | None:
+    """Return why the claims cannot be read, for example without root."""
+    try:
+        host.claims.read(frozenset())
+        host.claims.stuck_writes()
+    except OSError as error:
+        return f"{error.filename or '/run/vgpuctl'}: {error.strerror or error}"
+    return None
+
+
+def _read_text(host: Host, path: str) -> FileContent:
+    try:
+        return FileContent(host.sysfs.read(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return FileContent()
+    except OSError as error:
+        return FileContent(problem=f"{path}: {error.strerror or error}")
+
+
+def _list_folder(host: Host, path: str) -> FolderListing:
+    try:
+        return FolderListing(host.sysfs.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return FolderListing()
+    except OSError as error:
+        return FolderListing(problem=f"{path}: {error.strerror or error}")
+
+
+def _permissions(host: Host, needs: list[PathsToRead]) -> dict[str, FilePermissions]:
+    result: dict[str, FilePermissions] = {}
+    for path in dict.fromkeys(p for n in needs for p in n.permissions):
+        try:
+            result[path] = host.sysfs.permissions(path)
+        except OSError:
+            continue
+    return result

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: those that a record requires, what to read again under the host lock, and taking over those of an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import Busy, VgpuctlError
+from vgpuctl.model.port_values import HypervisorStatus
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Claim, VmRecord
+from vgpuctl.observe import ReadScope
+from vgpuctl.observe.claims import is_alive, reread_claims
+from vgpuctl.observe.host_file import HOST_FILE_FIELDS
+from vgpuctl.operations.plans.claims import build_claims, with_type_id
+from vgpuctl.operations.steps.claims import TakeClaim
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+LIBVIRT_NOT_QUERIED = HypervisorStatus(available=False, uri="", reason="libvirt is not asked here")
+
+
+def claims_of_record(host: Host, name: str, record: VmRecord) -> tuple[Claim, ...]:
+    """Return the claims that a VM's record requires, with the current operation as their holder."""
+    return build_claims(name, record, host.operations.current())
+
+
+def recheck_scope(before: Snapshot, planned: tuple[AssignedVgpu, ...]) -> ReadScope:
+    """Return the smallest scope to read under the lock: the GPUs chosen, and the availability of the types requested.
+
+    host.yaml is part of it: a GPU that it closed meanwhile is not used. An unchanged text is not parsed again.
+    """
+    addresses = frozenset(v.gpu for v in planned)
+    profiles = {v.profile for v in planned}
+    gpus = tuple(g for g in before.gpus if g.address in addresses)
+    type_ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles or t.pool_units is not None)
+    return ReadScope(types=True, models=False, gpu_addresses=addresses, type_ids=type_ids, cached_gpus=gpus)
+
+
+def is_unchanged(before: Snapshot, fresh: Snapshot, gpus: set[str]) -> bool:
+    """Say whether everything that a choice depends on is unchanged on these GPUs."""
+    if before is fresh:
+        return True
+    if before.stuck_writes != fresh.stuck_writes or before.host_file_problem != fresh.host_file_problem:
+        return False
+    for address in gpus:
+        old, new = before.gpu(address), fresh.gpu(address)
+        if old is None or new is None or before.vgpus_on(address) != fresh.vgpus_on(address):
+            return False
+        if any(getattr(old, key) != getattr(new, key) for key in HOST_FILE_FIELDS):
+            return False
+        if [(f.address, f.problem, f.driver) for f in old.functions] != [
+            (f.address, f.problem, f.driver) for f in new.functions
+        ]:
+            return False
+    return True
+
+
+def take_over(
+    host: Host, claims: Sequence[Claim], *, include_missing: bool, snapshot: Snapshot | None
+) -> tuple[TakeClaim, ...]:
+    """Write these claims over those of the same owner, under the host lock; return those that were missing.
+
+    Raises:
+        Busy: another live operation works on the owner, or a carrier is claimed for another one; none was written.
+    """
+    present = {c.carrier: c for c in reread_claims(host, claims)}
+    for claim in claims:
+        if claim.carrier in present:
+            _refuse_other_holder(host, claim, present[claim.carrier])
+    requested = [claim for claim in claims if include_missing or claim.carrier in present]
+    updated = [_with_known_type(claim, present.get(claim.carrier), snapshot) for claim in requested]
+    try:
+        for claim in updated:
+            TakeClaim(claim).take_over(host)
+    except VgpuctlError:
+        _restore_claims(host, updated, present)
+        raise
+    return tuple(TakeClaim(claim) for claim in updated if claim.carrier not in present)
+
+
+def _with_known_type(claim: Claim, before: Claim | None, snapshot: Snapshot | None) -> Claim:
+    updated = claim if before is None else replace(claim, type_id=before.type_id)
+    return updated if snapshot is None else with_type_id(updated, snapshot)
+
+
+def _refuse_other_holder(host: Host, claim: Claim, other: Claim) -> None:
+    if other.vm_uuid != claim.vm_uuid:
+        raise Busy(
+            f"{claim.carrier} is claimed for {other.holder_text}",
+            hint="vgpuctl reconcile, then run the command again",
+            carrier=claim.carrier,
+            vm=other.vm,
+        )
+    if other.operation != claim.operation and is_alive(host, other):
+        raise Busy(
+            f"process {other.process.pid} works on {other.holder_text}: {other.command}",
+            hint="wait for it, then run the command again",
+            pid=other.process.pid,
+            vm=other.vm,
+        )
+
+
+def _restore_claims(host: Host, claims: Sequence[Claim], before: Mapping[str, Claim]) -> None:
+    """Restore the former claims when not all of them could be taken over."""
+    for claim in claims:
+        with suppress(OSError):
+            if claim.carrier in before:
+                host.claims.replace(before[claim.carrier])
+            else:
+                host.claims.remove(claim.carrier, claim.vm_uuid)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep new vGPUs off a GPU, or allow them again. Existing vGPUs stay, and their VMs stop and start as before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.constraints import select_gpus
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.address import is_pci_address
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.results.gpus import ChangedGpuResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.host_file import read_host_spec
+from vgpuctl.operations.execute import execute_plan
+from vgpuctl.operations.guards import require_writable
+from vgpuctl.operations.plans.gpu_results import gpu_result
+from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
+from vgpuctl.operations.steps.host_file import SetGpuKeys
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import EMPTY_MAPPING, extend, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vgpuctl.ports.host import Host
+
+ALL_FUNCTIONS_SCOPE = ReadScope(every_function=True)
+
+
+def cordon(
+    host: Host, gpu_name: str, *, cordoned: bool, dry_run: bool, progress: Progress
+) -> Outcome[ChangedGpuResult]:
+    """Write to host.yaml that nothing new is placed on a GPU, or remove that again.
+
+    Raises:
+        NotFound, InvalidInput: there is no such GPU, or host.yaml cannot be parsed.
+        HostCannot: host.yaml cannot be written here.
+    """
+    if not dry_run:
+        require_writable(host)
+    snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+    gpu = select_one_gpu(snapshot, gpu_name)
+    file_steps = host_file_steps(host, gpu, {"cordoned": cordoned or None})
+    steps = tuple(step.describe() for step in file_steps)
+    spec = current_gpu_spec(gpu)
+    before, after = gpu_settings(spec), gpu_settings(replace(spec, cordoned=cordoned or None))
+    changed = bool(file_steps)
+    if changed and not dry_run:
+        execute_plan(host, Plan(steps=file_steps), progress)
+        snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+        gpu = select_one_gpu(snapshot, gpu.address)
+    data = extend(ChangedGpuResult, gpu_result(snapshot, gpu), before=before, after=after)
+    return Outcome(changed, data, steps, snapshot.warnings, dry_run=dry_run)
+
+
+def host_file_steps(host: Host, gpu: Gpu, keys: Mapping[str, object]) -> tuple[Step, ...]:
+    """Return the step that writes these keys of a GPU to host.yaml; none if any entry sets them already.
+
+    Raises:
+        InvalidInput: host.yaml cannot be read or parsed.
+    """
+    from vgpuctl.config.gpu_entries import plan_entry_changes
+
+    spec = read_host_spec(host)
+    changes, before = plan_entry_changes(spec.gpus if spec is not None else EMPTY_MAPPING, gpu, keys)
+    return (SetGpuKeys(gpu.address, changes, before),) if changes else ()
+
+
+def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
+    """Return the one GPU that an address or a model name matches, and that host.yaml can name.
+
+    Raises:
+        NotFound: no GPU matches.
+        InvalidInput: several GPUs match, or the GPU has no PCI address.
+    """
+    gpus = select_gpus(snapshot, gpu_name)
+    if len(gpus) > 1:
+        raise InvalidInput(
+            f"'{gpu_name}' means {len(gpus)} GPUs here",
+            hint=f"say which: {', '.join(g.address for g in gpus)}",
+            gpus=[g.address for g in gpus],
+        )
+    if not is_pci_address(gpus[0].address):
+        raise InvalidInput(
+            f"{gpus[0].address} has no PCI address, by which host.yaml names GPUs",
+            hint="vgpuctl list-gpus shows those that have one",
+            gpu=gpus[0].address,
+        )
+    return gpus[0]

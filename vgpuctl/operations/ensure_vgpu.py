@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a vGPU without a VM match a request: the one code path of ensure-vgpu, which Ansible uses too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.outcome import Confirm, Outcome, Progress, with_data
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.results.vgpus import AbsentVgpuResult, EnsuredVgpuResult, NamedVgpuResult, VgpuResult
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.plans import vgpus as plans
+from vgpuctl.operations.vgpus import create_vgpu, delete_vgpu, host_vgpu_result
+from vgpuctl.value import extend, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+def ensure_vgpu(
+    host: Host,
+    request: VmRequest,
+    *,
+    state: str,
+    dry_run: bool,
+    confirm: Confirm,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
+    """Bring a vGPU without a VM to `state` ("present", "absent") and report before and after.
+
+    A request with only a name is enough for a vGPU that exists, and for one that must be absent.
+
+    Raises:
+        InvalidInput: it does not exist, and the request has no profile.
+        Exists: host.yaml keeps it and its device is missing.
+        SpecDiffers: it exists with another profile, on another GPU, or with other parameters; or its device
+            differs from host.yaml.
+    """
+    name = request.name or ""
+    snapshot = observe(
+        host,
+        ReadScope(types=bool(request.profiles), models=bool(request.constraints.gpus or request.constraints.not_gpus)),
+    )
+    plans.refuse_unreadable_entries(snapshot)
+    if all(entry.name != name for entry in snapshot.host_vgpus):
+        if state == "absent":
+            return Outcome(False, AbsentVgpuResult(name), warnings=snapshot.warnings, dry_run=dry_run)
+        if not request.profiles:
+            raise InvalidInput(
+                f"there is no vGPU {name}, and without a profile it cannot be made",
+                hint="--profile PROFILE; vgpuctl list-profiles shows what this host can make",
+                vgpu=name,
+            )
+        created = create_vgpu(host, request, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        return _with_sides(created, None, replace(created.data, present=True))
+    entry, device = plans.find_named_vgpu(snapshot, name)
+    current = host_vgpu_result(entry, device)
+    if state == "absent":
+        deleted = delete_vgpu(
+            host, name, dry_run=dry_run, confirm=confirm, wait_seconds=wait_seconds, progress=progress
+        )
+        return _with_sides(deleted, current, None)
+    plans.refuse_different_request(snapshot, entry, request)
+    plans.refuse_changed_device(snapshot, entry, device)
+    if not device.present:
+        plans.refuse_existing_name(snapshot, name)
+    return _with_sides(Outcome(False, current, warnings=snapshot.warnings, dry_run=dry_run), current, current)
+
+
+def _with_sides(
+    outcome: Outcome[VgpuResult], before: NamedVgpuResult | None, after: NamedVgpuResult | None
+) -> Outcome[EnsuredVgpuResult]:
+    return with_data(outcome, extend(EnsuredVgpuResult, outcome.data, before=before, after=after))

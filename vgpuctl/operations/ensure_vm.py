@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a VM match a request: the one code path of ensure-vm, which Ansible uses too.
+
+The state changes in place; so do profile, memory, vCPUs, network and reserve of a stopped VM. Any other difference of
+an existing VM is refused with before and after, so that a playbook never rebuilds a desktop by surprise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.constraints import match_gpus
+from vgpuctl.config.rules import find_missing_fields
+from vgpuctl.errors import InvalidInput, SpecDiffers, VgpuctlError
+from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.operations import change, power
+from vgpuctl.operations.create import create_vm
+from vgpuctl.operations.guards import require_libvirt
+from vgpuctl.operations.plans.create import reserves_slots
+from vgpuctl.operations.plans.remove import own_record
+from vgpuctl.operations.plans.vm_diff import (
+    FieldValues,
+    diff_vm,
+    is_on_requested_gpu,
+    record_gpus,
+    resolve_vm_profile,
+    vm_gpu_types,
+)
+from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.report_vm import add_to_vm
+from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain
+from vgpuctl.value import field_names, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+def ensure_vm(
+    host: Host,
+    request: VmRequest,
+    *,
+    state: str,
+    dry_run: bool,
+    confirm: Confirm,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome[ChangedVmResult | PlannedVmResult]:
+    """Bring a VM to `state` ("present", "absent", "started", "stopped") and report before and after.
+
+    A request with only a name is enough for a VM that exists, and for one that must be absent.
+
+    Raises:
+        InvalidInput: the VM does not exist, and the request lacks fields that creating it needs.
+        SpecDiffers: the VM exists and differs in fields that cannot change in place; facts hold before and after.
+    """
+    name = _require_name(request)
+    snapshot = observe(host, ReadScope(models=False))
+    require_libvirt(snapshot)
+    vm = snapshot.vm(name)
+    before = vm_result(snapshot, vm) if vm is not None else None
+    if vm is None:
+        if state == "absent":
+            return _absent_vm(name, snapshot, dry_run=dry_run)
+        refuse_incomplete_request(request)
+        start = state != "stopped"
+        new = create_vm(host, request, start=start, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        created = reserves_slots(request, start=start)
+        return _with_before_after(new, None, "started" if start else "stopped", created=created)
+    if state == "absent":
+        deleted = power.delete_vm(
+            host,
+            vm.name,
+            keep_disks=False,
+            dry_run=dry_run,
+            confirm=confirm,
+            wait_seconds=wait_seconds,
+            progress=progress,
+        )
+        return add_to_vm(deleted, before=before, after=None)
+    fields = _fields_to_update(host, snapshot, vm, request)
+    if not fields:
+        applied = _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
+        return _with_before_after(applied, before, state)
+    changed = change.change_vm(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if state == "started":
+        changed = _start_changed_vm(host, vm, changed, wait_seconds, progress)
+    return _with_before_after(changed, before, state)
+
+
+def _require_name(request: VmRequest) -> str:
+    if request.name is None:
+        raise InvalidInput("a VM that is to be ensured needs a name", hint="add name: to the spec")
+    return request.name
+
+
+def _absent_vm(name: str, snapshot: Snapshot, *, dry_run: bool) -> Outcome[PlannedVmResult]:
+    """Return the outcome for a VM that does not exist and must not; its fields are those of a deleted one."""
+    absent = PlannedVmResult(name, None, "absent", before=None, after=None)
+    return Outcome(False, absent, warnings=snapshot.warnings, dry_run=dry_run)
+
+
+def refuse_incomplete_request(request: VmRequest) -> None:
+    """Refuse a request that is not enough to create a VM.
+
+    Raises:
+        InvalidInput: with the missing field.
+    """
+    fields = {"mode": request.mode, "profile": request.profiles, "gpu": request.constraints.gpus}
+    missing = find_missing_fields(fields)
+    if missing:
+        field = "profile" if request.mode == "vgpu" else "gpu"
+        list_command = "vgpuctl list-profiles" if field == "profile" else "vgpuctl list-gpus --all"
+        raise InvalidInput(
+            f"there is no VM {request.name}, and the spec lacks {field}, without which it cannot be made: "
+            + missing[0].text,
+            hint=f"add {field}: to the spec; {list_command} shows what there is",
+            vm=request.name,
+            problems=[{"path": field, "problem": missing[0].text}],
+        )
+
+
+def _with_before_after(
+    outcome: Outcome[VmReport], before: VmResult | None, state: str, *, created: bool = False
+) -> Outcome[ChangedVmResult | PlannedVmResult]:
+    """Add the VM before and after; after a dry run, as expected. `created`: the VM and its vGPUs are new."""
+    after: VmReport = outcome.data
+    if isinstance(after, VmResult):
+        after = VmResult(**{name: getattr(after, name) for name in field_names(VmResult)})
+    else:
+        after = replace(after, sources=ABSENT)
+    if outcome.dry_run and outcome.changed:
+        after = replace(after, state=VmState.RUNNING if state == "started" else VmState.STOPPED)
+        if created or state == "started":
+            after = replace(after, vgpus=tuple(replace(v, present=True) for v in after.vgpus))
+    return add_to_vm(outcome, before=before, after=after)
+
+
+def _matching_gpus(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> frozenset[str]:
+    """Return which of the VM's GPUs a requested model matches; reads model names only if needed."""
+    if not request.constraints.gpus or is_on_requested_gpu(vm, request):
+        return frozenset()
+    scope = ReadScope(gpu_addresses=frozenset(record_gpus(vm)))
+    observed = observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor)
+    return frozenset(g.address for model in request.constraints.gpus for g in match_gpus(observed.gpus, model))
+
+
+def _matching_types(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> tuple[VgpuType, ...]:
+    """Return the types of the VM's GPUs that a requested profile may mean; reads them only if the record lacks it."""
+    recorded = {v.profile for v in vm.record.vgpus} if vm.record else set()
+    unresolved = frozenset(
+        profile for profile, _ in request.profiles if resolve_vm_profile(vm, profile) not in recorded
+    )
+    if not unresolved:
+        return ()
+    scope = ReadScope(
+        types=True, models=False, gpu_addresses=frozenset(record_gpus(vm)), profiles=unresolved, cached_vgpus=()
+    )
+    return vm_gpu_types(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), vm)
+
+
+def refuse_differences(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> None:
+    """Refuse a VM that exists and differs from the request in more than its state.
+
+    Raises:
+        SpecDiffers: facts hold before and after.
+        Busy: the VM is half created or half removed.
+        Unmanaged: vgpuctl did not create it.
+    """
+    before, after = _diff_request(host, snapshot, vm, request)
+    if before:
+        raise _differs_error(
+            vm, before, after, f"see it with vgpuctl show-vm {vm.name}; one VM is changed with ensure-vm"
+        )
+
+
+def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> frozenset[str]:
+    """Return the fields to change in place.
+
+    Raises:
+        SpecDiffers: a field cannot change in place, or the VM runs.
+    """
+    before, after = _diff_request(host, snapshot, vm, request)
+    other = sorted(before.keys() - change.UPDATABLE_FIELDS)
+    if other:
+        hint = f"{', '.join(other)} cannot be changed in place; delete it first to make it anew"
+        if other == ["image"] and before["image"] and after["image"]:
+            hint = f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the present one is lost"
+        raise _differs_error(vm, before, after, hint)
+    if before and vm.state not in STOPPED_STATES:
+        raise _differs_error(
+            vm, before, after, f"stop it first: vgpuctl stop-vm {vm.name}; then it is changed in place"
+        )
+    return frozenset(before)
+
+
+def _diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> tuple[FieldValues, FieldValues]:
+    power.refuse_unfinished(vm, own_record(vm, "change"))
+    return diff_vm(
+        vm, request, _matching_gpus(host, snapshot, vm, request), _matching_types(host, snapshot, vm, request)
+    )
+
+
+def _differs_error(vm: Vm, before: FieldValues, after: FieldValues, hint: str) -> SpecDiffers:
+    what = ", ".join(f"{f}: {before[f]} -> {after[f]}" for f in sorted(before))
+    text = f"{vm.name} exists and differs from the spec: {what}"
+    return SpecDiffers(text, hint=hint, vm=vm.name, before=before, after=after)
+
+
+def _start_changed_vm(
+    host: Host, vm: Vm, changed: Outcome[VmReport], wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Start a VM that was changed; in a dry run, only add the step."""
+    if changed.dry_run:
+        return replace(changed, steps=(*changed.steps, StartDomain(vm.name, vm.uuid).describe()))
+    try:
+        started = power.start_vm(host, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    except VgpuctlError as error:
+        error.changed = True
+        raise
+    return replace(started, changed=True, steps=(*changed.steps, *started.steps))
+
+
+def _apply_state(
+    host: Host, snapshot: Snapshot, vm: Vm, state: str, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    off = vm.state in STOPPED_STATES
+    if state == "started" and off:
+        return power.start_vm(host, vm.name, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if state == "stopped" and not off:
+        return power.stop_vm(host, vm.name, force=False, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensure that several equal VMs exist: existing ones are compared, missing ones are claimed together and created.
+
+All missing VMs are claimed together under the host lock, or none. Then each is created and undone by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import (
+    Interrupted,
+    InvalidInput,
+    NoCapacity,
+    PartlyApplied,
+    SomeVmsFailed,
+    SpecDiffers,
+    VgpuctlError,
+)
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.request import DomainDesign, ExistingDisk, VmRequest
+from vgpuctl.model.results.reach import StateWord
+from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
+from vgpuctl.observe import ReadScope, observe, scope_of_request
+from vgpuctl.operations.claim import claims_of_record, is_unchanged
+from vgpuctl.operations.create import create_vm, field_sources
+from vgpuctl.operations.ensure_vm import refuse_differences, refuse_incomplete_request
+from vgpuctl.operations.facts import demand_warnings, gather_host_facts
+from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
+from vgpuctl.operations.plans.facts import HostFacts, check_facts
+from vgpuctl.operations.plans.vgpu_results import planned_vgpu
+from vgpuctl.operations.plans.vm_batch import VgpuChoices, choose_batch_vgpus
+from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.steps.claims import TakeClaim
+from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.worker_pool import VmJob, WorkerPool, describe_jobs
+from vgpuctl.value import EMPTY_MAPPING, extend, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import BatchProgress
+    from vgpuctl.ports.host import Host
+
+RERUN_HINT = "run the same command again: it makes the missing ones"
+
+
+def ensure_vms(
+    host: Host,
+    request: VmRequest,
+    names: tuple[str, ...],
+    *,
+    start: bool,
+    parallel: int,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: BatchProgress,
+) -> Outcome[ManyVmsResult]:
+    """Create those of the named VMs that are missing, `parallel` at a time; the others must match the request.
+
+    Raises:
+        SpecDiffers: some exist and differ; nothing was created.
+        NoCapacity: the missing ones do not all fit; nothing was created.
+        SomeVmsFailed: some could not be created and were undone; the others exist.
+        PartlyApplied: some could not even be undone.
+        Interrupted: a signal arrived.
+    """
+    if not dry_run:
+        require_writable(host)
+    snapshot = observe(host, scope_of_request(request))
+    require_system_libvirt(snapshot)
+    missing = _missing_names(host, snapshot, request, names)
+    if not missing:
+        return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
+    refuse_incomplete_request(replace(request, name=missing[0]))
+    _refuse_shared_disk(request, len(missing))
+    batch = _Batch(host, request, missing, snapshot, start=start)
+    if dry_run:
+        return batch.plan_outcome(names)
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        jobs = batch.claim_jobs(tx)
+        pool = WorkerPool(host, jobs, parallel, progress)
+        tx.note(() if batch.reserves else (uuid for _, uuid in batch.vms))
+        tx.hand_over()
+        pool.run()
+    _retry_elsewhere(host, request, pool, start=start, wait_seconds=wait_seconds)
+    data, warnings = _report_vms(host, names, pool, batch)
+    if pool.failed or pool.interruption is not None:
+        raise _combined_error(pool, data, names)
+    steps = describe_jobs(jobs)
+    return Outcome(True, data, steps, (*batch.warnings, *pool.warnings, *warnings), _notes(jobs))
+
+
+def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that no VM has; one error names every VM that differs from the request."""
+    differences: dict[str, SpecDiffers] = {}
+    for name in names:
+        vm = snapshot.vm(name)
+        if vm is not None:
+            try:
+                refuse_differences(host, snapshot, vm, replace(request, name=name))
+            except SpecDiffers as error:
+                differences[name] = error
+    if differences:
+        raise SpecDiffers(
+            f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was made",
+            hint="choose another name, or change each: vgpuctl stop-vm NAME, then set-profile or ensure-vm",
+            vms=[{"vm": n, "before": e.facts["before"], "after": e.facts["after"]} for n, e in differences.items()],
+            details=[e.message for e in differences.values()],
+        )
+    return tuple(name for name in names if snapshot.vm(name) is None)
+
+
+def _refuse_shared_disk(request: VmRequest, count: int) -> None:
+    """Refuse to give one disk to several VMs: each would write to it."""
+    shared = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
+    if shared and count > 1:
+        raise InvalidInput(
+            f"{shared[0]} can be the disk of one VM only, and {count} are asked for",
+            hint="--image PATH gives each VM a clone of its own",
+            disk=shared[0],
+        )
+
+
+class _Batch:
+    """The missing VMs with their chosen slots, checked; nothing is written before `claim_jobs`."""
+
+    def __init__(
+        self, host: Host, request: VmRequest, names: tuple[str, ...], snapshot: Snapshot, *, start: bool
+    ) -> None:
+        self.host = host
+        self.request = request
+        self.start = start
+        self.reserves = reserves_slots(request, start=start)
+        self.vms = tuple((name, host.new_uuid()) for name in names)
+        self.snapshot = snapshot
+        self.choices: VgpuChoices = choose_batch_vgpus(snapshot, request, self.vms, reserve_slots=self.reserves)
+        vgpus = _flatten(self.choices)
+        self.facts: HostFacts = gather_host_facts(host, snapshot, request, vgpus)
+        self.warnings = (
+            *check_facts(snapshot, request, vgpus, self.facts),
+            *demand_warnings(host, snapshot, request),
+        )
+        self.designs = self._designs()
+
+    def _designs(self) -> tuple[DomainDesign, ...]:
+        return tuple(
+            design_domain(self.snapshot, replace(self.request, name=name), self.facts, uuid, vgpus)
+            for (name, uuid), vgpus in zip(self.vms, self.choices, strict=True)
+        )
+
+    def _choose(self, fresh: Snapshot) -> tuple[AssignedVgpu, ...]:
+        """Choose for a snapshot taken now. If nothing changed since the first one, keep the first choice."""
+        if not is_unchanged(self.snapshot, fresh, {v.gpu for c in self.choices for v in c}):
+            self.choices = choose_batch_vgpus(fresh, self.request, self.vms)
+            self.snapshot = fresh
+            self.designs = self._designs()
+        return _flatten(self.choices)
+
+    def _make_claims(self, _: tuple[AssignedVgpu, ...]) -> tuple[Claim, ...]:
+        return tuple(c for d in self.designs for c in claims_of_record(self.host, d.name, d.record))
+
+    def plan_outcome(self, names: tuple[str, ...]) -> Outcome[ManyVmsResult]:
+        """Return what would be done."""
+        held = [TakeClaim(c) for c in self._make_claims(())] if self.reserves else []
+        jobs = self._jobs(self.snapshot, held)
+        new = {d.name: _new_vm(d, "absent", present=False) for d in self.designs}
+        sources = field_sources(self.request, self.snapshot.placement_spec)
+        data = replace(_data(self.snapshot, names, frozenset(), new), sources=sources)
+        steps = describe_jobs(jobs)
+        return Outcome(True, data, steps, self.warnings, _notes(jobs), dry_run=True)
+
+    def claim_jobs(self, tx: Transaction) -> tuple[VmJob, ...]:
+        """Claim the carriers of all VMs, or of none, and then plan the steps."""
+        if not self.reserves:
+            return self._jobs(self.snapshot, [])
+        look = partial(observe, self.host, scope_of_request(self.request))
+        fresh, _ = tx.claim(look, self._choose, self._make_claims, (self.snapshot, _flatten(self.choices)))
+        return self._jobs(fresh, tx.written)
+
+    def _jobs(self, fresh: Snapshot, held: Sequence[TakeClaim]) -> tuple[VmJob, ...]:
+        jobs = []
+        for design in self.designs:
+            request = replace(self.request, name=design.name)
+            plan = vm_creation_plan(fresh, request, self.facts, design, start=self.start)
+            jobs.append(VmJob(design.name, tuple(h for h in held if h.claim.vm_uuid == design.uuid), plan))
+        return tuple(jobs)
+
+
+def _flatten(choices: VgpuChoices) -> tuple[AssignedVgpu, ...]:
+    return tuple(vgpu for vgpus in choices for vgpu in vgpus)
+
+
+def _notes(jobs: tuple[VmJob, ...]) -> tuple[str, ...]:
+    """Return the notes for the user: those of the first VM, because the others are like it."""
+    suffix = f"; the same holds for {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    return tuple(f"{note}{suffix}" for note in jobs[0].plan.notes)
+
+
+def _retry_elsewhere(host: Host, request: VmRequest, pool: WorkerPool, *, start: bool, wait_seconds: float) -> None:
+    """Retry, one by one, the VMs that a driver refused for lack of room: create_vm excludes its GPU."""
+    for name, error in list(pool.failed.items()):
+        if (
+            pool.interruption is not None
+            or error.left
+            or not isinstance(error, NoCapacity)
+            or "errno" not in error.facts
+        ):
+            continue
+        try:
+            create_vm(
+                host,
+                replace(request, name=name),
+                start=start,
+                dry_run=False,
+                wait_seconds=wait_seconds,
+                progress=pool.job_progress(),
+            )
+        except Interrupted as signal:
+            pool.interruption, pool.failed[name] = signal, signal
+        except VgpuctlError as retry_error:
+            pool.failed[name] = retry_error
+        else:
+            del pool.failed[name]
+            pool.created.append(name)
+
+
+def _report_vms(
+    host: Host, names: tuple[str, ...], pool: WorkerPool, batch: _Batch
+) -> tuple[ManyVmsResult, tuple[str, ...]]:
+    """Read the host again; what was created was read back, so a failure to read it now is only a warning."""
+    created = frozenset(pool.created)
+    try:
+        snapshot = observe(host, ReadScope(models=False))
+    except VgpuctlError as error:
+        rows = tuple(_new_vm(d, VmState.UNKNOWN, present=batch.reserves) for d in batch.designs if d.name in created)
+        warning = f"the host could not be looked at again: {error}; VMs that were there before are not listed"
+        return ManyVmsResult(rows, ()), (warning,)
+    return _data(snapshot, names, created), snapshot.warnings
+
+
+def _new_vm(design: DomainDesign, state: StateWord, *, present: bool) -> NewVmResult:
+    vgpus = tuple(planned_vgpu(v, design.name, present=present) for v in design.record.vgpus)
+    return NewVmResult(design.name, design.uuid, state, changed=True, vgpus=vgpus)
+
+
+def _data(
+    snapshot: Snapshot,
+    names: tuple[str, ...],
+    created: frozenset[str],
+    new: Mapping[str, NewVmResult] = EMPTY_MAPPING,
+) -> ManyVmsResult:
+    """Return the VMs that exist, in the order of `names`, and those that would be created."""
+    existing = {
+        vm.name: extend(ManyVmResult, vm_result(snapshot, vm), changed=vm.name in created)
+        for vm in snapshot.vms
+        if vm.name in names
+    }
+    rows: dict[str, ManyVmResult | NewVmResult] = {**new, **existing}
+    return ManyVmsResult(tuple(rows[name] for name in names if name in rows), ())
+
+
+def _combined_error(pool: WorkerPool, data: ManyVmsResult, names: tuple[str, ...]) -> VgpuctlError:
+    """Return the one error for all that failed, with the reason of each."""
+    failed = {name: pool.failed[name] for name in names if name in pool.failed}
+    present_count = len(data.vms)
+    facts: dict[str, object] = {
+        "vms": data.vms,
+        "failed": tuple(FailedVmResult(n, e.code, e.message, e.hint) for n, e in failed.items()),
+        "details": [f"{n}: {e.message}" for n, e in failed.items()],
+    }
+    left = [f"{n}: {line}" for n, e in failed.items() for line in e.left]
+    error: VgpuctlError
+    if pool.interruption is not None:
+        number = pool.interruption.signal_number
+        hint = f"vgpuctl reconcile, then {RERUN_HINT}" if left else RERUN_HINT
+        text = f"{pool.interruption.message}; {present_count} of {len(names)} VMs are there"
+        error = Interrupted(text, signal_number=number, hint=hint, **facts)
+    elif left:
+        text = f"{len(failed)} of {len(names)} VMs could not be made, and not all of it could be taken back"
+        error = PartlyApplied(text, hint=f"vgpuctl reconcile, then {RERUN_HINT}", **facts)
+    else:
+        error = SomeVmsFailed(f"{len(failed)} of {len(names)} VMs could not be made", hint=RERUN_HINT, **facts)
+    error.left = left
+    error.undone = [f"{n}: {line}" for n, e in failed.items() for line in e.undone]
+    error.changed = bool(pool.created)
+    return error

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gather the facts of the host that a new VM depends on; `vgpuctl.operations.plans.facts` checks them."""
+
+from __future__ import annotations
+
+import errno
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.unoffered import find_unoffered_profiles
+from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
+from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
+from vgpuctl.errors import FileFailed, NotFound
+from vgpuctl.model.numbers import parse_meminfo_mib
+from vgpuctl.model.port_values import PoolInfo
+from vgpuctl.model.request import ExistingDisk, VmRequest
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.observe.host_file import HOST_FILE_PATH, read_host_yaml
+from vgpuctl.operations.chains import find_backing_chains, suggest_images
+from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
+from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
+from vgpuctl.operations.plans.pci_window import bars_mib
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+TEMPLATE_DIRECTORY = "/etc/vgpuctl/templates"
+
+
+def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...]) -> HostFacts:
+    """Query libvirt, storage and files once each for what the request names."""
+    from vgpuctl.domain.render import compile_template  # imports jinja2, which only creating a VM needs
+
+    paths = [p for p in (request.image, request.cdrom) if p is not None]
+    paths += [d.path for d in request.disks if isinstance(d, ExistingDisk)]
+    pool = host.storage.pool(request.storage_pool)
+    files = {p: host.storage.image(p) for p in paths}
+    return HostFacts(
+        capabilities=host.hypervisor.capabilities(),
+        network=host.hypervisor.network(request.network),
+        pool=pool,
+        template=compile_template(read_template(host, request.template), f"{request.template}.xml.j2", host.scratch),
+        files=files,
+        suggestions=suggest_images(host, files),
+        holders=find_gpu_holders(host, vgpus) if request.mode == "passthrough" else GpuHolders(),
+        bars_mib=_bars_mib(host, vgpus) if request.mode == "passthrough" else 0,
+        chains=find_backing_chains(host, snapshot, *paths) if paths else NO_BACKING_CHAINS,
+        host_memory_mib=host_memory_mib(host),
+        file_system_bytes=_file_system_bytes(host, pool),
+    )
+
+
+def _file_system_bytes(host: Host, pool: PoolInfo | None) -> int | None:
+    """Return the size of a pool's file system, also of a pool yet to be created; None if it is not mounted."""
+    if pool is None:
+        return host.storage.file_system_bytes(DEFAULT_POOL_PATH)
+    if pool.capacity_bytes is None and pool.kind == "dir" and pool.path is not None:
+        return host.storage.file_system_bytes(pool.path)
+    return pool.capacity_bytes
+
+
+def host_memory_mib(host: Host) -> int | None:
+    """Return how much memory the host has; None if that is unknown."""
+    try:
+        return parse_meminfo_mib(host.sysfs.read("/proc/meminfo"), "MemTotal")
+    except OSError:
+        return None
+
+
+def demand_warnings(host: Host, snapshot: Snapshot, request: VmRequest) -> tuple[str, ...]:
+    """Return likely mistakes in the demand of host.yaml, if this request is placed by it."""
+    policy = request.constraints.policy or snapshot.placement_spec.policy or DEFAULT_PLACEMENT_POLICY
+    if not snapshot.placement_spec.demand or policy != DEFAULT_PLACEMENT_POLICY or request.mode == "passthrough":
+        return ()
+    unoffered = find_unoffered_profiles(
+        snapshot, snapshot.placement_spec.demand, read_host_yaml(host) or "", HOST_FILE_PATH
+    )
+    return tuple(profile.message for profile in unoffered if profile.is_mistake)
+
+
+def read_template(host: Host, name: str) -> str:
+    """Return a domain template: the admin's of that name, else the built-in one.
+
+    Raises:
+        NotFound: there is neither.
+    """
+    path = f"{TEMPLATE_DIRECTORY}/{name}.xml.j2"
+    try:
+        return host.sysfs.read(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise FileFailed(
+                f"the domain template {path} cannot be read: {error.strerror or error}",
+                hint=f"ls -l {path}",
+                errno=error.errno,
+                path=path,
+            ) from error
+    text = read_builtin_template(name)
+    if text is None:
+        raise NotFound(
+            f"there is no domain template '{name}'",
+            hint=f"put it at {path}; built in: {', '.join(list_builtin_templates())}",
+            template=name,
+        )
+    return text
+
+
+def _display_nodes(host: Host, function: str) -> list[str]:
+    try:
+        names = host.sysfs.listdir(f"/sys/bus/pci/devices/{function}/drm")
+    except OSError:
+        return []
+    return [f"/dev/dri/{n}" for n in names if n.startswith(("card", "render"))]
+
+
+def _nvidia_nodes(host: Host, function: str) -> list[str]:
+    """Return /dev/nvidiaN; the driver reports N as "Device Minor"."""
+    try:
+        text = host.sysfs.read(f"/proc/driver/nvidia/gpus/{function}/information")
+    except OSError:
+        return []
+    match = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+    return [f"/dev/nvidia{match.group(1)}"] if match else []
+
+
+def find_gpu_holders(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> GpuHolders:
+    """Return who has a display or compute node of these functions open."""
+    display = [n for v in vgpus for n in _display_nodes(host, v.function)]
+    compute = [n for v in vgpus for n in _nvidia_nodes(host, v.function)]
+    return GpuHolders(_name_holders(host, display), _name_holders(host, compute))
+
+
+def _bars_mib(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> int:
+    """Return the total size of these functions' BARs; one that cannot be read counts as zero."""
+    total = 0
+    for vgpu in vgpus:
+        with suppress(OSError):
+            total += bars_mib(host.sysfs.read(f"/sys/bus/pci/devices/{vgpu.function}/resource"))
+    return total
+
+
+def _name_holders(host: Host, nodes: list[str]) -> tuple[str, ...]:
+    if not nodes:
+        return ()
+    try:
+        return tuple(f"{h.command} (pid {h.pid})" for h in host.processes.find_holders(tuple(nodes)))
+    except PermissionError:
+        return ("a process that cannot be seen without root",)

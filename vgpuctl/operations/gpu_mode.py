@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set up a GPU for a mode, and again after each boot, with its scheduler. `gpu_transaction` is the frame for it.
+
+Size: set-mode, set-mig, set-mixed-size and the restore after a boot share these requests and plans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.config.host_spec import GpuSpec, dump_value
+from vgpuctl.errors import Interrupted, Refused, VerifyFailed, VgpuctlError
+from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
+from vgpuctl.model.address import is_pci_address
+from vgpuctl.model.gpu import Gpu, GpuMode
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.results.gpus import GpuResult, PartitionResult, SetUpGpuResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+from vgpuctl.model.vm import Vm
+from vgpuctl.observe import observe, observe_devices
+from vgpuctl.observe.modprobe import driver_version
+from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record
+from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps, select_one_gpu
+from vgpuctl.operations.execute import as_vgpuctl_error
+from vgpuctl.operations.gpu_scheduler import restore_request, scheduler_transaction
+from vgpuctl.operations.gpu_transaction import GpuTransaction, TransactionPlan, find_vms_to_start, run_transaction
+from vgpuctl.operations.guards import (
+    busy_gpu_error,
+    refuse_gpus_in_setup,
+    refuse_stuck_gpus,
+    require_system_libvirt,
+    require_writable,
+)
+from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec, with_nvml_placements
+from vgpuctl.operations.plans.evict import Eviction
+from vgpuctl.operations.plans.gpu_results import gpu_result
+from vgpuctl.operations.plans.host_diff import (
+    current_gpu_spec,
+    describe_unapplied_settings,
+    gpu_settings,
+    merged_gpu_spec,
+    partition_result,
+)
+from vgpuctl.operations.plans.layout import refuse_mode_conflicts, refuse_running_vms, target_vf_count, vms_to_drain
+from vgpuctl.operations.plans.partition_plan import (
+    PartitionRequest,
+    apply_request,
+    build_partition_request,
+    compute_partition_change,
+    plan_in_place_change,
+    refuse_missing_mode,
+    unverifiable_off_reason,
+    vf_recreation_steps,
+)
+from vgpuctl.operations.plans.scheduler_plan import refuse_unsupported_scheduler
+from vgpuctl.ports.step import Step
+from vgpuctl.value import Value, extend, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from vgpuctl.ports.host import Host
+
+
+class ModeRequest(Value):
+    """The requested setup of a GPU. `mode` None: the one that `mig` and `mixed_size` need, or none if VFs stay off.
+
+    `update_host_file`: write the setup to host.yaml when it is done; `drain`: running VMs may be stopped.
+
+    `scheduler`, `mig`, `mixed_size`: the setting afterwards, None for what host.yaml asks for; the last two are written
+    to host.yaml if they are given. `final_steps`: further steps at the end. `after_boot`: MIG and mixed sizes need not
+    be verified to be off, because a boot turns neither on, and VMs wait for the GPU's VFs.
+    """
+
+    gpu_address: str
+    mode: str | None
+    vfs: int | None = None
+    drain: bool = False
+    update_host_file: bool = True
+    wait_seconds: float = 60.0
+    scheduler: SchedulerSpec | None = None
+    final_steps: tuple[Step, ...] = ()
+    mig: MigSpec | None = None
+    mixed_size: bool | None = None
+    after_boot: bool = False
+
+
+class RestoredGpu(Value):
+    """The result for one GPU of host.yaml: `steps` were done; `error` says why it is not as it should be.
+
+    `unverified`: the settings that cannot be verified.
+    """
+
+    address: str
+    steps: tuple[str, ...] = ()
+    error: VgpuctlError | None = None
+    unverified: str | None = None
+
+
+def set_mode(host: Host, request: ModeRequest, *, dry_run: bool, progress: Progress) -> Outcome[SetUpGpuResult]:
+    """Set up a GPU for a mode, with MIG or mixed sizes if they are requested, and write that to host.yaml.
+
+    Raises:
+        Busy: another process is setting it up.
+        InUse: a VM or a process uses it, or a VM's record assigns a slot that this would remove.
+        HostCannot, InvalidInput, NoCapacity: the GPU has no such mode, number of VFs, or GPU instances.
+        VerifyFailed: it was set and read back, and differs now.
+        VgpuctlError: a step failed; completed steps were undone.
+    """
+    if not dry_run:
+        require_writable(host)
+    snapshot = _observe(host)
+    gpu = select_one_gpu(snapshot, request.gpu_address)
+    refuse_gpus_in_setup(snapshot, [gpu.address])
+    request = replace(request, gpu_address=gpu.address, mode=request.mode or _choose_mode(gpu, request))
+    plan = _plan_transaction(host, snapshot, request)
+    before, after = gpu_settings(current_gpu_spec(gpu)), gpu_settings(_spec_after(gpu, request, plan))
+    if dry_run or not plan.lines:
+        result, partition, warnings = gpu_result(snapshot, plan.gpu), partition_result(plan.gpu), snapshot.warnings
+    else:
+        run_transaction(host, mode_transaction(host, request, lambda: _observe(host)), plan, progress)
+        result, partition, warnings = _verify_after(host, snapshot, plan.gpu, request)
+    data = extend(SetUpGpuResult, result, partition=partition, before=before, after=after)
+    return Outcome(bool(plan.lines), data, plan.lines, warnings, dry_run=dry_run)
+
+
+def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpec:
+    """Return a GPU's settings after the setup, including those of host.yaml that are set along with it."""
+    spec = replace(current_gpu_spec(gpu), mode=request.mode, vfs=None, mig=None, mixed_size=None)
+    if request.mode == GpuMode.SRIOV:
+        spec = replace(spec, vfs=target_vf_count(gpu, request.mode, request.vfs))
+    if request.mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
+        spec = replace(spec, scheduler=None)
+    if request.mode == GpuMode.VGPU:
+        mig = gpu.desired_mig if request.mig is None else request.mig
+        mixed_size = gpu.desired_mixed_size if request.mixed_size is None else request.mixed_size
+        spec = replace(spec, mig=mig, mixed_size=mixed_size)
+    if any(isinstance(step, (SetScheduler, SetInstanceSchedulers)) for step in plan.gpu_steps):
+        spec = replace(spec, scheduler=gpu.desired_scheduler)
+    return merged_gpu_spec(gpu, spec)
+
+
+def _verify_after(
+    host: Host, before: Snapshot, gpu: Gpu, request: ModeRequest
+) -> tuple[GpuResult, PartitionResult | None, tuple[str, ...]]:
+    """Read the host again: a later step, the driver or another program may have reset what was read back as set.
+
+    Everything is done and was read back: if the host cannot be read now, that is only a warning.
+
+    Raises:
+        VerifyFailed: with everything that differs from what was set.
+    """
+    try:
+        current = observe(host, ALL_FUNCTIONS_SCOPE)
+        gpu = select_one_gpu(current, gpu.address)
+        partition = _requested_partition(host, gpu, request)
+    except VgpuctlError as error:
+        warning = f"it is done, but the host could not be looked at again: {error}"
+        return gpu_result(before, gpu), None, (warning,)
+    differences = describe_unapplied_settings(
+        gpu, GpuSpec(request.mode, mig=partition.mig, mixed_size=partition.mixed_size)
+    )
+    if differences:
+        raise VerifyFailed(
+            f"it was set and read back, and is otherwise now: {'; '.join(differences)}",
+            hint="journalctl -k -n 20; another program may set this GPU too",
+            gpu=gpu.address,
+        )
+    return gpu_result(current, gpu), partition_result(gpu), current.warnings
+
+
+def _choose_mode(gpu: Gpu, request: ModeRequest) -> str | None:
+    """Return the mode of a GPU whose MIG or mixed sizes are set: with neither, a GPU reserved for passthrough stays so.
+
+    None: mixed sizes are turned off on a GPU whose VFs are off and for which host.yaml has no settings; then host.yaml
+    needs no entry. Turning MIG off differs: if that command is killed, the VFs stay off, and the same command must turn
+    them on when it is run again.
+
+    Raises:
+        Refused: host.yaml leaves the GPU unmanaged.
+    """
+    if gpu.desired_mode is GpuMode.UNMANAGED:
+        raise Refused(
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            hint=f"vgpuctl set-mode {gpu.address} vgpu",
+            gpu=gpu.address,
+        )
+    partition_requested = (request.mig is not None and request.mig.is_requested) or request.mixed_size
+    configured = gpu.desired_mode is not None or gpu.desired_mig is not None or gpu.desired_mixed_size is not None
+    if (
+        request.mig is None
+        and not (partition_requested or configured or gpu.vfs_enabled)
+        and gpu.has_nvidia_driver
+        and gpu.backend is None
+    ):
+        return None
+    return str(
+        GpuMode.PASSTHROUGH if gpu.desired_mode is GpuMode.PASSTHROUGH and not partition_requested else GpuMode.VGPU
+    )
+
+
+def _observe(host: Host) -> Snapshot:
+    snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+    require_system_libvirt(snapshot)
+    return snapshot
+
+
+def restore_gpus(
+    host: Host,
+    gpus: Mapping[str, GpuSpec],
+    *,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+    vms: tuple[Vm, ...] = (),
+    gpu_addresses: frozenset[str] | None = None,
+) -> tuple[RestoredGpu, ...]:
+    """Bring every GPU of host.yaml to its mode, as after a boot; one that is as it should be is left alone.
+
+    `gpu_addresses`: only these GPUs; None for all.
+
+    libvirt is not called: `vms` are all VMs of this host, read from its files. Their records prevent a change as they
+    do in `set_mode`; whether the VMs run is unknown, and a VF that somebody holds is not removed. This waits only for
+    the VFs themselves, stops no VM, and does not write host.yaml. A GPU that cannot be set up does not stop the others:
+    its `error` says why. Sorted by address.
+
+    Raises:
+        Interrupted: a signal arrived.
+    """
+
+    def read_gpus() -> Snapshot:
+        return observe_devices(host, ALL_FUNCTIONS_SCOPE, vms=vms, status=LIBVIRT_NOT_QUERIED)
+
+    results = []
+    for address, spec in sorted(_specs_by_address(gpus, read_gpus() if gpus else None, gpu_addresses).items()):
+        steps: list[str] = []
+        error: VgpuctlError | None = None
+        unverified: str | None = None
+        if spec.mode == GpuMode.UNMANAGED or (spec.mode, spec.scheduler, spec.mig, spec.mixed_size) == (None,) * 4:
+            continue
+        try:
+            for transaction in _restore_transactions(host, address, spec, wait_seconds, read_gpus):
+                snapshot = read_gpus()
+                try:
+                    plan = transaction.plan(snapshot)
+                except Refused as refused:
+                    raise busy_gpu_error(snapshot, address, host.operations.current().id) or refused from refused
+                unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
+                steps += plan.lines
+                if plan.lines and not dry_run:
+                    run_transaction(host, transaction, plan, progress)
+        except Interrupted:
+            raise
+        except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
+            error = as_vgpuctl_error(failure)
+        results.append(RestoredGpu(address, tuple(steps), error, unverified))
+    return tuple(results)
+
+
+def _specs_by_address(
+    gpus: Mapping[str, GpuSpec], snapshot: Snapshot | None, addresses: frozenset[str] | None
+) -> dict[str, GpuSpec]:
+    """Return the settings of each GPU present, and of each named address that is missing: it may still appear."""
+    from vgpuctl.config.gpu_entries import merge_gpu_entries
+
+    by_address = {key: spec for key, spec in gpus.items() if is_pci_address(key)}
+    present = {g.address: merge_gpu_entries(gpus, g) for g in (snapshot.gpus if snapshot is not None else ())}
+    return {
+        address: spec
+        for address, spec in {**by_address, **present}.items()
+        if addresses is None or address in addresses
+    }
+
+
+def _restore_transactions(
+    host: Host, address: str, spec: GpuSpec, wait_seconds: float, observe_gpus: Callable[[], Snapshot]
+) -> Iterator[GpuTransaction]:
+    """Yield a GPU's transactions, each when the one before is done: VFs first, because new VFs reset the scheduler."""
+    refuse_missing_mode(address, spec.mode, spec.mig, spec.mixed_size)
+    if spec.mode is not None:
+        request = ModeRequest(
+            address, spec.mode, spec.vfs, update_host_file=False, wait_seconds=wait_seconds, scheduler=spec.scheduler
+        )
+        request = replace(request, mig=spec.mig, mixed_size=spec.mixed_size, after_boot=True)
+        yield mode_transaction(host, request, observe_gpus)
+    if spec.scheduler is not None and spec.mode in (None, GpuMode.VGPU):
+        scheduler_request = restore_request(host, address, spec.scheduler, observe_gpus)
+        if scheduler_request is not None:
+            yield scheduler_transaction(host, replace(scheduler_request, wait_seconds=wait_seconds), observe_gpus)
+
+
+def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> TransactionPlan:
+    gpu = select_one_gpu(snapshot, request.gpu_address)
+    refuse_stuck_gpus(snapshot, [gpu.address])
+    eviction = _plan_steps(host, snapshot, gpu, request)
+    file_steps = (
+        host_file_steps(host, gpu, _host_file_keys(gpu, request))
+        if request.update_host_file and request.mode is not None
+        else ()
+    )
+    claims_to_keep = tuple(c for name, record in eviction.kept_records for c in claims_of_record(host, name, record))
+    vms_to_start = find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop)
+    return TransactionPlan(
+        gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start, claims_to_keep
+    )
+
+
+def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:
+    """Return the keys to write to host.yaml; with the number of plain VFs, so that a boot creates as many."""
+    keys: dict[str, object] = {"mode": request.mode, "vfs": None}
+    if request.mode == GpuMode.SRIOV:
+        keys["vfs"] = target_vf_count(gpu, request.mode, request.vfs)
+    if request.mig is not None:
+        keys["mig"] = dump_value(request.mig)
+    if request.mixed_size is not None:
+        keys["mixed_size"] = request.mixed_size
+    return keys
+
+
+def _plan_steps(host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest) -> Eviction:
+    """Return the running VMs to stop and the steps that change the GPU; nothing if it already is as requested.
+
+    Raises:
+        VgpuctlError: as `set_mode`.
+    """
+    refuse_mode_conflicts(snapshot, gpu, request.mode or GpuMode.VGPU)
+    vf_count = gpu.vfs_enabled if request.mode is None else target_vf_count(gpu, request.mode, request.vfs)
+    partition = _requested_partition(host, gpu, request)
+    if request.after_boot and unverifiable_off_reason(snapshot, gpu, partition) is not None:
+        partition = PartitionRequest()
+    scheduler = _requested_scheduler(host, snapshot, gpu, request, partition)
+    types = read_vgpu_types(host, gpu) if partition != PartitionRequest() else ()
+    if partition.mixed_size and not gpu.mixed_size:
+        types = with_nvml_placements(host, gpu, types)
+    change = compute_partition_change(snapshot, gpu, vf_count, partition, types)
+    if not change.recreates_vfs and change.mig_mode is None:
+        return plan_in_place_change(snapshot, gpu, change, scheduler, drain=request.drain)
+    running = vms_to_drain(snapshot, gpu, vf_count)
+    if not request.drain:
+        refuse_running_vms(gpu, running)
+    steps = vf_recreation_steps(
+        gpu, vf_count, change, scheduler, autoprobe=_autoprobe(host, gpu), kernel=_kernel_release(host)
+    )
+    return Eviction(running, steps)
+
+
+def _requested_partition(host: Host, gpu: Gpu, request: ModeRequest) -> PartitionRequest:
+    mig = gpu.desired_mig if request.mig is None else request.mig
+    mixed_size = gpu.desired_mixed_size if request.mixed_size is None else request.mixed_size
+    partition = build_partition_request(gpu, request.mode, mig, mixed_size)
+    return replace(partition, mig=resolve_mig_spec(host, gpu, partition.mig))
+
+
+def _requested_scheduler(
+    host: Host, snapshot: Snapshot, gpu: Gpu, request: ModeRequest, partition: PartitionRequest
+) -> SchedulerSpec | None:
+    """Return the scheduler requested for a GPU with vGPUs, None for the driver's default, or if NVML cannot set one.
+
+    Raises:
+        HostCannot: this scheduler cannot be combined with the requested MIG or mixed sizes.
+    """
+    scheduler = request.scheduler or gpu.desired_scheduler
+    if scheduler is None or request.mode != GpuMode.VGPU:
+        return None
+    expected_gpu = replace(apply_request(gpu, partition), types=read_vgpu_types(host, gpu))
+    mig = expected_gpu.mig is not None and expected_gpu.mig.enabled
+    if (partition != PartitionRequest() or mig) and gpu.has_nvidia_driver:
+        drop_hint = f"host.yaml asks for it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' takes that out"
+        hint = drop_hint if scheduler == gpu.desired_scheduler else None
+        refuse_unsupported_scheduler(
+            replace(expected_gpu, desired_mode=None), scheduler, driver_version(host, snapshot), hint
+        )
+    settable = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
+    return scheduler if settable else None
+
+
+def _autoprobe(host: Host, gpu: Gpu) -> bool:
+    try:
+        return host.sysfs.read(f"{gpu.path}/sriov_drivers_autoprobe").strip() != "0"
+    except OSError:
+        return True
+
+
+def _kernel_release(host: Host) -> str:
+    try:
+        return host.sysfs.read("/proc/sys/kernel/osrelease").strip()
+    except OSError:
+        return ""
+
+
+def mode_transaction(host: Host, request: ModeRequest, observe_gpus: Callable[[], Snapshot]) -> GpuTransaction:
+    """Return the transaction that sets the mode while the whole GPU is claimed."""
+
+    def check(snapshot: Snapshot) -> None:
+        gpu = select_one_gpu(snapshot, request.gpu_address)
+        refuse_gpus_in_setup(snapshot, [gpu.address])
+        _plan_steps(host, snapshot, gpu, request)
+
+    return GpuTransaction(
+        request.gpu_address,
+        request.wait_seconds,
+        observe_gpus,
+        check,
+        lambda snapshot: _plan_transaction(host, snapshot, request),
+    )

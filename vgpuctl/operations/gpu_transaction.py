@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame of every change to a GPU itself: claim the whole GPU, read it again, stop VMs, execute, restart the VMs.
+
+The claim covers the whole GPU, so nothing is placed on it meanwhile. A command that starts a VM on it claims first and
+reads the host afterwards, and so does this module: one of the two sees the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import Busy, Interrupted, PartlyApplied, VgpuctlError
+from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.outcome import Progress
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, Vm
+from vgpuctl.operations.drained_vms import find_abandoned_vms, note_drained_vms
+from vgpuctl.operations.execute import execute_plan
+from vgpuctl.operations.guards import busy_gpu_error
+from vgpuctl.operations.power import start_vm
+from vgpuctl.operations.steps.claims import ReleaseClaim
+from vgpuctl.operations.steps.domain import StopDomain
+from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+class TransactionPlan(Value):
+    """A planned change of a GPU: the running VMs to stop, the steps that change devices, and what is recorded after it.
+
+    `vms_to_start`: the VMs to start afterwards, including those that an earlier command left off. `claims_to_keep`:
+    claims that this process takes over before it stops anything: then libvirt's hook does not release them meanwhile.
+    """
+
+    gpu: Gpu
+    vms_to_stop: tuple[Vm, ...]
+    gpu_steps: tuple[Step, ...]
+    final_steps: tuple[Step, ...]
+    vms_to_start: tuple[Vm, ...] = ()
+    claims_to_keep: tuple[Claim, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is done, one line each."""
+        stops = [StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=0).describe() for vm in self.vms_to_stop]
+        starts = [f"start VM {vm.name} again" for vm in self.vms_to_start]
+        return (*stops, *(s.describe() for s in (*self.gpu_steps, *self.final_steps)), *starts)
+
+
+def find_vms_to_start(host: Host, snapshot: Snapshot, gpu: Gpu, stopped: tuple[Vm, ...]) -> tuple[Vm, ...]:
+    """Return the VMs to start after a GPU is set up: those stopped for it, and those an earlier command left off."""
+    return (*stopped, *(vm for address, vm in find_abandoned_vms(host, snapshot) if address == gpu.address))
+
+
+class GpuTransaction(Value):
+    """A change to a GPU. `observe_gpus` reads the host; `plan` turns a snapshot into steps, or raises why it cannot.
+
+    `check` raises whatever prevents the change and changes nothing; it also runs under the host lock.
+    """
+
+    gpu_address: str
+    wait_seconds: float
+    observe_gpus: Callable[[], Snapshot]
+    check: Callable[[Snapshot], None]
+    plan: Callable[[Snapshot], TransactionPlan]
+
+
+def run_transaction(host: Host, transaction: GpuTransaction, plan: TransactionPlan, progress: Progress) -> None:
+    """Claim the GPU, read it again, stop VMs, change it, release it, and restart the VMs whatever the outcome.
+
+    Raises:
+        InUse, Busy: somebody uses the GPU or works on it.
+        PartlyApplied: the GPU was changed, and some of its VMs are off now.
+        VgpuctlError: a step failed; completed steps were undone.
+    """
+    if not plan.gpu_steps:
+        execute_plan(host, Plan(steps=plan.final_steps), progress)
+        _restart_vms(host, transaction, plan.vms_to_start, progress, None)
+        return
+    claim = _setup_claim(host, plan.gpu.address)
+    vms_to_start: tuple[Vm, ...] = ()
+    try:
+        with Transaction(host, Context(progress, transaction.wait_seconds)) as tx:
+            _claim_gpu(tx, transaction, claim)
+            current_plan = _replan(transaction, claim)
+            tx.take_over(current_plan.claims_to_keep)
+            note_drained_vms(host, claim.gpu, current_plan.vms_to_stop, transaction.wait_seconds)
+            vms_to_start = current_plan.vms_to_start
+            stops = tuple(
+                StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=transaction.wait_seconds)
+                for vm in current_plan.vms_to_stop
+            )
+            release = ReleaseClaim(claim.carrier, claim.vm_uuid)
+            tx.carry_out(Plan(steps=(*stops, *current_plan.gpu_steps, *current_plan.final_steps, release)))
+    except (VgpuctlError, KeyboardInterrupt) as error:
+        failure = error if isinstance(error, VgpuctlError) else _interrupted()
+        _restart_vms(host, transaction, vms_to_start, progress, failure)
+        if failure is error:
+            raise
+        raise failure from error
+    _restart_vms(host, transaction, vms_to_start, progress, None)
+
+
+def _setup_claim(host: Host, address: str) -> Claim:
+    """Return the claim on a whole GPU that this operation sets up."""
+    operation = host.operations.current()
+    return Claim(
+        carrier=address,
+        backend=Backend.PASSTHROUGH,
+        gpu=address,
+        function=address,
+        vm=GPU_SETUP_CLAIM,
+        vm_uuid=host.new_uuid(),
+        profile=None,
+        framebuffer_mib=None,
+        process=operation.process,
+        command=operation.command,
+        operation=operation.id,
+    )
+
+
+def _claim_gpu(tx: Transaction, transaction: GpuTransaction, claim: Claim) -> None:
+    """Claim the whole GPU; a check under the lock refuses if something that prevents the change has appeared."""
+    whole_gpu = AssignedVgpu(
+        index=0,
+        backend=Backend.PASSTHROUGH,
+        gpu=claim.gpu,
+        function=claim.function,
+        carrier=claim.carrier,
+        profile=None,
+    )
+
+    def choose(snapshot: Snapshot) -> tuple[AssignedVgpu, ...]:
+        transaction.check(snapshot)
+        return (whole_gpu,)
+
+    tx.claim(transaction.observe_gpus, choose, lambda _: (claim,))
+
+
+def _replan(transaction: GpuTransaction, claim: Claim) -> TransactionPlan:
+    """Plan again with the GPU claimed; refused while another process works on something there."""
+    snapshot = transaction.observe_gpus()
+    busy = busy_gpu_error(snapshot, claim.gpu, claim.operation)
+    if busy is not None:
+        raise busy
+    return transaction.plan(_without_claim(snapshot, claim))
+
+
+def _without_claim(snapshot: Snapshot, claim: Claim) -> Snapshot:
+    """Return the snapshot without our own claim on the whole GPU."""
+    return replace(snapshot, vgpus=tuple(v for v in snapshot.vgpus if v.vm_uuid != claim.vm_uuid))
+
+
+def _interrupted() -> Interrupted:
+    return Interrupted("interrupted", signal_number=2)
+
+
+class UninterruptedProgress(Value):
+    """Progress of work that continues despite a signal: it reports steps, and the first signal stops none of them."""
+
+    progress: Progress
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Report the steps."""
+        self.progress.on_plan(steps)
+
+    def on_step_start(self, number: int, text: str) -> None:
+        """Report nothing: the wrapped progress checks for a signal in this call."""
+
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Report the step."""
+        self.progress.on_step_finish(number, text)
+
+    def on_step_undo(self, text: str) -> None:
+        """Report what is undone."""
+        self.progress.on_step_undo(text)
+
+
+def _restart_vms(
+    host: Host, transaction: GpuTransaction, vms: tuple[Vm, ...], progress: Progress, failure: VgpuctlError | None
+) -> None:
+    """Start the VMs that were stopped; after a `failure`, those that stay off are added to its `left`.
+
+    The first signal does not prevent the starts, whether it arrived before or arrives now; a second one ends them.
+
+    Raises:
+        Interrupted: a signal arrived meanwhile; the GPU is set up.
+        PartlyApplied: the GPU is set up, and some of its VMs are off now.
+    """
+    interruption = failure if isinstance(failure, Interrupted) else None
+    undone_steps = frozenset(interruption.undone) if interruption is not None else frozenset()
+    not_started: list[str] = []
+    remaining = list(vms)
+    while remaining:
+        error = try_start_vm(
+            host, remaining[0], undone_steps, transaction.wait_seconds, UninterruptedProgress(progress)
+        )
+        if isinstance(error, Interrupted) and interruption is None:
+            interruption = error
+            continue
+        if isinstance(error, Interrupted):
+            not_started += [f"VM {vm.name} is not started again" for vm in remaining]
+            break
+        vm = remaining.pop(0)
+        if error is not None:
+            not_started.append(f"VM {vm.name} is not started again: {error}")
+    hint = "vgpuctl reconcile starts them, or vgpuctl start-vm NAME"
+    if failure is not None:
+        failure.left += not_started
+        failure.hint = "; ".join(filter(None, (failure.hint, hint if not_started else None))) or None
+    elif interruption is not None:
+        interruption.undone, interruption.left = [], [f"GPU {transaction.gpu_address}: it is set up", *not_started]
+        interruption.hint = hint if not_started else None
+        raise interruption
+    elif not_started:
+        partly = PartlyApplied("the GPU is set up, but not every VM runs again", hint=hint)
+        partly.left += not_started
+        raise partly
+
+
+def try_start_vm(
+    host: Host, vm: Vm, undone_steps: frozenset[str], wait_seconds: float, progress: Progress
+) -> Exception | None:
+    """Start a VM again and return why that failed, None if it did not; a failure does not affect the other VMs.
+
+    `undone_steps`: the steps that a signal undid. A guest that was asked to shut down does so after the signal too, so
+    this waits for it.
+    """
+    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds).describe()
+    try:
+        if stop in undone_steps:
+            progress.on_step_undo(f"{stop}: when it is off it is started again")
+            if not host.hypervisor.wait_stopped(vm.uuid, wait_seconds):
+                return Busy(f"it was asked to shut down and has not yet, after {wait_seconds:g} s")
+        start_vm(host, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception as error:  # noqa: BLE001 - any error is reported, and every other VM must still be tried
+        return error
+    return None

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands check first: that the host may be changed, that libvirt answers, that the VM exists."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.vm_placement import stuck_write_error
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm, VmRecord
+from vgpuctl.observe.claims import refuse_concurrent_command
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+_UNQUOTED_WORDS = re.compile(r"( [\w@%+=:,./-]+)*", re.ASCII)
+"""Words of a command line that need no quotes in a shell."""
+
+
+def require_writable(host: Host) -> None:
+    """Refuse a changing command on a read-only host, or for a user who may not change the host.
+
+    Raises:
+        FileFailed: root is required.
+        HostCannot: the host has no machine id.
+        InvalidInput: with the reason.
+    """
+    if host.unprivileged_user is not None:
+        words = host.operations.current().command.removeprefix("vgpuctl")
+        raise FileFailed(
+            f"root is needed to change this host, and {host.unprivileged_user} is not root",
+            hint=f"sudo vgpuctl{words}"
+            if _UNQUOTED_WORDS.fullmatch(words)
+            else "run the same command with sudo in front",
+            errno=errno.EPERM,
+        )
+    if not host.machine_id:
+        raise HostCannot(
+            "this host has no machine id, by which vgpuctl tells its own VMs from copies",
+            hint="systemd-machine-id-setup",
+            check="machine-id",
+        )
+    if host.read_only_reason is not None:
+        raise InvalidInput(f"nothing can be changed here: {host.read_only_reason}", host=host.name)
+
+
+def require_libvirt(snapshot: Snapshot) -> None:
+    """Refuse to go on without libvirt.
+
+    Raises:
+        HostCannot: with libvirt's own reason.
+    """
+    status = snapshot.hypervisor
+    if not status.available:
+        reason = status.reason or "no reason given"
+        raise HostCannot(
+            reason if status.uri and status.uri in reason else f"libvirt does not answer at {status.uri}: {reason}",
+            hint=status.hint
+            or "systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
+            check="libvirt",
+            uri=status.uri,
+        )
+
+
+def require_system_libvirt(snapshot: Snapshot) -> None:
+    """Refuse to change anything over a connection that does not show the host's own VMs.
+
+    The claims and devices are the host's; a session's libvirt or the test driver would make all of them look
+    leaked.
+
+    Raises:
+        HostCannot: with the connection.
+    """
+    uri = snapshot.hypervisor.uri
+    if "/session" in uri or uri.startswith("test:"):
+        raise HostCannot(
+            f"{uri} does not show this host's VMs and cannot give VFIO devices to them",
+            hint="use --connect qemu:///system",
+            check="session",
+            uri=uri,
+        )
+    require_libvirt(snapshot)
+
+
+def refuse_stuck_gpus(snapshot: Snapshot, gpus: Iterable[str]) -> None:
+    """Refuse to work on a GPU on which a write is blocked in the kernel.
+
+    Raises:
+        Stuck: with the process and what it writes.
+    """
+    addresses = set(gpus)
+    for write in snapshot.stuck_writes:
+        if write.gpu in addresses:
+            raise stuck_write_error(write)
+
+
+def find_vm(snapshot: Snapshot, name: str) -> Vm:
+    """Return the VM of that name or uuid.
+
+    Raises:
+        NotFound: with similar names.
+    """
+    require_libvirt(snapshot)
+    vm = snapshot.vm(name)
+    if vm is None:
+        import difflib
+
+        similar = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
+        hint = f"did you mean {', '.join(similar)}?" if similar else "vgpuctl list-vms shows those there are"
+        raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=similar)
+    return vm
+
+
+def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:
+    """Refuse to start something on a GPU that a live process is setting up: its VFs may disappear at any moment.
+
+    Raises:
+        Busy: with the process.
+    """
+    addresses = set(gpus)
+    for claim in snapshot.claims:
+        if claim.carrier in addresses and claim.vm == GPU_SETUP_CLAIM and claim.carrier in snapshot.live_claim_carriers:
+            raise Busy(
+                f"process {claim.process.pid} sets {claim.gpu} up: {claim.command}",
+                hint="wait for it, then run the command again",
+                gpu=claim.gpu,
+                pid=claim.process.pid,
+            )
+
+
+def busy_gpu_error(snapshot: Snapshot, gpu: str, own_operation: str | None) -> Busy | None:
+    """Return the error for changing a GPU on which another live process works; None if there is no such process."""
+    for other in snapshot.claims:
+        if other.gpu == gpu and other.operation != own_operation and other.carrier in snapshot.live_claim_carriers:
+            return Busy(
+                f"process {other.process.pid} works on {other.holder_text}: {other.command}",
+                hint="wait for it, then run the command again",
+                pid=other.process.pid,
+                command=other.command,
+                vm=None if other.vm == GPU_SETUP_CLAIM else other.vm,
+            )
+    return None
+
+
+def refuse_losing_vgpus(snapshot: Snapshot, vm: Vm) -> None:
+    """Refuse to start a VM from which a live process removes vGPUs: the remaining ones may disappear at any moment.
+
+    Raises:
+        Busy: with the process.
+    """
+    for claim in snapshot.claims:
+        if claim.vm_uuid == vm.uuid and claim.leaving and claim.carrier in snapshot.live_claim_carriers:
+            raise Busy(
+                f"process {claim.process.pid} takes vGPUs from VM {vm.name}: {claim.command}",
+                hint="start the VM again when it has ended",
+                pid=claim.process.pid,
+                vm=vm.name,
+            )
+
+
+def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
+    """Refuse a VM whose slot is being exchanged: another VM may be in the slot that its record still names.
+
+    Raises:
+        Busy: reconcile finishes the exchange, or undoes it.
+    """
+    if record.exchange is not None:
+        raise Busy(
+            f"{vm.name} is half-way: its place is being exchanged",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            vm=vm.name,
+        )
+
+
+def refuse_busy_vm(host: Host, vm: Vm) -> None:
+    """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
+
+    Raises:
+        Busy: with the process.
+    """
+    refuse_concurrent_command(host, vm.name, vm.uuid)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Install and remove the systemd unit, libvirt's hook and the completion files.
+
+A second run changes nothing. Files that were changed by hand or belong to somebody else are kept; a warning names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.results.host import InstalledResult, UninstalledResult
+from vgpuctl.operations.execute import execute_plan
+from vgpuctl.operations.guards import require_writable
+from vgpuctl.operations.plans import installation as texts
+from vgpuctl.operations.plans.installation import InstalledFile
+from vgpuctl.operations.steps.system_files import (
+    CreateDirectory,
+    CreateLink,
+    RemoveDirectory,
+    RemoveFile,
+    RemoveLink,
+    RunSystemctl,
+    WriteFile,
+    require_system,
+)
+from vgpuctl.ports.step import Plan, Step
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+    from vgpuctl.ports.system import System
+
+AnyFiles = TypeVar("AnyFiles", bound=UninstalledResult)
+
+RESTART_NOTE = "libvirt sees a new hook only after a restart; running VMs stay: --restart-libvirt, or systemctl restart"
+
+
+def install_host(
+    host: Host,
+    *,
+    python: str,
+    completions: Mapping[str, str],
+    restart_libvirt: bool,
+    dry_run: bool,
+    progress: Progress,
+) -> Outcome[InstalledResult]:
+    """Write each file that is missing or comes from another version.
+
+    `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell.
+
+    Raises:
+        HostCannot: libvirt is too old for a second hook and already has one.
+        Failed: a file could not be written; files written before are removed or restored.
+    """
+    if not dry_run:
+        require_writable(host)
+    system = require_system(host)
+    version = host.hypervisor.status().libvirt_version
+    hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
+    files = [texts.unit_file(python), hook, *_completion_files(system, completions)]
+    steps: list[Step] = []
+    if not system.is_directory(texts.CONFIG_DIRECTORY):
+        steps.append(CreateDirectory(texts.CONFIG_DIRECTORY))
+    writes, kept_paths = _write_steps(system, files)
+    steps += writes
+    if system.readlink(texts.UNIT_WANTS_LINK) is None and texts.UNIT_PATH not in kept_paths:
+        steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
+    if system.has_systemd and any(
+        s.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK) for s in steps if isinstance(s, WriteFile | CreateLink)
+    ):
+        steps.append(RunSystemctl(("daemon-reload",)))
+    steps += _restart_steps(system) if restart_libvirt else []
+    notes = []
+    if not restart_libvirt and any(s.path == hook.path and s.previous_text is None for s in writes):
+        notes.append(f"{RESTART_NOTE} {_active_daemon(system)}")
+    if restart_libvirt and not system.has_systemd:
+        notes.append("there is no systemd here, so libvirt was not restarted")
+    paths = [f.path for f in files]
+    return _execute_steps(host, steps, InstalledResult, paths, kept_paths, tuple(notes), progress, dry_run=dry_run)
+
+
+def uninstall_host(
+    host: Host, *, restart_libvirt: bool, dry_run: bool, progress: Progress
+) -> Outcome[UninstalledResult]:
+    """Remove the files of install-host; /etc/vgpuctl is removed only if it is empty.
+
+    Raises:
+        Failed: a file could not be removed; files removed before are restored.
+    """
+    if not dry_run:
+        require_writable(host)
+    system = require_system(host)
+    completion_paths = [f"{d}/{n}" for entries in texts.COMPLETION_DIRECTORIES.values() for d, n in entries]
+    steps: list[Step] = []
+    kept_paths: list[str] = []
+    target = system.readlink(texts.UNIT_WANTS_LINK)
+    hook_paths = (texts.HOOK_PATH, texts.MAIN_HOOK_PATH)
+    for path in (*hook_paths, texts.UNIT_PATH, *completion_paths):
+        text = system.read(path)
+        if text is None:
+            continue
+        if texts.has_valid_checksum(text):
+            steps.append(RemoveFile(path, text, 0o755 if path in hook_paths else 0o644))
+        elif path != texts.MAIN_HOOK_PATH:
+            kept_paths.append(path)
+    if target is not None and texts.UNIT_PATH not in kept_paths:
+        steps.insert(0, RemoveLink(texts.UNIT_WANTS_LINK, target))
+    if steps and system.has_systemd:
+        steps.append(RunSystemctl(("daemon-reload",)))
+    if system.is_directory(texts.CONFIG_DIRECTORY) and system.is_empty(texts.CONFIG_DIRECTORY):
+        steps.append(RemoveDirectory(texts.CONFIG_DIRECTORY))
+    steps += _restart_steps(system) if restart_libvirt else []
+    files = [s.path for s in steps if isinstance(s, RemoveFile)]
+    return _execute_steps(host, steps, UninstalledResult, files, kept_paths, (), progress, dry_run=dry_run)
+
+
+def _completion_files(system: System, scripts: Mapping[str, str]) -> list[InstalledFile]:
+    """Return the completion file of each shell whose directory exists, as created by the distribution."""
+    files = []
+    for shell, script in scripts.items():
+        places = texts.COMPLETION_DIRECTORIES[shell]
+        place = next(((d, n) for d, n in places if system.is_directory(d)), None)
+        if place is not None:
+            files.append(texts.completion_file(shell, *place, script))
+    return files
+
+
+def _write_steps(system: System, files: Sequence[InstalledFile]) -> tuple[list[WriteFile], list[str]]:
+    """Return the files to write, and the paths that are kept because somebody else wrote them."""
+    steps: list[WriteFile] = []
+    kept_paths: list[str] = []
+    for file in files:
+        previous_text = system.read(file.path)
+        if previous_text == file.text:
+            continue
+        if previous_text is not None and not texts.has_valid_checksum(previous_text):
+            kept_paths.append(file.path)
+        else:
+            steps.append(WriteFile(file.path, file.text, file.mode, previous_text))
+    return steps, kept_paths
+
+
+def _active_daemon(system: System) -> str:
+    return next((unit for unit in texts.DAEMONS if system.is_active(unit)), texts.DAEMONS[0])
+
+
+def _restart_steps(system: System) -> list[Step]:
+    if not system.has_systemd:
+        return []
+    return [RunSystemctl(("restart", unit)) for unit in texts.DAEMONS if system.is_active(unit)]
+
+
+def _execute_steps(
+    host: Host,
+    steps: Sequence[Step],
+    kind: type[AnyFiles],
+    files: Sequence[str],
+    kept_paths: Sequence[str],
+    notes: tuple[str, ...],
+    progress: Progress,
+    *,
+    dry_run: bool,
+) -> Outcome[AnyFiles]:
+    warnings = tuple(f"{path} was changed by hand or is not vgpuctl's: it is kept" for path in kept_paths)
+    lines = tuple(step.describe() for step in steps)
+    if steps and not dry_run:
+        execute_plan(host, Plan(steps=tuple(steps)), progress)
+    data = kind(tuple(sorted(set(files) - set(kept_paths))), tuple(sorted(kept_paths)))
+    return Outcome(bool(steps), data, lines, warnings, notes, dry_run=dry_run)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Query what fits on this host together, and move VMs so that more fits: stop, assign another slot, start again.
+
+Each move is complete in itself: it claims its target, changes the VM as set-profile does, and starts it. Where VMs are
+in each other's way, some give up their places first and wait. After a failure or a crash the VMs moved before stay
+where they are; the same command then plans again from there. reconcile and start-vm give a VM that waits a place.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.constraints import select_gpus
+from vgpuctl.capacity.fit import FitResult, PlannedVgpu, check_fit
+from vgpuctl.errors import Busy, NotFound, VgpuctlError
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
+from vgpuctl.model.results.moves import BarrierResult, CountResult, FitsResult, MovesResult, SpotResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.change import move_vgpu
+from vgpuctl.operations.gpu_transaction import UninterruptedProgress, try_start_vm
+from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.plans.choose import refuse_invalid_host_file
+from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
+from vgpuctl.operations.plans.moves import (
+    MovesPlan,
+    pin_reason,
+    plan_defragmentation,
+    plan_room_moves,
+)
+from vgpuctl.operations.power import read_domain_leftovers
+from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.operations.transaction import Context, Transaction, deleted_meanwhile
+from vgpuctl.operations.waiting_vms import give_place, give_up_place
+from vgpuctl.operations.with_vm_stopped import start_again, stop_and_run, with_vm_stopped
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+ProfileCounts = Sequence[tuple[str, int]]
+
+
+def query_fit(host: Host, profiles: ProfileCounts, gpu: str | None = None) -> QueryResult[FitsResult]:
+    """Return whether these counts of profiles fit together now, with their slots or the reason."""
+    snapshot = observe(host, ReadScope(types=True, models=gpu is not None))
+    refuse_invalid_host_file(snapshot)
+    result = check_fit(snapshot, select_gpus(snapshot, gpu), profiles)
+    return QueryResult(_fits_result(result), snapshot.warnings)
+
+
+def _fits_result(result: FitResult) -> FitsResult:
+    return FitsResult(
+        fits=result.fits,
+        why=result.reason,
+        wanted=_counts(result.requested.items()),
+        places=tuple(_spot_result(spot) for spot in result.planned),
+        too_many=_counts(result.excess),
+        fewest=result.is_minimal,
+        gpus=tuple(
+            BarrierResult(
+                address=gpu_room.gpu.address,
+                model=gpu_room.gpu.model,
+                profile=gpu_room.profile,
+                free=gpu_room.room.free,
+                free_at_least=gpu_room.room.guaranteed or 0,
+                reasons=tuple(gpu_room.room.reasons),
+            )
+            for gpu_room in result.rooms
+        ),
+    )
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> tuple[CountResult, ...]:
+    return tuple(CountResult(profile, number) for profile, number in counts)
+
+
+def _spot_result(spot: PlannedVgpu) -> SpotResult:
+    return SpotResult(spot.profile, spot.gpu.address, spot.placement_id)
+
+
+def make_room(
+    host: Host,
+    profiles: ProfileCounts,
+    *,
+    max_moves: int | None,
+    dry_run: bool,
+    confirm: Confirm,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome[MovesResult]:
+    """Plan the fewest moves that make room for these profiles, and carry them out once they are confirmed.
+
+    Raises:
+        NoCapacity: no moves make enough room.
+        VgpuctlError: a move failed; `left` lists the moves that were not done.
+    """
+    snapshot, gpus, pinned_vms = _observe(host, dry_run=dry_run)
+    plan = plan_room_moves(snapshot, gpus, profiles, pinned_vms, max_moves)
+    if not dry_run:
+        _confirm_and_carry_out(host, plan, confirm, wait_seconds, progress)
+    taken = () if dry_run or not plan.moves else _warn_if_taken(host, profiles)
+    return _outcome(plan, (*snapshot.warnings, *taken), dry_run=dry_run)
+
+
+def defragment(
+    host: Host, *, max_moves: int | None, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
+) -> Outcome[MovesResult]:
+    """Plan moves after which more of the largest profiles fit, and carry them out once they are confirmed.
+
+    Raises:
+        VgpuctlError: a move failed; `left` lists the moves that were not done.
+    """
+    snapshot, gpus, pinned_vms = _observe(host, dry_run=dry_run)
+    plan = plan_defragmentation(snapshot, gpus, pinned_vms, max_moves)
+    if not dry_run:
+        _confirm_and_carry_out(host, plan, confirm, wait_seconds, progress)
+    return _outcome(plan, snapshot.warnings, dry_run=dry_run)
+
+
+def _observe(host: Host, *, dry_run: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
+    """Return a snapshot of the host, its GPUs, and the VMs that must not be moved."""
+    if not dry_run:
+        require_writable(host)
+    snapshot = observe(host, ReadScope(types=True, models=False))
+    require_system_libvirt(snapshot)
+    refuse_invalid_host_file(snapshot)
+    return snapshot, select_gpus(snapshot, None), find_pinned_vms(host, snapshot)
+
+
+def find_pinned_vms(host: Host, snapshot: Snapshot) -> frozenset[str]:
+    """Return the VMs that must not move because libvirt saved their memory together with their devices."""
+    pinned_vms = set()
+    for vm in snapshot.vms:
+        if vm.state in STOPPED_STATES and pin_reason(vm) is None:
+            try:
+                has_managed_save = read_domain_leftovers(host, vm).managed_save
+            except NotFound:
+                has_managed_save = True
+            pinned_vms |= {vm.uuid} if has_managed_save else set()
+    return frozenset(pinned_vms)
+
+
+def _confirm_and_carry_out(
+    host: Host, plan: MovesPlan, confirm: Confirm, wait_seconds: float, progress: Progress
+) -> None:
+    if not plan.moves:
+        return
+    number = len({move.vm.uuid for move in plan.moves})
+    confirm(f"Move {number} VM{'' if number == 1 else 's'}?", tuple(entry.describe() for entry in plan.order))
+    carry_out(host, plan.order, wait_seconds, progress)
+
+
+def _outcome(plan: MovesPlan, warnings: tuple[str, ...], *, dry_run: bool) -> Outcome[MovesResult]:
+    steps = tuple(entry.describe() for entry in plan.order)
+    data = MovesResult(plan.results(), tuple(_spot_result(spot) for spot in plan.spots), plan.is_minimal)
+    return Outcome(bool(plan.moves), data, steps, warnings, dry_run=dry_run)
+
+
+def _warn_if_taken(host: Host, profiles: ProfileCounts) -> tuple[str, ...]:
+    """Warn if the room made is no longer free. All moves are done, so a failing check is a warning, not an error."""
+    try:
+        snapshot = observe(host, ReadScope(types=True, models=False))
+        is_free = check_fit(snapshot, select_gpus(snapshot, None), profiles).fits is not False
+    except VgpuctlError as error:
+        return (f"it is done, but the host could not be looked at again: {error}",)
+    return () if is_free else ("the room that was made is taken already: somebody was faster",)
+
+
+def carry_out(host: Host, order: Sequence[MoveEntry], wait_seconds: float, progress: Progress) -> None:
+    """Carry out moves in their order, each only after those before it succeeded.
+
+    Raises:
+        VgpuctlError: why one failed; VMs that wait got a place again, and `left` names what is not done.
+    """
+    waiting: dict[str, Vm] = {}
+    remaining = list(order)
+
+    def place_again(failure: VgpuctlError) -> None:
+        failure.changed = failure.changed or len(remaining) < len(order)
+        retry = "the same command again plans from what is there then"
+        failure.hint = "; ".join(filter(None, (failure.hint, retry)))
+        _place_again(host, tuple(waiting.values()), failure, wait_seconds, progress)
+        failure.left += [f"{later.describe()}: not done" for later in remaining[1:]]
+
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.on_failure(place_again)
+        while remaining:
+            entry = remaining[0]
+            vm = _current_vm(host, entry, waiting)
+            if isinstance(entry, VmLeave):
+                tx.note((vm.uuid,))
+                _leave(host, entry, vm, waiting, wait_seconds, progress)
+            else:
+                _move(host, entry, vm, waiting, wait_seconds, progress)
+            del remaining[0]
+
+
+def _current_vm(host: Host, entry: MoveEntry, waiting: dict[str, Vm]) -> Vm:
+    """Read the VM's current state: it may have been started or stopped since the plan.
+
+    Raises:
+        NotFound: the VM was deleted meanwhile.
+        Busy: the VM must not be moved any more.
+        NoCapacity: the target slot is taken already; no VM was shut down for it.
+    """
+    snapshot = observe(host, ReadScope(types=True, models=False))
+    vm = snapshot.vm(entry.vm.uuid)
+    if vm is None:
+        waiting.pop(entry.vm.uuid, None)
+        raise deleted_meanwhile(entry.vm)
+    waits = isinstance(entry, VmMove) and entry.waits
+    reason = pin_reason(vm, may_wait=waits)
+    if reason is not None:
+        raise Busy(f"VM {vm.name} is not moved: {reason} now", vm=vm.name, state=str(vm.state))
+    check_order(snapshot, [replace(entry, vm=vm)])
+    return vm
+
+
+def _leave(host: Host, entry: VmLeave, vm: Vm, waiting: dict[str, Vm], wait_seconds: float, progress: Progress) -> None:
+    """Stop the VM if it runs, and let its vGPU give up its slot."""
+
+    def give_up() -> None:
+        give_up_place(host, vm.uuid, entry.vgpu.carrier, wait_seconds=wait_seconds, progress=progress)
+
+    stop_and_run(host, vm, give_up, wait_seconds, progress)
+    waiting[vm.uuid] = vm
+
+
+def _move(host: Host, move: VmMove, vm: Vm, waiting: dict[str, Vm], wait_seconds: float, progress: Progress) -> None:
+    """Move one vGPU. A VM that was stopped for it, or when it gave up its slot, is started again."""
+    if not move.waits:
+
+        def move_it() -> None:
+            carrier = move.vgpu.carrier
+            move_vgpu(host, vm.uuid, carrier, move.target, wait_seconds=wait_seconds, progress=progress)
+
+        with_vm_stopped(host, vm, move_it, "moved", wait_seconds, progress)
+        return
+    give_place(host, vm.uuid, wait_seconds=wait_seconds, progress=progress, target=move.target)
+    start_again(host, waiting.pop(vm.uuid, vm), "moved", wait_seconds, progress)
+
+
+def _place_again(
+    host: Host, waiting: Sequence[Vm], failure: VgpuctlError, wait_seconds: float, progress: Progress
+) -> None:
+    """Give VMs that wait a place again after a failure, and start those that ran; `left` gets those that failed."""
+    uninterrupted = UninterruptedProgress(progress)
+    for vm in waiting:
+        error: Exception | None = None
+        if vm.state not in STOPPED_STATES:
+            error = try_start_vm(host, vm, frozenset(), wait_seconds, uninterrupted)
+        else:
+            try:
+                give_place(host, vm.uuid, wait_seconds=wait_seconds, progress=uninterrupted)
+            except VgpuctlError as problem:
+                error = problem
+        if error is not None:
+            failure.left.append(f"VM {vm.name} has no place: {error}")
+            hint = f"vgpuctl reconcile, or vgpuctl start-vm {shlex.quote(vm.name)}, gives {vm.name} one"
+            failure.hint = "; ".join(filter(None, (failure.hint, hint)))

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Place a VM that does not always reserve its slots, wherever there is room, and start it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.backends import backend_for
+from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.results.vms import VmReport
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
+from vgpuctl.observe import ReadScope, scope_of_request
+from vgpuctl.operations.facts import find_gpu_holders
+from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_stuck_gpus
+from vgpuctl.operations.plans.devices import check_devices, missing_device_steps, uses_force_console
+from vgpuctl.operations.plans.facts import refuse_open_gpu
+from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
+from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
+from vgpuctl.operations.report_vm import report_vm
+from vgpuctl.operations.steps.attach import RedefineDomain
+from vgpuctl.operations.steps.domain import StartDomain
+from vgpuctl.operations.transaction import Context, Owner, Transaction, deleted_meanwhile
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+class Start(Value):
+    """A VM that is off and does not always reserve its slots, with a look for slots; a transaction can make it.
+
+    `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off.
+    """
+
+    host: Host
+    seen: Snapshot
+    scope: ReadScope
+    vm: Vm
+    record: VmRecord
+    dry_run: bool
+    target: MoveTarget | None
+    start: bool
+
+    @property
+    def owner(self) -> Owner:
+        """The VM."""
+        return Owner(self.vm.name, self.record, self.vm, with_slot(self.seen, self.vm, self.record))
+
+    def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
+        """Return a slot for each of its vGPUs without one."""
+        if self.target is None:
+            return choose_slots(seen, self.vm, self.record)
+        return choose_slot_at_target(seen, self.vm, self.record, self.target)
+
+    def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
+        """Return the steps after the claims."""
+        return _plan(self.host, seen, self.vm, self.record, vgpus, dry_run=self.dry_run, start=self.start)
+
+
+def place_and_start(
+    host: Host,
+    vm: Vm,
+    record: VmRecord,
+    *,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+    target: MoveTarget | None = None,
+    start: bool = True,
+) -> Outcome[VmReport]:
+    """Start a VM that does not always reserve its slots: in its recorded slots if free, else in other free ones.
+
+    The order is: claim, create the devices, switch the definition over, start. A crash in between leaves claims and
+    devices of a stopped VM. reconcile removes those that it reserves only while it runs, and completes a vGPU that
+    waits for a place.
+
+    `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off.
+    """
+    scope = scope_of_request(request_from_record(vm, record, record.vgpus))
+    with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
+        made = tx.make(lambda tx: Start(host, tx.look(scope), scope, vm, record, dry_run, target, start))
+    before = vm_result(made.making.seen, vm)
+    if dry_run:
+        return Outcome(True, before, made.steps, dry_run=True)
+    return report_vm(host, before, made.steps, warnings=made.warnings)
+
+
+def _plan(
+    host: Host,
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    slots: tuple[AssignedVgpu, ...],
+    *,
+    dry_run: bool,
+    start: bool,
+) -> Plan:
+    """Return the steps after the claims: create devices, change the definition if a slot changed, start."""
+    target_record = replace(record, vgpus=_in_record_order(record, with_slot(snapshot, vm, record), slots))
+    refuse_stuck_gpus(snapshot, [v.gpu for v in target_record.vgpus])
+    refuse_gpus_in_setup(snapshot, [v.gpu for v in target_record.vgpus])
+    recheck_devices(host, snapshot, target_record)
+    steps: list[Step] = [*missing_device_steps(snapshot, vm, target_record)]
+    if target_record != record:
+        steps += move_steps(vm, record, target_record, read_domain_xml(host, vm, dry_run=dry_run))
+    steps += [StartDomain(vm.name, vm.uuid)] if start else []
+    return Plan(tuple(steps), vms_required_off=(vm.uuid,))
+
+
+def _in_record_order(record: VmRecord, *parts: tuple[AssignedVgpu, ...]) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs of `parts` in the record's order, each index once."""
+    by_index = {v.index: v for part in parts for v in part}
+    return tuple(by_index[v.index] for v in record.vgpus)
+
+
+def read_domain_xml(host: Host, vm: Vm, *, dry_run: bool) -> str:
+    """Return a VM's definition for a change; it includes secrets only if the VM will be defined again.
+
+    Raises:
+        NotFound: the VM was deleted.
+    """
+    if not dry_run:
+        return host.hypervisor.definition(vm.uuid)
+    domain = host.hypervisor.find_domain(vm.uuid)
+    if domain is None:
+        raise deleted_meanwhile(vm)
+    return domain.xml
+
+
+def recheck_devices(host: Host, snapshot: Snapshot, record: VmRecord) -> None:
+    """Repeat the checks of creation: since then the host may have rebooted, or taken the device itself."""
+    check_devices(snapshot, record)
+    passthrough_gpus = tuple(v for v in record.vgpus if v.backend is Backend.PASSTHROUGH)
+    if passthrough_gpus:
+        refuse_open_gpu(
+            passthrough_gpus[0].gpu, find_gpu_holders(host, passthrough_gpus), force_console=uses_force_console(record)
+        )
+
+
+def move_steps(vm: Vm, old_record: VmRecord, new_record: VmRecord, xml: str) -> tuple[Step, ...]:
+    """Return the step that redefines a VM; both records name the same vGPUs in the same order.
+
+    An mdev keeps its UUID on any GPU, so only the record changes.
+    """
+    pairs = [(old, new) for old, new in zip(old_record.vgpus, new_record.vgpus, strict=True) if old != new]
+    hostdev_changes = tuple(
+        (old.carrier, backend_for(new.backend).hostdev(new)) for old, new in pairs if old.carrier != new.carrier
+    )
+    descriptions = tuple(_describe_change(old, new) for old, new in pairs)
+    new_xml = edit_domain(xml, DomainEdit(hostdev_changes=hostdev_changes, record=new_record))
+    return (RedefineDomain(vm.name, vm.uuid, new_xml, xml, descriptions),)
+
+
+def _describe_change(old: AssignedVgpu, new: AssignedVgpu) -> str:
+    name, before = old.profile or old.backend, "no place" if old.waits_for_place else old.function
+    return f"{name}: {before} -> {new.function}"

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan added and removed vGPUs of an existing VM: which ones, their indexes, and the record afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from vgpuctl.backends import backend_for
+from vgpuctl.capacity.ownership import MAX_VGPU_INDEXES, carrier_uuid
+from vgpuctl.capacity.profiles import check_combination
+from vgpuctl.domain.domain_edit import hostdev_xml
+from vgpuctl.errors import Busy, NotFound
+from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, VgpuType
+from vgpuctl.model.request import DesignHostdev, VmRequest
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
+from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, make_steps
+from vgpuctl.operations.plans.remove import own_record
+from vgpuctl.operations.plans.vm_diff import resolve_vm_profile
+from vgpuctl.operations.steps.attach import AttachDevice, DetachDevice, WriteRecord
+from vgpuctl.operations.steps.claims import ReleaseClaim
+from vgpuctl.ports.step import Step
+from vgpuctl.value import Value, replace
+
+ADOPTED_ALIAS_PREFIX = "ua-vgpuctl-plug-"
+"""Alias prefix of vGPUs in VMs that vgpuctl did not create: it identifies them even when the record is lost."""
+
+
+class VgpuChanges(Value):
+    """A VM's kept and removed vGPUs, and the profiles of the added ones as given on the command line."""
+
+    kept: tuple[AssignedVgpu, ...]
+    removed: tuple[AssignedVgpu, ...]
+    added_profiles: tuple[str, ...]
+
+
+def own_record_or_new(vm: Vm, machine_id: str) -> VmRecord:
+    """Return a VM's record, or an empty one for a VM that vgpuctl did not create.
+
+    Raises:
+        Unmanaged: its record is a copy or unreadable; vgpuctl does not overwrite it.
+    """
+    if vm.record is not None or vm.copied_record is not None or vm.has_unreadable_record:
+        return own_record(vm, "change")
+    return VmRecord(RecordState.READY, vm.uuid, machine_id, (), (), "{}", created_vm=False)
+
+
+def choose_added_vgpus(
+    snapshot: Snapshot,
+    request: VmRequest,
+    record: VmRecord,
+    removed: Sequence[AssignedVgpu] = (),
+) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs that a VM gets in addition to the kept ones, with the lowest free indexes.
+
+    `removed`: the vGPUs that it loses. Their indexes stay in use because they still exist.
+
+    Raises:
+        NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as `choose_vgpus`.
+    """
+    vm = snapshot.vm(record.vm_uuid)
+    named_request = request if vm is None else replace(request, name=vm.name)  # the request may identify it by its UUID
+    kept_profiles = [v.profile for v in record.vgpus if v not in removed and v.profile is not None]
+    chosen = choose_vgpus(snapshot, named_request, record.vm_uuid, kept_profiles)
+    check_combination([*kept_profiles, *(v.profile for v in chosen if v.profile is not None)])
+    taken_carriers = {v.carrier for v in snapshot.vgpus}
+    used_indexes = {v.index for v in record.vgpus}
+    free_indexes = [
+        n
+        for n in range(MAX_VGPU_INDEXES)
+        if n not in used_indexes and carrier_uuid(record.vm_uuid, n) not in taken_carriers
+    ]
+    if len(free_indexes) < len(chosen):
+        raise Busy(f"all {MAX_VGPU_INDEXES} places of this VM are taken", hint="vgpuctl reconcile")
+    return tuple(
+        replace(v, index=n, carrier=carrier_uuid(record.vm_uuid, n) if v.backend in MDEV_BACKENDS else v.carrier)
+        for n, v in zip(free_indexes, chosen, strict=False)
+    )
+
+
+def with_taken(snapshot: Snapshot, vm: Vm, vgpus: Sequence[AssignedVgpu]) -> Snapshot:
+    """Return the snapshot with these vGPUs of a VM as taken, including those without a slot now.
+
+    The VM's definition refers to each of them, and never to the same function twice.
+    """
+    present_carriers = {v.carrier for v in snapshot.vgpus}
+    missing_vgpus = (as_taken_vgpu(v, vm.name, vm.uuid) for v in vgpus if v.carrier not in present_carriers)
+    return replace(snapshot, vgpus=(*snapshot.vgpus, *missing_vgpus))
+
+
+def record_with_vgpus(record: VmRecord, vgpus: Sequence[AssignedVgpu], new_profiles: Sequence[str] = ()) -> VmRecord:
+    """Return the record with these vGPUs; `new_profiles` are the profiles of the added ones, in order."""
+    fields = record.request_fields
+    recorded_profiles = fields.get("profile")
+    profile_by_carrier: dict[str, str] = {}
+    if isinstance(recorded_profiles, list) and len(recorded_profiles) == len(record.vgpus):
+        profile_by_carrier = {v.carrier: str(t) for v, t in zip(record.vgpus, recorded_profiles, strict=True)}
+    remaining_profiles = iter(new_profiles)
+    profiles = [profile_by_carrier.get(v.carrier) or next(remaining_profiles, None) or v.profile or "" for v in vgpus]
+    fields["profile"] = profiles
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return replace(record, vgpus=tuple(vgpus), request_json=text)
+
+
+def expand_profiles(request: VmRequest) -> tuple[str, ...]:
+    """Return the requested profiles, one for each vGPU."""
+    return tuple(p for p, n in request.profiles for _ in range(n))
+
+
+def design_hostdev(vgpu: AssignedVgpu, record: VmRecord) -> DesignHostdev:
+    """Return the hostdev with which the domain refers to a vGPU that is added later."""
+    device = backend_for(vgpu.backend).hostdev(vgpu)
+    return device if record.created_vm else replace(device, alias=f"{ADOPTED_ALIAS_PREFIX}{vgpu.index}")
+
+
+def attach_steps(
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    new_profiles: Sequence[str],
+    new: Sequence[AssignedVgpu],
+    *,
+    live: bool,
+) -> tuple[Step, ...]:
+    """Return the steps after the claims: record, create, attach.
+
+    A stopped VM that reserves its slots only while it runs gets no device.
+    """
+    new_record = record_with_vgpus(record, (*record.vgpus, *new), new_profiles)
+    steps: list[Step] = [WriteRecord(vm.name, vm.uuid, new_record, vm.record)]
+    for vgpu in new if live or not record.reserve_while_running else ():
+        steps += make_steps(snapshot, vgpu)
+    steps += [AttachDevice(vm.name, vm.uuid, v.carrier, hostdev_xml(design_hostdev(v, record)), live) for v in new]
+    return tuple(steps)
+
+
+def detach_steps(
+    vm: Vm, record: VmRecord, vgpus: Sequence[AssignedVgpu], keep_devices: frozenset[str], wait_seconds: float
+) -> tuple[Step, ...]:
+    """Return for each vGPU: detach, remove, update the record, release. reconcile uses these after a crash.
+
+    `keep_devices`: carriers whose device stays because vgpuctl does not provably own it.
+    """
+    steps: list[Step] = []
+    current_record = record
+    for vgpu in reversed(vgpus):
+        if any(h.carrier == vgpu.carrier for h in vm.hostdevs):
+            steps.append(DetachDevice(vm.name, vm.uuid, vgpu.carrier, wait_seconds))
+        if vgpu.carrier not in keep_devices:
+            steps += backend_for(vgpu.backend).remove_steps(vgpu)
+        new_record = record_with_vgpus(current_record, [v for v in current_record.vgpus if v.carrier != vgpu.carrier])
+        kept_record = new_record if new_record.vgpus or new_record.created_vm else None
+        steps += [WriteRecord(vm.name, vm.uuid, kept_record, current_record), ReleaseClaim(vgpu.carrier, vm.uuid)]
+        current_record = new_record
+    return tuple(steps)
+
+
+def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[AssignedVgpu, ...]:
+    """Return the VM's vGPUs with these carriers; all of them if none is given.
+
+    Raises:
+        NotFound: it has no such vGPU.
+    """
+    requested = {c.lower() for c in carriers}
+    vm_carriers = {v.carrier for v in record.vgpus}
+    unknown = sorted(requested - vm_carriers)
+    if unknown:
+        raise NotFound(
+            f"{vm.name} has no vGPU {', '.join(unknown)}",
+            hint=f"it has {', '.join(sorted(vm_carriers)) or 'none'}; vgpuctl show-vm {vm.name}",
+            vm=vm.name,
+            carriers=sorted(vm_carriers),
+        )
+    return tuple(v for v in record.vgpus if not requested or v.carrier in requested)
+
+
+def find_unreferenced_vgpus(vm: Vm) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs in the record that the VM's devices lack: a half-done attach or detach."""
+    hostdev_carriers = {h.carrier for h in vm.hostdevs}
+    return tuple(v for v in vm.record.vgpus if v.carrier not in hostdev_carriers) if vm.record else ()
+
+
+def diff_vgpus(vm: Vm, record: VmRecord, profiles: Sequence[str], types: Sequence[VgpuType] = ()) -> VgpuChanges:
+    """Return the kept, removed and added vGPUs for a VM that shall have these profiles. `types`: those of its GPUs."""
+    unmatched = list(record.vgpus)
+    kept: list[AssignedVgpu] = []
+    added_profiles: list[str] = []
+    for profile in profiles:
+        match = next((v for v in unmatched if v.profile == resolve_vm_profile(vm, profile, types)), None)
+        if match is None:
+            added_profiles.append(profile)
+        else:
+            unmatched.remove(match)
+            kept.append(match)
+    return VgpuChanges(tuple(kept), tuple(unmatched), tuple(added_profiles))
+
+
+def with_freed(snapshot: Snapshot, vgpus: Sequence[AssignedVgpu]) -> Snapshot:
+    """Return the snapshot without these vGPUs of a stopped VM.
+
+    Nobody can know what the driver would offer then. Where the numbers allow it, the plan tries one more vGPU; if the
+    driver refuses, all steps are undone. The functions themselves still count as taken, so no vGPU is created where one
+    is removed.
+    """
+    carriers = {v.carrier for v in vgpus}
+    remaining_vgpus = tuple(v for v in snapshot.vgpus if v.carrier not in carriers)
+    gpus = tuple(
+        _with_more_available(snapshot, g) if any(v.gpu == g.address for v in vgpus) else g for g in snapshot.gpus
+    )
+    return replace(snapshot, vgpus=remaining_vgpus, gpus=gpus)
+
+
+def _with_more_available(snapshot: Snapshot, gpu: Gpu) -> Gpu:
+    absent = sum(not v.present for v in snapshot.vgpus_on(gpu.address))
+    available = 1 + absent if gpu.backend is Backend.MDEV_PF else 1
+    functions = tuple(
+        replace(
+            f,
+            available_instances={
+                t.type_id: max((f.available_instances or {}).get(t.type_id, 0), available) for t in gpu.types
+            },
+        )
+        for f in gpu.functions
+    )
+    return replace(gpu, functions=functions)

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the carriers of a VM's vGPUs from a snapshot, for each mode, and check their prerequisites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.backends import backend_for
+from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
+from vgpuctl.capacity.constraints import add_spread_group, select_allowed_gpus, why_excluded
+from vgpuctl.capacity.gpu_instances import rank_instances
+from vgpuctl.capacity.mixed_size import choose_placement_id, is_placement_free
+from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.capacity.profiles import vfs_off_error
+from vgpuctl.capacity.remaining import name_holders
+from vgpuctl.capacity.restrictions import why_restricted
+from vgpuctl.capacity.room import compute_room
+from vgpuctl.capacity.vm_placement import place_vgpus, stuck_write_error
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity
+from vgpuctl.model.gpu import MDEV_BACKENDS, NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMode, Ownership, Vgpu
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.ports.step import Step
+from vgpuctl.value import replace
+
+
+def vm_name(request: VmRequest, uuid: str) -> str:
+    """Return the VM's name: the requested one, or vgpu-<first 8 characters of its UUID>."""
+    return request.name or f"vgpu-{uuid[:8]}"
+
+
+def disk_stem(name: str, uuid: str) -> str:
+    """Return the start of the VM's volume names: NAME-<8 of uuid>, or NAME where it already ends in those."""
+    return name if name.endswith(f"-{uuid[:8]}") else f"{name}-{uuid[:8]}"
+
+
+def choose_vgpus(
+    snapshot: Snapshot,
+    request: VmRequest,
+    uuid: str,
+    kept_profiles: Sequence[str] = (),
+) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs that a new VM would get, after checking the host's prerequisites.
+
+    `kept_profiles`: the profiles of the vGPUs that the VM already has and keeps.
+
+    Raises:
+        NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as the message says.
+    """
+    refuse_invalid_host_file(snapshot)
+    if request.mode == "vgpu":
+        return _choose_by_profile(snapshot, request, uuid, kept_profiles)
+    gpu = _choose_gpu(snapshot, request, vm_name(request, uuid), uuid)
+    if request.mode == "sriov":
+        return _choose_plain_vf(snapshot, gpu)
+    return _choose_whole_gpu(snapshot, request, gpu)
+
+
+def refuse_invalid_host_file(snapshot: Snapshot) -> None:
+    """Refuse to place anything while host.yaml is invalid: it may restrict a GPU.
+
+    Raises:
+        InvalidInput: with the problem in the file.
+    """
+    if snapshot.host_file_problem is not None:
+        raise InvalidInput(
+            snapshot.host_file_problem,
+            hint=f"it may close a GPU: {snapshot.host_file_hint}",
+        )
+
+
+def as_taken_vgpu(vgpu: AssignedVgpu, name: str, uuid: str, spread_group: str | None = None) -> Vgpu:
+    """Return a vGPU just chosen for a VM as an observed one, so that later choices treat it as taken."""
+    return Vgpu(
+        carrier=vgpu.carrier,
+        gpu=vgpu.gpu,
+        function=vgpu.function,
+        owner=Ownership.MANAGED,
+        present=False,
+        backend=vgpu.backend,
+        profile=vgpu.profile,
+        framebuffer_mib=vgpu.framebuffer_mib,
+        vm=name,
+        vm_uuid=uuid,
+        placement_id=vgpu.placement_id,
+        spread_group=spread_group,
+    )
+
+
+def params_text(request: VmRequest) -> str:
+    """Return the plugin parameters in the format of the driver and of host.yaml."""
+    return ",".join(f"{k}={v}" for k, v in request.vgpu_params)
+
+
+def _choose_by_profile(
+    snapshot: Snapshot, request: VmRequest, uuid: str, kept_profiles: Sequence[str]
+) -> tuple[AssignedVgpu, ...]:
+    if not any(g.types for g in select_allowed_gpus(snapshot, request.constraints)):
+        _refuse_no_types(snapshot, request)
+    slots = place_vgpus(snapshot, request.profiles, request.constraints, vm_name(request, uuid), uuid, kept_profiles)
+    vgpus = []
+    for index, slot in enumerate(slots):
+        backend = slot.gpu.backend or Backend.PASSTHROUGH
+        function = slot.gpu.find_function(slot.function) or GpuFunction(slot.function, "")
+        if request.vgpu_params and slot.gpu.vendor_id != NVIDIA_VENDOR_ID:
+            raise InvalidInput(
+                f"--vgpu-param is for NVIDIA's vGPU plugin; {slot.gpu.address} ({slot.gpu.model}) has none",
+                gpu=slot.gpu.address,
+            )
+        backend_for(backend).check(snapshot, slot.gpu, function, force_console=False)
+        vgpus.append(
+            AssignedVgpu(
+                index=index,
+                backend=backend,
+                gpu=slot.gpu.address,
+                function=slot.function,
+                carrier=carrier_uuid(uuid, index) if backend in MDEV_BACKENDS else slot.function,
+                profile=slot.vgpu_type.profile,
+                framebuffer_mib=slot.vgpu_type.framebuffer_mib,
+                params=params_text(request),
+                placement_id=slot.placement_id,
+            )
+        )
+    return tuple(vgpus)
+
+
+def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
+    """Refuse with the reason why no GPU offers any type, if VFs are off or a mode is wrong."""
+    gpus = select_allowed_gpus(snapshot, request.constraints)
+    if any(snapshot.vgpus_on(g.address) for g in gpus):
+        return
+    gpus_without_vfs = [g for g in gpus if g.backend is None]
+    if gpus_without_vfs:
+        raise vfs_off_error(gpus_without_vfs[0])
+    non_vgpu_gpus = [g for g in gpus if g.backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)]
+    if non_vgpu_gpus:
+        gpu = non_vgpu_gpus[0]
+        mode = "sriov" if gpu.backend is Backend.SRIOV_VF else "passthrough"
+        raise HostCannot(
+            f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
+            hint=f"install the vGPU host driver, or: vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
+            check="mode",
+            gpu=gpu.address,
+        )
+
+
+def _choose_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) -> Gpu:
+    gpus = _candidate_gpus(snapshot, request, uuid)
+    stuck = {s.gpu: s for s in snapshot.stuck_writes}
+    if len(gpus) == 1 and gpus[0].address in stuck:
+        raise stuck_write_error(stuck[gpus[0].address])
+    restricted = {g.address: why for g in gpus if (why := why_restricted(g, request.mode, vm)) is not None}
+    if len(restricted) == len(gpus):
+        raise NoCapacity(
+            f"no GPU is open to something new: {'; '.join(f'{a}: {why}' for a, why in restricted.items())}",
+            hint=f"vgpuctl uncordon {gpus[0].address}" if gpus[0].cordoned else "vgpuctl list-gpus --all",
+            gpus=sorted(restricted),
+        )
+    gpus = tuple(g for g in gpus if g.address not in restricted)
+    usable = [g for g in gpus if g.address not in stuck]
+    if request.mode == "sriov":
+        with_vfs = [g for g in usable if g.backend is Backend.SRIOV_VF]
+        from vgpuctl.capacity.policy_placement import choose_gpu_for_vf
+
+        chosen = choose_gpu_for_vf(snapshot, with_vfs, request.constraints.policy, vm)
+        return chosen or (with_vfs or usable or list(gpus))[0]
+    free = [g for g in usable if not snapshot.vgpus_on(g.address)]
+    return (free or usable or list(gpus))[0]
+
+
+def _candidate_gpus(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that a request for a whole GPU or a plain VF can choose from.
+
+    Raises:
+        NoCapacity: none is left; the message names for each GPU the constraint that excludes it.
+    """
+    constraints = add_spread_group(snapshot, request.constraints, uuid)
+    gpus = select_allowed_gpus(snapshot, constraints)
+    excluded = {g.address: why for g in gpus if (why := why_excluded(snapshot, g, constraints, uuid)) is not None}
+    if gpus and len(excluded) == len(gpus):
+        details = "; ".join(
+            f"{exclusion.constraint} leaves out {address}: {exclusion.reason}"
+            for address, exclusion in excluded.items()
+        )
+        raise NoCapacity(
+            f"no GPU is left to choose from: {details}",
+            hint="vgpuctl list-gpus --all",
+            gpus=sorted(excluded),
+        )
+    return tuple(g for g in gpus if g.address not in excluded)
+
+
+def _choose_plain_vf(snapshot: Snapshot, gpu: Gpu) -> tuple[AssignedVgpu, ...]:
+    if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
+        raise vfs_off_error(gpu)
+    if gpu.backend is not Backend.SRIOV_VF:
+        raise HostCannot(
+            f"{gpu.address} has no plain VFs: its backend is {gpu.backend}",
+            hint="use --profile with its vGPU profiles" if gpu.types else "vgpuctl list-gpus --all",
+            check="mode",
+            gpu=gpu.address,
+            backend=gpu.backend,
+        )
+    _refuse_taken(snapshot, gpu, (gpu.address,))
+    taken = {v.function for v in snapshot.vgpus_on(gpu.address)}
+    free = [f for f in gpu.functions if f.address not in taken and _is_unused_by_host(gpu, f)]
+    if not free:
+        names = ", ".join(sorted(v.vm or v.carrier for v in snapshot.vgpus_on(gpu.address)))
+        used_by_host = sorted(
+            f.address for f in gpu.functions if f.address not in taken and not _is_unused_by_host(gpu, f)
+        )
+        note = f"; the host's own drivers have {', '.join(used_by_host)}" if used_by_host else ""
+        raise NoCapacity(
+            f"no VF of {gpu.address} is free: {len(taken)} of {len(gpu.functions)} in use by {names or 'nobody'}{note}",
+            hint=f"vgpuctl show-gpu {gpu.address}",
+            gpu=gpu.address,
+        )
+    free.sort(key=lambda f: f.driver not in HARMLESS_DRIVERS)
+    backend_for(Backend.SRIOV_VF).check(snapshot, gpu, free[0], force_console=False)
+    return (_assigned_function(0, Backend.SRIOV_VF, gpu, free[0].address),)
+
+
+def _is_unused_by_host(gpu: Gpu, function: GpuFunction) -> bool:
+    """Say whether the host can spare a VF: always a GPU's; another device's only without a host driver."""
+    return gpu.is_display_class or function.driver in HARMLESS_DRIVERS
+
+
+def _refuse_taken(snapshot: Snapshot, gpu: Gpu, functions: tuple[str, ...]) -> None:
+    """Refuse functions that any VM holds, no matter under which GPU it got them."""
+    for vgpu in snapshot.vgpus:
+        if vgpu.carrier in functions or vgpu.function in functions:
+            holder = vgpu.holder_text
+            raise InUse(
+                f"{vgpu.function} is in use by {holder}",
+                hint=f"vgpuctl show-gpu {gpu.address}",
+                gpu=gpu.address,
+                function=vgpu.function,
+                vm=vgpu.vm,
+            )
+
+
+def _choose_whole_gpu(snapshot: Snapshot, request: VmRequest, gpu: Gpu) -> tuple[AssignedVgpu, ...]:
+    taken = snapshot.vgpus_on(gpu.address)
+    if taken:
+        names = ", ".join(sorted({v.holder_text for v in taken}))
+        raise InUse(
+            f"{gpu.address} is in use by {names}; all of it can be given away only when nothing is on it",
+            hint=f"vgpuctl show-gpu {gpu.address}",
+            gpu=gpu.address,
+            vgpus=[v.carrier for v in taken],
+        )
+    if not gpu.vendor_id:
+        raise InvalidInput(f"{gpu.address} is no PCI device, it cannot be passed through", gpu=gpu.address)
+    function = gpu.find_function(gpu.address) or GpuFunction(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
+    backend_for(Backend.PASSTHROUGH).check(snapshot, gpu, function, force_console=request.force_console)
+    sibling_functions = [m.address for m in gpu.group_members if m.same_slot]
+    _refuse_taken(snapshot, gpu, (gpu.address, *sibling_functions))
+    return tuple(
+        _assigned_function(index, Backend.PASSTHROUGH, gpu, address)
+        for index, address in enumerate([gpu.address, *sibling_functions])
+    )
+
+
+def _assigned_function(index: int, backend: Backend, gpu: Gpu, address: str) -> AssignedVgpu:
+    return AssignedVgpu(index=index, backend=backend, gpu=gpu.address, function=address, carrier=address, profile=None)
+
+
+def make_steps(snapshot: Snapshot, vgpu: AssignedVgpu) -> tuple[Step, ...]:
+    """Return the steps that create an assigned vGPU; on a mixed-size GPU, at its recorded placement.
+
+    Raises:
+        InUse: another vGPU occupies that placement.
+        NoCapacity: the driver does not offer the profile there now.
+        HostCannot: the GPU is gone, or its VFs are off.
+    """
+    type_id = current_type_id(snapshot, vgpu)
+    gpu = snapshot.gpu(vgpu.gpu)
+    if gpu is not None and gpu.mixed_size is not None:
+        vgpu = replace(vgpu, placement_id=_current_placement(snapshot, gpu, vgpu))
+    return backend_for(vgpu.backend).create_steps(vgpu, type_id, _candidate_instances(snapshot, gpu, vgpu))
+
+
+def _candidate_instances(snapshot: Snapshot, gpu: Gpu | None, vgpu: AssignedVgpu) -> tuple[int, ...]:
+    """Return the GPU instances in which to create a vGPU, best first; empty where the driver chooses."""
+    vgpu_type = next((t for t in gpu.types if t.profile == vgpu.profile), None) if gpu is not None else None
+    if gpu is None or gpu.mig is None or vgpu_type is None:
+        return ()
+    return rank_instances(
+        gpu, gpu.mig, [v for v in snapshot.vgpus_on(gpu.address) if v.carrier != vgpu.carrier], vgpu_type
+    )
+
+
+def _current_placement(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> int | None:
+    """Return the placement at which to create a vGPU; None where the driver chooses, in another mode.
+
+    A record from before mixed sizes has no placement that the driver knows. Such a vGPU goes next to the placements
+    assigned to others: the driver itself could choose one of those.
+    """
+    vgpu_type = next((t for t in gpu.types if t.profile == vgpu.profile), None)
+    if not gpu.mixed_size or vgpu_type is None:
+        return None
+    placement_ids = vgpu_type.placement_ids
+    if vgpu.placement_id is None or (placement_ids is not None and vgpu.placement_id not in placement_ids):
+        return choose_placement_id(
+            gpu, [v for v in snapshot.vgpus_on(gpu.address) if v.carrier != vgpu.carrier], vgpu_type
+        )
+    others = [v for v in snapshot.vgpus_on(gpu.address) if v.carrier != vgpu.carrier and v.present]
+    blocking = [v for v in others if not is_placement_free(gpu, (v,), vgpu_type, vgpu.placement_id)]
+    if blocking and vgpu_type.placement_ids is not None:
+        raise InUse(
+            f"placement {vgpu.placement_id} of {gpu.address}, where {vgpu.profile} on {vgpu.carrier} was to be, is"
+            f" taken by {name_holders(blocking)}",
+            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl detach and attach give a VM another place",
+            gpu=gpu.address,
+            placement_id=vgpu.placement_id,
+            carriers=[v.carrier for v in blocking],
+        )
+    return vgpu.placement_id
+
+
+def current_type_id(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
+    """Return the driver's current id of an assigned vGPU's type; only the profile is recorded.
+
+    Raises:
+        NoCapacity: the driver does not offer the profile there now.
+        HostCannot: the GPU is gone, or its VFs are off.
+    """
+    if vgpu.profile is None:
+        return None
+    gpu = snapshot.gpu(vgpu.gpu)
+    if gpu is None:
+        raise HostCannot(
+            f"the GPU {vgpu.gpu} is not on this host any more",
+            hint="vgpuctl list-gpus --all; lspci -Dnn",
+            check="gpu-missing",
+            gpu=vgpu.gpu,
+        )
+    if gpu.backend is None:
+        raise vfs_off_error(gpu)
+    vgpu_type = next((t for t in gpu.types if t.profile == vgpu.profile), None)
+    if vgpu_type is None:
+        raise NoCapacity(
+            f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
+        )
+    others = tuple(v for v in snapshot.vgpus_on(vgpu.gpu) if v.carrier != vgpu.carrier and not v.needs_device)
+    # as in libvirt's hook: sizes may differ
+    mixed_size_unknown = gpu.mixed_size is None and gpu.backend is Backend.MDEV_VF
+    if gpu.mixed_size or gpu.mode is GpuMode.MIG_VGPU or mixed_size_unknown:
+        # an absent vGPU has its own slot, wherever the driver puts this one
+        others = tuple(v for v in others if v.present)
+    room = compute_room(gpu, others, vgpu_type)
+    if vgpu.function not in room.functions and not room.has_room:
+        raise NoCapacity(
+            f"no room for {vgpu.profile} on {vgpu.gpu}: {'; '.join(room.reasons)}",
+            hint=f"vgpuctl explain {vgpu.profile}",
+            gpu=vgpu.gpu,
+        )
+    return vgpu_type.type_id

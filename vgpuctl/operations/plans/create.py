@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a new VM: its disks, its design, and the steps claim, define, create, record, start in that order.
+
+The record becomes `ready` before the VM runs. From then on its disk may hold somebody's work, and after a crash
+reconcile must not treat the VM as half created.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.backends import backend_for
+from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
+from vgpuctl.domain.render import render_domain
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.request import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmRequest
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
+from vgpuctl.operations.plans.choose import disk_stem, make_steps, vm_name
+from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, HostFacts, choose_firmware, creates_disks, has_boot_source
+from vgpuctl.operations.plans.pci_window import supports_maxphysaddr, window_mib, window_warnings
+from vgpuctl.operations.plans.vm_diff import request_fields_json
+from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
+from vgpuctl.operations.steps.storage import CreatePool, CreateSeed, CreateVolume, StartPool
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import replace
+
+MIB = 1 << 20
+
+
+def disks_to_create(request: VmRequest, facts: HostFacts, uuid: str) -> tuple[ManagedDisk, ...]:
+    """Return the disks to create: first the clone of the image, then the requested sizes, else one empty disk.
+
+    The seed for cloud-init comes last.
+    """
+    directory = facts.pool.path if facts.pool is not None and facts.pool.path else DEFAULT_POOL_PATH
+    directory = directory.rstrip("/")
+    stem = disk_stem(vm_name(request, uuid), uuid)
+    disk_specs: list[tuple[int, str | None, str | None]] = []
+    if request.image is not None:
+        image = facts.files.get(request.image)
+        if image is None:
+            raise InvalidInput(f"there is no image {request.image}")
+        disk_specs.append((image.virtual_size_bytes, image.path, image.format))
+    disk_specs += [(d.size_mib * MIB, None, None) for d in request.disks if isinstance(d, NewDisk)]
+    if not disk_specs and creates_disks(request):
+        disk_specs.append((DEFAULT_DISK_GIB * 1024 * MIB, None, None))
+    disks = []
+    for number, (size, base_path, base_format) in enumerate(disk_specs):
+        volume = f"{stem}.qcow2" if number == 0 else f"{stem}-{number}.qcow2"
+        disks.append(ManagedDisk(request.storage_pool, volume, f"{directory}/{volume}", size, base_path, base_format))
+    if request.cloud_init is not None:
+        volume = f"{stem}-seed.iso"
+        disks.append(ManagedDisk(request.storage_pool, volume, f"{directory}/{volume}", 0, role=DiskRole.SEED))
+    return tuple(disks)
+
+
+def design_domain(
+    snapshot: Snapshot, request: VmRequest, facts: HostFacts, uuid: str, vgpus: tuple[AssignedVgpu, ...]
+) -> DomainDesign:
+    """Return the design of the domain; pure, so that a dry run shows exactly what would be defined."""
+    managed_disks = disks_to_create(request, facts, uuid)
+    record = VmRecord(
+        state=RecordState.CREATING,
+        vm_uuid=uuid,
+        machine_id=snapshot.machine_id,
+        vgpus=vgpus,
+        disks=managed_disks,
+        request_json=request_fields_json(request),
+        reserve=request.reserve,
+    )
+    disks = [DesignDisk("disk", d.path, "qcow2") for d in managed_disks if d.role is DiskRole.DISK]
+    for disk in request.disks:
+        if isinstance(disk, ExistingDisk):
+            image = facts.files.get(disk.path)
+            disks.append(DesignDisk("disk", disk.path, image.format if image else "raw"))
+    if request.cdrom is not None:
+        disks.append(DesignDisk("cdrom", request.cdrom, "raw"))
+    disks += [DesignDisk("cdrom", d.path, "raw") for d in managed_disks if d.role is DiskRole.SEED]
+    window = window_mib(request, facts.bars_mib)
+    return DomainDesign(
+        name=vm_name(request, uuid),
+        uuid=uuid,
+        memory_mib=request.memory_mib,
+        vcpus=request.vcpus,
+        kvm=facts.capabilities.kvm,
+        emulator=facts.capabilities.emulator,
+        firmware=choose_firmware(request, facts),
+        disks=tuple(disks),
+        network=request.network,
+        hostdevs=tuple(backend_for(v.backend).hostdev(v) for v in vgpus),
+        hotplug_slots=request.hotplug_slots,
+        boot=_boot_order(request),
+        record=record,
+        os=request.os,
+        pci_window_mib=window,
+        host_width=window is not None and facts.capabilities.kvm and supports_maxphysaddr(snapshot),
+    )
+
+
+def _boot_order(request: VmRequest) -> tuple[str, ...]:
+    if request.cdrom is not None:
+        return ("cdrom", "hd")
+    if has_boot_source(request):
+        return ("hd",)
+    return ("hd", "network")
+
+
+def reserves_slots(request: VmRequest, *, start: bool) -> bool:
+    """Say whether a new VM gets its vGPUs at once: not if it stays off and reserves nothing while off."""
+    return start or request.reserve == "always"
+
+
+def vm_creation_plan(
+    snapshot: Snapshot, request: VmRequest, facts: HostFacts, design: DomainDesign, *, start: bool
+) -> Plan:
+    """Return the steps after the claims: define, storage, devices, record as ready, start."""
+    steps: list[Step] = [DefineDomain(design, render_domain(design, facts.template))]
+    if design.record.disks:
+        if facts.pool is None:
+            steps.append(CreatePool(request.storage_pool, DEFAULT_POOL_PATH))
+        elif not facts.pool.active:
+            steps.append(StartPool(request.storage_pool))
+    steps += [_create_disk_step(d, request, design, facts) for d in design.record.disks]
+    for vgpu in design.record.vgpus if reserves_slots(request, start=start) else ():
+        steps += make_steps(snapshot, vgpu)
+    ready = replace(design.record, state=RecordState.READY)
+    steps.append(SetRecordState(design.name, design.uuid, ready, previous=design.record))
+    if start:
+        steps.append(StartDomain(design.name, design.uuid))
+    return Plan(
+        steps=tuple(steps), notes=creation_notes(snapshot, request, design, facts), vms_required_off=(design.uuid,)
+    )
+
+
+def _create_disk_step(disk: ManagedDisk, request: VmRequest, design: DomainDesign, facts: HostFacts) -> Step:
+    if disk.role is DiskRole.SEED and request.cloud_init is not None:
+        # imports pycdlib: fails here if it is missing, before any step
+        from vgpuctl.domain.cloud_init_seed import hostname_of_vm
+
+        return CreateSeed(disk, request.cloud_init, design.uuid, hostname_of_vm(design.name))
+    base = facts.files.get(disk.base) if disk.base else None
+    return CreateVolume(disk, () if base is None else base.backing_chain)
+
+
+def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign, facts: HostFacts) -> tuple[str, ...]:
+    """Return notes for the user about the plan."""
+    window = window_warnings(snapshot, request, design, facts.bars_mib)
+    if has_boot_source(request):
+        return window
+    return (
+        *window,
+        f"no system is on {design.name}'s disk: it boots from the network; "
+        "give one with --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
+    )

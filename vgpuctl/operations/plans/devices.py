@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM's missing devices: the steps that create them again where its record says, or why that is impossible.
+
+start-vm, the restore after a boot and libvirt's hook all use this module.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.backends import backend_for
+from vgpuctl.capacity.mixed_size import is_placement_free
+from vgpuctl.capacity.remaining import find_type
+from vgpuctl.errors import InUse
+from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
+from vgpuctl.operations.plans.choose import make_steps
+from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.ports.step import Step
+from vgpuctl.value import replace
+
+
+def uses_force_console(record: VmRecord) -> bool:
+    """Say whether the VM was created with --force-console; False if its request fields cannot be read."""
+    return bool(record.request_fields.get("force_console", False))
+
+
+def check_devices(snapshot: Snapshot, record: VmRecord) -> None:
+    """Repeat the checks of creation: the host may have rebooted since, or taken the device.
+
+    Raises:
+        HostCannot, Refused, InUse: as the backend's check says.
+    """
+    for assigned in record.vgpus:
+        gpu = snapshot.gpu(assigned.gpu)
+        function = gpu.find_function(assigned.function) if gpu else None
+        if gpu is None or function is None:
+            continue
+        backend_for(assigned.backend).check(snapshot, gpu, function, force_console=uses_force_console(record))
+
+
+def missing_device_steps(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[Step, ...]:
+    """Return the steps that create each missing device; the snapshot must hold the types of the record's GPUs.
+
+    Raises:
+        InUse: somebody took the function or changed the device; the message names who.
+        NoCapacity: the driver has no room for it now.
+        HostCannot: the GPU is gone, or its VFs are off.
+    """
+    steps: list[Step] = []
+    for assigned in record.vgpus:
+        if any(v.carrier == assigned.carrier and v.present for v in snapshot.vgpus):
+            existing = next(v for v in snapshot.vgpus if v.carrier == assigned.carrier)
+            _refuse_changed_type(snapshot, vm, assigned, existing)
+            steps += _move_steps(snapshot, vm, assigned, existing)
+            continue
+        other_vgpus = [v for v in snapshot.vgpus if v.function == assigned.function and v.vm_uuid != vm.uuid]
+        blocking = [
+            v
+            for v in other_vgpus
+            if (v.owner is not Ownership.MANAGED or v.present) and assigned.function != assigned.gpu
+        ]
+        if blocking:
+            raise InUse(
+                f"{assigned.function} is taken by {blocking[0].vm or blocking[0].carrier}, {vm.name} needs it",
+                hint=f"vgpuctl show-gpu {assigned.gpu}",
+                function=assigned.function,
+                vm=blocking[0].vm,
+            )
+        steps += make_steps(snapshot, assigned)
+    return tuple(steps)
+
+
+def _move_steps(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu, device: Vgpu) -> tuple[Step, ...]:
+    """Return the step that moves a device to its target placement, while no VM runs with it.
+
+    If something occupies the target, the device stays. libvirt's hook and the restore after a boot do not know whether
+    the VM runs.
+    """
+    gpu, target_placement = snapshot.gpu(device.gpu), device.target_placement_id
+    vgpu_type = find_type(gpu, device) if gpu is not None else None
+    if gpu is None or vgpu_type is None or target_placement is None or vm.state not in STOPPED_STATES:
+        return ()
+    others = [v for v in snapshot.vgpus_on(gpu.address) if v.carrier != device.carrier]
+    moved = replace(assigned, placement_id=target_placement)
+    return (
+        backend_for(assigned.backend).move_steps(moved)
+        if is_placement_free(gpu, others, vgpu_type, target_placement)
+        else ()
+    )
+
+
+def _refuse_changed_type(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu, device: Vgpu) -> None:
+    """Refuse a device of another type than the record assigns.
+
+    Only NVML names a type that has no room for one more. Where NVML is not queried, the id in the claim decides.
+    """
+    gpu = snapshot.gpu(assigned.gpu)
+    if assigned.profile is None or device.type_id is None or gpu is None:
+        return
+    device_type = gpu.find_type(device.type_id)
+    claimed_type_id = next(
+        (c.type_id for c in snapshot.claims if (c.carrier, c.vm_uuid) == (device.carrier, vm.uuid)), None
+    )
+    if device_type is None and claimed_type_id in (None, device.type_id):
+        return
+    if device_type is None or device_type.profile != assigned.profile:
+        type_text = device_type.profile if device_type is not None else f"the type {device.type_id}"
+        raise InUse(
+            f"{assigned.carrier} carries {type_text}, not {assigned.profile} as {vm.name} needs",
+            hint=f"somebody changed it by hand; vgpuctl show-gpu {assigned.gpu}",
+            carrier=assigned.carrier,
+        )

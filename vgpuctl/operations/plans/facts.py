@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new VM needs from the host besides GPUs: `operations.facts` gathers it, this module checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
+from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
+from vgpuctl.model.request import ExistingDisk, NewDisk, VmRequest
+from vgpuctl.model.sizes import format_bytes, format_mib
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.operations.plans.chains import (
+    NO_BACKING_CHAINS,
+    BackingChains,
+    copy_path,
+    refuse_base_image,
+    refuse_written_file,
+)
+from vgpuctl.operations.plans.windows import WINDOWS_11, check_windows, refuse_bios_image
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+if TYPE_CHECKING:
+    from vgpuctl.domain.render import DomainTemplate
+
+DEFAULT_POOL = "default"
+DEFAULT_POOL_PATH = "/var/lib/libvirt/images"
+MIN_POOL_FREE_BYTES = 64 << 20
+POOL_TYPES = ("dir", "fs", "netfs")
+DISK_FORMATS = ("raw", "qcow2", "directory", "unknown")
+"""The formats that a disk may have; other checks refuse the last two."""
+
+
+class GpuHolders(Value):
+    """Processes that have a GPU open, through display nodes (/dev/dri) or compute nodes (/dev/nvidiaN)."""
+
+    display: tuple[str, ...] = ()
+    compute: tuple[str, ...] = ()
+
+
+def refuse_open_gpu(gpu: str, holders: GpuHolders, *, force_console: bool) -> None:
+    """Refuse a whole GPU that a process has open: unbinding it would wait in the kernel for that process.
+
+    Raises:
+        InUse: naming the processes. `force_console` waives only those that hold the display nodes.
+    """
+    processes = (*holders.compute, *(() if force_console else holders.display))
+    if processes:
+        hint = "stop them first" if holders.compute else "stop them first, or take the console with --force-console"
+        raise InUse(f"{gpu} is held by {', '.join(processes)}", hint=hint, gpu=gpu, holders=list(processes))
+
+
+class HostFacts(Value):
+    """Facts of the host. `files` maps every path in the request (image, disks, cdrom) to its file, None for no file.
+
+    `holders`: the processes that have the GPU of a passthrough request open; `bars_mib`: the size of its BARs.
+    `chains`: who already uses which file. `suggestions`: for a path without an image, similar paths.
+    `file_system_bytes`: the size of the file system that holds the pool, or would hold it.
+    """
+
+    capabilities: HypervisorCapabilities
+    network: NetworkInfo | None
+    pool: PoolInfo | None
+    template: DomainTemplate
+    files: Mapping[str, ImageInfo | None] = EMPTY_MAPPING
+    holders: GpuHolders = GpuHolders()
+    bars_mib: int = 0
+    chains: BackingChains = NO_BACKING_CHAINS
+    suggestions: Mapping[str, tuple[str, ...]] = EMPTY_MAPPING
+    host_memory_mib: int | None = None
+    file_system_bytes: int | None = None
+
+
+def check_facts(
+    snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...], facts: HostFacts
+) -> tuple[str, ...]:
+    """Check everything a new VM needs before the first write, and return warnings.
+
+    Raises:
+        HostCannot, InvalidInput, NotFound, NoSpace, InUse: as the message says.
+    """
+    check_windows(request, facts.capabilities)
+    refuse_excess_memory(request.memory_mib, facts.host_memory_mib)
+    _check_network(request, facts)
+    _check_cloud_init(request)
+    disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
+    warnings = check_files(
+        facts.chains, facts.files, facts.suggestions, bases=[request.image] if request.image else [], disks=disks
+    )
+    if vgpus:
+        refuse_open_gpu(vgpus[0].gpu, facts.holders, force_console=request.force_console)
+    if needs_pool(request):
+        warnings += check_pool(request.storage_pool, facts.pool)
+    _check_sizes(request, facts)
+    return warnings
+
+
+def refuse_excess_memory(requested_mib: int, host_mib: int | None) -> None:
+    """Refuse more memory than the host has: libvirt defines such a VM, and it never starts.
+
+    Raises:
+        HostCannot: naming both sizes.
+    """
+    if host_mib is not None and requested_mib > host_mib:
+        raise HostCannot(
+            f"a VM with {format_mib(requested_mib)} of memory does not fit: this host has {format_mib(host_mib)}",
+            hint="give it less with --memory",
+            check="memory",
+            memory_mib=requested_mib,
+            host_memory_mib=host_mib,
+        )
+
+
+def _check_sizes(request: VmRequest, facts: HostFacts) -> None:
+    """Refuse a disk larger than its file system, although a thin volume of that size can be created there."""
+    file_system_bytes = facts.file_system_bytes
+    for disk in request.disks:
+        if isinstance(disk, NewDisk) and file_system_bytes is not None and disk.size_mib << 20 > file_system_bytes:
+            raise NoSpace(
+                f"a disk of {format_mib(disk.size_mib)} does not fit: the file system of the storage pool "
+                f"'{request.storage_pool}' has {format_bytes(file_system_bytes)}",
+                hint="make it smaller, or choose another pool with --storage-pool",
+                pool=request.storage_pool,
+                size_bytes=disk.size_mib << 20,
+                file_system_bytes=file_system_bytes,
+            )
+
+
+def _check_network(request: VmRequest, facts: HostFacts) -> None:
+    if facts.network is None:
+        raise HostCannot(
+            f"libvirt has no network '{request.network}'",
+            hint="virsh net-list --all shows those there are; choose one with --network",
+            check="network",
+            network=request.network,
+        )
+    if not facts.network.active:
+        raise HostCannot(
+            f"the network '{request.network}' is not active",
+            hint=f"virsh net-start {request.network}",
+            check="network",
+            network=request.network,
+        )
+
+
+def _check_cloud_init(request: VmRequest) -> None:
+    if request.cloud_init is not None and not has_boot_source(request):
+        raise InvalidInput(
+            "cloud-init sets a system up, and none is given: the VM's disk would be empty",
+            hint="give one with --image BASE.qcow2 or --disk PATH, or an installer that knows cloud-init with --cdrom",
+            path=request.cloud_init.path,
+        )
+
+
+def check_files(
+    chains: BackingChains,
+    files: Mapping[str, ImageInfo | None],
+    suggestions: Mapping[str, tuple[str, ...]],
+    *,
+    bases: Sequence[str] = (),
+    disks: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Check existing images and disks, and return warnings. `bases` will be cloned, `disks` written to.
+
+    Raises:
+        NotFound, InvalidInput, HostCannot, Refused, InUse: as the message says.
+    """
+    for path, image in files.items():
+        suggestion = f"did you mean {' or '.join(suggestions[path])}? " if suggestions.get(path) else ""
+        hint = f"{suggestion}vgpuctl list-images shows the images that are known"
+        if image is None:
+            raise NotFound(f"there is no file {path}", hint=hint, path=path)
+        if image.format == "directory":
+            raise InvalidInput(f"{path} is a directory, not an image", hint=hint, path=path)
+        if path in (*bases, *disks):
+            _refuse_unsafe(path, image)
+        if image.access_problem:
+            raise HostCannot(
+                f"QEMU cannot use {path}: {image.access_problem}",
+                hint="move it below /var/lib/libvirt/images, or open the directory to QEMU's user",
+                check="image-access",
+                path=path,
+            )
+    warnings: dict[str, None] = {}
+    for path in (*bases, *disks):
+        file_info = files[path]
+        backing_paths = (
+            () if file_info is None else tuple(backing_file.path for backing_file in file_info.backing_chain[1:])
+        )
+        refuse_written_file(chains, path, backing_paths)
+        if path in disks:
+            refuse_base_image(chains, path)
+        warnings.update(dict.fromkeys(() if file_info is None else file_info.exposures))
+    return tuple(warnings)
+
+
+def _refuse_unsafe(path: str, image: ImageInfo) -> None:
+    """Refuse an image in another format, or one that names other files: QEMU would open any file it names."""
+    is_known_format = image.format in DISK_FORMATS
+    if is_known_format and not image.unsafe_reason:
+        return
+    source_format = image.convert_format if is_known_format else image.format
+    command = f"qemu-img convert -f {source_format} -O qcow2 {quote(path)} {quote(copy_path(path))}"
+    raise Refused(
+        f"{path} is not given to QEMU: {image.unsafe_reason or f'it is a {image.format} image, not raw or qcow2'}",
+        hint=f"if you trust it, make one plain file of it: {command}" if source_format else None,
+        path=path,
+        format=image.format,
+    )
+
+
+def check_pool(name: str, pool: PoolInfo | None) -> tuple[str, ...]:
+    """Check the pool in which to create volumes, and return warnings.
+
+    Raises:
+        NotFound, HostCannot, NoSpace: as the message says.
+    """
+    if pool is None:
+        if name == DEFAULT_POOL:
+            return ()
+        raise NotFound(
+            f"libvirt has no storage pool '{name}'",
+            hint="virsh pool-list --all shows those there are",
+            pool=name,
+        )
+    if pool.path is None or pool.kind not in POOL_TYPES:
+        raise HostCannot(
+            f"the storage pool '{pool.name}' is of kind {pool.kind}, which has no directory for qcow2 disks",
+            hint="choose a directory pool with --storage-pool",
+            check="pool-kind",
+            pool=pool.name,
+        )
+    free = pool.available_bytes
+    if free is not None and free < MIN_POOL_FREE_BYTES:
+        raise NoSpace(
+            f"the storage pool '{pool.name}' is full: {format_bytes(free)} free in {pool.path}",
+            hint="delete what is not needed, or choose another pool with --storage-pool",
+            pool=pool.name,
+            available_bytes=free,
+        )
+    return ()
+
+
+def needs_pool(request: VmRequest) -> bool:
+    """Say whether the request creates any volume."""
+    return creates_disks(request) or request.cloud_init is not None
+
+
+def has_boot_source(request: VmRequest) -> bool:
+    """Say whether the request names something bootable."""
+    has_existing_disk = any(isinstance(d, ExistingDisk) for d in request.disks)
+    return request.image is not None or request.cdrom is not None or has_existing_disk
+
+
+def creates_disks(request: VmRequest) -> bool:
+    """Say whether the request creates any disk."""
+    only_existing = bool(request.disks) and all(isinstance(d, ExistingDisk) for d in request.disks)
+    if request.image is not None:
+        return True
+    return not only_existing and not (request.cdrom is not None and not request.disks)
+
+
+def choose_firmware(request: VmRequest, facts: HostFacts) -> str:
+    """Return "uefi" or "bios", by what the image needs and the host has.
+
+    linux: UEFI, which large BARs require, unless the image boots only with BIOS. generic: BIOS, unless the image boots
+    only with UEFI. windows11: UEFI.
+
+    Raises:
+        InvalidInput: the image of a Windows 11 VM boots only with BIOS.
+        HostCannot: the image needs UEFI and libvirt finds no firmware.
+    """
+    boot_path = request.image or next((d.path for d in request.disks if isinstance(d, ExistingDisk)), None)
+    image = facts.files.get(boot_path) if boot_path else None
+    needed_firmware = image.firmware if image is not None else "none"
+    if needed_firmware == "uefi" and not facts.capabilities.uefi:
+        raise HostCannot(
+            f"{boot_path} boots only with UEFI, and libvirt finds no UEFI firmware on this host",
+            hint="apt install ovmf (Debian, Ubuntu) or dnf install edk2-ovmf (RHEL, Fedora)",
+            check="uefi",
+            image=boot_path,
+        )
+    if request.os == WINDOWS_11:
+        if needed_firmware == "bios":
+            refuse_bios_image(str(boot_path))
+        return "uefi"
+    if needed_firmware in ("uefi", "bios"):
+        return needed_firmware
+    return "uefi" if request.os == "linux" and facts.capabilities.uefi else "bios"

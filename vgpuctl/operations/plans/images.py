@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which images are bases of which disks, and which volumes no VM refers to. Pure: it removes nothing.
+
+A volume's role is the first that applies: it has a clone (`base`), a VM refers to it (`disk`), it is named like
+vgpuctl's disks and nobody refers to it (`orphan`), anything else (`other`). A name proves nothing: an orphan may be
+anybody's file that happens to end in eight hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from vgpuctl.domain.disk_sources import DiskSources
+from vgpuctl.model.port_values import ImageInfo, VolumeInfo
+from vgpuctl.model.results.disks import CloneResult, ImageResult
+from vgpuctl.model.vm import ManagedDisk
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
+
+_MANAGED_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-9]+)?\.qcow2|-seed\.iso)", re.ASCII)
+"""vgpuctl's volumes: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; seeds end in -seed.iso."""
+
+
+class DiskUser(Value):
+    """A VM with the disks that libvirt and its record name, whether they exist yet or not."""
+
+    name: str
+    sources: DiskSources
+    created_disks: tuple[ManagedDisk, ...] = ()
+
+
+class DiskReferences(Value):
+    """Who refers to which file, and which file is a clone of which. `formats`: how VMs interpret a file."""
+
+    vms: Mapping[str, frozenset[str]]
+    bases: Mapping[str, str]
+    formats: Mapping[str, frozenset[str]] = EMPTY_MAPPING
+
+    def formats_by_identity(self, identify: Callable[[str], str]) -> dict[str, frozenset[str]]:
+        """Return the formats in which VMs use a file under any path; `identify` returns a path's identity."""
+        result: dict[str, frozenset[str]] = {}
+        for path, formats in self.formats.items():
+            result[identify(path)] = result.get(identify(path), frozenset()) | formats
+        return result
+
+    def without_raw_disks(self, identify: Callable[[str], str] = str) -> DiskReferences:
+        """Return the references without bases "below" disks that all VMs use as raw.
+
+        The guest writes all the contents of a raw disk. It can also write a qcow2 header, which libvirt believes when
+        it refreshes the pool.
+        """
+        raw = {path for path, formats in self.formats_by_identity(identify).items() if formats == {"raw"}}
+        return replace(self, bases={path: base for path, base in self.bases.items() if identify(path) not in raw})
+
+
+def collect_references(users: Sequence[DiskUser], volumes: Sequence[VolumeInfo]) -> DiskReferences:
+    """Join the disks that VMs name with the bases that the files name; the files take precedence.
+
+    The result still holds bases claimed only by raw disks: see `DiskReferences.without_raw_disks`.
+    """
+    paths = {(v.pool, v.name): v.path for v in volumes}
+    vms: dict[str, set[str]] = {}
+    bases: dict[str, str] = {}
+    formats: dict[str, set[str]] = {}
+    for user in users:
+        volume_paths = [paths[pair] for pair in user.sources.volumes if pair in paths]
+        for path in (*user.sources.files, *volume_paths, *(disk.path for disk in user.created_disks)):
+            vms.setdefault(path, set()).add(user.name)
+        for location, format_name in user.sources.formats:
+            path_of_format = location if isinstance(location, str) else paths.get(location)
+            if path_of_format is not None:
+                formats.setdefault(path_of_format, set()).add(format_name)
+        for disk in user.created_disks:
+            if disk.base is not None:
+                bases[disk.path] = disk.base
+                formats.setdefault(disk.path, set()).add("qcow2")  # vgpuctl makes no other clones
+        bases.update(user.sources.backing_pairs)
+    bases.update((v.path, v.backing_path) for v in volumes if v.backing_path is not None)
+    return DiskReferences(
+        {path: frozenset(names) for path, names in vms.items()},
+        bases,
+        {path: frozenset(format_names) for path, format_names in formats.items()},
+    )
+
+
+def find_similar_images(path: str, images: Sequence[str], *, fallback: bool) -> tuple[str, ...]:
+    """Return at most three known images with names similar to `path`; with `fallback`, else the first three."""
+    import difflib
+
+    by_name = {image.rpartition("/")[2].lower(): image for image in reversed(images)}
+    matches = difflib.get_close_matches(path.rpartition("/")[2].lower(), by_name, 3, 0.6)
+    return tuple(by_name[name] for name in matches) or (tuple(images[:3]) if fallback else ())
+
+
+def bases_outside_pools(references: DiskReferences, volumes: Sequence[VolumeInfo]) -> tuple[str, ...]:
+    """Return the bases that are in no pool, sorted by path."""
+    return tuple(sorted(set(references.bases.values()) - {v.path for v in volumes}))
+
+
+def image_results(
+    references: DiskReferences,
+    volumes: Sequence[VolumeInfo],
+    inspected: Mapping[str, ImageInfo | None],
+    pool: str | None,
+) -> tuple[ImageResult, ...]:
+    """Return a row for every volume and every base outside the pools, sorted by path.
+
+    With `pool`, only that pool's volumes and their bases.
+    """
+    rows = {v.path: _volume_row(references, v) for v in volumes}
+    rows |= {
+        path: _outside_row(references, path, inspected.get(path)) for path in bases_outside_pools(references, volumes)
+    }
+    if pool is not None:
+        selected = {v.path for v in volumes if v.pool == pool}
+        selected |= {base for path, base in references.bases.items() if path in selected}
+        rows = {path: row for path, row in rows.items() if path in selected}
+    return tuple(rows[path] for path in sorted(rows))
+
+
+def _volume_row(references: DiskReferences, volume: VolumeInfo) -> ImageResult:
+    is_managed_name = _MANAGED_VOLUME_NAME.fullmatch(volume.name) is not None
+    return replace(
+        _file_row(references, volume.path, is_managed_name=is_managed_name),
+        pool=volume.pool,
+        volume=volume.name,
+        format=volume.format,
+        size_bytes=volume.capacity_bytes,
+    )
+
+
+def _outside_row(references: DiskReferences, path: str, image: ImageInfo | None) -> ImageResult:
+    row = _file_row(references, path, is_managed_name=False)
+    if image is None or image.format == "unknown":
+        return row
+    return replace(row, format=image.format, size_bytes=image.virtual_size_bytes)
+
+
+def _file_row(references: DiskReferences, path: str, *, is_managed_name: bool) -> ImageResult:
+    """Return the row of a file that is in no pool and cannot be read."""
+    children = sorted(child for child, base in references.bases.items() if base == path)
+    users = tuple(sorted(references.vms.get(path, ())))
+    return ImageResult(
+        path=path,
+        pool=None,
+        volume=None,
+        format=None,
+        size_bytes=None,
+        role="base" if children else "disk" if users else "orphan" if is_managed_name else "other",
+        base=references.bases.get(path),
+        vms=users,
+        children=tuple(CloneResult(child, tuple(sorted(references.vms.get(child, ())))) for child in children),
+    )

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide how many VFs a GPU has in a mode, and whether its users allow the change."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
+from vgpuctl.errors import HostCannot, InUse, InvalidInput
+from vgpuctl.gpu_setup.sriov import GIM_HINT
+from vgpuctl.model.gpu import Backend, Gpu, Ownership, Vgpu
+from vgpuctl.model.hint_commands import stop_command
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.operations.plans.transient import refuse_transient_vms
+from vgpuctl.operations.steps.domain import STOPPED_STATES
+
+_VGPU_BACKENDS = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
+BACKENDS_BY_MODE: dict[str, tuple[Backend, ...]] = {
+    "vgpu": _VGPU_BACKENDS,
+    "sriov": (Backend.SRIOV_VF,),
+    "passthrough": (Backend.PASSTHROUGH,),
+    "unmanaged": (),
+}
+"""Mode -> the backends that a GPU may have in that mode."""
+
+
+def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
+    """Return how many VFs a GPU has in a mode. `vfs`: the requested number, None for the mode's default.
+
+    Raises:
+        InvalidInput: this number is impossible.
+        HostCannot: the GPU or its driver has no such mode, or cannot set another number.
+    """
+    if vfs is not None and (mode not in ("vgpu", "sriov") or not 1 <= vfs <= gpu.vfs_total):
+        valid = f"1 to {gpu.vfs_total}" if mode in ("vgpu", "sriov") and gpu.vfs_total else "no --vfs"
+        raise InvalidInput(f"{vfs} VFs cannot be meant for {gpu.address} in mode {mode}: {valid}", gpu=gpu.address)
+    if mode == "unmanaged":
+        return gpu.vfs_enabled
+    vf_count = 0 if mode == "passthrough" else _vgpu_vf_count(gpu, vfs) if mode == "vgpu" else _plain_vf_count(gpu, vfs)
+    if vf_count != gpu.vfs_enabled:
+        _require_vf_switch(gpu, vf_count)
+    return vf_count
+
+
+def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
+    if gpu.backend in _VGPU_BACKENDS:
+        vf_count = gpu.vfs_enabled
+    elif gpu.has_nvidia_driver and gpu.backend is None:
+        vf_count = gpu.vfs_total
+    else:
+        raise _no_mode_error(
+            gpu, "vgpu", "install the maker's vGPU host driver; vgpuctl list-gpus shows what each GPU offers"
+        )
+    if vfs not in (None, vf_count):
+        raise InvalidInput(
+            f"{gpu.address} has {vf_count} VFs for vGPUs, or none: its driver's command turns all of them on",
+            hint=f"leave --vfs out, or say --vfs {vf_count}",
+            gpu=gpu.address,
+        )
+    return vf_count
+
+
+def _plain_vf_count(gpu: Gpu, vfs: int | None) -> int:
+    if gpu.has_nvidia_driver:
+        raise _no_mode_error(gpu, "sriov", f"NVIDIA's VFs carry vGPUs only: vgpuctl set-mode {gpu.address} vgpu")
+    if not gpu.vfs_total or gpu.backend in _VGPU_BACKENDS:
+        raise _no_mode_error(gpu, "sriov", "are SR-IOV and ARI on in the firmware? lspci -vvs " + gpu.address)
+    return vfs or gpu.vfs_enabled or gpu.vfs_total
+
+
+def _no_mode_error(gpu: Gpu, mode: str, hint: str) -> HostCannot:
+    observed = (
+        f"driver {gpu.driver or 'none'}, {gpu.vfs_enabled} of {gpu.vfs_total} VFs on, backend {gpu.backend or 'none'}"
+    )
+    return HostCannot(
+        f"{gpu.address} ({gpu.model}) has no mode {mode} here: {observed}", hint=hint, check="mode", gpu=gpu.address
+    )
+
+
+def _require_vf_switch(gpu: Gpu, vf_count: int) -> None:
+    """Refuse a number that the driver does not accept, or a GPU whose VFs no driver can switch now."""
+    facts = {"gpu": gpu.address, "vfs": vf_count, "vfs_enabled": gpu.vfs_enabled}
+    if gpu.driver == "gim":
+        raise HostCannot(
+            f"the driver gim of {gpu.address} sets the number of VFs itself: {gpu.vfs_enabled} are on, not {vf_count}",
+            hint=GIM_HINT,
+            check="vfs-fixed",
+            **facts,
+        )
+    if gpu.driver in HARMLESS_DRIVERS:
+        raise HostCannot(
+            f"{gpu.address} has the driver {gpu.driver or 'none'}, which cannot turn VFs on or off",
+            hint=f"stop what uses it, then give it back to its own driver: echo {gpu.address} > "
+            "/sys/bus/pci/drivers_probe",
+            check="driver",
+            **facts,
+        )
+
+
+def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
+    """Refuse a mode that a vGPU on the GPU does not support.
+
+    Raises:
+        InUse: naming the VMs, or the command that was killed during setup of the GPU.
+    """
+    taken = snapshot.vgpus_on(gpu.address)
+    for vgpu in taken:
+        if vgpu.command is not None and vgpu.owner is Ownership.LEAKED:
+            raise InUse(
+                f"{gpu.address} is {vgpu.reason}",
+                hint=f"vgpuctl reconcile gives it free; then run this, or that again: {vgpu.command}",
+                gpu=gpu.address,
+                command=vgpu.command,
+            )
+    misfits = [
+        v for v in taken if v.backend not in BACKENDS_BY_MODE[mode] and not (mode == "unmanaged" and _is_not_managed(v))
+    ]
+    if misfits:
+        raise _in_use_error(gpu, misfits, f"and mode {mode} has no place for that")
+
+
+def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
+    """Return the running VMs that must stop while the GPU changes to this number of VFs, sorted by name.
+
+    While libvirt is unavailable, nobody knows which VMs run, so this returns none. The step that removes VFs then fails
+    if a process still holds one.
+
+    Raises:
+        InUse: a vGPU would lose its carrier for good, or vgpuctl may not drain it; or a VM crashed.
+        Refused: a VM runs without a definition.
+    """
+    taken = snapshot.vgpus_on(gpu.address)
+    if vf_count == gpu.vfs_enabled or not gpu.vfs_enabled:
+        return ()
+    _refuse_host_use(gpu)
+    remaining_functions = {f.address for f in gpu.functions[:vf_count]}
+    host_vgpus = [v for v in taken if v.name is not None and v.present]
+    if host_vgpus:
+        raise _in_use_error(gpu, host_vgpus, "which host.yaml keeps; vgpuctl delete-vgpu takes it away")
+    removed = [v for v in taken if v.function not in remaining_functions and not _is_unplaced_mdev(v)]
+    if removed:
+        raise _in_use_error(gpu, removed, f"whose VF is not there any more with {vf_count} VFs; delete those VMs first")
+    unmanaged = [v for v in taken if v.name is None and (_is_not_managed(v) or snapshot.vm(v.vm_uuid or "") is None)]
+    if unmanaged:
+        raise _in_use_error(gpu, unmanaged, "which vgpuctl did not make and cannot drain")
+    stopped_states = STOPPED_STATES if snapshot.hypervisor.available else (*STOPPED_STATES, VmState.UNKNOWN)
+    vms = {
+        vm.uuid: vm
+        for v in taken
+        if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in stopped_states
+    }
+    refuse_crashed_vms(gpu, vms.values())
+    refuse_transient_vms(vms.values())
+    return tuple(sorted(vms.values(), key=lambda vm: vm.name))
+
+
+def refuse_crashed_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
+    """Refuse to drain crashed VMs: QEMU keeps their devices for inspection, and their guests cannot shut down.
+
+    Raises:
+        InUse: naming the VMs.
+    """
+    crashed = sorted((vm for vm in vms if vm.state is VmState.CRASHED), key=lambda vm: vm.name)
+    if crashed:
+        names, first = [vm.name for vm in crashed], crashed[0]
+        raise InUse(
+            f"{', '.join(names)} crashed, and QEMU still holds the vGPU on {gpu.address}: on_crash preserves it",
+            hint=f"virsh dump {shlex.quote(first.name)} FILE keeps what it did; then: "
+            f"{stop_command(first, force=True)}",
+            gpu=gpu.address,
+            vms=names,
+        )
+
+
+def refuse_running_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
+    """Refuse to remove VFs of running VMs.
+
+    Raises:
+        InUse: naming the VMs.
+    """
+    names = [vm.name for vm in vms]
+    if names:
+        raise InUse(
+            f"{gpu.address} is in use by {', '.join(names)}: their VFs go while the number changes",
+            hint="--drain shuts them down, changes the GPU and starts them again",
+            gpu=gpu.address,
+            vms=names,
+        )
+
+
+def _is_unplaced_mdev(vgpu: Vgpu) -> bool:
+    """Say whether a vGPU of host.yaml without a device can be created on any VF: an mdev can."""
+    return vgpu.name is not None and vgpu.function == vgpu.gpu
+
+
+def _is_not_managed(vgpu: Vgpu) -> bool:
+    return vgpu.owner is not Ownership.MANAGED
+
+
+def _refuse_host_use(gpu: Gpu) -> None:
+    """Refuse to remove VFs that the host uses: on devices other than GPUs, they may be its network or storage."""
+    held = [f"{f.address} ({f.driver})" for f in gpu.functions if f.driver not in HARMLESS_DRIVERS]
+    if held and not gpu.is_display_class:
+        raise InUse(
+            f"the host uses VFs of {gpu.address}: {', '.join(held)}",
+            hint="unbind them from their drivers first, if nothing there needs them",
+            gpu=gpu.address,
+        )
+
+
+def _in_use_error(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
+    names = sorted({v.holder_text for v in vgpus})
+    carriers = sorted(v.carrier for v in vgpus)
+    return InUse(
+        f"{gpu.address} is in use by {', '.join(names)} ({', '.join(carriers)}), {why}",
+        hint="vgpuctl reconcile"
+        if any(v.owner is Ownership.LEAKED for v in vgpus)
+        else f"vgpuctl show-gpu {gpu.address}",
+        gpu=gpu.address,
+        vms=names,
+        carriers=carriers,
+    )

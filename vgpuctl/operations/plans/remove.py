@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan the removal of a VM: the creation in reverse. reconcile uses the same steps after a crash."""
+
+from __future__ import annotations
+
+from vgpuctl.backends import backend_for
+from vgpuctl.errors import Unmanaged
+from vgpuctl.model.gpu import Backend, Vgpu
+from vgpuctl.model.port_values import DomainLeftovers
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
+from vgpuctl.operations.plans.reserve import without_slot
+from vgpuctl.operations.steps.claims import RefuseConcurrentCommand, ReleaseClaim
+from vgpuctl.operations.steps.domain import MakePersistent, SetRecordState, StopDomain, UndefineDomain
+from vgpuctl.operations.steps.storage import DeleteVolume
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import replace
+
+
+def own_record(vm: Vm, action: str) -> VmRecord:
+    """Return a VM's record, or refuse to change a VM that vgpuctl does not manage.
+
+    Raises:
+        Unmanaged: vgpuctl did not create it, or its record was copied, is lost or is unreadable. vgpuctl does not
+            delete a VM that only has vGPUs from it.
+    """
+    if vm.record is not None and (vm.record.created_vm or action != "delete"):
+        return vm.record
+    if vm.record is not None:
+        raise Unmanaged(
+            f"{vm.name} was not made by vgpuctl, which only gave it {len(vm.record.vgpus)} vGPU(s)",
+            hint=f"vgpuctl detach {vm.name} takes them back; then use virsh",
+            vm=vm.name,
+        )
+    if vm.copied_record is not None:
+        raise Unmanaged(
+            f"{vm.name} carries the record of another VM or host ({vm.copied_record.vm_uuid}): it is a copy",
+            hint=f"vgpuctl does not {action} it; {_virsh_command(vm, action)}",
+            vm=vm.name,
+        )
+    if vm.has_unreadable_record:
+        raise Unmanaged(
+            f"{vm.name} has a record that this vgpuctl cannot read: a newer one may have written it",
+            hint=f"upgrade vgpuctl; virsh dumpxml {vm.name} shows the record, in <metadata>",
+            vm=vm.name,
+        )
+    raise Unmanaged(
+        f"{vm.name} was not made by vgpuctl, which does not {action} it",
+        hint=f"{_virsh_command(vm, action)}; if vgpuctl made it and its record was lost: vgpuctl reconcile",
+        vm=vm.name,
+    )
+
+
+def _virsh_command(vm: Vm, action: str) -> str:
+    """Return the virsh command for an action that vgpuctl refuses on a VM."""
+    import shlex  # libvirt's hook loads this module but does not need shlex
+
+    subcommand = {"start": "start", "stop": "shutdown", "delete": "undefine"}.get(action, "edit")
+    return f"virsh {subcommand} {shlex.quote(vm.name)}"
+
+
+def unproven_carriers(snapshot: Snapshot, vm: Vm, record: VmRecord) -> frozenset[str]:
+    """Return the assigned carriers whose device may be somebody else's: vgpuctl leaves those devices alone.
+
+    An mdev's UUID proves its owner. A VF does not. Without a claim from this boot, a VF whose type is unknown or not
+    the assigned one was set by somebody else, after the reboot that removed vgpuctl's vGPU. A slot that a VM does not
+    always reserve, and does not have now, may be anybody's.
+    """
+    claimed = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
+    unproven = {v.carrier for v in without_slot(snapshot, vm, record)}
+    for assigned in record.vgpus:
+        if assigned.backend is not Backend.VENDOR_VF or assigned.carrier in claimed:
+            continue
+        gpu = snapshot.gpu(assigned.gpu)
+        function = gpu.find_function(assigned.carrier) if gpu else None
+        if gpu is None or function is None or function.current_type is None:
+            continue
+        vgpu_type = gpu.find_type(function.current_type)
+        if vgpu_type is None or vgpu_type.profile != assigned.profile:
+            unproven.add(assigned.carrier)
+    return frozenset(unproven)
+
+
+def disks_to_delete(record: VmRecord, *, keep_disks: bool) -> tuple[ManagedDisk, ...]:
+    """Return the volumes to delete with a VM: always its seeds and leftovers of a refresh, which hold nobody's work."""
+    return tuple(d for d in record.disks if not keep_disks or d.role is not DiskRole.DISK)
+
+
+def vm_removal_plan(
+    vm: Vm,
+    record: VmRecord,
+    leftovers: DomainLeftovers,
+    *,
+    keep_disks: bool,
+    keep_devices: frozenset[str] = frozenset(),
+) -> Plan:
+    """Return the steps that remove a VM; reconcile finishes them after a crash.
+
+    `keep_devices`: carriers whose device stays because vgpuctl does not provably own it.
+    """
+    removal_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
+    steps: list[Step] = [] if vm.persistent else [MakePersistent(vm.name, vm.uuid)]
+    if vm.state is not VmState.STOPPED:
+        steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
+    steps.append(
+        SetRecordState(
+            vm.name, vm.uuid, replace(removal_record, state=RecordState.REMOVING, exchange=None), previous=vm.record
+        )
+    )
+    if not record.always_reserves:
+        steps.append(RefuseConcurrentCommand(vm.name, vm.uuid))
+    for vgpu in reversed(removal_record.vgpus):
+        if vgpu.carrier not in keep_devices:
+            steps += backend_for(vgpu.backend).remove_steps(vgpu)
+    steps += [DeleteVolume(d) for d in reversed(removal_record.disks)]
+    steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
+    steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
+    notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()
+    notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(keep_devices))
+    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, vms_required_off=(vm.uuid,))
+
+
+def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:
+    """Return, in words, what undefine removes together with the VM."""
+    descriptions = []
+    if leftovers.nvram:
+        descriptions.append(f"NVRAM {leftovers.nvram}")
+    if leftovers.tpm:
+        descriptions.append("its TPM state")
+    if leftovers.managed_save:
+        descriptions.append("its managed save")
+    if leftovers.snapshots:
+        descriptions.append(f"snapshots {', '.join(leftovers.snapshots)}")
+    if leftovers.checkpoints:
+        descriptions.append(f"checkpoints {', '.join(leftovers.checkpoints)}")
+    return tuple(descriptions)
+
+
+def release_steps(vm: Vm, vgpus: tuple[AssignedVgpu, ...]) -> tuple[Step, ...]:
+    """Return the steps that release the vGPUs of a stopped VM, which then remain only in its record."""
+    steps: list[Step] = []
+    for vgpu in reversed(vgpus):
+        steps += backend_for(vgpu.backend).remove_steps(vgpu)
+    return (*steps, *(ReleaseClaim(v.carrier, vm.uuid) for v in reversed(vgpus)))
+
+
+def leaked_removal_plan(vgpu: Vgpu) -> Plan:
+    """Return the steps that remove a leaked device and its claim."""
+    steps: list[Step] = []
+    if vgpu.backend is not None:
+        steps += backend_for(vgpu.backend).remove_steps(assigned_from_observed(vgpu))
+    steps.append(ReleaseClaim(vgpu.carrier, vgpu.vm_uuid or ""))
+    return Plan(steps=tuple(steps), undo_on_failure=False)
+
+
+def assigned_from_observed(vgpu: Vgpu, index: int = 0) -> AssignedVgpu:
+    """Return an observed vGPU as an assigned one, the form that steps need."""
+    if vgpu.backend is None:
+        raise ValueError(f"{vgpu.carrier} has no backend")
+    return AssignedVgpu(
+        index=index,
+        backend=vgpu.backend,
+        gpu=vgpu.gpu,
+        function=vgpu.function,
+        carrier=vgpu.carrier,
+        profile=vgpu.profile,
+        framebuffer_mib=vgpu.framebuffer_mib,
+        placement_id=vgpu.placement_id,
+    )

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slots that a VM does not always reserve: which it has, where it goes, what its record names.
+
+A VM with reserve=running reserves its slots only while it runs. A vGPU that waits for a place reserves none. The record
+then names slots that others may take. When the VM starts, it gets its own slots back if they are free. Otherwise it
+gets others, if there is room.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.capacity.constraints import why_group_conflicts
+from vgpuctl.capacity.mixed_size import choose_placement_id, is_placement_free
+from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.capacity.restrictions import why_restricted, why_unschedulable
+from vgpuctl.capacity.room import compute_room
+from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, GpuFunction, Ownership, Vgpu
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
+from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_invalid_host_file
+from vgpuctl.operations.plans.vm_diff import recorded_constraints
+from vgpuctl.value import replace
+
+
+def with_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs that have a slot now, each at its current slot; all of them if the VM always reserves them."""
+    if record.always_reserves:
+        return record.vgpus
+    managed = (v for v in snapshot.vgpus if v.owner is Ownership.MANAGED and v.name is None)
+    vm_vgpus = {v.carrier: v for v in managed if v.vm_uuid == vm.uuid}
+    return tuple(
+        assigned if record.reserves_slot(assigned) else _at_current_slot(assigned, vm_vgpus[assigned.carrier])
+        for assigned in record.vgpus
+        if record.reserves_slot(assigned) or assigned.carrier in vm_vgpus
+    )
+
+
+def _at_current_slot(assigned: AssignedVgpu, observed: Vgpu) -> AssignedVgpu:
+    """Return a vGPU with the slot that it has, or will have after a pending move."""
+    placement = observed.placement_id if observed.target_placement_id is None else observed.target_placement_id
+    return replace(
+        assigned, gpu=observed.gpu, function=observed.function, placement_id=placement, waits_for_place=False
+    )
+
+
+def without_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs that have no slot now, as recorded."""
+    placed_carriers = {v.carrier for v in with_slot(snapshot, vm, record)}
+    return tuple(v for v in record.vgpus if v.carrier not in placed_carriers)
+
+
+def request_from_record(vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...]) -> VmRequest:
+    """Return the request for which these vGPUs of a VM were created, with its original GPU constraints."""
+    fields = record.request_fields
+    profiles = [v.profile for v in vgpus if v.profile is not None]
+    return VmRequest(
+        name=vm.name,
+        profiles=tuple((name, profiles.count(name)) for name in dict.fromkeys(profiles)),
+        constraints=recorded_constraints(fields),
+        mode=str(fields.get("mode") or "vgpu"),
+        memory_mib=vm.memory_mib,
+        vcpus=vm.vcpus,
+        image=None,
+        disks=(),
+        cdrom=None,
+        network=vm.networks[0] if vm.networks else "",
+        os=str(fields.get("os") or "linux"),
+        storage_pool="",
+        hotplug_slots=0,
+        vgpu_params=(),
+        template=str(fields.get("template") or "vm"),
+        force_console=bool(fields.get("force_console", False)),
+        reserve=record.reserve,
+    )
+
+
+def choose_slots(
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    *,
+    keep_definition: bool = False,
+) -> tuple[AssignedVgpu, ...]:
+    """Return a slot for each vGPU without one: its own slot if free, else any with room.
+
+    `keep_definition`: the VM's definition must not change. So an mdev may go anywhere, but a function cannot change.
+
+    Raises:
+        InUse: with `keep_definition`, its function is not free; names the holder and the command that moves the VM.
+        VgpuctlError: as `choose_vgpus`.
+    """
+    without = without_slot(snapshot, vm, record)
+    own_slots = _own_slots(snapshot, vm, record, without)
+    if own_slots is not None:
+        return own_slots
+    if keep_definition:
+        _refuse_moving(snapshot, vm, without)
+        without_mdevs = frozenset(g.address for g in snapshot.gpus if g.backend not in MDEV_BACKENDS)
+        snapshot = replace(snapshot, refusing_gpus=snapshot.refusing_gpus | without_mdevs)
+    chosen = list(choose_vgpus(snapshot, request_from_record(vm, record, without), record.vm_uuid))
+    result = []
+    for assigned in without:
+        match = next(c for c in chosen if c.profile == assigned.profile)
+        chosen.remove(match)
+        result.append(with_identity(match, assigned, record))
+    return tuple(result)
+
+
+def with_identity(chosen: AssignedVgpu, assigned: AssignedVgpu, record: VmRecord) -> AssignedVgpu:
+    """Return a chosen slot as the slot of an assigned vGPU: with its index and parameters, and the UUID of its mdev."""
+    carrier = carrier_uuid(record.vm_uuid, assigned.index) if chosen.backend in MDEV_BACKENDS else chosen.carrier
+    return replace(chosen, index=assigned.index, carrier=carrier, params=assigned.params)
+
+
+def _own_slots(
+    snapshot: Snapshot, vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...]
+) -> tuple[AssignedVgpu, ...] | None:
+    """Return the recorded slots if all are free and allowed, else None; mdevs may use another VF."""
+    if vgpus:
+        refuse_invalid_host_file(snapshot)
+    mode = request_from_record(vm, record, vgpus).mode
+    slots: list[AssignedVgpu] = []
+    for assigned in vgpus:
+        gpu = snapshot.gpu(assigned.gpu)
+        if (
+            gpu is None
+            or gpu.address in snapshot.refusing_gpus
+            or why_unschedulable(snapshot, gpu, mode, vm.name) is not None
+        ):
+            return None
+        if why_group_conflicts(snapshot, gpu, record.spread_group, vm.uuid) is not None:
+            return None
+        function = _choose_function(snapshot, gpu, assigned)
+        if function is None:
+            return None
+        placement = _choose_placement(snapshot, gpu, assigned)
+        slots.append(replace(assigned, function=function, placement_id=placement, waits_for_place=False))
+        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, as_taken_vgpu(slots[-1], vm.name, vm.uuid)))
+    return tuple(slots)
+
+
+def _choose_function(snapshot: Snapshot, gpu: Gpu, assigned: AssignedVgpu) -> str | None:
+    """Return the function of its own GPU that a vGPU can use now; None if it must go elsewhere."""
+    if assigned.profile is None:
+        taken = {c for v in snapshot.vgpus for c in (v.carrier, v.function)}
+        is_vf_missing = assigned.backend is Backend.SRIOV_VF and gpu.find_function(assigned.function) is None
+        unusable = is_vf_missing or assigned.function in taken or gpu.backend is not assigned.backend
+        return None if unusable else assigned.function
+    vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
+    if vgpu_type is None or gpu.backend is not assigned.backend:
+        return None
+    room = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type)
+    if not room.has_room:
+        return None
+    usable = [f.address for f in gpu.functions if _offers_type(f, vgpu_type.type_id)]
+    unused = set(usable) - {v.function for v in snapshot.vgpus_on(gpu.address)}
+    if assigned.function in room.functions or assigned.function in unused:
+        return assigned.function
+    return room.functions[0] if assigned.backend in MDEV_BACKENDS else None
+
+
+def _choose_placement(snapshot: Snapshot, gpu: Gpu, assigned: AssignedVgpu) -> int | None:
+    """Return the vGPU's placement on its own GPU: the recorded one, on a mixed-size GPU only if that is free."""
+    vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
+    if not gpu.mixed_size or vgpu_type is None:
+        return assigned.placement_id
+    taken = snapshot.vgpus_on(gpu.address)
+    if assigned.placement_id is not None and is_placement_free(gpu, taken, vgpu_type, assigned.placement_id):
+        return assigned.placement_id
+    return choose_placement_id(gpu, taken, vgpu_type)
+
+
+def _offers_type(function: GpuFunction, type_id: str) -> bool:
+    is_idle = not function.mdevs and function.current_type is None and not function.problem
+    return is_idle and (function.available_instances or {}).get(type_id, 0) > 0
+
+
+def _refuse_moving(snapshot: Snapshot, vm: Vm, vgpus: tuple[AssignedVgpu, ...]) -> None:
+    """Refuse what needs a change of the definition: another function than the one it names."""
+    for assigned in vgpus:
+        if assigned.backend in MDEV_BACKENDS:
+            continue
+        holder = next((v for v in snapshot.vgpus if assigned.carrier in (v.carrier, v.function)), None)
+        reason = f"{holder.holder_text} has it" if holder else _unavailable_reason(snapshot, vm, assigned)
+        raise InUse(
+            f"{vm.name} {_why_unreserved(assigned)}, and {reason}",
+            hint=f"vgpuctl start-vm {vm.name} gives it a free one",
+            carrier=assigned.carrier,
+            vm=holder.vm if holder else None,
+        )
+
+
+def _why_unreserved(assigned: AssignedVgpu) -> str:
+    """Say, after the VM's name, why the function of a vGPU is not reserved for it."""
+    if assigned.waits_for_place:
+        return f"gave up {assigned.carrier} for a move"
+    return f"reserves {assigned.carrier} only while it runs"
+
+
+def _unavailable_reason(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu) -> str:
+    """Say why a function that nobody holds is unavailable."""
+    gpu = snapshot.gpu(assigned.gpu)
+    if gpu is None:
+        return f"the GPU {assigned.gpu} is not there"
+    vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
+    reasons = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type).reasons if vgpu_type is not None else ()
+    restriction = why_restricted(gpu, "vgpu" if assigned.profile else str(gpu.mode), vm.name)
+    return "; ".join(filter(None, (restriction, *reasons))) or "it cannot be had now"
+
+
+def tentative_placement(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[AssignedVgpu, ...]:
+    """Return slots for the record of a VM that stays off: free ones, or those that an empty host would have.
+
+    Raises:
+        VgpuctlError: as `choose_vgpus`; NoCapacity if even the empty host has no room.
+    """
+    try:
+        return choose_vgpus(snapshot, request, uuid)
+    except (NoCapacity, InUse):
+        return choose_vgpus(hypothetical_empty(snapshot), request, uuid)
+
+
+def hypothetical_empty(snapshot: Snapshot) -> Snapshot:
+    """Return the host as if nothing were on it and no GPU were cordoned."""
+    gpus = tuple(
+        replace(gpu, cordoned=False, functions=tuple(_empty_function(gpu, f) for f in gpu.functions))
+        for gpu in snapshot.gpus
+    )
+    return replace(snapshot, gpus=gpus, vms=(), claims=(), vgpus=(), stuck_writes=())
+
+
+def _empty_function(gpu: Gpu, function: GpuFunction) -> GpuFunction:
+    max_instances = {t.type_id: (t.max_per_gpu or 1) if gpu.backend is Backend.MDEV_PF else 1 for t in gpu.types}
+    is_known = function.available_instances is not None
+    available = max_instances if is_known else None
+    return replace(function, available_instances=available, mdevs=(), current_type=None, placement_id=None, gi_id=None)

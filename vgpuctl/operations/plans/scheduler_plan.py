@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a GPU's vGPU scheduler: what prevents it, how to set it, which VMs to stop, and the steps."""
+
+from __future__ import annotations
+
+from vgpuctl.errors import HostCannot, Refused
+from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, scheduler_text, set_scheduler_command
+from vgpuctl.model.gpu import Gpu, GpuMode
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
+from vgpuctl.ports.step import Step
+from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies
+from vgpuctl.scheduler.registry_dword import driver_generation
+
+NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
+METHODS = (NVML, MODPROBE, AUTO)
+
+
+def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str | None, hint: str | None = None) -> None:
+    """Refuse what this GPU with this driver does not support, before any change. `hint`: what helps then.
+
+    Raises:
+        Refused: host.yaml leaves the GPU unmanaged.
+        HostCannot: with the accepted numbers, where a number is the reason.
+    """
+    if gpu.desired_mode is GpuMode.UNMANAGED:
+        raise Refused(
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            hint=f"vgpuctl set-mode {gpu.address} vgpu",
+            gpu=gpu.address,
+        )
+    if not gpu.has_nvidia_driver:
+        raise HostCannot(
+            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's schedules vGPUs",
+            hint=f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",
+            check="driver",
+            gpu=gpu.address,
+        )
+    adaptive = gpu.scheduler.limits.supports_adaptive if gpu.scheduler is not None and gpu.scheduler.limits else None
+    reason = explain_unsupported(gpu, driver_generation(driver, adaptive=adaptive), desired)
+    if reason is not None:
+        raise HostCannot(
+            f"{gpu.address} cannot have the scheduler {scheduler_text(desired)}: {reason}",
+            hint=hint or f"vgpuctl show-gpu {gpu.address} shows what it can have",
+            check="scheduler",
+            gpu=gpu.address,
+            driver=driver,
+        )
+
+
+def choose_method(snapshot: Snapshot, gpu: Gpu, requested_method: str) -> str:
+    """Return how to set a scheduler: through NVML where it can, else through modprobe's file.
+
+    Raises:
+        HostCannot: NVML was requested, and cannot.
+    """
+    nvml_can_set = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
+    if requested_method == NVML and not nvml_can_set:
+        reason = snapshot.nvml.reason or "its library has no call for it, or the driver carries no vGPUs"
+        raise HostCannot(
+            f"NVML cannot set the scheduler of {gpu.address}: {reason}",
+            hint="--via modprobe writes a file that counts when the driver is loaded next",
+            check="nvml",
+            gpu=gpu.address,
+        )
+    return MODPROBE if requested_method == MODPROBE or not nvml_can_set else NVML
+
+
+def needs_scheduler_change(gpu: Gpu, desired: SchedulerSpec) -> bool:
+    """Say whether anything must be set for a GPU to run the desired scheduler.
+
+    A value that host.yaml configured before and this request does not, such as a time slice, must go back to the
+    driver's default.
+    """
+    previous = gpu.desired_scheduler
+    must_reset = (
+        desired.adaptive is None
+        and desired.policy is not SchedulerPolicy.BEST_EFFORT
+        and previous is not None
+        and previous.policy is desired.policy
+        and previous.adaptive is not None
+    )
+    return must_reset or not satisfies(running_scheduler(gpu), desired)
+
+
+def set_scheduler_step(gpu: Gpu, desired: SchedulerSpec) -> Step:
+    """Return the step that sets a scheduler through NVML: of the GPU, or with MIG of each GPU instance."""
+    if gpu.mig is not None and gpu.mig.enabled:
+        return SetInstanceSchedulers(gpu.address, desired, tuple(sorted(gpu.gi_schedulers.items())))
+    return SetScheduler(gpu.address, desired, gpu.scheduler.state if gpu.scheduler is not None else None)
+
+
+def plan_scheduler_change(gpu: Gpu, desired: SchedulerSpec, snapshot: Snapshot, *, drain: bool) -> Eviction:
+    """Return the change of a GPU's scheduler through NVML; empty when it already runs.
+
+    Raises:
+        InUse: it has vGPUs that may not be removed temporarily (`drain`), or that vgpuctl does not manage.
+    """
+    if not needs_scheduler_change(gpu, desired):
+        return Eviction()
+    drain_hint = None if drain else f"{set_scheduler_command(gpu.address, desired)} --drain"
+    cause = "the driver changes the scheduler of a GPU without vGPUs only"
+    reason = EvictionReason(cause, drain_hint, ", or use --via modprobe and reboot")
+    return plan_eviction(snapshot, gpu, (set_scheduler_step(gpu, desired),), reason)

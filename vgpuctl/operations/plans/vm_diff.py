@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare a request with an existing VM. Only explicit fields count: a default never makes a difference.
+
+A profile may be given by its short name, the driver's full name or a type id, and a GPU by address or model. The record
+keeps both texts as they were given. So the same request matches the same VM, even after a driver update changed the ids
+of its types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+
+from vgpuctl.capacity.profiles import matches_profile_name, matches_type
+from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.request import ExistingDisk, GpuConstraints, NewDisk, VmRequest
+from vgpuctl.model.sizes import format_mib
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
+from vgpuctl.model.vm import Vm
+
+FieldValues = dict[str, object]
+_CONSTRAINT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
+
+
+def diff_vm(
+    vm: Vm, request: VmRequest, matching_gpus: Set[str] = frozenset(), types: Sequence[VgpuType] = ()
+) -> tuple[FieldValues, FieldValues]:
+    """Return (before, after) of the explicit fields in which the VM differs from the request; empty if none do.
+
+    Fields that a domain shows are compared with the domain. The others (os, template, spare ports, plugin parameters,
+    the path of the user-data) are compared with the fields in its record. `matching_gpus`: the addresses on this host
+    that match a requested model. `types`: those of the VM's GPUs. Only an operation can supply these; they are not
+    needed when the record keeps the same text.
+    """
+    recorded = _request_fields(vm)
+    before = _current_values(vm, recorded)
+    after = _requested_values(request)
+    after["profile"] = _count_profiles(resolve_vm_profile(vm, p, types) for p, n in request.profiles for _ in range(n))
+    if is_on_requested_gpu(vm, request) or (record_gpus(vm) and record_gpus(vm) <= matching_gpus):
+        before["gpu"] = after["gpu"]
+    changed = [f for f in after if request.is_explicit(f) and f in before and before[f] != after[f]]
+    return {f: before[f] for f in changed}, {f: after[f] for f in changed}
+
+
+def is_on_requested_gpu(vm: Vm, request: VmRequest) -> bool:
+    """Say whether the VM's GPUs are among the requested ones, or were requested by the same texts.
+
+    True if no GPU is requested.
+    """
+    requested = request.constraints.gpus
+    vm_gpus = record_gpus(vm)
+    return (
+        not requested
+        or (bool(vm_gpus) and vm_gpus <= set(requested))
+        or _parse_gpu_names(_request_fields(vm).get("gpu")) == requested
+    )
+
+
+def resolve_vm_profile(vm: Vm, text: str, types: Sequence[VgpuType] = ()) -> str:
+    """Return the profile that a text names on this VM, or the text itself. `types`: those of its GPUs now."""
+    recorded = _recorded_profile(vm, _request_fields(vm), text)
+    vm_profiles = {v.profile for v in vm.record.vgpus} if vm.record else set()
+    if recorded in vm_profiles:
+        return recorded
+    return next((t.profile for t in types if t.profile in vm_profiles and matches_type(t, text)), recorded)
+
+
+def vm_gpu_types(snapshot: Snapshot, vm: Vm) -> tuple[VgpuType, ...]:
+    """Return the snapshot's types of a VM's GPUs."""
+    addresses = record_gpus(vm)
+    return tuple(t for g in snapshot.gpus if g.address in addresses for t in g.types)
+
+
+def _request_fields(vm: Vm) -> FieldValues:
+    return vm.record.request_fields if vm.record else {}
+
+
+def _recorded_profile(vm: Vm, request_fields: FieldValues, text: str) -> str:
+    """Return the profile that a text names on this VM: by its record, its name, or a full name's last word.
+
+    A VM made with one full name does not match another full name with the same last word. In a text with `|`, each
+    alternative counts. This works even if the driver hides the types of a GPU in use.
+    """
+    vgpus = vm.record.vgpus if vm.record else ()
+    texts = request_fields.get("profile")
+    recorded_texts = (
+        [str(t) for t in texts] if isinstance(texts, list) and len(texts) == len(vgpus) else [""] * len(vgpus)
+    )
+    for vgpu, recorded_text in zip(vgpus, recorded_texts, strict=True):
+        if vgpu.profile and (
+            text == recorded_text
+            or any(_is_profile_text(vgpu.profile, recorded_text, alternative) for alternative in text.split("|"))
+        ):
+            return vgpu.profile
+    return text
+
+
+def _is_profile_text(profile: str, recorded_text: str, text: str) -> bool:
+    return matches_profile_name(profile, text) or (
+        " " not in recorded_text and text.lower().split()[-1:] == [profile.lower()]
+    )
+
+
+def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
+    record = vm.record
+    data_disks = record.data_disks() if record else ()
+    clones = [d for d in data_disks if d.base is not None]
+    empty_sizes_mib = [d.capacity_bytes >> 20 for d in data_disks if d.base is None]
+    managed_paths = {d.path for d in record.disks} if record else set()
+    existing = [d.source for d in vm.disks if d.device == "disk" and d.source not in managed_paths]
+    values: FieldValues = {
+        "profile": _count_profiles(v.profile for v in record.vgpus if v.profile) if record else {},
+        "memory": vm.memory_mib,
+        "vcpus": vm.vcpus,
+        "network": vm.networks[0] if vm.networks else None,
+        "image": clones[0].base if clones else None,
+        "disk": sorted([format_mib(m) for m in empty_sizes_mib] + [str(p) for p in existing]),
+        "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in managed_paths), None),
+        "cloud_init": None,
+        "storage_pool": data_disks[0].pool if data_disks else None,
+        "reserve": record.reserve if record else None,
+        **dict.fromkeys(_CONSTRAINT_FIELDS),
+    }
+    from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO  # imports every field, which libvirt's hook does not need
+
+    recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
+    gpu = request_fields.get("gpu") or ", ".join(sorted(record_gpus(vm))) or None
+    return values | recorded | {"gpu": gpu}
+
+
+def record_gpus(vm: Vm) -> set[str]:
+    """Return the addresses of the GPUs that hold a VM's vGPUs."""
+    return {v.gpu for v in vm.record.vgpus} if vm.record else set()
+
+
+def request_fields_json(request: VmRequest) -> str:
+    """Return, as JSON, the fields that a domain does not show; the VM's record keeps them.
+
+    The profiles are kept as given, one text for each vGPU, in the order of the record's vGPUs.
+    """
+    from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO  # as above
+
+    values = _requested_values(request)
+    fields = {f: values[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
+    if request.pci_window != PCI_WINDOW_AUTO:
+        fields["pci_window"] = request.pci_window
+    fields |= {f: values[f] for f in _CONSTRAINT_FIELDS if values[f] is not None}
+    if request.constraints.policy is not None:
+        fields["placement"] = request.constraints.policy
+    fields["profile"] = [p for p, n in request.profiles for _ in range(n)]
+    if request.force_console:
+        fields["force_console"] = True
+    if request.cloud_init is not None:
+        fields["cloud_init"] = request.cloud_init.path
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def recorded_constraints(request_fields: FieldValues) -> GpuConstraints:
+    """Return the GPU constraints of a VM from the fields in its record."""
+    node, group = request_fields.get("numa_node"), request_fields.get("spread_group")
+    policy, scheduler = request_fields.get("placement"), request_fields.get("scheduler")
+    return GpuConstraints(
+        gpus=_parse_gpu_names(request_fields.get("gpu")),
+        not_gpus=_parse_gpu_names(request_fields.get("not_gpu")),
+        numa_node=node if isinstance(node, int) else None,
+        spread_group=str(group) if group is not None else None,
+        scheduler=next((p for p in SchedulerPolicy if p == scheduler), None),
+        policy=str(policy) if policy is not None else None,
+    )
+
+
+def _parse_gpu_names(recorded: object) -> tuple[str, ...]:
+    """Return the names of GPUs from a record: none, one, or a list."""
+    return (
+        tuple(str(t) for t in recorded) if isinstance(recorded, list) else () if recorded is None else (str(recorded),)
+    )
+
+
+def _format_gpu_names(texts: tuple[str, ...]) -> object:
+    """Return the names of GPUs in a record's format."""
+    return (texts[0] if len(texts) == 1 else list(texts)) if texts else None
+
+
+def _requested_values(request: VmRequest) -> FieldValues:
+    sizes = [format_mib(d.size_mib) for d in request.disks if isinstance(d, NewDisk)]
+    paths = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
+    return {
+        "memory": request.memory_mib,
+        "vcpus": request.vcpus,
+        "network": request.network,
+        "image": request.image,
+        "disk": sorted(sizes + paths),
+        "cdrom": request.cdrom,
+        "cloud_init": request.cloud_init.path if request.cloud_init else None,
+        "storage_pool": request.storage_pool,
+        "gpu": _format_gpu_names(request.constraints.gpus),
+        "not_gpu": _format_gpu_names(request.constraints.not_gpus),
+        "numa_node": request.constraints.numa_node,
+        "spread_group": request.constraints.spread_group,
+        "scheduler": str(request.constraints.scheduler) if request.constraints.scheduler is not None else None,
+        "mode": request.mode,
+        "os": request.os,
+        "template": request.template,
+        "hotplug_slots": request.hotplug_slots,
+        "pci_window": request.pci_window,
+        "vgpu_params": dict(request.vgpu_params),
+        "reserve": request.reserve,
+    }
+
+
+def _count_profiles(profiles: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(profiles).items()))

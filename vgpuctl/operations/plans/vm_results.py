@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VMs as results."""
+
+from __future__ import annotations
+
+from vgpuctl.model.results.disks import DiskResult
+from vgpuctl.model.results.vgpus import VgpuResult
+from vgpuctl.model.results.vms import VmOwnerWord, VmResult, VmRowResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Vm
+from vgpuctl.operations.plans.reserve import without_slot
+from vgpuctl.operations.plans.vgpu_results import planned_vgpu, vgpu_result, with_companions
+from vgpuctl.value import replace
+
+
+def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
+    """Return one VM's result for show-vm and for every command that makes or changes one."""
+    made = {d.path: d for d in vm.record.disks} if vm.record else {}
+    return VmResult(
+        name=vm.name,
+        uuid=vm.uuid,
+        state=vm.state,
+        owner=owner_of(vm),
+        record=vm.record.state if vm.record else None,
+        memory_mib=vm.memory_mib,
+        vcpus=vm.vcpus,
+        firmware=vm.firmware,
+        networks=vm.networks,
+        mac_addresses=vm.mac_addresses,
+        reserve=vm.record.reserve if vm.record else None,
+        spread_group=vm.record.spread_group if vm.record else None,
+        vgpus=_vgpus_of(snapshot, vm),
+        disks=tuple(
+            DiskResult(
+                path=d.source,
+                device=d.device,
+                size_bytes=(made[d.source].capacity_bytes or None) if d.source in made else None,
+                base=made[d.source].base if d.source in made else None,
+                made=d.source in made,
+            )
+            for d in vm.disks
+        ),
+    )
+
+
+def _vgpus_of(snapshot: Snapshot, vm: Vm) -> tuple[VgpuResult, ...]:
+    """Return the vGPUs that a VM has, and those that it gets when it starts, as its record names them."""
+    present = [vgpu_result(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid]
+    shown = {v.carrier for v in present}
+    away = without_slot(snapshot, vm, vm.record) if vm.record is not None else ()
+    absent = (replace(planned_vgpu(v, vm.name), reason=_why_absent(v)) for v in away if v.carrier not in shown)
+    return with_companions([*present, *absent])
+
+
+def _why_absent(vgpu: AssignedVgpu) -> str:
+    """Say why a vGPU has no place now."""
+    if vgpu.waits_for_place:
+        return "it gave up its place for a move; vgpuctl reconcile or start-vm gives it one"
+    return "reserved only while the VM runs"
+
+
+def owner_of(vm: Vm) -> VmOwnerWord:
+    """Say who owns a VM: managed, unmanaged (also when it only has vGPUs of vgpuctl), or a copy of a managed one."""
+    if vm.record is not None:
+        return "managed" if vm.record.created_vm else "unmanaged"
+    return "copy" if vm.copied_record is not None else "unmanaged"
+
+
+def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
+    """Return one VM's result for list-vms."""
+    return VmRowResult(
+        name=vm.name,
+        uuid=vm.uuid,
+        state=vm.state,
+        owner=owner_of(vm),
+        memory_mib=vm.memory_mib,
+        vcpus=vm.vcpus,
+        reserve=vm.record.reserve if vm.record else None,
+        vgpus=_vgpus_of(snapshot, vm),
+    )

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan the update of a stopped VM: where its vGPUs go, the steps, and the VM afterwards."""
+
+from __future__ import annotations
+
+from vgpuctl.backends import backend_for
+from vgpuctl.capacity.mixed_size import is_placement_free
+from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
+from vgpuctl.errors import NoCapacity
+from vgpuctl.model.request import GpuConstraints, VmRequest
+from vgpuctl.model.results.vms import VmResult
+from vgpuctl.model.sizes import format_mib
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
+from vgpuctl.operations.plans.change import (
+    VgpuChanges,
+    choose_added_vgpus,
+    design_hostdev,
+    expand_profiles,
+    record_with_vgpus,
+    with_freed,
+    with_taken,
+)
+from vgpuctl.operations.plans.choose import choose_vgpus, make_steps
+from vgpuctl.operations.plans.remove import unproven_carriers
+from vgpuctl.operations.plans.reserve import (
+    choose_slots,
+    hypothetical_empty,
+    request_from_record,
+    with_identity,
+    with_slot,
+    without_slot,
+)
+from vgpuctl.operations.plans.vgpu_results import planned_vgpu
+from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
+from vgpuctl.ports.step import Step
+from vgpuctl.value import Value, replace
+
+
+class MoveTarget(Value):
+    """The destination of a moved vGPU: a GPU, and a placement where one can be chosen."""
+
+    gpu: str
+    placement_id: int | None = None
+
+
+class VmUpdate(Value):
+    """One checked update of one VM. `xml` is its current definition.
+
+    `reserve` is the VM's setting afterwards. `freed_vgpus` stay in its record and give up their slots. `move_target` is
+    set when the added vGPU is the removed one at another slot.
+    """
+
+    snapshot: Snapshot
+    vm: Vm
+    record: VmRecord
+    request: VmRequest
+    changed_fields: frozenset[str]
+    vgpu_changes: VgpuChanges
+    xml: str
+    reserve: str
+    freed_vgpus: tuple[AssignedVgpu, ...]
+    move_target: MoveTarget | None = None
+
+    @property
+    def reserves_slots(self) -> bool:
+        """Whether each of the VM's vGPUs has a slot afterwards, while the VM is off."""
+        return self.reserve == "always"
+
+    @property
+    def vgpus_with_slot(self) -> tuple[AssignedVgpu, ...]:
+        """The VM's vGPUs that have a slot now."""
+        return with_slot(self.snapshot, self.vm, self.record)
+
+
+def choose_update_vgpus(snapshot: Snapshot, update: VmUpdate) -> tuple[AssignedVgpu, ...]:
+    """Choose slots for the added vGPUs, and for kept ones that need a slot and have none.
+
+    Added vGPUs go next to the removed ones. If they do not fit there, they take the slots of the removed ones.
+    """
+    kept_record = replace(update.record, vgpus=update.vgpu_changes.kept)
+    begins_to_reserve = update.reserves_slots and update.record.reserve_while_running
+    kept_slots = choose_slots(snapshot, update.vm, kept_record) if begins_to_reserve else ()
+    if not update.vgpu_changes.added_profiles:
+        return kept_slots
+    kept = kept_slots if begins_to_reserve else update.vgpu_changes.kept
+    snapshot = with_taken(snapshot, update.vm, kept)
+    removed = update.vgpu_changes.removed
+    try:
+        return (
+            *kept_slots,
+            *_apply_move_target(snapshot, update, choose_added_vgpus(snapshot, update.request, update.record, removed)),
+        )
+    except NoCapacity:
+        if not update.reserves_slots:
+            return choose_added_vgpus(
+                with_taken(hypothetical_empty(snapshot), update.vm, kept),
+                update.request,
+                update.record,
+                removed=removed,
+            )
+        if not removed:
+            raise
+        removed_with_slot = [v for v in removed if v in update.vgpus_with_slot]
+        freed_snapshot = with_freed(snapshot, removed_with_slot)
+        return (
+            *kept_slots,
+            *_apply_move_target(
+                freed_snapshot,
+                update,
+                choose_added_vgpus(freed_snapshot, update.request, update.record, removed),
+            ),
+        )
+
+
+def _apply_move_target(
+    snapshot: Snapshot, update: VmUpdate, added: tuple[AssignedVgpu, ...]
+) -> tuple[AssignedVgpu, ...]:
+    return (
+        added
+        if update.move_target is None
+        else place_at_target(snapshot, update.move_target, update.vgpu_changes.removed[0], added)
+    )
+
+
+def place_at_target(
+    snapshot: Snapshot, target: MoveTarget, old: AssignedVgpu, added: tuple[AssignedVgpu, ...]
+) -> tuple[AssignedVgpu, ...]:
+    """Return the moved vGPU at the placement chosen for it, with its own parameters.
+
+    Raises:
+        NoCapacity: that placement is not free.
+    """
+    gpu, placement_id = snapshot.gpu(target.gpu), target.placement_id
+    vgpu_type = next((t for t in gpu.types if t.profile == added[0].profile), None) if gpu is not None else None
+    if placement_id is None or gpu is None or vgpu_type is None:
+        return (replace(added[0], params=old.params),)
+    if not is_placement_free(gpu, snapshot.vgpus_on(gpu.address), vgpu_type, placement_id):
+        raise NoCapacity(
+            f"placement {placement_id} of {gpu.address} is not free any more",
+            hint="run the command again",
+            gpu=gpu.address,
+        )
+    return (replace(added[0], params=old.params, placement_id=placement_id),)
+
+
+def choose_slot_at_target(snapshot: Snapshot, vm: Vm, record: VmRecord, target: MoveTarget) -> tuple[AssignedVgpu, ...]:
+    """Return the slot at its destination for the one vGPU of a VM that waits for a place; nothing if it has one again.
+
+    Raises:
+        NoCapacity: its destination is not free.
+        VgpuctlError: as `choose_vgpus`.
+    """
+    slots = []
+    for assigned in without_slot(snapshot, vm, record):
+        request = replace(request_from_record(vm, record, (assigned,)), constraints=GpuConstraints(gpus=(target.gpu,)))
+        (chosen,) = place_at_target(snapshot, target, assigned, choose_vgpus(snapshot, request, record.vm_uuid))
+        slots.append(with_identity(chosen, assigned, record))
+    return tuple(slots)
+
+
+def waiting_record(record: VmRecord, vgpu: AssignedVgpu) -> VmRecord:
+    """Return the record in which one of the vGPUs has given up its slot and waits for another."""
+    vgpus = (replace(v, waits_for_place=True) if v.carrier == vgpu.carrier else v for v in record.vgpus)
+    return replace(record, vgpus=tuple(vgpus))
+
+
+def leave_steps(
+    snapshot: Snapshot, vm: Vm, record: VmRecord, vgpu: AssignedVgpu, claims: tuple[Claim, ...]
+) -> tuple[Step, ...]:
+    """Return the steps with which a vGPU of a stopped VM gives up its slot; `claims`: those on it.
+
+    From the record on, a crash leaves a VM that waits for a place: reconcile and start-vm give it one.
+    """
+    what = f"record that VM {vm.name} waits for a place for {vgpu.profile}"
+    steps: list[Step] = [WriteRecord(vm.name, vm.uuid, waiting_record(record, vgpu), record, what)]
+    unproven = unproven_carriers(snapshot, vm, record)
+    type_id = next((v.type_id for v in snapshot.vgpus if v.carrier == vgpu.carrier and v.present), None)
+    if type_id is not None and vgpu.carrier not in unproven:
+        backend = backend_for(vgpu.backend)
+        steps.append(RemoveForReplace(backend.remove_steps(vgpu), backend.create_steps(vgpu, type_id)))
+    return (*steps, *(ReleaseReplacedClaim(c) for c in claims))
+
+
+def update_steps(
+    snapshot: Snapshot, update: VmUpdate, new: tuple[AssignedVgpu, ...], old_claims: tuple[Claim, ...]
+) -> tuple[Step, ...]:
+    """Return the steps after the claims; `old_claims` are the claims on the removed vGPUs."""
+    unproven = unproven_carriers(update.snapshot, update.vm, update.record)
+    freed_snapshot = with_freed(snapshot, [v for v in update.vgpu_changes.removed if v.carrier not in unproven])
+    steps: list[Step] = [*device_removal_steps(update)]
+    for vgpu in new if update.reserves_slots else ():
+        steps += make_steps(freed_snapshot, vgpu)
+    steps.append(redefine_step(update, new))
+    steps += [ReleaseReplacedClaim(c) for c in old_claims]
+    return tuple(steps)
+
+
+def device_removal_steps(update: VmUpdate) -> tuple[Step, ...]:
+    """Return the steps that remove the devices of removed vGPUs where vgpuctl provably owns them."""
+    unproven = unproven_carriers(update.snapshot, update.vm, update.record)
+    type_ids = {v.carrier: v.type_id for v in update.snapshot.vgpus if v.present}
+    removals = [
+        (v, backend_for(v.backend))
+        for v in reversed((*update.freed_vgpus, *update.vgpu_changes.removed))
+        if v.carrier in type_ids.keys() - unproven
+    ]
+    return tuple(
+        RemoveForReplace(backend.remove_steps(v), backend.create_steps(v, type_ids[v.carrier]))
+        for v, backend in removals
+    )
+
+
+def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
+    """Return the step that redefines the VM, including its record."""
+    vm, removed = update.vm, update.vgpu_changes.removed
+    kept_slots, added = _split_kept_added(update, new)
+    new_record = record_with_vgpus(
+        update.record, (*update.vgpu_changes.kept, *added), expand_profiles(update.request) if added else ()
+    )
+    kept = tuple(kept_slots.get(v.index, v) for v in update.vgpu_changes.kept)
+    new_record = replace(new_record, vgpus=(*kept, *added), reserve=update.reserve)
+    pairs = max(len(removed), len(added))
+    old_carriers = [*(v.carrier for v in removed), *[None] * (pairs - len(removed))]
+    new_hostdevs = [*(design_hostdev(v, update.record) for v in added), *[None] * (pairs - len(added))]
+    moved_vgpus = [(v, m) for v in update.vgpu_changes.kept if (m := kept_slots.get(v.index, v)).carrier != v.carrier]
+    edit = DomainEdit(
+        memory_mib=update.request.memory_mib if "memory" in update.changed_fields else None,
+        vcpus=update.request.vcpus if "vcpus" in update.changed_fields else None,
+        network=update.request.network if "network" in update.changed_fields else None,
+        hostdev_changes=(
+            *zip(old_carriers, new_hostdevs, strict=True),
+            *((v.carrier, design_hostdev(m, update.record)) for v, m in moved_vgpus),
+        ),
+        record=new_record if pairs or "reserve" in update.changed_fields else None,
+    )
+    return RedefineDomain(vm.name, vm.uuid, edit_domain(update.xml, edit), update.xml, _describe_changes(update, new))
+
+
+def _split_kept_added(
+    update: VmUpdate, new: tuple[AssignedVgpu, ...]
+) -> tuple[dict[int, AssignedVgpu], tuple[AssignedVgpu, ...]]:
+    """Split the chosen vGPUs into the kept ones, by index, and the added ones."""
+    kept_indexes = {v.index for v in update.vgpu_changes.kept}
+    return {v.index: v for v in new if v.index in kept_indexes}, tuple(v for v in new if v.index not in kept_indexes)
+
+
+def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResult:
+    """Return the VM's result after the update."""
+    request, fields = update.request, update.changed_fields
+    kept_slots, added = _split_kept_added(update, new)
+    new_record = replace(update.record, vgpus=update.vgpu_changes.kept, reserve=update.reserve)
+    removed_carriers = {v.carrier for v in (*update.vgpu_changes.removed, *update.freed_vgpus)}
+    remaining_vgpus = tuple(v for v in update.snapshot.vgpus if v.carrier not in removed_carriers)
+    kept = vm_result(replace(update.snapshot, vgpus=remaining_vgpus), replace(update.vm, record=new_record))
+    moved_carriers = {v.carrier for v in update.vgpu_changes.kept if v.index in kept_slots}
+    chosen = (planned_vgpu(v, update.vm.name) for v in (*kept_slots.values(), *added))
+    current = vm_result(update.snapshot, update.vm)
+    return replace(
+        current,
+        memory_mib=request.memory_mib if "memory" in fields else current.memory_mib,
+        vcpus=request.vcpus if "vcpus" in fields else current.vcpus,
+        networks=(request.network, *current.networks[1:]) if "network" in fields else current.networks,
+        reserve=update.reserve,
+        vgpus=(*(v for v in kept.vgpus if v.carrier not in moved_carriers), *chosen),
+    )
+
+
+def _describe_changes(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> tuple[str, ...]:
+    """Describe each change as "what: before -> after"."""
+    vm, request = update.vm, update.request
+    added = _split_kept_added(update, new)[1]
+    descriptions = {
+        "memory": f"memory: {format_mib(vm.memory_mib)} -> {format_mib(request.memory_mib)}",
+        "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {request.network}",
+        "profile": f"profile: {_profile_names(update.record.vgpus)} -> "
+        f"{_profile_names((*update.vgpu_changes.kept, *added))}"
+        if update.move_target is None
+        else f"{added[0].profile}: {_describe_slot(update.vgpu_changes.removed[0])} -> {_describe_slot(added[0])}",
+        "reserve": f"reserve: {update.record.reserve} -> {update.reserve}",
+        "vcpus": f"vcpus: {vm.vcpus} -> {request.vcpus}",
+    }
+    return tuple(descriptions[f] for f in sorted(update.changed_fields))
+
+
+def _describe_slot(vgpu: AssignedVgpu) -> str:
+    return vgpu.function if vgpu.placement_id is None else f"{vgpu.function}, placement {vgpu.placement_id}"
+
+
+def _profile_names(vgpus: tuple[AssignedVgpu, ...]) -> str:
+    return ", ".join(sorted(str(v.profile or v.carrier) for v in vgpus)) or "none"

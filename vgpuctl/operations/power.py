@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start, stop and delete VMs that vgpuctl created."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from vgpuctl.errors import Busy, HostCannot, Interrupted, InUse, LibvirtFailed, NoCapacity, VgpuctlError
+from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.port_values import DomainLeftovers
+from vgpuctl.model.results.disks import KeptDiskResult
+from vgpuctl.model.results.vms import PlannedVmResult, VmReport
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe.vms import read_vm
+from vgpuctl.operations.chains import refuse_shared_deletion
+from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.guards import (
+    find_vm,
+    refuse_busy_vm,
+    refuse_gpus_in_setup,
+    refuse_stuck_gpus,
+    refuse_unfinished_exchange,
+    require_system_libvirt,
+    require_writable,
+)
+from vgpuctl.operations.place_and_start import place_and_start, recheck_devices
+from vgpuctl.operations.plans.devices import missing_device_steps
+from vgpuctl.operations.plans.remove import (
+    disks_to_delete,
+    own_record,
+    release_steps,
+    unproven_carriers,
+    vm_removal_plan,
+)
+from vgpuctl.operations.plans.reserve import with_slot
+from vgpuctl.operations.plans.transient import refuse_transient_vms
+from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.report_vm import report_vm
+from vgpuctl.operations.steps.domain import (
+    RUNNING_STATES,
+    STOPPED_STATES,
+    StartDomain,
+    StopDomain,
+    find_missing_resources,
+)
+from vgpuctl.operations.transaction import Context, Transaction, deleted_meanwhile
+from vgpuctl.ports.host import Host
+from vgpuctl.ports.step import Plan
+from vgpuctl.value import replace
+
+
+def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
+    """Refuse a VM that is half created, half removed or half exchanged.
+
+    Raises:
+        Busy: reconcile finishes it.
+    """
+    refuse_unfinished_exchange(vm, record)
+    if record.state is not RecordState.READY:
+        raise Busy(
+            f"{vm.name} is half-way: its record says {record.state}",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            vm=vm.name,
+            record=str(record.state),
+        )
+
+
+def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome[VmReport]:
+    """Start a VM; vGPUs that are missing, as after a reboot, are created again first."""
+    if not dry_run:
+        require_writable(host)
+    snapshot = observe(host, ReadScope(models=False))
+    vm = find_vm(snapshot, name)
+    require_system_libvirt(snapshot)
+    record = own_record(vm, "start")
+    refuse_unfinished(vm, record)
+    if vm.state not in STOPPED_STATES:
+        if not dry_run:
+            host.claims.remove_drained_vm(vm.uuid)
+        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+    try:
+        if record.always_reserves:
+            outcome = _start_in_place(host, snapshot, vm, record, dry_run, wait_seconds, progress)
+        else:
+            outcome = place_and_start(host, vm, record, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    except VgpuctlError as error:
+        running_outcome = None if dry_run or error.left or isinstance(error, Interrupted) else _report_started(host, vm)
+        if running_outcome is None:
+            raise
+        outcome = running_outcome
+    if not dry_run:
+        host.claims.remove_drained_vm(vm.uuid)
+    return outcome
+
+
+def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
+    """Return the outcome for a VM that another program started; None unless it runs with everything it should have."""
+    with suppress(VgpuctlError):
+        domain = host.hypervisor.find_domain(vm.uuid)
+        if domain is not None and domain.state in RUNNING_STATES and not find_missing_resources(host, domain):
+            snapshot, current_vm = reobserve_vm(host, vm)
+            warnings = (f"VM {vm.name} was started by another program", *snapshot.warnings)
+            return Outcome(False, vm_result(snapshot, current_vm), warnings=warnings)
+    return None
+
+
+def _start_in_place(
+    host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Start a VM on the vGPUs that its record names, creating those that are missing."""
+    refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    typed_snapshot = _with_types(host, snapshot, vm, record)
+    try:
+        plan = _start_plan(host, typed_snapshot, vm, record)
+    except VgpuctlError:
+        _refuse_changed(host, vm, record)
+        raise
+    if dry_run:
+        return Outcome(True, vm_result(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.take_over(claims_of_record(host, vm.name, record), snapshot=typed_snapshot)
+        snapshot, vm = reobserve_vm(host, vm)
+        record = own_record(vm, "start")
+        refuse_unfinished(vm, record)
+        if vm.state not in STOPPED_STATES:
+            raise InUse(f"{vm.name} was started just now by another program", hint=f"vgpuctl show-vm {vm.name}")
+        plan = _start_plan(host, _with_types(host, snapshot, vm, record), vm, record)
+        steps = tx.lines(plan)
+        warnings = tx.carry_out(plan)
+    return report_vm(host, vm_result(snapshot, vm), steps, warnings=warnings)
+
+
+def _refuse_changed(host: Host, vm: Vm, record: VmRecord) -> None:
+    """Refuse a VM that another command changes or just changed: what seems to block it may be its own vGPU.
+
+    Raises:
+        Busy: naming the process, if it still runs.
+    """
+    refuse_busy_vm(host, vm)
+    domain = host.hypervisor.find_domain(vm.uuid)
+    if domain is not None and read_vm(host, domain).record != record:
+        raise Busy(f"{vm.name} was changed just now", hint="run the command again", vm=vm.name)
+
+
+def read_domain_leftovers(host: Host, vm: Vm) -> DomainLeftovers:
+    """Return what undefine would remove besides a VM's definition.
+
+    Raises:
+        NotFound: another vgpuctl deleted the VM just now.
+    """
+    try:
+        return host.hypervisor.leftovers(vm.uuid)
+    except LibvirtFailed:
+        if host.hypervisor.find_domain(vm.uuid) is not None:
+            raise
+        raise deleted_meanwhile(vm) from None
+
+
+def reobserve_vm(host: Host, vm: Vm) -> tuple[Snapshot, Vm]:
+    """Observe a VM again after its claims were taken: another vgpuctl may have changed it meanwhile.
+
+    Raises:
+        NotFound: it was deleted.
+    """
+    snapshot = observe(host, ReadScope(models=False))
+    current_vm = snapshot.vm(vm.uuid)
+    if current_vm is None:
+        raise deleted_meanwhile(vm)
+    return snapshot, current_vm
+
+
+def _with_types(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Snapshot:
+    """Return a snapshot with all GPUs of the VM and, if one of its devices must be created, their types."""
+    has_gpus = all(snapshot.gpu(v.gpu) is not None for v in record.vgpus)
+    if has_gpus and all(v.present for v in snapshot.vgpus if v.vm_uuid == vm.uuid):
+        return snapshot
+    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset(v.gpu for v in record.vgpus))
+    return observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor)
+
+
+def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Plan:
+    """Return the steps: create each missing device, then start. Refuses a function that somebody else took."""
+    refuse_gpus_in_setup(snapshot, [v.gpu for v in record.vgpus])
+    recheck_devices(host, snapshot, record)
+    steps = [*missing_device_steps(snapshot, vm, record), StartDomain(vm.name, vm.uuid)]
+    return Plan(steps=tuple(steps), vms_required_off=(vm.uuid,))
+
+
+def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
+    """Return why a stopped VM could not start on its recorded vGPUs; None if it can or gets new slots at each start.
+
+    A GPU that is half set up lacks the VFs, or the GPU instance, that the VM needs.
+    """
+    if vm.record is None or not vm.record.always_reserves:
+        return None
+    for vgpu in vm.record.vgpus:
+        gpu = snapshot.gpu(vgpu.gpu)
+        if gpu is not None and gpu.find_function(vgpu.function) is None:
+            return f"{vgpu.gpu} has no {vgpu.function}"
+    try:
+        _start_plan(host, _with_types(host, snapshot, vm, vm.record), vm, vm.record)
+    except (HostCannot, NoCapacity) as error:
+        return error.message
+    return None
+
+
+def stop_vm(
+    host: Host, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Stop a VM; it keeps its vGPU unless it reserves it only to run. Without `force` the guest is asked to shut down.
+
+    The caller wants the VM off: reconcile then does not start it again for a command that was killed before.
+    """
+    outcome = stop_for_restart(host, name, force=force, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if not dry_run:
+        host.claims.remove_drained_vm(outcome.data.uuid or "")
+    return outcome
+
+
+def stop_for_restart(
+    host: Host, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Stop a VM as `stop_vm` does, and keep the note that it must be started again."""
+    if not dry_run:
+        require_writable(host)
+    snapshot = observe(host, ReadScope(models=False))
+    vm = find_vm(snapshot, name)
+    require_system_libvirt(snapshot)
+    record = own_record(vm, "stop")
+    refuse_unfinished(vm, record)
+    if vm.state in STOPPED_STATES:
+        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+    refuse_transient_vms((vm,))
+    stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
+    held_vgpus = with_slot(snapshot, vm, record) if record.reserve_while_running else ()
+    plan = Plan(
+        (stop, *release_steps(vm, held_vgpus)),
+        undo_on_failure=not held_vgpus,
+        vms_required_off=(vm.uuid,) if held_vgpus else (),
+    )
+    steps = tuple(s.describe() for s in plan.steps)
+    if dry_run:
+        return Outcome(True, vm_result(snapshot, vm), steps, dry_run=True)
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        if held_vgpus:
+            tx.take_over(claims_of_record(host, vm.name, replace(record, vgpus=held_vgpus)), leaving=True)
+        tx.carry_out(plan)
+    return report_vm(host, vm_result(snapshot, vm), steps)
+
+
+def _require_pools(host: Host, record: VmRecord) -> None:
+    """Refuse a removal before it begins if the VM's disks could not be deleted.
+
+    Raises:
+        HostCannot: naming the pool and the disk.
+    """
+    for disk in record.disks:
+        if host.storage.pool(disk.pool) is None and host.storage.image(disk.path) is not None:
+            raise HostCannot(
+                f"the storage pool {disk.pool} is gone, so {disk.path} cannot be deleted",
+                hint="define the pool again (virsh pool-define-as), or delete-vm with --keep-disks",
+                check="pool",
+                pool=disk.pool,
+                path=disk.path,
+            )
+
+
+def _record_of_held(snapshot: Snapshot, vm: Vm) -> VmRecord:
+    """Return the record of a VM to delete, with only the vGPUs it has now: other VMs may have the rest."""
+    record = own_record(vm, "delete")
+    return replace(record, vgpus=with_slot(snapshot, vm, record))
+
+
+def delete_vm(
+    host: Host, name: str, *, keep_disks: bool, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Remove a VM with its vGPUs and the disks that vgpuctl created; never a base image or an unmanaged VM."""
+    if not dry_run:
+        require_writable(host)
+    snapshot = observe(host, ReadScope(models=False))
+    vm = find_vm(snapshot, name)
+    require_system_libvirt(snapshot)
+    record = _record_of_held(snapshot, vm)
+    refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
+    refuse_shared_deletion(host, snapshot, vm, removed_record)
+    _require_pools(host, removed_record)
+    unproven = unproven_carriers(snapshot, vm, record)
+    plan = vm_removal_plan(vm, record, read_domain_leftovers(host, vm), keep_disks=keep_disks, keep_devices=unproven)
+    steps = tuple(s.describe() for s in plan.steps)
+    if dry_run:
+        return Outcome(True, vm_result(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
+    confirm(f"Delete VM {vm.name}?{' It is running.' if vm.state is VmState.RUNNING else ''}", steps)
+    was_off = vm.state in STOPPED_STATES
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.take_over(claims_of_record(host, vm.name, record), leaving=True)
+        current_snapshot, vm = reobserve_vm(host, vm)
+        if was_off and vm.state not in STOPPED_STATES:
+            raise InUse(
+                f"{vm.name} was off when this was asked, and has been started since",
+                hint=f"somebody may work on it; if it is to go all the same: vgpuctl delete-vm {vm.name}",
+                vm=vm.name,
+            )
+        record = _record_of_held(current_snapshot, vm)
+        removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
+        refuse_shared_deletion(host, current_snapshot, vm, removed_record)
+        leftovers = read_domain_leftovers(host, vm)
+        plan = vm_removal_plan(vm, record, leftovers, keep_disks=keep_disks, keep_devices=unproven)
+        tx.note(() if record.vgpus else (vm.uuid,))
+        tx.carry_out(plan)
+    host.claims.remove_drained_vm(vm.uuid)
+    kept_disks = record.data_disks() if keep_disks else ()
+    disks = tuple(KeptDiskResult(d.path, d.capacity_bytes, d.base) for d in kept_disks)
+    return Outcome(True, PlannedVmResult(vm.name, vm.uuid, "absent", disks=disks), steps, snapshot.warnings, plan.notes)

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that change an existing VM: its record, its devices, its definition.
+
+A running guest may release a device late. While the live XML contains the device, its vGPU stays created, recorded
+and claimed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
+from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
+from vgpuctl.model.port_values import DetachOutcome, DomainInfo
+from vgpuctl.model.request import DesignHostdev
+from vgpuctl.model.vm import Claim, HostdevRef, Vm, VmRecord
+from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
+from vgpuctl.ports.step import Step
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+UNDO_SECONDS = 20.0
+_INTERNAL_ERROR, _OPERATION_FAILED, _DEVICE_MISSING = 1, 9, 99
+
+
+def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
+    domain = host.hypervisor.find_domain(uuid)
+    if domain is None:
+        raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
+    return domain
+
+
+def _find_hostdev(xml: str | None, carrier: str) -> HostdevRef | None:
+    return next((h for h in parse_hostdevs(xml) if h.carrier == carrier), None) if xml else None
+
+
+class WriteRecord(Value):
+    """Write a VM's record, or delete it when `record` is None, if it still equals `previous`. Undo restores `previous`.
+
+    A stopped VM with reserve_while_running has no claim to keep other commands away: a concurrent change is detected
+    here. `summary`: shown instead of the number of vGPUs.
+    """
+
+    records_owner: ClassVar[bool] = True
+
+    name: str
+    uuid: str
+    record: VmRecord | None
+    previous: VmRecord | None
+    summary: str = ""
+
+    def describe(self) -> str:
+        """Say what the record contains afterwards."""
+        if self.summary:
+            return self.summary
+        if self.record is None:
+            return f"forget {self.name}: it has no vGPU of vgpuctl any more"
+        count = len(self.record.vgpus)
+        what = f"{count} vGPU{'' if count == 1 else 's'}" if count else "no vGPU any more"
+        return f"record that {self.name} has {what}"
+
+    def perform(self, host: Host) -> None:
+        """Set or delete the metadata element.
+
+        Raises:
+            Busy: somebody else changed the record since it was read; nothing was changed.
+        """
+        if not self._is_recorded(host, self.previous):
+            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
+        self._write(host, self.record)
+
+    def verify(self, host: Host) -> None:
+        """Read the record back."""
+        if not self._is_recorded(host, self.record):
+            raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
+
+    def undo(self, host: Host) -> None:
+        """Restore the previous record if the domain still exists and still has the one that this step wrote."""
+        if host.hypervisor.find_domain(self.uuid) is not None and self._is_recorded(host, self.record):
+            self._write(host, self.previous)
+
+    def _is_recorded(self, host: Host, record: VmRecord | None) -> bool:
+        domain = _require_domain(host, self.uuid, self.name)
+        return parse_domain(domain.xml, domain.state, host.machine_id).record == record
+
+    def _write(self, host: Host, record: VmRecord | None) -> None:
+        host.hypervisor.set_record(self.uuid, None if record is None else record_to_xml(record))
+
+
+class AttachDevice(Value):
+    """Attach a host device to a VM: to its config, and to the guest if it runs."""
+
+    name: str
+    uuid: str
+    carrier: str
+    xml: str
+    live: bool
+
+    def describe(self) -> str:
+        """Say what is attached, and whether to the running VM."""
+        return f"attach {self.carrier} to VM {self.name}{', while it runs' if self.live else ''}"
+
+    def perform(self, host: Host) -> None:
+        """Attach it.
+
+        Raises:
+            Refused: the running VM has no root port free.
+        """
+        try:
+            host.hypervisor.attach_device(self.uuid, self.xml, self.live)
+        except LibvirtFailed as error:
+            if self.live and error.facts.get("libvirt_code") == _INTERNAL_ERROR:
+                require_free_ports(
+                    self.name, _require_domain(host, self.uuid, self.name).live_xml, 1, f"virsh shutdown {self.uuid}"
+                )
+            raise
+
+    def verify(self, host: Host) -> None:
+        """Check that the config has it, and the running domain too."""
+        domain = _require_domain(host, self.uuid, self.name)
+        missing = _find_hostdev(domain.xml, self.carrier) is None
+        if missing or (
+            self.live and domain.live_xml is not None and _find_hostdev(domain.live_xml, self.carrier) is None
+        ):
+            place = "its definition" if missing else "the running VM"
+            raise VerifyFailed(
+                f"{self.carrier} was attached to {self.name} but is not in {place}", carrier=self.carrier
+            )
+
+    def undo(self, host: Host) -> None:
+        """Detach it again."""
+        if host.hypervisor.find_domain(self.uuid) is not None:
+            DetachDevice(self.name, self.uuid, self.carrier, UNDO_SECONDS).perform(host)
+
+
+class DetachDevice(Value):
+    """Detach a host device from a VM and wait until the guest has released it."""
+
+    name: str
+    uuid: str
+    carrier: str
+    deadline_seconds: float
+
+    def describe(self) -> str:
+        """Say what is detached."""
+        return f"detach {self.carrier} from VM {self.name}"
+
+    def perform(self, host: Host) -> None:
+        """Request the detach and wait until the device is gone. A device that is not attached is no error.
+
+        Raises:
+            Busy: the guest did not release it in time, or refuses; it stays created, recorded and claimed.
+            Refused: the device has no user alias (ua-...) by which libvirt could find it.
+        """
+        domain = _require_domain(host, self.uuid, self.name)
+        config, live = _find_hostdev(domain.xml, self.carrier), _find_hostdev(domain.live_xml, self.carrier)
+        hostdev = config or live
+        if hostdev is None:
+            return
+        if hostdev.alias is None or (config is not None and not hostdev.alias.startswith("ua-")):
+            raise Refused(
+                f"{self.carrier} has no alias of its own in {self.name}, by which it could be detached",
+                hint=f"virsh edit {self.name}: <alias name='ua-...'/> in its <hostdev>; or virsh detach-device",
+                carrier=self.carrier,
+            )
+        if live is None:
+            self._request_detach(host, hostdev.alias, live=False, config=True)
+            return
+        with host.hypervisor.watch_device_removal(self.uuid, hostdev.alias) as removal:
+            self._request_detach(host, hostdev.alias, live=True, config=config is not None)
+            outcome = removal.wait(self.deadline_seconds) if self._is_attached(host) else DetachOutcome.REMOVED
+        if self._is_attached(host):
+            late = f"did not let {self.carrier} go within {self.deadline_seconds:g} s"
+            raise self._still_attached_error(
+                f"refuses to let {self.carrier} go" if outcome is DetachOutcome.REFUSED else late
+            )
+
+    def _is_attached(self, host: Host) -> bool:
+        """Return whether the running domain has it. An event from libvirt is only a reason to check."""
+        return _find_hostdev(_require_domain(host, self.uuid, self.name).live_xml, self.carrier) is not None
+
+    def _request_detach(self, host: Host, alias: str, *, live: bool, config: bool) -> None:
+        """Request it once. A guest with an earlier request (the config lacks the device) may still process it."""
+        try:
+            host.hypervisor.detach_device(self.uuid, alias, live=live, config=config)
+        except LibvirtFailed as error:
+            code = error.facts.get("libvirt_code")
+            if code == _OPERATION_FAILED and live:
+                raise self._still_attached_error(f"refuses to let {self.carrier} go") from error
+            if code not in (_INTERNAL_ERROR, _DEVICE_MISSING):  # gone, or requested before: verify checks
+                raise
+
+    def _still_attached_error(self, reason: str) -> Busy:
+        return Busy(
+            f"the guest of {self.name} {reason}; the vGPU stays its own until then",
+            hint=f"close what uses the GPU there, or vgpuctl stop-vm {self.name}; then vgpuctl detach {self.name} "
+            f"--vgpu {self.carrier} again, or vgpuctl reconcile",
+            vm=self.name,
+            carrier=self.carrier,
+        )
+
+    def verify(self, host: Host) -> None:
+        """Check that neither the config nor the running domain has it."""
+        domain = _require_domain(host, self.uuid, self.name)
+        if _find_hostdev(domain.xml, self.carrier) or _find_hostdev(domain.live_xml, self.carrier):
+            raise VerifyFailed(f"{self.carrier} was detached from {self.name} but is still there", carrier=self.carrier)
+
+    def undo(self, host: Host) -> None:
+        """Nothing: reconcile completes a removal; it is not undone."""
+
+
+def require_free_ports(name: str, live_xml: str | None, needed: int, stop_command: str) -> None:
+    """Refuse to hotplug into a running VM with too few free root ports. `stop_command`: a command that stops it.
+
+    Raises:
+        Refused: too few are free; reports the total and the free ports.
+    """
+    if live_xml is None:
+        return
+    from vgpuctl.domain.domain_edit import count_root_ports  # needs lxml, which libvirt's hook avoids
+
+    ports = count_root_ports(live_xml)
+    if ports.free < needed:
+        raise Refused(
+            f"{name} runs and has {ports.free} of {ports.total} PCI ports free; {needed} needed to plug in a vGPU",
+            hint=f"stop it first: {stop_command}; ports for later: create-vm --hotplug-slots",
+            vm=name,
+            ports_free=ports.free,
+            ports_total=ports.total,
+        )
+
+
+class RemoveForReplace(Value):
+    """Remove a stopped VM's device that is replaced by another; undo creates it again. Both use the backend's steps."""
+
+    remove: tuple[Step, ...]
+    restore_steps: tuple[Step, ...]
+
+    def describe(self) -> str:
+        """Say what is removed."""
+        return "; ".join(s.describe() for s in self.remove)
+
+    def perform(self, host: Host) -> None:
+        """Remove it."""
+        for step in self.remove:
+            step.perform(host)
+
+    def verify(self, host: Host) -> None:
+        """Check that it is gone."""
+        for step in self.remove:
+            step.verify(host)
+
+    def undo(self, host: Host) -> None:
+        """Create it again unless it still exists."""
+        for step in self.restore_steps:
+            try:
+                step.verify(host)
+            except (VerifyFailed, OSError):
+                step.perform(host)
+                step.verify(host)
+
+
+class ReleaseReplacedClaim(Value):
+    """Release the claim on a VM's previous device. Undo claims it again unless another VM has claimed it meanwhile."""
+
+    claim: Claim
+
+    def describe(self) -> str:
+        """Say what is released."""
+        return ReleaseClaim(self.claim.carrier, self.claim.vm_uuid).describe()
+
+    def perform(self, host: Host) -> None:
+        """Remove the claim; a missing one is no error."""
+        ReleaseClaim(self.claim.carrier, self.claim.vm_uuid).perform(host)
+
+    def verify(self, host: Host) -> None:
+        """Nothing to read back: removing a file either worked or raised."""
+
+    def undo(self, host: Host) -> None:
+        """Claim it again."""
+        TakeClaim(self.claim).perform(host)
+
+
+class RedefineDomain(Value):
+    """Change a stopped VM's definition, which includes its record, in one call. Undo restores the previous definition.
+
+    Both texts hold the VM's secrets: they are never printed.
+    """
+
+    name: str
+    uuid: str
+    xml: str
+    previous_xml: str
+    changes: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Say what changes."""
+        return f"change VM {self.name}: {', '.join(self.changes)}"
+
+    def perform(self, host: Host) -> None:
+        """Redefine the domain with validation.
+
+        Raises:
+            InUse: somebody else changed it since it was read; nothing was changed.
+        """
+        if host.hypervisor.definition(self.uuid) != self.previous_xml:
+            raise InUse(f"{self.name} was changed by somebody else just now", hint="run the command again")
+        host.hypervisor.redefine(self.uuid, self.xml)
+
+    def verify(self, host: Host) -> None:
+        """Read it back: every parsed field of the VM must be as intended."""
+        expected, actual = self._parse_vm(host, self.xml), self._current_vm(host)
+        if actual != expected:
+            raise VerifyFailed(
+                f"libvirt did not keep the changed definition of {self.name}",
+                hint=f"virsh dumpxml --inactive {self.name}",
+                vm=self.name,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Define the previous one again if it was changed."""
+        if host.hypervisor.find_domain(self.uuid) is None or host.hypervisor.definition(self.uuid) == self.previous_xml:
+            return
+        host.hypervisor.redefine(self.uuid, self.previous_xml)
+        if self._current_vm(host) != self._parse_vm(host, self.previous_xml):
+            raise VerifyFailed(f"the former definition of {self.name} could not be put back", vm=self.name)
+
+    def _current_vm(self, host: Host) -> Vm:
+        return self._parse_vm(host, _require_domain(host, self.uuid, self.name).xml)
+
+    def _parse_vm(self, host: Host, xml: str) -> Vm:
+        domain = _require_domain(host, self.uuid, self.name)
+        return parse_domain(xml, domain.state, host.machine_id)
+
+
+class SwitchOver(Value):
+    """Replace the device of a stopped VM as its record plans it, and write the new record, in one call."""
+
+    name: str
+    uuid: str
+    carrier: str
+    device: DesignHostdev
+    record: VmRecord
+    previous: VmRecord
+
+    def describe(self) -> str:
+        """Say which device replaces which."""
+        return f"change VM {self.name}: {self.carrier} -> {self.device.carrier}"
+
+    def perform(self, host: Host) -> None:
+        """Redefine the domain. A domain that already has the new record is no error.
+
+        Raises:
+            Busy: somebody else changed the record since it was read; nothing was changed.
+        """
+        from vgpuctl.domain.domain_edit import DomainEdit, edit_domain  # needs lxml, which libvirt's hook avoids
+
+        current = self._current_record(host)
+        if current == self.record:
+            return
+        if current != self.previous:
+            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
+        edit = DomainEdit(hostdev_changes=((self.carrier, self.device),), record=self.record)
+        host.hypervisor.redefine(self.uuid, edit_domain(host.hypervisor.definition(self.uuid), edit))
+
+    def verify(self, host: Host) -> None:
+        """Read record and device back."""
+        domain = _require_domain(host, self.uuid, self.name)
+        if self._current_record(host) != self.record or _find_hostdev(domain.xml, self.device.carrier) is None:
+            raise VerifyFailed(f"libvirt did not keep the changed definition of {self.name}", vm=self.name)
+
+    def undo(self, host: Host) -> None:
+        """Nothing: a started replacement is completed, not undone."""
+
+    def _current_record(self, host: Host) -> VmRecord | None:
+        domain = _require_domain(host, self.uuid, self.name)
+        return parse_domain(domain.xml, domain.state, host.machine_id).record

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools and volumes as steps. Volumes are created exclusively: an existing name is never overwritten."""
+
+from __future__ import annotations
+
+import posixpath
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import Busy, Exists, HostCannot, LibvirtFailed, VerifyFailed
+from vgpuctl.model.port_values import ImageFile
+from vgpuctl.model.request import UserData
+from vgpuctl.model.sizes import format_bytes
+from vgpuctl.model.vm import DiskRole, ManagedDisk
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+POOL_DEADLINE_SECONDS = 10.0
+POOL_POLL_SECONDS = 0.1
+
+
+class CreatePool(Value):
+    """Create libvirt's usual directory pool on a fresh host that has none."""
+
+    name: str
+    path: str
+
+    def describe(self) -> str:
+        """Say what is created."""
+        return f"make storage pool {self.name} at {self.path}"
+
+    def perform(self, host: Host) -> None:
+        """Create it unless another vgpuctl creates it first: its pool may stay inactive for a moment."""
+        if host.storage.pool(self.name) is None:
+            with suppress(Exists):
+                host.storage.create_pool(self.name, self.path)
+        deadline = host.clock.monotonic() + POOL_DEADLINE_SECONDS
+        while not self._is_active(host) and host.clock.monotonic() < deadline:
+            host.clock.sleep(POOL_POLL_SECONDS)
+
+    def _is_active(self, host: Host) -> bool:
+        pool = host.storage.pool(self.name)
+        return pool is not None and pool.active
+
+    def verify(self, host: Host) -> None:
+        """Check that it is active at its path."""
+        pool = host.storage.pool(self.name)
+        if pool is None or not pool.active or pool.path != self.path:
+            raise VerifyFailed(
+                f"the storage pool {self.name} is not active at {self.path}",
+                hint=f"virsh pool-info {self.name}; virsh pool-dumpxml {self.name} shows where it is",
+                actual=str(pool),
+            )
+
+    def undo(self, host: Host) -> None:
+        """Nothing: an empty directory pool does no harm, and another VM may already use it."""
+
+
+class StartPool(Value):
+    """Start a pool that is defined but inactive."""
+
+    name: str
+
+    def describe(self) -> str:
+        """Say what is started."""
+        return f"start storage pool {self.name}"
+
+    def perform(self, host: Host) -> None:
+        """Start it unless another vgpuctl has already started it."""
+        pool = host.storage.pool(self.name)
+        if pool is None or pool.active:
+            return
+        try:
+            host.storage.start_pool(self.name)
+        except LibvirtFailed:
+            pool = host.storage.pool(self.name)
+            if pool is None or not pool.active:
+                raise
+
+    def verify(self, host: Host) -> None:
+        """Check that it is active."""
+        pool = host.storage.pool(self.name)
+        if pool is None or not pool.active:
+            raise VerifyFailed(
+                f"the storage pool {self.name} was started but is not active",
+                hint=f"virsh pool-info {self.name}; journalctl -n 20 says what libvirt met",
+                pool=self.name,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Nothing: an active pool does no harm."""
+
+
+class CreateVolume(Value):
+    """Create a VM's disk: empty and thin, or a linked clone of a base image.
+
+    `checked_files`: the base and its backing files, as they were when the plan was made.
+    """
+
+    disk: ManagedDisk
+    checked_files: tuple[ImageFile, ...] = ()
+
+    def describe(self) -> str:
+        """Say its size and its base image."""
+        size = format_bytes(self.disk.capacity_bytes)
+        what = f"linked clone of {self.disk.base}" if self.disk.base else "empty, thin"
+        return f"make disk {self.disk.path} ({size}, {what})"
+
+    def perform(self, host: Host) -> None:
+        """Create it.
+
+        Raises:
+            Exists: the name is taken.
+            Busy: the base is not the checked file any more, or was written to since.
+        """
+        disk = self.disk
+        for file in self.checked_files:
+            now = host.storage.image_file(file.path)
+            if now is None or (now.identity, now.content_stamp) != (
+                file.identity,
+                file.content_stamp,
+            ):
+                raise Busy(
+                    f"{file.path} was {'removed' if now is None else 'changed'} since it was checked; it is not cloned",
+                    hint="run the command again when nobody writes to it",
+                    path=file.path,
+                )
+        host.storage.create_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
+
+    def verify(self, host: Host) -> None:
+        """Read path, size and base back."""
+        volume = host.storage.volume(self.disk.pool, self.disk.volume)
+        expected = (self.disk.path, self.disk.capacity_bytes, self.disk.base)
+        actual = None if volume is None else (volume.path, volume.capacity_bytes, volume.backing_path)
+        if actual != expected:
+            raise VerifyFailed(
+                f"the disk {self.disk.path} reads back as {actual or 'nothing'}",
+                hint=f"virsh vol-info --pool {self.disk.pool} {self.disk.volume}; qemu-img info {self.disk.path}",
+                wanted=list(expected),
+            )
+
+    def undo(self, host: Host) -> None:
+        """Delete it if it is still at its path; its name contains the VM's uuid."""
+        volume = host.storage.volume(self.disk.pool, self.disk.volume)
+        if volume is not None and volume.path == self.disk.path:
+            remove = DeleteVolume(self.disk)
+            remove.perform(host)
+            remove.verify(host)
+
+
+class DeleteVolume(Value):
+    """Delete a disk that vgpuctl created; never a base image."""
+
+    disk: ManagedDisk
+
+    def describe(self) -> str:
+        """Say what is deleted."""
+        what = "cloud-init seed" if self.disk.role is DiskRole.SEED else "disk"
+        return f"delete {what} {self.disk.path}"
+
+    def perform(self, host: Host) -> None:
+        """Delete it, and start its pool first if it is inactive. A disk that is gone already is no error.
+
+        Raises:
+            HostCannot: the pool is gone or cannot be started, and the disk stays.
+        """
+        pool = host.storage.pool(self.disk.pool)
+        if pool is None:
+            if host.storage.image(self.disk.path) is not None:
+                raise self._disk_remains_error(
+                    "is not there any more", f"virsh pool-define-as {self._pool_arguments()}"
+                )
+            return
+        if not pool.active:
+            start = StartPool(self.disk.pool)
+            try:
+                start.perform(host)
+                start.verify(host)
+            except (LibvirtFailed, VerifyFailed) as error:
+                raise self._disk_remains_error(f"cannot be started: {error.message}", "mend it") from error
+        host.storage.remove_volume(self.disk.pool, self.disk.volume)
+
+    def _pool_arguments(self) -> str:
+        return f"{self.disk.pool} dir --target {posixpath.dirname(self.disk.path)}"
+
+    def _disk_remains_error(self, why: str, remedy: str) -> HostCannot:
+        """Return an error that names the disk: once the VM is gone, nobody would find it."""
+        name = self.disk.pool
+        return HostCannot(
+            f"the storage pool {name} {why}; the disk {self.disk.path} stays",
+            hint=f"{remedy}, then virsh pool-start {name}; or delete the VM with delete-vm --keep-disks",
+            check="pool",
+            pool=name,
+            path=self.disk.path,
+        )
+
+    def verify(self, host: Host) -> None:
+        """Check that it is gone."""
+        if host.storage.pool(self.disk.pool) is None:
+            return
+        if host.storage.volume(self.disk.pool, self.disk.volume) is not None:
+            raise VerifyFailed(
+                f"the disk {self.disk.path} was deleted but is still there",
+                hint=f"virsh vol-list {self.disk.pool}; ls -l {self.disk.path}",
+                path=self.disk.path,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Nothing: a deleted disk cannot be restored."""
+
+
+class CreateSeed(Value):
+    """Create the CD-ROM from which cloud-init configures a guest."""
+
+    disk: ManagedDisk
+    user_data: UserData
+    instance_id: str
+    hostname: str
+
+    def describe(self) -> str:
+        """Say where it is and what it is built from."""
+        return f"make cloud-init seed {self.disk.path} from {self.user_data.path}"
+
+    def perform(self, host: Host) -> None:
+        """Create it; raises Exists if the name is taken."""
+        from vgpuctl.domain.cloud_init_seed import build_seed_image
+
+        data = build_seed_image(self.user_data.text, self.instance_id, self.hostname)
+        host.storage.create_private_volume(self.disk.pool, self.disk.volume, data)
+
+    def verify(self, host: Host) -> None:
+        """Check that it is at its path and not empty."""
+        volume = host.storage.volume(self.disk.pool, self.disk.volume)
+        if volume is None or volume.path != self.disk.path or not volume.capacity_bytes:
+            raise VerifyFailed(
+                f"the cloud-init seed {self.disk.path} reads back as {volume.path if volume else 'nothing'}",
+                hint=f"virsh vol-info --pool {self.disk.pool} {self.disk.volume}",
+                path=self.disk.path,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Delete it if it is still at its path."""
+        CreateVolume(self.disk).undo(host)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find problems that no VM's record covers: stray or leaked devices and claims, vGPUs of host.yaml, unfinished files.
+
+There may be thousands of each, so nothing here searches all claims or devices once per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import FileFailed
+from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim, HostVgpu, UnfinishedFile, Vm
+from vgpuctl.observe.claims import report_unreadable
+from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.plans.remove import leaked_removal_plan
+from vgpuctl.operations.plans.vgpus import assigned_from_entry, placeholder_owner
+from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
+from vgpuctl.ports.host import Host
+from vgpuctl.ports.step import Plan
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+FindingKey = tuple[str, str, str]
+
+
+class ReconcileFinding(Value):
+    """One problem and its fix: a plan, or starting or placing the VM. A finding without any is only reported."""
+
+    kind: str
+    what: str
+    action: str
+    plan: Plan | None = None
+    claims: tuple[Claim, ...] = ()
+    vm: Vm | None = None
+    starts_vm: bool = False
+    places_vm: bool = False
+
+    @property
+    def key(self) -> FindingKey:
+        """What identifies this finding in every round; its text may change, for example if it names another process."""
+        owner = self.vm.uuid if self.vm is not None else ",".join(c.carrier for c in self.claims)
+        return self.kind, self.action, owner or self.what
+
+    @property
+    def has_fix(self) -> bool:
+        """Whether reconcile can fix it."""
+        return self.plan is not None or self.starts_vm or self.places_vm
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps of the fix, one line each."""
+        return (self.action,) if self.plan is None else tuple(step.describe() for step in self.plan.steps)
+
+
+def check_host_vgpus(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
+    """Return the problems of the vGPUs without a VM that host.yaml lists."""
+    by_carrier = {vgpu.carrier: vgpu for vgpu in snapshot.vgpus}
+    claimed = {claim.carrier for claim in snapshot.claims}
+    return [
+        finding
+        for named in snapshot.host_vgpus
+        for finding in _check_host_vgpu(host, snapshot, named, by_carrier.get(named.carrier), claimed)
+    ]
+
+
+def _check_host_vgpu(
+    host: Host, snapshot: Snapshot, entry: HostVgpu, vgpu: Vgpu | None, claimed: Set[str]
+) -> list[ReconcileFinding]:
+    """Return the problems of one vGPU without a VM in host.yaml; none while an operation works on it."""
+    what = f"vGPU {entry.name} of host.yaml ({entry.profile} on {entry.gpu})"
+    if vgpu is None or entry.carrier in snapshot.live_claim_carriers:
+        return []
+    if vgpu.name != entry.name:
+        text = f"{what} is the vGPU of {vgpu.holder_text}"
+        return [ReconcileFinding("vgpu-conflict", text, "nothing: take one of them away, delete-vm or host.yaml")]
+    if vgpu.reason is not None:
+        return [ReconcileFinding("vgpu-changed", f"{what}: {vgpu.reason}", "nothing: somebody changed it by hand")]
+    if not vgpu.present:
+        return [ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host makes it again")]
+    if entry.carrier in claimed:
+        return []
+    owner, record = placeholder_owner(snapshot.machine_id, entry.name, assigned_from_entry(entry, vgpu))
+    plan = Plan(tuple(TakeClaim(c) for c in claims_of_record(host, owner.name, record)), undo_on_failure=False)
+    return [ReconcileFinding("claim-lost", f"{what} has no claim on {entry.carrier}", "write the claim again", plan)]
+
+
+def find_unowned(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
+    """Return the stray and leaked devices, except those on a GPU with a stuck kernel write."""
+    stuck = {w.gpu for w in snapshot.stuck_writes}
+    operation = host.operations.current()
+    claims = {c.carrier: c for c in snapshot.claims}
+
+    def with_own_operation(vgpu: Vgpu) -> Claim | None:
+        claim = claims.get(vgpu.carrier)
+        if claim is None:
+            return None
+        return replace(claim, process=operation.process, command=operation.command, operation=operation.id)
+
+    findings = [
+        _stray_finding(with_own_operation(vgpu), vgpu, vm)
+        for vgpu, vm in _find_strays(snapshot)
+        if vgpu.gpu not in stuck
+    ]
+    for vgpu in snapshot.vgpus:
+        if vgpu.owner is Ownership.LEAKED and vgpu.gpu not in stuck:
+            finding, claim = _leak_finding(with_own_operation(vgpu), vgpu), claims.get(vgpu.carrier)
+            findings.append(
+                finding if claim is None or claim.vm != GPU_SETUP_CLAIM else _half_set_up_finding(finding, claim)
+            )
+    return findings
+
+
+def _find_strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
+    """Return what is claimed for a VM but missing from its record and devices: a change ended half-way.
+
+    A copied or unreadable record does not show what the VM has, so nothing of such a VM counts as stray.
+    """
+    by_uuid = {vm.uuid: vm for vm in snapshot.vms}
+    by_carrier = {vgpu.carrier: vgpu for vgpu in snapshot.vgpus}
+    strays = []
+    for claim in snapshot.claims:
+        vm = by_uuid.get(claim.vm_uuid)
+        if vm is None or claim.carrier in snapshot.live_claim_carriers or vm.copied_record is not None:
+            continue
+        if vm.has_unreadable_record:
+            continue
+        names = {v.carrier for v in vm.record.vgpus} if vm.record else set()
+        exchange = vm.record.exchange if vm.record else None
+        if exchange is not None:
+            names.add(exchange.vgpu.carrier)
+        if claim.carrier in by_carrier and claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
+            strays.append((by_carrier[claim.carrier], vm))
+    return strays
+
+
+def _stray_finding(claim: Claim | None, vgpu: Vgpu, vm: Vm) -> ReconcileFinding:
+    text = f"{vgpu.profile or vgpu.backend} on {vgpu.function} is claimed for VM {vm.name}, which does not have it"
+    finding = replace(_leak_finding(claim, vgpu), kind="half-changed", what=text, vm=vm)
+    if vgpu.name is None and vgpu.vm_uuid == vm.uuid:
+        return finding
+    release = ReleaseClaim(vgpu.carrier, vm.uuid)  # host.yaml or another VM's record owns the device
+    return replace(finding, action=release.describe(), plan=Plan((release,), undo_on_failure=False))
+
+
+def _leak_finding(claim: Claim | None, vgpu: Vgpu) -> ReconcileFinding:
+    """Return the finding for a leaked device or claim; `mine`: its claim, in the name of this process."""
+    plan = leaked_removal_plan(vgpu)
+    action = "; ".join(s.describe() for s in plan.steps)
+    claims = () if claim is None else (claim,)
+    text = f"{vgpu.profile or vgpu.backend} on {vgpu.function}: {vgpu.reason}"
+    return ReconcileFinding("leaked", text, action, plan, claims)
+
+
+def _half_set_up_finding(finding: ReconcileFinding, claim: Claim) -> ReconcileFinding:
+    """Return the finding for a GPU that a killed command left half set up: only its claim names the goal."""
+    text = f"GPU {claim.gpu} is half set up: its virtual functions, GPU instances, mixed sizes or scheduler may be"
+    retry = f"to finish it, run it again: {claim.command}; vgpuctl apply makes it as host.yaml says instead"
+    what, action = f"{text} as before, as asked, or gone", f"{finding.action}; {retry}"
+    return replace(finding, kind="half-set-up", what=what, action=action)
+
+
+def find_unfinished_files(host: Host) -> list[ReconcileFinding]:
+    """Return the files left half-written by processes that are gone."""
+    if host.unfinished_files is None:
+        return []
+    with report_unreadable("what killed commands were writing"):
+        files = host.unfinished_files.all()
+    findings = []
+    for file in files:
+        text = f"{file.path} was being written by process {file.process.pid}, which is gone"
+        step = RemoveUnfinishedFile(file)
+        findings.append(
+            ReconcileFinding("unfinished-file", text, step.describe(), Plan((step,), undo_on_failure=False))
+        )
+    return findings
+
+
+class RemoveUnfinishedFile(Value):
+    """Remove one unfinished file."""
+
+    file: UnfinishedFile
+
+    def describe(self) -> str:
+        """Say which file."""
+        return f"remove {self.file.path}"
+
+    def perform(self, host: Host) -> None:
+        """Remove it; the port checks that its writer has ended."""
+        if host.unfinished_files is None:
+            return
+        try:
+            host.unfinished_files.remove(self.file)
+        except OSError as error:
+            raise FileFailed(
+                f"{self.file.path} cannot be removed: {error.strerror or error}",
+                hint=f"ls -l {self.file.path}",
+                errno=error.errno,
+                path=self.file.path,
+            ) from error
+
+    def verify(self, host: Host) -> None:
+        """Nothing to read back: removing a file either worked or raised."""
+
+    def undo(self, host: Host) -> None:
+        """Nothing: the file was incomplete."""

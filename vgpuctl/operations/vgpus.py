@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Create and delete vGPUs without a VM: observe, claim, write host.yaml, create the device, observe again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.ownership import host_vgpu_owner
+from vgpuctl.errors import Busy, VgpuctlError
+from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.results.vgpus import ListedVgpuResult, NamedVgpuResult, VgpuResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu, Claim, HostVgpu
+from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request
+from vgpuctl.observe.claims import refuse_claimed_name
+from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.plans import vgpus as plans
+from vgpuctl.operations.plans.vgpu_results import planned_vgpu, vgpu_result, with_companions
+from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import Value, extend, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+VGPU_SCOPE = ReadScope(types=True, models=False)
+
+
+def list_vgpus(host: Host, *, unassigned: bool = False) -> QueryResult[tuple[ListedVgpuResult, ...]]:
+    """Return every vGPU and its owner; those in host.yaml have the element for a VM's definition.
+
+    `unassigned`: only vGPUs of host.yaml that no VM refers to. An entry of host.yaml whose carrier belongs to somebody
+    else is not a usable vGPU; a warning reports it.
+
+    Raises:
+        InvalidInput: host.yaml cannot be parsed, so its vGPUs are unknown.
+    """
+    snapshot = observe(host, VGPU_SCOPE)
+    plans.refuse_unreadable_entries(snapshot)
+    entries = {entry.name: entry for entry in snapshot.host_vgpus}
+    listed = [v for v in snapshot.vgpus if not unassigned or (v.name is not None and v.vm is None)]
+    results = [
+        extend(ListedVgpuResult, host_vgpu_result(entries[v.name], v))
+        if v.name is not None
+        else extend(ListedVgpuResult, vgpu_result(v), hostdev=None, usage=())
+        for v in listed
+    ]
+    return QueryResult(with_companions(results), (*snapshot.warnings, *plans.carrier_conflicts(snapshot)))
+
+
+def host_vgpu_result(entry: HostVgpu, vgpu: Vgpu) -> NamedVgpuResult:
+    """Return the result of a vGPU of host.yaml: its location, and the element for a VM's definition."""
+    return _with_hostdev(vgpu_result(vgpu), plans.assigned_from_entry(entry, vgpu))
+
+
+def _with_hostdev(result: VgpuResult, vgpu: AssignedVgpu) -> NamedVgpuResult:
+    return extend(NamedVgpuResult, result, hostdev=plans.hostdev_element(vgpu), usage=tuple(plans.usage_commands(vgpu)))
+
+
+class NewVgpu(Value):
+    """A new vGPU without a VM; nothing is written yet. It can be made by a transaction."""
+
+    seen: Snapshot
+    request: VmRequest
+    name: str
+    vm_uuid: str
+
+    @property
+    def scope(self) -> ReadScope:
+        """What to read in order to choose it."""
+        return scope_of_request(self.request)
+
+    @property
+    def owner(self) -> Owner:
+        """The vGPU's own name."""
+        (vgpu,) = self.choose(self.seen)
+        owner, record = plans.placeholder_owner(self.seen.machine_id, self.name, vgpu)
+        return Owner(owner.name, record, is_new_name=True)
+
+    def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
+        """Return the vGPU."""
+        plans.refuse_unreadable_entries(seen)
+        plans.refuse_existing_name(seen, self.name)
+        return (plans.choose_vgpu(seen, self.request, self.vm_uuid),)
+
+    def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
+        """Return the steps after the claim."""
+        return plans.vgpu_creation_plan(seen, self.name, vgpus[0])
+
+
+def create_vgpu(
+    host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[NamedVgpuResult]:
+    """Create a vGPU without a VM; if the driver of a GPU refuses, the next GPU is tried.
+
+    Raises:
+        VgpuctlError: the reason; everything created was removed again.
+    """
+    if not dry_run:
+        require_writable(host)
+    name = request.name or f"vgpu-{host.new_uuid()[:8]}"
+    named_request = replace(request, name=name)
+    owner = host_vgpu_owner(host.machine_id, name)
+
+    def prepare(tx: Transaction) -> NewVgpu:
+        snapshot = tx.look(scope_of_request(named_request))
+        require_system_libvirt(snapshot)
+        plans.refuse_unreadable_entries(snapshot)
+        plans.refuse_existing_name(snapshot, name)
+        refuse_claimed_name(host, owner)
+        return NewVgpu(snapshot, named_request, name, owner)
+
+    with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
+        made = tx.make(prepare)
+    (vgpu,), snapshot = made.vgpus, made.making.seen
+    if dry_run:
+        return Outcome(True, _planned_result(name, vgpu, present=False), made.steps, snapshot.warnings, dry_run=True)
+    return _report_vgpu(host, snapshot, name, vgpu, made.steps)
+
+
+def _lines(steps: tuple[Step, ...]) -> tuple[str, ...]:
+    return tuple(step.describe() for step in steps)
+
+
+def _claims(host: Host, name: str, vgpu: AssignedVgpu) -> tuple[Claim, ...]:
+    owner, record = plans.placeholder_owner(host.machine_id, name, vgpu)
+    return claims_of_record(host, owner.name, record)
+
+
+def _planned_result(name: str, vgpu: AssignedVgpu, *, present: bool) -> NamedVgpuResult:
+    return _with_hostdev(replace(planned_vgpu(vgpu, None, present=present), name=name), vgpu)
+
+
+def _report_vgpu(
+    host: Host, before: Snapshot, name: str, vgpu: AssignedVgpu, steps: tuple[str, ...]
+) -> Outcome[NamedVgpuResult]:
+    """Observe the host again and report the vGPU as it is now; a failure to observe is a warning, not an error."""
+    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset({vgpu.gpu}), type_ids=frozenset())
+    expected = _planned_result(name, vgpu, present=True)
+    try:
+        current = observe_devices(host, scope, vms=before.vms, status=before.hypervisor)
+    except VgpuctlError as error:
+        warning = f"it is done, but the host could not be looked at again: {error}"
+        return Outcome(True, expected, steps, (*before.warnings, warning))
+    match = next((v for v in current.vgpus if v.name == name), None)
+    data = expected if match is None else _with_hostdev(vgpu_result(match), vgpu)
+    return Outcome(True, data, steps, current.warnings)
+
+
+def delete_vgpu(
+    host: Host, name: str, *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
+) -> Outcome[VgpuResult]:
+    """Remove a vGPU without a VM that no VM refers to: its device, its entry in host.yaml, its claim.
+
+    Raises:
+        InUse: a VM refers to it, or a process holds it; nothing was changed.
+        Busy: another command changed its entry since it was shown for confirmation.
+        VgpuctlError: the reason; the same command again removes what is left.
+    """
+    if not dry_run:
+        require_writable(host)
+    snapshot, entry, vgpu = _observe_vgpu(host, name)
+    _, shown_vgpu = plans.find_named_vgpu(snapshot, name)
+    refuse_stuck_gpus(snapshot, [entry.gpu])
+    unproven = plans.unproven_carrier(snapshot, entry, vgpu)
+    plan = plans.vgpu_removal_plan(host.machine_id, entry, vgpu, unproven)
+    if dry_run:
+        return Outcome(True, vgpu_result(shown_vgpu), _lines(plan.steps), snapshot.warnings, plan.notes, dry_run=True)
+    confirm(f"Delete vGPU {name} ({entry.profile} on GPU {entry.gpu})?", _lines(plan.steps))
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.take_over(_claims(host, name, vgpu))
+        _, current_entry, vgpu = _observe_vgpu(host, name)
+        if current_entry != entry:
+            raise Busy(f"vGPU {name} of host.yaml was changed just now", hint="run the command again", vgpu=name)
+        plan = plans.vgpu_removal_plan(host.machine_id, entry, vgpu, unproven)
+        tx.carry_out(plan)
+    removed = replace(vgpu_result(shown_vgpu), present=False)
+    return Outcome(True, removed, _lines(plan.steps), snapshot.warnings, plan.notes)
+
+
+def _observe_vgpu(host: Host, name: str) -> tuple[Snapshot, HostVgpu, AssignedVgpu]:
+    """Observe the host and return the unused vGPU of that name: its entry, and in the form that steps need."""
+    snapshot = observe(host, VGPU_SCOPE)
+    require_system_libvirt(snapshot)
+    plans.refuse_unreadable_entries(snapshot)
+    entry, vgpu = plans.find_named_vgpu(snapshot, name)
+    plans.refuse_used_vgpu(snapshot, entry)
+    return snapshot, entry, plans.assigned_from_entry(entry, vgpu)
