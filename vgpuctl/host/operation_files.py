@@ -57,7 +57,7 @@ class OperationFiles:
             OSError: with the path; the operation has not begun.
         """
         while self._descriptor is None:
-            with suppress(FileNotFoundError):  # `remove_ended` found the file before it was locked
+            with suppress(FileNotFoundError, BlockingIOError):  # `remove_ended` found the file before it was locked
                 self._descriptor = self._create(self.current())
 
     def _create(self, operation: Operation) -> int:

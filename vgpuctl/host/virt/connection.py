@@ -89,6 +89,7 @@ class LibvirtConnection:
         with _starting_event_loop:
             _start_event_loop()
         connect = self._open_connection()
+        _wait_for_callbacks()  # a driver in this process still has to dispatch what happened before
         try:
             yield connect
         except libvirt.libvirtError as error:
