@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from vgpuctl.capacity.ownership import resolve_ownership
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, Mdev, Ownership, Vgpu, VgpuType
 from vgpuctl.model.port_values import HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, HostdevRef, ProcessId, RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe.ownership import resolve_ownership
 from vgpuctl.value import replace
 
 MACHINE = "0123456789abcdef0123456789abcdef"

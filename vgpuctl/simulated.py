@@ -8,10 +8,14 @@ The library and libvirt's hook open a simulated host here; the sim commands rebo
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from uuid import uuid4
 
 from vgpuctl import sim
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.clock import HostClock
@@ -33,13 +37,38 @@ def open_simulated_host(scenario: str) -> Host:
         NotFound: there is no such scenario.
         InvalidInput: its file is invalid, or was changed since the host was first used.
     """
-    sim_host = sim.open_host(scenario)
+    return _join_ports(sim.open_host(scenario), f"{PREFIX}{scenario}")
+
+
+@contextmanager
+def open_host_with_card(model: str, directory: Path) -> Iterator[Host]:
+    """Open a simulated host that has one card of a known model and nothing else. Its state is in an empty directory.
+
+    Raises:
+        NotFound: the simulator does not know this model, or it is no card.
+    """
+    entry = sim.find_model(model)
+    if entry is None or "address" in entry:
+        cards = [name for name in sim.model_names() if "address" not in (sim.find_model(name) or {})]
+        raise NotFound(f"'{model}' is no card that the simulator knows", hint=f"known: {', '.join(cards)}")
+    scenario = directory / "card.yaml"
+    gpus = [{"model": entry["model"], "count": entry.get("gpus_per_card", 1)}]
+    scenario.write_text(json.dumps({"version": 1, "gpus": gpus}))
+    sim_host = sim.open_host(str(scenario), state_dir=directory)
+    try:
+        yield _join_ports(sim_host, f"{PREFIX}{scenario}")
+    finally:
+        sim_host.close()
+
+
+def _join_ports(sim_host: sim.SimHost, name: str) -> Host:
+    """Return the ports of a simulated host."""
     processes = SimProcesses(sim_host)
     operations = OperationFiles(sim_host.run_dir, processes)
     claims = SimClaims(processes, operations, sim_host)
     sim_host.lock_held = lambda: claims.is_locked
     return Host(
-        name=f"{PREFIX}{scenario}",
+        name=name,
         sysfs=sim_host.sysfs,
         nvml=sim_host.nvml,
         hypervisor=sim_host.hypervisor,
@@ -83,9 +112,7 @@ def list_scenarios() -> list[tuple[str, str]]:
 
 
 def _title(name: str) -> str:
-    from importlib import resources
-
-    text = (resources.files("vgpuctl.sim") / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (sim.SCENARIO_DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8")
     lines = (line for line in text.splitlines() if line.startswith("title:"))
     return next(lines, "").removeprefix("title:").strip()
 

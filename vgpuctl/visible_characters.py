@@ -3,6 +3,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from vgpuctl.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import unicodedata
+else:
+    unicodedata = LazyModule("unicodedata")
+
+
 _INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
 """Letters that display nothing but that Python calls printable: Default_Ignorable_Code_Point of Unicode's
 DerivedCoreProperties.txt, without the variation selectors that emoji use."""
@@ -16,6 +26,6 @@ def is_visible(character: str) -> bool:
     """Return whether the character is visible; a space counts as visible."""
     if character.isprintable():
         return character not in _INVISIBLE_LETTERS
-    from unicodedata import category  # a separate library, which few texts need
-
-    return category(character) not in _INVISIBLE_CATEGORIES and ord(character) & _NONCHARACTER != _NONCHARACTER
+    return (
+        unicodedata.category(character) not in _INVISIBLE_CATEGORIES and ord(character) & _NONCHARACTER != _NONCHARACTER
+    )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vgpuctl.hook.run import prepare
-from vgpuctl.ports.claims import Claims
+from vgpuctl.ports.run_directory import Claims
 from vgpuctl.simulated import open_simulated_host
 from vgpuctl.value import replace
 

@@ -19,7 +19,7 @@ from vgpuctl.library import open_ports
 from vgpuctl.library.requests import from_fields
 from vgpuctl.model.outcome import NoProgress
 from vgpuctl.operations.create import create_vm
-from vgpuctl.ports.claims import Claims
+from vgpuctl.ports.run_directory import Claims
 from vgpuctl.value import replace
 
 

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import tty
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,8 @@ def forked(words: list[str], out: int) -> int:
         status = at_once() if words == AT_ONCE else main()
         sys.stdout.flush()
         os._exit(status)
+    except BaseException:  # noqa: BLE001 - the parent sees the exit status alone
+        traceback.print_exc()
     finally:
         os._exit(99)
 

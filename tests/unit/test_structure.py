@@ -37,7 +37,8 @@ MIRRORED_AS_A_WHOLE = {
     "vgpuctl/hook": "it is run as libvirt runs it, behind its shell script: tests/unit/hook",
     "vgpuctl/host": "the real half is tested against real kernels and libvirt: tests/unit/host, tests/lab",
     "vgpuctl/model/results": "records without behaviour, checked by what is made of them: tests/unit/model/results",
-    "vgpuctl/placement": "kinds, fleets and policies are tried together, against every other way: tests/unit/placement",
+    "vgpuctl/gpu": "ways to divide a GPU are tried together, against brute force: tests/unit/gpu",
+    "vgpuctl/placement": "fleets, policies and moves are tried together, against every other way: tests/unit/placement",
     "vgpuctl/remote": "what connects is tested against a real sshd: tests/unit/remote, tests/remote",
     "vgpuctl/sim": "one behaviour often needs several of its files: tests/unit/sim, tests/contract",
     "vgpuctl/library": "every command and every example is such a call: tests/unit/library, tests/unit/cli",
@@ -147,7 +148,7 @@ def test_the_list_of_modules_without_a_mirror_is_not_out_of_date():
 @pytest.mark.parametrize("word", ["mock.patch", "importorskip", "time.sleep", "pytest.skip", "mark.skip"])
 def test_tests_neither_patch_nor_sleep_nor_skip(word):
     """Values are handed in; a test that cannot run must fail. Outside the core a real world may need a wait."""
-    core = ("backends", "capacity", "gpu_setup", "operations")
+    core = ("backends", "gpu", "gpu_setup", "operations", "placement")
     everywhere = word in ("mock.patch", "importorskip")
     tests = [p for p in (ROOT / "tests" / "unit").rglob("*.py") if p != Path(__file__)]
     tests = [p for p in tests if everywhere or p.relative_to(ROOT / "tests" / "unit").parts[0] in core]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of every backend, and the helpers that their steps share."""
+"""What every backend states and does, and the helpers that their steps share."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed, VgpuctlError
-from vgpuctl.model.gpu import Gpu, GpuFunction
+from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
@@ -20,28 +20,94 @@ if TYPE_CHECKING:
 REMOVE_DEADLINE_SECONDS = 30.0
 BUSY_RETRY_SECONDS = 5.0
 BUSY_PAUSE_SECONDS = 0.2
+ATTACH_COMMAND = "virsh attach-device VM FILE --persistent"
 
 
-class BackendOps(Protocol):
-    """One framework: its checks before anything is written, its steps, and how a domain refers to it."""
+class GpuBackend:
+    """One kernel interface through which VMs get GPUs: its facts, checks, steps, hostdev and hints.
+
+    This class itself stands for no backend: such a GPU offers nothing now. `name`: its word in records. `mode`: the
+    mode of a GPU that has this backend. `creates_devices`: a driver creates each vGPU, and a reboot removes it.
+    `carrier_has_uuid`: a vGPU is named by a UUID of its own (an mdev), so it may be on any function while its VM's
+    definition stays the same. `on_vfs`: each VF carries one, or is one; otherwise the GPU's own function carries all.
+    `takes_whole_gpu`: nothing else can be on the GPU. `may_mix_sizes_unseen`: without NVML its driver may still accept
+    several sizes on a GPU. `functions_stay_bound`: libvirt must not detach a function from its driver. `min_kernel`,
+    `min_libvirt` (libvirt's form: 10000000 is 10.0.0): the oldest with which it works. `gpu_reset_hangs_since`: the
+    kernel from which on a reset of the GPU hangs the host, None for none.
+    """
+
+    name: Backend
+    mode: GpuMode | None = None
+    creates_devices = False
+    carrier_has_uuid = False
+    on_vfs = False
+    takes_whole_gpu = False
+    may_mix_sizes_unseen = False
+    functions_stay_bound = False
+    min_kernel: tuple[int, ...] = ()
+    min_libvirt = 0
+    gpu_reset_hangs_since: tuple[int, ...] | None = None
+
+    def accepts(self, other: GpuBackend) -> bool:
+        """Return whether a vGPU recorded with another backend can be on a GPU with this one."""
+        return self is other
+
+    def carrier(self, function: str, vm_uuid: str, index: int) -> str:
+        """Return the carrier of a VM's vGPU number `index` on a function: by default the function itself."""
+        return function
+
+    def function_problem(self, function: GpuFunction) -> str | None:
+        """Return what a function lacks that only this backend needs, None for nothing."""
+        return None
+
+    def has_carrier(self, gpu: Gpu, function: str) -> bool:
+        """Return whether the GPU has this function now, where that is known."""
+        return True
+
+    def is_unproven(self, gpu: Gpu, vgpu: AssignedVgpu) -> bool:
+        """Return whether the device on the carrier of an unclaimed vGPU may be somebody else's."""
+        return False
+
+    def assign(self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool) -> tuple[AssignedVgpu, ...]:
+        """Return what a new VM gets of a GPU that it asks for without a profile.
+
+        Raises:
+            HostCannot, InUse, InvalidInput, NoCapacity, Refused: the GPU cannot be given in that way now.
+        """
+        raise NotImplementedError
 
     def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Check the host requirements of a carrier on this GPU; raises HostCannot or Refused."""
 
     def create_steps(self, vgpu: AssignedVgpu, type_id: str | None, gi_ids: tuple[int, ...] = ()) -> tuple[Step, ...]:
-        """Return the steps that create the carrier's device.
+        """Return the steps that create the carrier's device; none where libvirt binds the function at start.
 
         `gi_ids`: the GPU instances to try, best first; if empty, the driver chooses.
         """
+        return ()
 
     def move_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
-        """Return the steps that move an existing device to its placement; none where the driver fixes the placement."""
+        """Return the steps that move an existing device to its placement; none where it has none that can change."""
+        return ()
 
     def remove_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
-        """Return the steps that remove it."""
+        """Return the steps that remove it; none where libvirt reattaches the function at stop."""
+        return ()
 
     def hostdev(self, vgpu: AssignedVgpu) -> DesignHostdev:
-        """Return how a domain refers to the carrier."""
+        """Return how a domain refers to the carrier: by default to a PCI function."""
+        return DesignHostdev("pci", vgpu.carrier, managed=not self.functions_stay_bound, alias=hostdev_alias(vgpu))
+
+    def usage_commands(self, vgpu: AssignedVgpu) -> tuple[str, ...]:
+        """Return the commands that give the vGPU to a VM of somebody else.
+
+        For a PCI function virt-install would write managed='yes', with which libvirt waits forever for a vendor's VF.
+        So the hostdev element goes into the XML.
+        """
+        return (
+            ATTACH_COMMAND,
+            "virt-install --print-xml > VM.xml, put the element before </devices>, virsh define VM.xml",
+        )
 
 
 def hostdev_alias(vgpu: AssignedVgpu) -> str:

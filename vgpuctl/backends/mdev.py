@@ -11,14 +11,23 @@ from __future__ import annotations
 
 import errno
 from typing import TYPE_CHECKING
+from uuid import NAMESPACE_URL, UUID, uuid5
 
-from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, hostdev_alias, refuse_if_held, verify_params, write_error
+from vgpuctl.backends.base import (
+    ATTACH_COMMAND,
+    REMOVE_DEADLINE_SECONDS,
+    GpuBackend,
+    hostdev_alias,
+    refuse_if_held,
+    verify_params,
+    write_error,
+)
 from vgpuctl.backends.placement_id import GPU_MAKE_LOCK_SECONDS, MoveVgpu, move_to_placement, verify_placement
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed
+from vgpuctl.makers import maker_of_type
 from vgpuctl.model.address import normalize_pci
-from vgpuctl.model.gpu import Gpu, GpuFunction
+from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.request import DesignHostdev
-from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value
@@ -28,6 +37,15 @@ if TYPE_CHECKING:
 
 MDEV_DEVICES = "/sys/bus/mdev/devices"
 _NO_CAPACITY_ERRNOS = (errno.EIO, errno.EUSERS, errno.ENOSPC, errno.ENODEV)
+
+
+def carrier_uuid(vm_uuid: str, index: int) -> str:
+    """Return the UUID of a VM's mdev number `index`: a pure function, so its owner can always be proved."""
+    try:
+        namespace = UUID(vm_uuid)
+    except ValueError:  # a domain's XML has an invalid UUID: the VM owns no device
+        namespace = uuid5(NAMESPACE_URL, f"urn:vgpuctl:1:vm:{vm_uuid}")
+    return str(uuid5(namespace, f"vgpuctl-{index}"))
 
 
 def parent_path(function: str) -> str:
@@ -81,7 +99,7 @@ class CreateMdev(Value):
     def _create_error(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EEXIST:
             return InUse(f"an mdev {self.vgpu.carrier} exists already elsewhere", carrier=self.vgpu.carrier)
-        if error.errno in _NO_CAPACITY_ERRNOS:
+        if error.errno in (*_NO_CAPACITY_ERRNOS, *maker_of_type(self.type_id).no_room_errnos):
             return NoCapacity(
                 f"no room for {self.vgpu.profile} on {self.vgpu.gpu}: the driver refused {self.vgpu.function}",
                 hint=f"vgpuctl explain {self.vgpu.profile}",
@@ -145,11 +163,25 @@ class RemoveMdev(Value):
         """Nothing: reconcile completes a removal; it is not undone."""
 
 
-class MdevBackend:
-    """The mdev backend."""
+class MdevBackend(GpuBackend):
+    """The mdev backends: `on_vfs` or on the GPU's own function."""
 
-    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
-        """Check nothing beyond the placement rules: the type directory exists."""
+    mode = GpuMode.VGPU
+    creates_devices = True
+    carrier_has_uuid = True
+
+    def __init__(self, name: Backend) -> None:
+        """On VFs the driver is one that may mix sizes, whether NVML says so or not."""
+        self.name = name
+        self.on_vfs = self.may_mix_sizes_unseen = name is Backend.MDEV_VF
+
+    def accepts(self, other: GpuBackend) -> bool:
+        """Accept every mdev: another driver may have it on VFs."""
+        return other.carrier_has_uuid
+
+    def carrier(self, function: str, vm_uuid: str, index: int) -> str:
+        """Return the UUID of the VM's mdev."""
+        return carrier_uuid(vm_uuid, index)
 
     def create_steps(self, vgpu: AssignedVgpu, type_id: str | None, gi_ids: tuple[int, ...] = ()) -> tuple[Step, ...]:
         """Return one create step."""
@@ -166,3 +198,8 @@ class MdevBackend:
     def hostdev(self, vgpu: AssignedVgpu) -> DesignHostdev:
         """Refer to it by UUID; `managed` has no meaning for mdevs."""
         return DesignHostdev("mdev", vgpu.carrier, managed=False, alias=hostdev_alias(vgpu))
+
+    def usage_commands(self, vgpu: AssignedVgpu) -> tuple[str, ...]:
+        """Name the node device for virt-install: since libvirt 7.3 that is the mdev's UUID and its parent."""
+        device = f"mdev_{vgpu.carrier}_{vgpu.function}".translate(str.maketrans("-:.", "___"))
+        return ATTACH_COMMAND, f"virt-install --hostdev {device}"

@@ -7,44 +7,115 @@ There is no device to create: libvirt detaches the function from its driver at s
 
 from __future__ import annotations
 
-from vgpuctl.backends.base import hostdev_alias, require_iommu
-from vgpuctl.errors import HostCannot, InUse, Refused
-from vgpuctl.model.gpu import Gpu, GpuFunction, IommuGroupMember
-from vgpuctl.model.hint_commands import disable_vfs_hint
-from vgpuctl.model.request import DesignHostdev
+from vgpuctl.backends.base import GpuBackend, require_iommu
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Refused
+from vgpuctl.gpu.profiles import vfs_off_error
+from vgpuctl.makers import disable_vfs_hint
+from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.ports.step import Step
 
 HARMLESS_DRIVERS = (None, "vfio-pci", "pci-stub")
 
 
-class SriovVfBackend:
+class SriovVfBackend(GpuBackend):
     """The sriov-vf backend: one plain VF."""
+
+    name = Backend.SRIOV_VF
+    mode = GpuMode.SRIOV
+    on_vfs = True
+
+    def has_carrier(self, gpu: Gpu, function: str) -> bool:
+        """Look for the VF: another number of VFs may be on."""
+        return gpu.find_function(function) is not None
+
+    def assign(self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool) -> tuple[AssignedVgpu, ...]:
+        """Return the first free VF, one without a host driver if possible."""
+        if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
+            raise vfs_off_error(gpu)
+        if gpu.backend is not self.name:
+            raise HostCannot(
+                f"{gpu.address} has no plain VFs: its backend is {gpu.backend}",
+                hint="use --profile with its vGPU profiles" if gpu.types else "vgpuctl list-gpus --all",
+                check="mode",
+                gpu=gpu.address,
+                backend=gpu.backend,
+            )
+        _refuse_taken(snapshot, gpu, (gpu.address,))
+        taken = {v.function for v in snapshot.vgpus_on(gpu.address)}
+        free = [f for f in gpu.functions if f.address not in taken and _is_unused_by_host(gpu, f)]
+        if not free:
+            raise _no_free_vf_error(snapshot, gpu, taken)
+        free.sort(key=lambda f: f.driver not in HARMLESS_DRIVERS)
+        self.check(snapshot, gpu, free[0], force_console=False)
+        return _assigned_functions(self.name, gpu, free[0].address)
 
     def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Check for the IOMMU."""
         require_iommu(function)
 
-    def create_steps(self, vgpu: AssignedVgpu, type_id: str | None, gi_ids: tuple[int, ...] = ()) -> tuple[Step, ...]:
-        """Return none: libvirt binds the function at start."""
-        return ()
 
-    def move_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
-        """Return none: it has no writable placement."""
-        return ()
-
-    def remove_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
-        """Return none: libvirt reattaches the function at stop."""
-        return ()
-
-    def hostdev(self, vgpu: AssignedVgpu) -> DesignHostdev:
-        """Refer to the function, managed."""
-        return DesignHostdev("pci", vgpu.carrier, managed=True, alias=hostdev_alias(vgpu))
+def _is_unused_by_host(gpu: Gpu, function: GpuFunction) -> bool:
+    """Say whether the host can spare a VF: always a GPU's; another device's only without a host driver."""
+    return gpu.is_display_class or function.driver in HARMLESS_DRIVERS
 
 
-class PassthroughBackend(SriovVfBackend):
+def _no_free_vf_error(snapshot: Snapshot, gpu: Gpu, taken: set[str]) -> NoCapacity:
+    names = ", ".join(sorted(v.vm or v.carrier for v in snapshot.vgpus_on(gpu.address)))
+    used_by_host = sorted(f.address for f in gpu.functions if f.address not in taken and not _is_unused_by_host(gpu, f))
+    note = f"; the host's own drivers have {', '.join(used_by_host)}" if used_by_host else ""
+    return NoCapacity(
+        f"no VF of {gpu.address} is free: {len(taken)} of {len(gpu.functions)} in use by {names or 'nobody'}{note}",
+        hint=f"vgpuctl show-gpu {gpu.address}",
+        gpu=gpu.address,
+    )
+
+
+def _refuse_taken(snapshot: Snapshot, gpu: Gpu, functions: tuple[str, ...]) -> None:
+    """Refuse functions that any VM holds, no matter under which GPU it got them."""
+    for vgpu in snapshot.vgpus:
+        if vgpu.carrier in functions or vgpu.function in functions:
+            raise InUse(
+                f"{vgpu.function} is in use by {vgpu.holder_text}",
+                hint=f"vgpuctl show-gpu {gpu.address}",
+                gpu=gpu.address,
+                function=vgpu.function,
+                vm=vgpu.vm,
+            )
+
+
+def _assigned_functions(backend: Backend, gpu: Gpu, *functions: str) -> tuple[AssignedVgpu, ...]:
+    return tuple(
+        AssignedVgpu(index=n, backend=backend, gpu=gpu.address, function=f, carrier=f, profile=None)
+        for n, f in enumerate(functions)
+    )
+
+
+class PassthroughBackend(GpuBackend):
     """The passthrough backend: the GPU's function and the other functions of its slot."""
+
+    name = Backend.PASSTHROUGH
+    mode = GpuMode.PASSTHROUGH
+    takes_whole_gpu = True
+
+    def assign(self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool) -> tuple[AssignedVgpu, ...]:
+        """Return the GPU and its companions, if nothing is on it."""
+        taken = snapshot.vgpus_on(gpu.address)
+        if taken:
+            names = ", ".join(sorted({v.holder_text for v in taken}))
+            raise InUse(
+                f"{gpu.address} is in use by {names}; all of it can be given away only when nothing is on it",
+                hint=f"vgpuctl show-gpu {gpu.address}",
+                gpu=gpu.address,
+                vgpus=[v.carrier for v in taken],
+            )
+        if not gpu.vendor_id:
+            raise InvalidInput(f"{gpu.address} is no PCI device, it cannot be passed through", gpu=gpu.address)
+        function = gpu.find_function(gpu.address) or GpuFunction(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
+        self.check(snapshot, gpu, function, force_console=force_console)
+        functions = (gpu.address, *(m.address for m in gpu.group_members if m.same_slot))
+        _refuse_taken(snapshot, gpu, functions)
+        return _assigned_functions(self.name, gpu, *functions)
 
     def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Refuse a GPU that has VFs enabled, is the console or in use, or shares a busy IOMMU group."""

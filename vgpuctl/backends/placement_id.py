@@ -3,6 +3,7 @@
 
 The driver puts a new vGPU at the first free placement of its type. Until its VM starts, a write moves it. Before the
 move it may occupy the placement of another vGPU: so each command takes the GPU's make lock to create and move a vGPU.
+A GPU instance is in neither claim nor record: its number may change at a boot.
 A GPU without mixed sizes shows 65535 (VF) or "Not Applicable" (mdev); older drivers have no file.
 Errno of a write: EIO placement not available, EPERM a VM uses the vGPU, ENXIO no vGPU. With MIG the driver takes the
 lowest GPU instance with room; a write to `gpu_instance_id` moves the vGPU to another one, with the same errnos.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import write_error
 from vgpuctl.errors import DeviceFailed, NoCapacity, VerifyFailed
-from vgpuctl.model.gpu import MDEV_BACKENDS
+from vgpuctl.model.gpu import Backend
 from vgpuctl.model.mig import parse_driver_id
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.value import Value
@@ -31,7 +32,7 @@ GPU_MAKE_LOCK_SECONDS = 15.0
 
 def placement_path(vgpu: AssignedVgpu) -> str:
     """Return the path of the vGPU's `placement_id`."""
-    bus = "mdev" if vgpu.backend in MDEV_BACKENDS else "pci"
+    bus = "mdev" if vgpu.backend in (Backend.MDEV_PF, Backend.MDEV_VF) else "pci"
     return f"/sys/bus/{bus}/devices/{vgpu.carrier}/nvidia/placement_id"
 
 

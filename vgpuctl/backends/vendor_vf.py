@@ -18,7 +18,7 @@ from vgpuctl.backends.base import (
     BUSY_PAUSE_SECONDS,
     BUSY_RETRY_SECONDS,
     REMOVE_DEADLINE_SECONDS,
-    hostdev_alias,
+    GpuBackend,
     refuse_if_held,
     require_iommu,
     verify_params,
@@ -32,8 +32,7 @@ from vgpuctl.backends.placement_id import (
     verify_placement,
 )
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
-from vgpuctl.model.gpu import Gpu, GpuFunction
-from vgpuctl.model.request import DesignHostdev
+from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.ports.step import Step
@@ -41,8 +40,6 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
-
-MIN_LIBVIRT_VERSION = 10_000_000
 
 
 def _nvidia_directory(vgpu: AssignedVgpu) -> str:
@@ -186,14 +183,35 @@ class ClearVgpuType(Value):
         """Nothing: reconcile completes a removal; it is not undone."""
 
 
-class VendorVfBackend:
+class VendorVfBackend(GpuBackend):
     """The vendor-vf backend."""
+
+    name = Backend.VENDOR_VF
+    mode = GpuMode.VGPU
+    creates_devices = True
+    on_vfs = True
+    functions_stay_bound = True
+    min_kernel = (6, 1)  # the first with `vfio-dev` below a PCI function
+    min_libvirt = 10_000_000  # the first with VFIO variant drivers
+    gpu_reset_hangs_since = (7,)
+
+    def function_problem(self, function: GpuFunction) -> str | None:
+        """Name a missing VFIO device."""
+        return None if function.has_vfio_dev else "no vfio-dev directory"
+
+    def is_unproven(self, gpu: Gpu, vgpu: AssignedVgpu) -> bool:
+        """Compare the types: the VF carries one that is unknown or not the assigned one."""
+        function = gpu.find_function(vgpu.carrier)
+        if function is None or function.current_type is None:
+            return False
+        vgpu_type = gpu.find_type(function.current_type)
+        return vgpu_type is None or vgpu_type.profile != vgpu.profile
 
     def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Check the IOMMU, the variant VFIO device and, if its version is known, that libvirt accepts managed='no'."""
         require_iommu(function)
         version = snapshot.hypervisor.libvirt_version
-        if version is not None and version < MIN_LIBVIRT_VERSION:
+        if version is not None and version < self.min_libvirt:
             shown = f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
             raise HostCannot(
                 f"libvirt {shown} refuses vendor-specific VFIO functions such as {function.address}; 10.0 accepts them",
@@ -202,7 +220,7 @@ class VendorVfBackend:
                 libvirt=shown,
                 function=function.address,
             )
-        if not function.has_vfio_dev:
+        if self.function_problem(function) is not None:
             raise HostCannot(
                 f"{function.address} has no vfio-dev directory: the vGPU driver does not offer it to VFIO",
                 hint="check systemctl status nvidia-vgpu-mgr, then: /usr/lib/nvidia/sriov-manage -e " + gpu.address,
@@ -221,7 +239,3 @@ class VendorVfBackend:
     def remove_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
         """Return one step that clears the type."""
         return (ClearVgpuType(vgpu),)
-
-    def hostdev(self, vgpu: AssignedVgpu) -> DesignHostdev:
-        """Refer to the VF, with managed='no'."""
-        return DesignHostdev("pci", vgpu.carrier, managed=False, alias=hostdev_alias(vgpu))

@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING
 from vgpuctl.cli import streams
 from vgpuctl.cli.failures import DOCTOR_FACT
 from vgpuctl.errors import VgpuctlError
+from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    from vgpuctl.cli import hosts, result_reader
     from vgpuctl.cli.settings import Settings
+    from vgpuctl.model.results import host as host_results
+else:
+    host_results = LazyModule("vgpuctl.model.results.host")
+    hosts = LazyModule("vgpuctl.cli.hosts")
+    result_reader = LazyModule("vgpuctl.cli.result_reader")
 
 MAX_LINES = 2
 _EXPLAINABLE_STATUSES = (1, 4, 5, 6, 75)
@@ -36,8 +43,6 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
     ):
         return
     with suppress(Exception, KeyboardInterrupt):
-        from vgpuctl.cli import hosts
-
         findings = hosts.open_host(settings).explain_failure(exc)
         if findings:
             exc.facts[DOCTOR_FACT] = findings
@@ -49,12 +54,11 @@ def finding_lines(findings: object, message: str) -> Iterator[str]:
     A line has the first piece of evidence, or the fix if the error's message already names the evidence. The fact may
     come from another host, so a value of another shape is ignored.
     """
-    from vgpuctl.cli.result_reader import Mismatch, read_value
-    from vgpuctl.model.results.host import DoctorFindingResult
-
     try:
-        rows: tuple[DoctorFindingResult, ...] = read_value(tuple[DoctorFindingResult, ...], findings)
-    except Mismatch:
+        rows: tuple[host_results.DoctorFindingResult, ...] = result_reader.read_value(
+            tuple[host_results.DoctorFindingResult, ...], findings
+        )
+    except result_reader.Mismatch:
         return
     ordered = sorted(rows, key=lambda row: row.verdict != "fail")
     for row in ordered[:MAX_LINES]:

@@ -96,9 +96,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the named command, or fail and suggest the most likely one."""
         if args[0] not in self.help_texts and not ctx.resilient_parsing:
-            from vgpuctl.cli import suggest
+            from vgpuctl.cli import usage
 
-            raise suggest.unknown_command(args, self.help_texts, ctx)
+            raise usage.unknown_command(args, self.help_texts, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -149,10 +149,7 @@ def make_command(
 def load_command(name: str) -> click.Command:
     """Import one command from the table."""
     module = importlib.import_module(f"vgpuctl.cli.commands.{command_table.COMMANDS[name][0]}")
-    loaded = module.command
-    if not isinstance(loaded, click.Command):
-        raise TypeError(f"{module.__name__}.command is not a command")
-    return loaded
+    return next(c for c in vars(module).values() if isinstance(c, click.Command) and c.name == name)
 
 
 CONTEXT_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -87,7 +87,7 @@ def refuse_conflicting_values(args: Sequence[str], context: click.Context) -> No
             continue
         value = values.setdefault(str(option.name), option_value(token))
         if value != option_value(token):
-            from vgpuctl.cli.suggest import UsageErrorWithHint
+            from vgpuctl.cli.usage import UsageErrorWithHint
 
             name = max(option.opts, key=len)
             message = f"{name} is given twice: {value} and {option_value(token)}"

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,19 @@ from vgpuctl.errors import (
     explain_exception,
     mount_point,
 )
+from vgpuctl.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import tempfile
+    import traceback
+
+    from vgpuctl.cli import attach_doctor, document, usage
+else:
+    attach_doctor = LazyModule("vgpuctl.cli.attach_doctor")
+    document = LazyModule("vgpuctl.cli.document")
+    usage = LazyModule("vgpuctl.cli.usage")
+    traceback = LazyModule("traceback")
+    tempfile = LazyModule("tempfile")
 
 MULTILINE_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of complete sentences."""
@@ -54,8 +68,6 @@ def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) 
     """Report a failure to the user, and return the exit status."""
     failure = failure_from_exception(exc, settings, signal_status=signal_status)
     if settings.json and failure.code != OutputLost.code:
-        from vgpuctl.cli import document
-
         print_failure(settings, failure, document.text(failure_document(failure, settings.kind)))
         if failure.traceback:
             streams.write_err(streams.sanitize(failure.traceback))
@@ -77,8 +89,6 @@ def print_failure(settings: Settings, failure: Failure, document: str | None) ->
 
 def failure_document(failure: Failure, kind: str) -> dict[str, object]:
     """Return the JSON document of a failure."""
-    from vgpuctl.cli import document
-
     return document.failure_body(kind, _error_object(failure), changed=failure.changed or bool(failure.left))
 
 
@@ -88,9 +98,7 @@ def failure_from_exception(exc: BaseException, settings: Settings, *, signal_sta
     if isinstance(exc, VgpuctlError):
         return _from_vgpuctl_error(exc, settings)
     if isinstance(exc, click.ClickException):
-        from vgpuctl.cli.usage import explain_usage
-
-        message, hint = explain_usage(exc)
+        message, hint = usage.explain_usage(exc)
         return Failure("usage", message, 2, hint)
     if isinstance(exc, (KeyboardInterrupt, click.Abort)):
         return _from_interrupt(exc, signal_status)
@@ -111,8 +119,6 @@ def _from_vgpuctl_error(exc: VgpuctlError, settings: Settings) -> Failure:
     if isinstance(exc, FileFailed) and isinstance(path, str) and path.startswith("/"):
         failure.facts["file_system"] = mount_point(path)
     if settings.verbose and exc.__cause__ is not None:
-        import traceback
-
         failure.traceback = "".join(traceback.format_exception(exc))
     return failure
 
@@ -134,8 +140,6 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
 
 def _doctor_lines(failure: Failure) -> Iterator[str]:
     if DOCTOR_FACT in failure.facts:
-        from vgpuctl.cli import attach_doctor
-
         yield from (f"  {line}" for line in attach_doctor.finding_lines(failure.facts[DOCTOR_FACT], failure.message))
 
 
@@ -147,9 +151,7 @@ def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
 
 def _json_facts(exc: VgpuctlError) -> dict[str, object]:
     """Return the facts of an error as JSON values."""
-    from vgpuctl.cli.document import to_json_value
-
-    return {name: to_json_value(value) for name, value in exc.facts.items()}
+    return {name: document.to_json_value(value) for name, value in exc.facts.items()}
 
 
 def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
@@ -213,8 +215,6 @@ def _from_interrupt(exc: BaseException, status: int) -> Failure:
 
 
 def _from_unexpected_error(exc: BaseException, settings: Settings) -> Failure:
-    import traceback
-
     text = "".join(traceback.format_exception(exc))
     message_lines = str(exc).strip().splitlines()
     message = f"unexpected {type(exc).__name__}{': ' + message_lines[0] if message_lines else ''}"
@@ -228,8 +228,6 @@ def _from_unexpected_error(exc: BaseException, settings: Settings) -> Failure:
 
 def _save_traceback(text: str) -> str | None:
     """Write the traceback to a file that only the caller can read, and return its path."""
-    import tempfile
-
     try:
         path = os.path.join(tempfile.mkdtemp(prefix="vgpuctl-"), "traceback.txt")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

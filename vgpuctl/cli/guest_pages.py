@@ -9,8 +9,7 @@ from typing import Any
 
 from vgpuctl.cli.pages import Page, shorten_names, size
 from vgpuctl.cli.tables import Pairs, Table
-from vgpuctl.model.results.disks import CloneResult, ImageResult
-from vgpuctl.model.results.reach import AddressesResult, ConsoleResult, ScreenResult
+from vgpuctl.model.results.vms import AddressesResult, CloneResult, ConsoleResult, ImageResult, ScreenResult
 
 
 def _images(data: tuple[ImageResult, ...]) -> Page:

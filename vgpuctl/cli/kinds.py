@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.disks import ImageResult
 from vgpuctl.model.results.gpus import (
     ChangedGpuResult,
     ChangedSchedulerResult,
@@ -26,7 +25,6 @@ from vgpuctl.model.results.host import (
 )
 from vgpuctl.model.results.moves import FitsResult, MovesResult
 from vgpuctl.model.results.program import CompletionResult, HostsResult, ScenarioResult, SimResult
-from vgpuctl.model.results.reach import AddressesResult, ConsoleResult
 from vgpuctl.model.results.simulation import SimulationResult
 from vgpuctl.model.results.vgpus import (
     AbsentVgpuResult,
@@ -36,7 +34,10 @@ from vgpuctl.model.results.vgpus import (
     VgpuResult,
 )
 from vgpuctl.model.results.vms import (
+    AddressesResult,
     ChangedVmResult,
+    ConsoleResult,
+    ImageResult,
     ManyVmsResult,
     PlannedVmResult,
     VmResult,

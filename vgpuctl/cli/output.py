@@ -5,10 +5,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from vgpuctl.cli import streams
 from vgpuctl.errors import OutputLost
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.outcome import AnyResult, Outcome
+
+if TYPE_CHECKING:
+    from vgpuctl.cli import pages, tables
+else:
+    pages = LazyModule("vgpuctl.cli.pages")
+    tables = LazyModule("vgpuctl.cli.tables")
 
 LOCAL = ""
 """The host's name in `changes`, for a command that runs on one host."""
@@ -58,8 +66,6 @@ def _output_lost(kind: str, error: OSError, applied: Mapping[str, AnyResult]) ->
 
 def result_lines(kind: str, result: AnyResult) -> list[str]:
     """Return the lines of a result that people would have read, or its steps if its page cannot be rendered."""
-    from vgpuctl.cli import pages, tables
-
     try:
         return tables.render_plain(pages.page(kind, result).blocks).splitlines()
     except Exception:  # noqa: BLE001 - changes must be reported even if the page cannot be rendered

@@ -12,37 +12,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.cli.tables import Block, Pairs, Table
+from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.outcome import AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
-from vgpuctl.model.sizes import format_bytes, format_mib
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.results.disks import DiskResult, KeptDiskResult
+    from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.gpus import (
-        ChangedGpuResult,
-        ChangedSchedulerResult,
         ExplainResult,
-        GpuDetailsResult,
-        GpuResult,
         ProfileResult,
         ReasonResult,
         RoomResult,
-        SetUpGpuResult,
         TypeResult,
-        VfsResult,
     )
     from vgpuctl.model.results.host import DoctorResult, ReconcileResult
     from vgpuctl.model.results.moves import BarrierResult
     from vgpuctl.model.results.vgpus import VgpuResult
     from vgpuctl.model.results.vms import (
         ChangedVmResult,
+        DiskResult,
+        KeptDiskResult,
         ManyVmsResult,
         VmReport,
         VmResult,
         VmRowResult,
         XmlResult,
     )
+else:
+    vm_results = LazyModule("vgpuctl.model.results.vms")
 
 MAX_NAMES = 8
 NUMERIC_HEADERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
@@ -60,79 +59,6 @@ def page(kind: str, result: AnyResult) -> Page:
     return _PAGES.get(kind, _vm_change_page)(result if isinstance(result, Outcome) else result.data)
 
 
-def _gpus(data: tuple[GpuResult, ...]) -> Page:
-    if not data:
-        return Page(stderr_lines=["no GPUs here; list-gpus --all also lists other devices that a VM can be given"])
-    headers = (
-        "ADDRESS", "MODEL", "BACKEND", "MODE", "DRIVER", "MEMORY", "NUMA", "IOMMU", "VFS", "VGPUS",
-    )  # fmt: skip
-    rows = tuple(
-        (
-            gpu.address, gpu.model, _or_dash(gpu.backend), _mode_text(gpu), _or_dash(gpu.driver),
-            mib(gpu.framebuffer_mib), _or_dash(gpu.numa_node), _or_dash(gpu.iommu_group),
-            _vf_count(gpu.vfs), _vgpu_count(gpu.vgpus),
-        )
-        for gpu in data
-    )  # fmt: skip
-    problems = [f"{gpu.address}: {problem}" for gpu in data for problem in gpu.problems]
-    return Page([Table(headers, rows, frozenset({"MEMORY", "NUMA", "IOMMU"}))], problems)
-
-
-def _gpu(data: GpuDetailsResult) -> Page:
-    from vgpuctl.cli import partition_pages, scheduler_pages
-
-    pairs = Pairs(
-        (
-            ("address", data.address),
-            ("model", data.model),
-            ("backend", _or_dash(data.backend)),
-            ("mode", _mode_text(data)),
-            ("driver", _or_dash(data.driver)),
-            ("memory", mib(data.framebuffer_mib)),
-            ("numa node", _or_dash(data.numa_node)),
-            ("iommu group", _or_dash(data.iommu_group)),
-            ("vfs", _vf_count(data.vfs)),
-            ("vgpus", _vgpu_count(data.vgpus)),
-            *partition_pages.pairs(data),
-            *scheduler_pages.pairs(data),
-            *(("problem", problem) for problem in data.problems),
-        )
-    )
-    blocks: list[Block] = [pairs, *_vgpu_table(data.vgpus), *scheduler_pages.share_table(data)]
-    if data.types:
-        rows = tuple(
-            (
-                vgpu_type.profile,
-                vgpu_type.type_id,
-                mib(vgpu_type.framebuffer_mib),
-                or_unknown(vgpu_type.max_per_gpu),
-                free_count(vgpu_type),
-            )
-            for vgpu_type in data.types
-        )
-        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, NUMERIC_HEADERS)]
-    return Page(blocks)
-
-
-def _vgpu_table(vgpus: Sequence[VgpuResult]) -> list[Block]:
-    """Return the table of the vGPUs on a GPU; WHERE and REASON are left out if they are empty for all vGPUs."""
-    if not vgpus:
-        return []
-    from vgpuctl.cli.partition_pages import location
-
-    columns: list[tuple[str, list[str]]] = [
-        ("CARRIER", [", ".join((v.carrier, *v.companions)) for v in vgpus]),
-        ("PROFILE", [or_unknown(v.profile) for v in vgpus]),
-        ("VM", [_vm_label(v) for v in vgpus]),
-        ("OWNER", [v.owner for v in vgpus]),
-        ("WHERE", [_or_dash(location(v) or None) for v in vgpus]),
-        ("REASON", [_or_dash(v.reason) for v in vgpus]),
-    ]
-    shown = [(name, cells) for name, cells in columns if name not in ("WHERE", "REASON") or {*cells} != {"-"}]
-    rows = tuple(zip(*(cells for _, cells in shown), strict=True))
-    return ["", Table(tuple(name for name, _ in shown), rows)]
-
-
 def _vms(data: tuple[VmRowResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no VMs here"])
@@ -145,22 +71,20 @@ def _vm(data: VmResult) -> Page:
     other_pairs = [(name.replace("_", " "), getattr(data, name)) for name in other_fields]
     items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
     items += [("memory", mib(data.memory_mib))]
-    items += [(title, _or_dash(value)) for title, value in other_pairs if value is not None]
+    items += [(title, or_dash(value)) for title, value in other_pairs if value is not None]
     items += [("vgpu", vgpu_line(v)) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
 
 
-def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | ManyVmsResult] | XmlResult) -> Page:
+def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.ManyVmsResult] | XmlResult) -> Page:
     """A VM or several that were changed: the steps in a dry run, otherwise the resulting state."""
-    from vgpuctl.model.results.vms import ManyVmsResult
-
     if not isinstance(result, Outcome):
         return Page([result.xml.rstrip()])
     if result.dry_run:
         return dry_run(result)
     data = result.data
-    if isinstance(data, ManyVmsResult):
+    if isinstance(data, vm_results.ManyVmsResult):
         return _batch_page(data)
     blocks: list[Block] = [f"{data.name}: {data.state}"]
     blocks += [f"  vgpu  {vgpu_line(v)}" for v in data.vgpus]
@@ -182,43 +106,6 @@ def _steps_page(result: Outcome[object]) -> Page:
     if result.dry_run:
         return dry_run(result)
     return Page([f"{len(result.steps)} steps done" if result.steps else "nothing to do"])
-
-
-def _gpu_change_page(result: Outcome[SetUpGpuResult | ChangedGpuResult]) -> Page:
-    """A GPU that was changed: its steps in a dry run, otherwise its state now."""
-    if result.dry_run:
-        return dry_run(result)
-    data, suffix = result.data, "" if result.steps else "; nothing to do"
-    vfs = f", VFs {_vf_count(data.vfs)}" if data.vfs.total else ""
-    return Page([f"{data.address}: {_mode_text(data)}{_partition_text(data)}{vfs}{suffix}"])
-
-
-def _partition_text(data: SetUpGpuResult | ChangedGpuResult) -> str:
-    """Return how a GPU is divided; "" without MIG and mixed sizes."""
-    partition = getattr(data, "partition", None)
-    if partition is None:
-        return ""
-    if partition.mig:
-        return f", MIG with {shorten_names(partition.instances) or 'no GPU instance'}"
-    return ", mixed sizes" if partition.mixed_size else ""
-
-
-def _scheduler_change_page(result: Outcome[ChangedSchedulerResult]) -> Page:
-    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now or after the next driver load."""
-    from vgpuctl.cli import scheduler_pages
-
-    if result.dry_run:
-        return dry_run(result)
-    return Page([f"{scheduler_pages.change_line(result.data)}{'' if result.steps else '; nothing to do'}"])
-
-
-def _mode_text(gpu: GpuResult) -> str:
-    """Return a GPU's mode and the mode it should have: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
-    desired = gpu.desired_mode
-    as_desired = desired in (None, gpu.mode) or (desired, gpu.mode) == ("vgpu", "mig-vgpu")
-    mode = gpu.mode if as_desired else f"{gpu.mode} (kept for {desired})"
-    reserved = f", for {' or '.join(gpu.reserved_for)}" if gpu.reserved_for else ""
-    return f"{mode}{', cordoned' if gpu.cordoned else ''}{reserved}"
 
 
 def _reconcile_page(result: Outcome[ReconcileResult]) -> Page:
@@ -269,9 +156,12 @@ def _lazy_page(module: str, name: str) -> Callable[[Any], Page]:
     return render
 
 
+_GPU_KINDS = (
+    "list-gpus", "show-gpu", "set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon",
+    "create-vgpu", "ensure-vgpu", "delete-vgpu", "list-vgpus",
+)  # fmt: skip
 _PAGES: dict[str, Callable[[Any], Page]] = {
-    "list-gpus": _gpus,
-    "show-gpu": _gpu,
+    **{name: _lazy_page("gpu_pages", name) for name in _GPU_KINDS},
     "list-profiles": _lazy_page("profile_pages", "list-profiles"),
     "explain": _lazy_page("profile_pages", "explain"),
     "fits": _lazy_page("profile_pages", "fits"),
@@ -288,15 +178,8 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "doctor": _doctor_page,
     "show-vm": _vm,
     "simulate": _lazy_page("simulation_pages", "simulate"),
-    **{name: _lazy_page("vgpu_pages", name) for name in ("create-vgpu", "ensure-vgpu", "delete-vgpu", "list-vgpus")},
     "apply": _lazy_page("apply_pages", "apply"),
     "diff": _lazy_page("apply_pages", "diff"),
-    "set-mode": _gpu_change_page,
-    "set-mig": _gpu_change_page,
-    "set-mixed-size": _gpu_change_page,
-    "set-scheduler": _scheduler_change_page,
-    "cordon": _gpu_change_page,
-    "uncordon": _gpu_change_page,
     "sim-list-scenarios": _lazy_page("simulation_pages", "sim-list-scenarios"),
     "sim-reboot": _lazy_page("simulation_pages", "sim-reboot"),
     "sim-reset": _lazy_page("simulation_pages", "sim-reset"),
@@ -315,7 +198,7 @@ def size(value: int | None) -> str:
 
 def holder(vgpu: VgpuResult) -> str:
     """Name who has a vGPU: the VM, or the carrier of an unmanaged or leaked one."""
-    return _vm_label(vgpu) if vgpu.vm or vgpu.name else f"{vgpu.carrier} ({vgpu.owner})"
+    return vm_label(vgpu) if vgpu.vm or vgpu.name else f"{vgpu.carrier} ({vgpu.owner})"
 
 
 def shorten_names(names: Sequence[str]) -> str:
@@ -332,10 +215,10 @@ def vgpus_text(vgpus: Sequence[VgpuResult]) -> str:
     return ", ".join(label if n == 1 else f"{n} x {label}" for label, n in counts.items()) or "-"
 
 
-def _vm_label(vgpu: VgpuResult) -> str:
+def vm_label(vgpu: VgpuResult) -> str:
     """Return the VM of a vGPU, and its name if host.yaml lists it: `vGPU spare`, `vdi-001 (vGPU spare)`."""
     name = f"vGPU {vgpu.name}" if vgpu.name else ""
-    return f"{vgpu.vm} ({name})" if name and vgpu.vm else name or _or_dash(vgpu.vm)
+    return f"{vgpu.vm} ({name})" if name and vgpu.vm else name or or_dash(vgpu.vm)
 
 
 def _vgpu_cell(vgpu: VgpuResult) -> str:
@@ -346,13 +229,20 @@ def _vgpu_cell(vgpu: VgpuResult) -> str:
 
 def vgpu_line(vgpu: VgpuResult) -> str:
     """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
-    from vgpuctl.cli.partition_pages import location
-
     line = f"{vgpu.profile} on GPU {vgpu.gpu}" if vgpu.profile else f"GPU {vgpu.gpu}"
     line += f", {location(vgpu)}" if location(vgpu) else ""
     line += f" with {', '.join(vgpu.companions)}" if vgpu.companions else ""
     missing = "" if vgpu.present else f", {vgpu.reason or 'missing'}"
     return f"{line} ({vgpu.carrier}{missing})" if vgpu.carrier != vgpu.gpu else f"{line}{missing}"
+
+
+def location(vgpu: VgpuResult) -> str:
+    """Return where a vGPU is on its GPU, "" if there is nothing to show: `placement 24`, `GPU instance 3`."""
+    if vgpu.placement_id is not None:
+        return f"placement {vgpu.placement_id}"
+    if vgpu.gpu_instance_id is not None:
+        return f"GPU instance {vgpu.gpu_instance_id}"
+    return ""
 
 
 def _disk_line(disk: DiskResult | KeptDiskResult) -> str:
@@ -362,25 +252,12 @@ def _disk_line(disk: DiskResult | KeptDiskResult) -> str:
     return f"{disk.path} ({size(disk.size_bytes)}{base})"
 
 
-def _vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
-    if not vgpus:
-        return "0"
-    others = [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.owner == owner for v in vgpus))]
-    return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
-
-
-def _vf_count(vfs: VfsResult) -> str:
-    if not vfs.total:
-        return "-"
-    return f"{vfs.enabled}/{vfs.total}, {vfs.used} used"
-
-
 def _value_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _or_dash(value)
+    return or_dash(value)
 
 
 def or_unknown(value: object) -> str:
@@ -394,5 +271,6 @@ def free_count(profile: ProfileResult | TypeResult | RoomResult | ReasonResult |
     return f"at least {minimum}" if profile.free is None and minimum else or_unknown(profile.free)
 
 
-def _or_dash(value: object) -> str:
+def or_dash(value: object) -> str:
+    """Return a value as text, `-` if there is none."""
     return "-" if value is None or value == "" else str(value)

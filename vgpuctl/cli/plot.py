@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chart of a replay: framebuffer and locked GPUs over time, one line per policy.
+"""A chart of a replay: framebuffer and GPUs in use over time, one line per policy.
 
 matplotlib draws it. It is large and needed only here, so it is an extra of the package and imported only here.
 """
@@ -32,13 +32,15 @@ def check_format(path: str) -> str:
     """
     file_format = path.rpartition(".")[2].lower()
     if file_format not in FORMATS:
-        raise InvalidInput(f"--plot {path}: what it is to be is not known by its name", hint="end it in .svg or .png")
+        raise InvalidInput(
+            f"--plot {path}: the name shows no known picture format", hint="use a name that ends in .svg or .png"
+        )
     try:
         from matplotlib import figure  # noqa: F401
     except Exception as exc:
         raise HostCannot(
             f"a picture needs matplotlib, which cannot be used here: {exc}",
-            hint="pip install 'vgpuctl[plot]', or leave --plot out: --json has the same numbers",
+            hint="pip install 'vgpuctl[plot]', or omit --plot: --json has the same numbers",
             check="matplotlib",
         ) from exc
     return file_format
@@ -65,23 +67,18 @@ def _draw_lines(upper: Axes, lower: Axes, data: SimulationResult) -> None:
         if data.end_seconds < 3 * _HOURS_PER_DAY * _SECONDS_PER_HOUR
         else (_HOURS_PER_DAY * _SECONDS_PER_HOUR, "days")
     )
-    single_policy = len(data.policies) == 1
     for run in data.policies:
         times = [sample.seconds / unit for sample in run.timeline]
         allocated = [sample.allocated_mib / 1024 for sample in run.timeline]
-        label = "allocated" if single_policy else run.policy
-        upper.plot(times, allocated, drawstyle="steps-post", label=label)
-        if single_policy:
-            stranded = [sample.stranded_mib / 1024 for sample in run.timeline]
-            upper.plot(times, stranded, drawstyle="steps-post", label="stranded")
-        locked = [sample.locked_gpus for sample in run.timeline]
-        lower.plot(times, locked, drawstyle="steps-post", label=run.policy)
+        busy = [sample.busy_gpus for sample in run.timeline]
+        upper.plot(times, allocated, drawstyle="steps-post", label=run.policy)
+        lower.plot(times, busy, drawstyle="steps-post", label=run.policy)
     upper.axhline(data.framebuffer_mib / 1024, color="gray", linestyle=":", label="all GPUs")
     gpus = ", ".join(f"{gpu.count} x {gpu.model}" for gpu in data.gpus)
     upper.set_title(sanitize(f"{data.requests} requests on {gpus}"), fontsize="medium", wrap=True)
-    upper.set_ylabel("framebuffer [GiB]")
+    upper.set_ylabel("allocated\nframebuffer [GiB]")
     upper.set_ylim(bottom=0)
     upper.legend(loc="best", fontsize="small")
-    lower.set_ylabel("GPUs locked\nto another size")
+    lower.set_ylabel("GPUs in use")
     lower.set_ylim(bottom=0)
     lower.set_xlabel(f"{name} from the beginning")

@@ -85,11 +85,13 @@ def _fits(data: FitsResult) -> Page:
         blocks: list[Block] = [f"yes: {requested}"]
         return Page([*blocks, *_places_by_gpu(data.places)])
     blocks = [f"no: {requested}"]
-    too_many = "is too many" if sum(n.count for n in data.too_many) == 1 else "are too many together"
-    blocks += [f"  {_profile_counts(data.too_many)} {too_many}"]
+    some_fit = sum(n.count for n in data.too_many) < sum(n.count for n in data.wanted)
+    blocks += [f"  all but {_profile_counts(data.too_many)} fit" if some_fit else "  none of them fits"]
     for gpu in data.gpus:
         reasons = "; ".join(gpu.reasons)
-        blocks.append(f"  {gpu.address}  {gpu.profile}: {free_count(gpu)} more{f': {reasons}' if reasons else ''}")
+        blocks.append(
+            f"  {gpu.address}  {gpu.profile} alone: {free_count(gpu)} more{f': {reasons}' if reasons else ''}"
+        )
     return Page(blocks)
 
 

@@ -8,16 +8,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import command_line
+from vgpuctl.cli import command_line, failures, remote_result, signals, streams
 from vgpuctl.errors import InvalidInput
+from vgpuctl.lazy_module import LazyModule
+from vgpuctl.remote import fanout
+from vgpuctl.remote.session import RemoteCommand
+from vgpuctl.remote.target import parse_url
 from vgpuctl.value import Value
+from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.library import text_file, whole_host
+    from vgpuctl.remote import bootstrap, inventory, ssh, wheelhouse
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
     from vgpuctl.remote.target import Target
+else:
+    bootstrap = LazyModule("vgpuctl.remote.bootstrap")
+    inventory = LazyModule("vgpuctl.remote.inventory")
+    ssh = LazyModule("vgpuctl.remote.ssh")
+    text_file = LazyModule("vgpuctl.library.text_file")
+    wheelhouse = LazyModule("vgpuctl.remote.wheelhouse")
+    whole_host = LazyModule("vgpuctl.library.whole_host")
 
 LOCAL_ONLY_COMMANDS = {
     "completion": "it is about this shell",
@@ -37,8 +51,6 @@ OUTPUT_FILE_OPTIONS = ("plot", "write")
 
 def run(settings: Settings, context: click.Context) -> int:
     """Run a command on the hosts that the global options name, print the result, and return the exit status."""
-    from vgpuctl.cli import failures, remote_result, signals
-
     settings.kind = "-".join(context.command_path.split()[1:])
     with signals.handle_signals() as guard:
         try:
@@ -60,17 +72,12 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
     Raises:
         InvalidInput, NotFound: an address or the inventory is wrong, or a pattern matches no host.
     """
-    from vgpuctl.remote.target import parse_url
-
     if settings.hosts is not None and settings.is_host_explicit and not settings.ssh_hosts:
         raise InvalidInput(f"--host {settings.host} does not go with --hosts {settings.hosts}", hint="leave one out")
     urls = settings.ssh_hosts if settings.hosts is None or settings.is_host_explicit else ()
     targets = [parse_url(url) for url in urls]
     if settings.hosts is not None:
-        from vgpuctl.library.text_file import read_text
-        from vgpuctl.remote import inventory
-
-        inventory_targets = inventory.parse_inventory(read_text(settings.hosts, "inventory"), settings.hosts)
+        inventory_targets = inventory.parse_inventory(text_file.read_text(settings.hosts, "inventory"), settings.hosts)
         targets += inventory.apply_limit(inventory_targets, settings.limit)
     elif settings.limit:
         raise InvalidInput("--limit goes with --hosts FILE", hint="name a host alone: --host ssh://HOST")
@@ -97,22 +104,12 @@ def _collect_replies(
             hint=f"leave --{option} out: --json tells what was found, and the same --seed makes the same requests",
         )
     task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
-    from vgpuctl.cli import signals
-
     with signals.block_signals():
-        from vgpuctl.remote import fanout
-        from vgpuctl.remote.ssh import SshConnector
-
-        connect = SshConnector()  # imports paramiko
+        connect = ssh.SshConnector()  # imports paramiko
     return fanout.run(targets, task, connect, lambda: len(guard.received))
 
 
 def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:
-    from vgpuctl.cli import streams
-    from vgpuctl.remote import fanout
-    from vgpuctl.remote.session import RemoteCommand
-    from vgpuctl.version import __version__
-
     root = context.find_root()
     forwarded = forward_args(settings.args, context.command, root.command.params)
     show_progress = settings.progress or not settings.json
@@ -147,21 +144,20 @@ def _prepare_bootstrap(
     directory = context.params.get("wheelhouse")
     if directory is None:
         return None
-    from vgpuctl.library.whole_host import INSTALLED_PATHS
-    from vgpuctl.remote import bootstrap, wheelhouse
-
     contents = wheelhouse.read_wheelhouse(directory)
     return bootstrap.plan_bootstrap(
-        contents, remote_args, INSTALLED_PATHS, dry_run=bool(context.params["dry_run"]), report_line=report_line
+        contents,
+        remote_args,
+        whole_host.INSTALLED_PATHS,
+        dry_run=bool(context.params["dry_run"]),
+        report_line=report_line,
     )
 
 
 def _read_stdin_file(forwarded: ForwardedArgs) -> bytes:
     if forwarded.stdin_file is None:
         return b""
-    from vgpuctl.library.text_file import read_text
-
-    return read_text(forwarded.stdin_file).encode()
+    return text_file.read_text(forwarded.stdin_file).encode()
 
 
 def may_change_host(settings: Settings, context: click.Context) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.cli import document, failures, output, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.kinds import KINDS
-from vgpuctl.cli.result import CommandOutput
 from vgpuctl.cli.result_reader import Mismatch, read_result
+from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.tables import Block, Table
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError
 from vgpuctl.model.outcome import AnyResult, QueryResult

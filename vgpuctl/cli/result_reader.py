@@ -98,7 +98,10 @@ def _read_record(kind: Any, value: object, path: str) -> Value:
 
 @functools.cache
 def typed_fields(kind: Any) -> tuple[tuple[str, str, Any, bool], ...]:
-    """Return the fields of a record's class: name, name in JSON, type, and whether it may be absent."""
+    """Return the fields of a record's class: name, name in JSON, type, and whether it may be absent.
+
+    Only schemas and replies of other hosts need the types: a local command does not wait for `get_type_hints`.
+    """
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple((name, name.rstrip("_"), hints[name], getattr(kind, name, None) is ABSENT) for name in kind._fields)
 

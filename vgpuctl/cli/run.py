@@ -7,14 +7,52 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from vgpuctl.lazy_module import LazyModule
+from vgpuctl.value import Value
+
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli import (
+        attach_doctor,
+        confirm,
+        document,
+        failures,
+        hosts,
+        output,
+        pages,
+        progress,
+        signals,
+        streams,
+        tables,
+    )
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import AnyResult
 
     Result = TypeVar("Result", bound=AnyResult)
+else:
+    attach_doctor = LazyModule("vgpuctl.cli.attach_doctor")
+    confirm = LazyModule("vgpuctl.cli.confirm")
+    document = LazyModule("vgpuctl.cli.document")
+    failures = LazyModule("vgpuctl.cli.failures")
+    hosts = LazyModule("vgpuctl.cli.hosts")
+    output = LazyModule("vgpuctl.cli.output")
+    pages = LazyModule("vgpuctl.cli.pages")
+    progress = LazyModule("vgpuctl.cli.progress")
+    signals = LazyModule("vgpuctl.cli.signals")
+    streams = LazyModule("vgpuctl.cli.streams")
+    tables = LazyModule("vgpuctl.cli.tables")
+
+
+class CommandOutput(Value):
+    """What is printed: `result` for programs and, rendered as a page, for people. `raw` is printed as it is.
+
+    `status` is the exit status of a command that worked but reports a problem: its result is printed all the same.
+    """
+
+    result: AnyResult
+    raw: str | None = None
+    status: int = 0
 
 
 def call(
@@ -26,9 +64,6 @@ def call(
     """Run a command that is one call of the library. `present` adds an exit status or a text to print as it is."""
 
     def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl.cli import confirm, hosts, progress
-        from vgpuctl.cli.result import CommandOutput
-
         reporter = progress.choose_progress(settings)
         try:
             host = hosts.open_host(
@@ -47,8 +82,6 @@ def perform(
     action: Callable[[SignalGuard], CommandOutput],
 ) -> int:
     """Run the action and print its result, or report why it failed. Returns the exit status."""
-    from vgpuctl.cli import failures, signals
-
     settings.kind = kind
     with signals.handle_signals() as guard:
         try:
@@ -57,8 +90,6 @@ def perform(
             return print_result(settings, command_output)
         except BaseException as exc:  # noqa: BLE001
             if not guard.received:
-                from vgpuctl.cli import attach_doctor
-
                 attach_doctor.add_findings(exc, settings)
             guard.ignore_signals()
             return failures.report(exc, settings, signal_status=guard.exit_status)
@@ -70,14 +101,10 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
     Raises:
         OutputLost: it could not be written, and it reports a change.
     """
-    from vgpuctl.cli import output, streams
-
     result, raw = command_output.result, command_output.raw
 
     def write() -> None:
         if settings.json:
-            from vgpuctl.cli import document
-
             streams.write_out(document.success_text(settings.kind, result))
         elif raw is not None:
             streams.write_out(streams.sanitize(raw) if streams.is_terminal(sys.stdout) else raw)
@@ -96,8 +123,6 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
 
 
 def _print_page(kind: str, result: AnyResult) -> None:
-    from vgpuctl.cli import pages, streams, tables
-
     page = pages.page(kind, result)
     if page.blocks and streams.is_terminal(sys.stdout):
         tables.print_rich(page.blocks, sys.stdout)

@@ -14,11 +14,8 @@ from vgpuctl.model.results.simulation import SimulatedPolicyResult, SimulationRe
 TIMELINE_ROWS = 12
 """How many rows the table over time has."""
 _NUMERIC_HEADERS = frozenset(
-    {
-        "MEMORY", "REQUESTS", "ADMITTED", "REFUSED", "THOUGH FREE", "ADMITTED MEMORY", "ALLOCATED", "PEAK", "STRANDED",
-        "LOCKED GPUS", "BUSY GPUS",
-    }
-)  # fmt: skip
+    {"MEMORY", "REQUESTS", "ADMITTED", "REFUSED", "THOUGH FREE", "ALLOCATED", "PEAK", "BUSY GPUS"}
+)
 
 
 def _simulate_page(data: SimulationResult) -> Page:
@@ -32,33 +29,25 @@ def _simulate_page(data: SimulationResult) -> Page:
 
 def _summary_lines(data: SimulationResult) -> list[Block]:
     gpus = ", ".join(f"{gpu.count} x {gpu.model} ({mib(gpu.framebuffer_mib)})" for gpu in data.gpus)
-    kept_note = f", {mib(data.kept_mib)} of it taken before and kept" if data.kept_mib else ""
-    blocks: list[Block] = [
+    kept_note = f", {mib(data.kept_mib)} of it in use before and kept" if data.kept_mib else ""
+    return [
         f"on {gpus}: {mib(data.framebuffer_mib)}{kept_note}",
         f"{data.requests} requests from {time_text(data.begin_seconds)} to {time_text(data.end_seconds)}",
     ]
-    if data.requests_without_gpu:
-        blocks.append(f"left out: {data.requests_without_gpu} that want no GPU")
-    if data.models_not_here:
-        blocks.append(f"{data.models_not_here} want a GPU model that is not here, and take any")
-    return blocks
 
 
 def _policies(data: SimulationResult) -> Table:
-    """One row per policy; allocated, stranded and so on are averages over time."""
+    """One row per policy; allocated framebuffer and busy GPUs are averages over time."""
     total = data.framebuffer_mib
     rows = tuple(
         (
             run.policy, str(run.admitted), str(run.refused), str(run.refused_though_free),
             percent_text(run.mean.allocated_mib, total), percent_text(run.peak_allocated_mib, total),
-            percent_text(run.mean.stranded_mib, total), f"{run.mean.locked_gpus:.1f}",
             f"{run.mean.busy_gpus:.1f}",
         )
         for run in data.policies
     )  # fmt: skip
-    headers = (
-        "POLICY", "ADMITTED", "REFUSED", "THOUGH FREE", "ALLOCATED", "PEAK", "STRANDED", "LOCKED GPUS", "BUSY GPUS",
-    )  # fmt: skip
+    headers = ("POLICY", "ADMITTED", "REFUSED", "THOUGH FREE", "ALLOCATED", "PEAK", "BUSY GPUS")
     return Table(headers, rows, _NUMERIC_HEADERS)
 
 
@@ -77,16 +66,15 @@ def _timeline(data: SimulationResult, run: SimulatedPolicyResult) -> Table:
     times = run.timeline
     last = len(times) - 1
     shown = dict.fromkeys(round(last * n / (TIMELINE_ROWS - 1)) for n in range(TIMELINE_ROWS))
-    total = data.framebuffer_mib
     rows = tuple(
         (
-            time_text(times[n].seconds), percent_text(times[n].allocated_mib, total),
-            percent_text(times[n].stranded_mib, total),
-            f"{times[n].locked_gpus:.0f}", f"{times[n].busy_gpus:.0f}",
+            time_text(times[n].seconds),
+            percent_text(times[n].allocated_mib, data.framebuffer_mib),
+            str(times[n].busy_gpus),
         )
         for n in shown
-    )  # fmt: skip
-    return Table(("TIME", "ALLOCATED", "STRANDED", "LOCKED GPUS", "BUSY GPUS"), rows, _NUMERIC_HEADERS)
+    )
+    return Table(("TIME", "ALLOCATED", "BUSY GPUS"), rows, _NUMERIC_HEADERS)
 
 
 def percent_text(part_mib: float, total_mib: int) -> str:

@@ -6,7 +6,7 @@ It imports nothing heavy, because `vgpuctl --help` and shell completion need it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vgpuctl.errors import InvalidInput
 
@@ -14,15 +14,16 @@ VM_STATES = ("present", "absent", "started", "stopped")
 VGPU_STATES = ("present", "absent")
 WAIT_EVENTS = ("guest",)
 SCHEDULER_METHODS = ("auto", "nvml", "modprobe")
-SIMULATION_PATTERNS = ("vdi-day", "ai", "mig", "churn")
+SIMULATION_PATTERNS = {"vdi-day": 1, "churn": 7}
+"""Patterns of generated requests, the usual one first, and how many days each is by default."""
 MAX_WAIT_SECONDS = 1e9
 MAX_UNDO = 10
 """So many former versions of host.yaml are kept."""
 MAX_VMS, MAX_PARALLEL, DEFAULT_PARALLEL = 1000, 64, 4
-MAX_SIMULATED_HOSTS, MAX_DAYS, MAX_REQUESTS, MAX_LOAD = 10_000, 366, 1_000_000, 1000
+MAX_SIMULATED_HOSTS, MAX_NEW_CARDS, MAX_DAYS, MAX_DESKTOPS = 10_000, 1000, 366, 1_000_000
 
 
-def require_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+def require_choice(argument: str, value: object, choices: Collection[str]) -> None:
     """Check that a value is one of the choices.
 
     Raises:
@@ -76,5 +77,6 @@ def as_texts(argument: str, value: object) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _any_of(choices: Sequence[str]) -> str:
-    return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else choices[0]
+def _any_of(choices: Collection[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last

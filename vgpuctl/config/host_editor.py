@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change the settings of one GPU or vGPU in the text of host.yaml; comments, order and quotes stay as they are.
+"""Change one GPU or vGPU in the text of host.yaml, where comments, order and quotes stay; or write a whole host.yaml.
 
 The same parser that reads every host.yaml checks the result before it is returned, so vgpuctl never writes a file that
-it would refuse itself.
+it would refuse itself. `export` and `import` print a whole one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.nodes import MappingNode, ScalarNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec, dump_keys, dump_value, parse_host_spec
+from vgpuctl.config.host_spec import FORMAT_VERSION, BootSpec, HostSpec, dump_keys, dump_value, parse_host_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import normalize_pci
-from vgpuctl.value import EMPTY_MAPPING, Value, replace
+from vgpuctl.value import EMPTY_MAPPING, Value, field_names, replace
 
 _LINE_WIDTH = 4096
 _KeyPath = tuple[str, ...]
@@ -270,3 +270,57 @@ def _make_writer(text: str) -> YAML:
     nested = next((line for line in _split_lines(text) if line.startswith(" ") and line.strip()[:1] not in "#"), "  ")
     yaml.indent(mapping=len(nested) - len(nested.lstrip()), sequence=4, offset=2)
     return yaml
+
+
+def render_host_file(
+    host: HostSpec, gpu_comments: Mapping[str, str] = EMPTY_MAPPING, header_comments: tuple[str, ...] = ()
+) -> str:
+    """Return the text of a host.yaml.
+
+    `gpu_comments`: for entries of `gpus:`; `header_comments`: at the top of the file.
+    """
+    document = CommentedMap(version=host.version)
+    for section in ("defaults", "placement", "boot"):
+        values = _render_entry(getattr(host, section))
+        if values and getattr(host, section) != BootSpec():
+            document[section] = values
+    if host.gpus:
+        document["gpus"] = entries = CommentedMap()
+        for key, entry in host.gpus.items():
+            entries[_quote_address(key)] = _render_entry(entry)
+            if key in gpu_comments:
+                entries.yaml_set_comment_before_after_key(key, before=_clean_comment(gpu_comments[key]), indent=2)
+    if host.vgpus:
+        document["vgpus"] = CommentedMap({name: _render_entry(entry) for name, entry in host.vgpus.items()})
+    yaml = YAML(typ="rt")
+    yaml.width = 4096
+    buffer = io.StringIO()
+    yaml.dump(document, buffer)
+    text = "".join(f"# {_clean_comment(line)}\n" for line in header_comments) + buffer.getvalue()
+    if parse_host_spec(text, "what was to be written") != host:
+        raise AssertionError("a host.yaml was written that says something else")
+    return text
+
+
+def _clean_comment(text: str) -> str:
+    return "".join(c for c in " ".join(text.split()) if c.isprintable())
+
+
+def _render_entry(entry: Value) -> CommentedMap:
+    return CommentedMap(
+        {
+            key: _render_value(value)
+            for key in field_names(entry)
+            if (value := dump_value(getattr(entry, key))) is not None
+        }
+    )
+
+
+def _render_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return CommentedMap({key: _render_value(item) for key, item in value.items()})
+    if isinstance(value, list):
+        sequence = CommentedSeq([_render_value(item) for item in value])
+        sequence.fa.set_flow_style()
+        return sequence
+    return _quote_address(value) if isinstance(value, str) else value

@@ -8,20 +8,82 @@ silently ignores a later key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.config import rules
 from vgpuctl.config.mig_spec import MIG_JSON_SCHEMA, check_gpu_keys, dump_mig, parse_mig_spec
-from vgpuctl.config.placement_spec import PLACEMENT_SHAPE, parse_placement_spec
+from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.scheduler_spec import SCHEDULER_SHAPE, dump_scheduler, parse_scheduler_spec
 from vgpuctl.config.shape import Key, Shape, mapping_of, nonempty_list
-from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, GPU_MODES
+from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, GPU_MODES, PLACEMENT_POLICIES
 from vgpuctl.config.vm_keys import make_key
 from vgpuctl.errors import InvalidInput
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.mig import MigSpec
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.value import EMPTY_MAPPING, Value
+
+if TYPE_CHECKING:
+    from vgpuctl.config import yaml_reader
+else:
+    yaml_reader = LazyModule("vgpuctl.config.yaml_reader")
+
+MAX_WEIGHT = 1_000_000
+
+
+def parse_placement_spec(value: object) -> PlacementSpec:
+    """Check `placement:`: how vgpuctl chooses a GPU for a new vGPU, and how often each profile is requested."""
+    checked: dict[str, Any] = PLACEMENT_SHAPE.check(value)
+    return PlacementSpec(**checked)
+
+
+def _parse_demand(value: object) -> dict[str, float]:
+    """Check `demand`: a mapping from profiles to weights, of which only the ratio counts."""
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError("a mapping from profiles to weights is due here, like {A40-4Q: 3, A40-8Q: 1}")
+    problems: list[Problem] = []
+    weights: dict[str, float] = {}
+    for name, weight in value.items():
+        try:
+            weights[rules.allowed_profile(name)] = _check_weight(weight)
+        except ValueError as exc:
+            problems.append(Problem((str(name),), str(exc)))
+    if problems:
+        raise ValidationError(tuple(problems))
+    return weights
+
+
+def _check_weight(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_WEIGHT:
+        raise ValueError(f"{value!r} is no weight: a number above 0, at most {MAX_WEIGHT}")
+    return value
+
+
+PLACEMENT_SHAPE = Shape(
+    "Placement",
+    "On which GPU a new vGPU goes, of those with room.",
+    (
+        Key(
+            "policy",
+            rules.placement,
+            FIELD_BY_NAME["placement"].help,
+            {"enum": list(PLACEMENT_POLICIES), "type": "string"},
+        ),
+        Key(
+            "demand",
+            _parse_demand,
+            "for least-waste: how often each profile is asked for, beside the others; without it the VMs that are "
+            "there tell, or all profiles count alike",
+            {
+                "additionalProperties": {"exclusiveMinimum": 0, "maximum": MAX_WEIGHT, "type": "number"},
+                "minProperties": 1,
+                "type": "object",
+            },
+        ),
+    ),
+)
+
 
 FORMAT_VERSION = 1
 
@@ -98,9 +160,7 @@ def parse_host_spec(text: str, path: str) -> HostSpec:
     """
     if all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines())):
         raise InvalidInput(f"{path} says nothing: a host.yaml has at least 'version: {FORMAT_VERSION}'", path=path)
-    from vgpuctl.config.yaml_reader import parse_document  # the YAML reader is not needed for types and defaults
-
-    given: dict[str, Any] = parse_document(text, path, HOST_SHAPE)
+    given: dict[str, Any] = yaml_reader.parse_document(text, path, HOST_SHAPE)
     return HostSpec(**given)
 
 

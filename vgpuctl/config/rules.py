@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from vgpuctl.config.size_text import format_size, parse_disk_size, parse_memory_size
 from vgpuctl.config.vm_fields import (
@@ -26,9 +27,15 @@ from vgpuctl.config.vm_fields import (
     SCHEDULER_POLICIES,
     VM_MODES,
 )
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.value import Value
 from vgpuctl.visible_characters import is_visible
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 MIN_VM_MEMORY_MIB = 64
 MIN_WINDOW_MIB, MAX_WINDOW_MIB = 1024, 64 << 20
@@ -66,8 +73,6 @@ class ValidationError(ValueError):
 
 def suggest_word(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the most similar known word, or an empty text."""
-    import difflib
-
     similar = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), 1, 0.6)
     return f" (did you mean '{similar[0]}'?)" if similar else ""
 

@@ -8,22 +8,28 @@ built-in values and remembers the source of each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.config import numbered_names, rules
+from vgpuctl.config import rules
 from vgpuctl.config.shape import Shape
 from vgpuctl.config.size_text import parse_disk_size, parse_memory_size
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
 from vgpuctl.config.vm_keys import make_key
 from vgpuctl.errors import InvalidInput
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.request import ExistingDisk, GpuConstraints, NewDisk, UserData, VmRequest
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
+    from vgpuctl.config import yaml_reader
     from vgpuctl.config.host_spec import Defaults
+else:
+    yaml_reader = LazyModule("vgpuctl.config.yaml_reader")
+
 
 PROFILE_HINT = "vgpuctl list-profiles shows what this host can make"
 
@@ -76,11 +82,58 @@ VM_SHAPE = Shape(
 )
 
 
+EXAMPLE = "vdi-{:03}"
+_PLACEHOLDER = re.compile(r"\{(?::0([1-9]))?\}", re.ASCII)
+
+
+def check_pattern(value: object) -> str:
+    """Check a VM's name with exactly one placeholder: `{}`, or `{:0K}` for at least K digits (1 to 9).
+
+    Raises:
+        ValueError: it is not a pattern, or its names are not valid.
+    """
+    text = rules.as_text(value)
+    rest, placeholder_count = _PLACEHOLDER.subn("", text)
+    if placeholder_count != 1 or "{" in rest or "}" in rest:
+        raise ValueError(
+            f"'{text}' names one VM, and several are asked for: "
+            f"one {{}} or {{:0K}} must stand for the number, as in {EXAMPLE}"
+        )
+    rules.name(_fill_number(text, 1))
+    return text
+
+
+def expand_names(pattern: str | None, count: int) -> tuple[str, ...]:
+    """Return the names of `count` VMs, numbered from 1.
+
+    Raises:
+        InvalidInput: the pattern lacks its placeholder, or one of its names is not valid.
+    """
+    try:
+        if pattern is None:
+            raise ValueError(f"it is missing: with --count the name is a pattern, as in {EXAMPLE}")
+        checked = check_pattern(pattern)
+        return tuple(rules.name(_fill_number(checked, number)) for number in range(1, count + 1))
+    except ValueError as error:
+        raise InvalidInput(
+            f"NAME: {error}",
+            hint=f"vgpuctl create-vm '{EXAMPLE}' --count {count} makes {_fill_number(EXAMPLE, 1)} and so on",
+            problems=[{"option": "NAME", "problem": str(error)}],
+        ) from error
+
+
+def _fill_number(text: str, number: int) -> str:
+    def digits(match: re.Match[str]) -> str:
+        return f"{number:0{match[1] or 1}}"
+
+    return _PLACEHOLDER.sub(digits, text)
+
+
 NUMBERED_VM_SHAPE = replace(
     VM_SHAPE,
-    keys=tuple(replace(k, rule=numbered_names.check_pattern) if k.name == "name" else k for k in VM_SHAPE.keys),
+    keys=tuple(replace(k, rule=check_pattern) if k.name == "name" else k for k in VM_SHAPE.keys),
 )
-"""The same for several VMs: the name is a pattern (`vgpuctl.config.numbered_names`)."""
+"""The same for several VMs: the name is a pattern, `vdi-{:03}` for vdi-001, vdi-002 and so on."""
 
 
 def parse_vm_spec(text: str, path: str, shape: Shape = VM_SHAPE) -> VmSpec:
@@ -89,9 +142,7 @@ def parse_vm_spec(text: str, path: str, shape: Shape = VM_SHAPE) -> VmSpec:
     Raises:
         InvalidInput: each problem as `file:line:column: path: what is wrong`.
     """
-    from vgpuctl.config.yaml_reader import parse_document  # the YAML reader is not needed for options
-
-    given: dict[str, Any] = parse_document(text, path, shape)
+    given: dict[str, Any] = yaml_reader.parse_document(text, path, shape)
     return VmSpec(**given)
 
 

@@ -6,6 +6,7 @@ Source: libvirt's hooks.html (the hook must be executable; `qemu.d` since 6.5) a
 
 from __future__ import annotations
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
@@ -18,7 +19,6 @@ from vgpuctl.doctor.check import (
     unknown,
     warn,
 )
-from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot
 
 LIBVIRT_HOOK = "/etc/libvirt/hooks/qemu"
@@ -30,7 +30,6 @@ WANTS_DIRECTORY = "/etc/systemd/system/multi-user.target.wants"
 LIBVIRT_GUESTS_UNIT = "libvirt-guests.service"
 LIBVIRT_GUESTS_CONFIGS = ("/etc/default/libvirt-guests", "/etc/sysconfig/libvirt-guests")
 INSTALL_COMMAND = "vgpuctl install-host"
-_LOST_AT_REBOOT = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
 
 
 def _check_start_hook(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -116,7 +115,7 @@ def _check_shutdown_action(path: str, text: str) -> Finding:
 
 
 def _loses_vgpus_at_reboot(snapshot: Snapshot) -> bool:
-    return any(g.backend in _LOST_AT_REBOOT for g in snapshot.gpus)
+    return any(backend_for(g.backend).creates_devices for g in snapshot.gpus)
 
 
 def _has_hostdevs(snapshot: Snapshot) -> bool:

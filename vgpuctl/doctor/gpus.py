@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
-from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Backend, Gpu
-from vgpuctl.model.hint_commands import enable_vfs_hint
+from vgpuctl.makers import enable_vfs_hint, uses_nvml
+from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu
 from vgpuctl.model.snapshot import Snapshot
 
 _MAX_LINES = 4
-VGPU_BACKENDS = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
-"""Backends whose vGPUs a driver creates."""
 
 
 def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -46,16 +45,14 @@ def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 def _check_vgpu_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
     bound = [
-        g
-        for g in snapshot.gpus
-        if g.has_nvidia_driver and g.backend is not None and g.desired_mode not in MODES_WITHOUT_VFS
+        g for g in snapshot.gpus if uses_nvml(g) and g.backend is not None and g.desired_mode not in MODES_WITHOUT_VFS
     ]
     if not bound:
         return not_applicable("no GPU that could show vGPUs now has NVIDIA's driver")
     unable = [
         f"{g.address} ({g.model}): driver nvidia, {g.vfs_enabled} of {g.vfs_total} VFs, no vGPU interface"
         for g in bound
-        if g.backend not in VGPU_BACKENDS
+        if not backend_for(g.backend).creates_devices
     ]
     if unable:
         return warn(
@@ -90,10 +87,12 @@ def _check_functions(context: CheckContext, snapshot: Snapshot) -> Finding:
         return not_applicable("there is no GPU here")
     problems = [f"{g.address}: {problem}" for g in snapshot.gpus for problem in g.problems]
     problems += [f"{f.address}: {f.problem}" for g in snapshot.gpus for f in g.functions if f.problem]
-    without_vfio_dev = [
-        f.address for g in snapshot.gpus if g.backend is Backend.VENDOR_VF for f in g.functions if not f.has_vfio_dev
+    problems += [
+        f"{f.address}: {problem}"
+        for g in snapshot.gpus
+        for f in g.functions
+        if (problem := backend_for(g.backend).function_problem(f)) is not None
     ]
-    problems += [f"{address}: no vfio-dev directory" for address in without_vfio_dev]
     if problems:
         return fail(
             *shorten(problems),
@@ -105,7 +104,7 @@ def _check_functions(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 
 def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
-    capable = [g for g in snapshot.gpus if g.backend in VGPU_BACKENDS]
+    capable = [g for g in snapshot.gpus if backend_for(g.backend).creates_devices]
     if not capable:
         return not_applicable("no GPU here offers vGPUs")
     lines = [f"{g.address}: {len(g.types)} vGPU types" for g in capable]
@@ -121,7 +120,7 @@ def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 
 def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
-    addresses = [g.address for g in snapshot.gpus if g.has_nvidia_driver]
+    addresses = [g.address for g in snapshot.gpus if uses_nvml(g)]
     if not addresses:
         return not_applicable("no GPU here has NVIDIA's driver")
     if snapshot.nvml.available:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, Verdict, not_applicable, ok, require_snapshot, unknown
-from vgpuctl.doctor.gpus import VGPU_BACKENDS, shorten
+from vgpuctl.doctor.gpus import shorten
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
@@ -53,7 +55,7 @@ def rate_guest_driver(host_version: str, guest_version: str) -> Verdict:
 
 
 def _check_guest_drivers(context: CheckContext, snapshot: Snapshot) -> Finding:
-    gpus = [g.address for g in snapshot.gpus if g.has_nvidia_driver and g.backend in VGPU_BACKENDS]
+    gpus = [g.address for g in snapshot.gpus if uses_nvml(g) and backend_for(g.backend).creates_devices]
     if not gpus:
         return not_applicable("no GPU here has vGPUs by NVIDIA's driver")
     unreported = [address for address in gpus if address not in context.guests]

@@ -8,7 +8,7 @@ shows with 4 bytes of attributes before its one byte (Documentation/filesystems/
 from __future__ import annotations
 
 from vgpuctl.doctor.check import Check, CheckContext, Finding, PathsToRead, fail, not_applicable, ok, unknown, warn
-from vgpuctl.model.gpu import NVIDIA_VENDOR_ID
+from vgpuctl.makers import maker_of
 
 APPARMOR_ENABLED = "/sys/module/apparmor/parameters/enabled"
 APPARMOR_PROFILES = "/sys/kernel/security/apparmor/profiles"
@@ -48,7 +48,7 @@ def _check_secure_boot(context: CheckContext) -> Finding:
         return ok("Secure Boot is off")
     if context.snapshot is None:
         return unknown("Secure Boot is on", context.problem)
-    without_driver = [g.address for g in context.gpus if g.driver is None and g.vendor_id == NVIDIA_VENDOR_ID]
+    without_driver = [g.address for g in context.gpus if g.driver is None and maker_of(g).has_nvml]
     if without_driver:
         return fail(
             "Secure Boot is on: an unsigned module is refused (Key was rejected by service)",

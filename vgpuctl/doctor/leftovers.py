@@ -7,6 +7,7 @@ vgpuctl.
 
 from __future__ import annotations
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
@@ -20,7 +21,6 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
-from vgpuctl.model.gpu import MDEV_BACKENDS
 from vgpuctl.model.snapshot import Snapshot
 
 MDEVCTL_DIRECTORY = "/etc/mdevctl.d"
@@ -91,7 +91,9 @@ def _check_mdevctl(context: CheckContext, snapshot: Snapshot) -> Finding:
     folder = context.folder(MDEVCTL_DIRECTORY)
     if folder.problem is not None:
         return unknown(folder.problem)
-    parents = {f.address: g.address for g in snapshot.gpus if g.backend in MDEV_BACKENDS for f in g.functions}
+    parents = {
+        f.address: g.address for g in snapshot.gpus if backend_for(g.backend).carrier_has_uuid for f in g.functions
+    }
     defined = [f"{MDEVCTL_DIRECTORY}/{name} (GPU {parents[name]})" for name in folder.names or () if name in parents]
     if defined:
         return warn(

@@ -14,8 +14,7 @@ from vgpuctl.doctor.check import (
     unknown,
     warn,
 )
-from vgpuctl.model.numbers import parse_meminfo_mib
-from vgpuctl.model.sizes import format_mib
+from vgpuctl.model.numbers import format_mib, parse_meminfo_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import VmState
 

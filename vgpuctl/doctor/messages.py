@@ -23,7 +23,7 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
-from vgpuctl.model.gpu import NVIDIA_VENDOR_ID
+from vgpuctl.makers import maker_of
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import Value
 
@@ -128,7 +128,7 @@ _BACKTRACE = re.compile(r"\[0x[0-9a-f]+\]|frames returned by backtrace")
 
 
 def _check_messages(context: CheckContext, snapshot: Snapshot) -> Finding:
-    if not any(g.vendor_id == NVIDIA_VENDOR_ID for g in snapshot.gpus):
+    if not any(maker_of(g).has_nvml for g in snapshot.gpus):
         return not_applicable("there is no NVIDIA GPU here")
     service_log = context.service_logs.get(VGPU_MGR)
     if context.kernel_log is None and service_log is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.boot import UNIT_DIRECTORIES
 from vgpuctl.doctor.check import (
     NVIDIA_SERVICES,
@@ -19,11 +20,12 @@ from vgpuctl.doctor.check import (
     unknown,
     warn,
 )
-from vgpuctl.doctor.gpus import VGPU_BACKENDS, shorten
+from vgpuctl.doctor.gpus import shorten
 from vgpuctl.doctor.scheduler_checks import read_modprobe_files
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH
 
 VGPUD, VGPU_MGR = NVIDIA_SERVICES
@@ -42,7 +44,7 @@ _MODE_MASK, _MODE_DEFAULT = 0xF, 2
 
 
 def _check_services(context: CheckContext, snapshot: Snapshot) -> Finding:
-    if not any(g.has_nvidia_driver and g.backend in VGPU_BACKENDS for g in snapshot.gpus):
+    if not any(uses_nvml(g) and backend_for(g.backend).creates_devices for g in snapshot.gpus):
         return not_applicable("no GPU here has vGPUs by NVIDIA's driver")
     fix = f"systemctl restart {VGPUD}, then {VGPU_MGR}; journalctl -b -u {VGPUD} -u {VGPU_MGR} says why"
     service_events = [
@@ -73,7 +75,7 @@ def _has_unit(context: CheckContext, folder: str) -> bool:
 
 
 def _check_version(context: CheckContext, snapshot: Snapshot) -> Finding:
-    if not any(g.has_nvidia_driver for g in snapshot.gpus):
+    if not any(uses_nvml(g) for g in snapshot.gpus):
         return not_applicable(_NO_GPU)
     version_by_source = {
         PROC_VERSION: parse_driver_version(None, context.file(PROC_VERSION).text),
@@ -104,7 +106,7 @@ def _check_version(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 
 def _check_holders(context: CheckContext, snapshot: Snapshot) -> Finding:
-    gpus = [g for g in snapshot.gpus if g.has_nvidia_driver]
+    gpus = [g for g in snapshot.gpus if uses_nvml(g)]
     if not gpus:
         return not_applicable(_NO_GPU)
     if context.holders is None:
@@ -143,7 +145,7 @@ def _pending_change(gpu: Gpu) -> str | None:
 
 
 def _check_firmware(context: CheckContext, snapshot: Snapshot) -> Finding:
-    if not any(g.has_nvidia_driver for g in snapshot.gpus):
+    if not any(uses_nvml(g) for g in snapshot.gpus):
         return not_applicable(_NO_GPU)
     files, problems = read_modprobe_files(context)
     forced = [
@@ -163,7 +165,7 @@ def _check_firmware(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 
 def _check_ecc(context: CheckContext, snapshot: Snapshot) -> Finding:
-    gpus = [gpu for gpu in snapshot.gpus if gpu.has_nvidia_driver]
+    gpus = [gpu for gpu in snapshot.gpus if uses_nvml(gpu)]
     if not gpus:
         return not_applicable(_NO_GPU)
     ecc_states = [(gpu, context.ecc[gpu.address]) for gpu in gpus if gpu.address in context.ecc]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from vgpuctl.capacity.unoffered import find_unoffered_profiles
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.doctor.check import (
     Check,
@@ -20,6 +19,7 @@ from vgpuctl.doctor.check import (
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.unoffered import find_unoffered_profiles
 
 RUN_DIRECTORY = "/run/vgpuctl"
 HOST_FILE = "/etc/vgpuctl/host.yaml"

@@ -7,6 +7,7 @@ vGPUs". With vendor-specific VFIO, a bus reset hangs hosts with Linux 7 and newe
 
 from __future__ import annotations
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
@@ -22,11 +23,11 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.gpus import shorten
 from vgpuctl.doctor.versions import KERNEL_RELEASE
-from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Backend, Gpu, GpuMode
+from vgpuctl.makers import uses_nvml
+from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
 from vgpuctl.model.mig import GpuInstance, MigState
 from vgpuctl.model.snapshot import Snapshot
 
-RESET_HANGS_SINCE = (7,)
 _NO_MIG = "no GPU here has MIG, or NVML does not tell of it"
 
 
@@ -43,7 +44,8 @@ def _check_mig_mode(context: CheckContext, snapshot: Snapshot) -> Finding:
         for gpu, mig in waiting
     ]
     release = (context.file(KERNEL_RELEASE).text or "").strip()
-    if parse_version(release) >= RESET_HANGS_SINCE and any(g.backend is Backend.VENDOR_VF for g in snapshot.gpus):
+    hang_since = (backend_for(g.backend).gpu_reset_hangs_since for g in snapshot.gpus)
+    if any(since is not None and parse_version(release) >= since for since in hang_since):
         return warn(
             *shorten(lines),
             f"{KERNEL_RELEASE}: {release}; with vendor-specific VFIO a reset hangs such a host until its power is cut",
@@ -105,7 +107,7 @@ def _check_partition(context: CheckContext, snapshot: Snapshot) -> Finding:
     configured = [g for g in snapshot.gpus if _has_desired_partition(g)]
     if not configured:
         return not_applicable("host.yaml asks for neither MIG nor mixed sizes")
-    unreported = [g.address for g in configured if g.has_nvidia_driver and g.mig is None and g.mixed_size is None]
+    unreported = [g.address for g in configured if uses_nvml(g) and g.mig is None and g.mixed_size is None]
     if unreported and not snapshot.nvml.available:
         return unknown(f"NVML does not tell how these are partitioned: {', '.join(unreported)}")
     lines = [line for g in configured for line in context.partition_drift.get(g.address, ())]
@@ -125,7 +127,7 @@ def _has_desired_partition(gpu: Gpu) -> bool:
 
 
 def _mig_gpus(snapshot: Snapshot) -> list[tuple[Gpu, MigState]]:
-    return [(gpu, gpu.mig) for gpu in snapshot.gpus if gpu.has_nvidia_driver and gpu.mig is not None]
+    return [(gpu, gpu.mig) for gpu in snapshot.gpus if uses_nvml(gpu) and gpu.mig is not None]
 
 
 def _on_or_off(value: bool) -> str:

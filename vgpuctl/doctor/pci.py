@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
@@ -23,12 +24,11 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
-from vgpuctl.model.gpu import Backend, Gpu
-from vgpuctl.model.sizes import format_bytes
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.snapshot import Snapshot
 
 _RESOURCE_MEM, _RESOURCE_UNSET = 0x200, 0x20000000
-_OWN_GROUP_BACKENDS = (Backend.VENDOR_VF, Backend.SRIOV_VF, Backend.MDEV_VF)
 _FIRMWARE_FIX = "turn on 'Above 4G decoding' and SR-IOV (with ACS and ARI) in the firmware, and raise its MMIO size"
 
 
@@ -40,7 +40,7 @@ def _check_iommu_groups(context: CheckContext, snapshot: Snapshot) -> Finding:
     ]
     if not gpus:
         return not_applicable("no GPU here has an IOMMU group")
-    shared = [line for g in gpus if g.backend in _OWN_GROUP_BACKENDS for line in _shared_groups(g)]
+    shared = [line for g in gpus if backend_for(g.backend).on_vfs for line in _shared_groups(g)]
     if shared:
         return fail(
             *shorten(shared),

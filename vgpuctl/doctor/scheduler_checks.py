@@ -19,12 +19,12 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.gpus import shorten
 from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
-from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version, parse_scheduler_log
 from vgpuctl.scheduler.limits import running_scheduler, satisfies
-from vgpuctl.scheduler.log_line import parse_scheduler_log
 from vgpuctl.scheduler.modprobe_files import (
     DIRECTORIES,
     DRIVER_PARAMS_PATH,
@@ -175,7 +175,7 @@ def _registry_words(
 
 
 def _nvidia_gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
-    return tuple(gpu for gpu in snapshot.gpus if gpu.has_nvidia_driver)
+    return tuple(gpu for gpu in snapshot.gpus if uses_nvml(gpu))
 
 
 def _generation(context: CheckContext, snapshot: Snapshot, gpu: Gpu) -> DriverGeneration | None:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernel, libvirt and QEMU: whether they are new enough for the backends of this host's GPUs.
 
-Sources: libvirt NEWS (10.0: VFIO variant drivers; 12.4: QEMU older than 7.2 is dropped); the kernel has `vfio-dev`
-below a PCI function since 6.1.
+Sources: libvirt NEWS (12.4: QEMU older than 7.2 is dropped). What a backend needs is in `backends`.
 """
 
 from __future__ import annotations
 
-from vgpuctl.backends.vendor_vf import MIN_LIBVIRT_VERSION
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
@@ -20,11 +19,10 @@ from vgpuctl.doctor.check import (
     unknown,
     warn,
 )
-from vgpuctl.model.gpu import Backend
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
-VFIO_DEV_SINCE = (6, 1)
 MIN_LIBVIRT = 8_000_000
 QEMU_DROPPED_SINCE = 12_004_000
 MIN_QEMU = 7_002_000
@@ -35,12 +33,14 @@ def _check_kernel(context: CheckContext, snapshot: Snapshot) -> Finding:
     if content.text is None:
         return unknown(content.problem or f"there is no {KERNEL_RELEASE}")
     evidence = f"{KERNEL_RELEASE}: {content.text.strip()}"
-    addresses = _vendor_vf_gpus(snapshot)
-    if addresses and parse_version(content.text) < VFIO_DEV_SINCE:
+    version = parse_version(content.text)
+    gpus = [g for g in snapshot.gpus if version < backend_for(g.backend).min_kernel]
+    if gpus:
+        least = ".".join(str(number) for number in max(backend_for(g.backend).min_kernel for g in gpus))
         return fail(
             evidence,
-            f"{', '.join(addresses)} (vendor-vf) needs 6.1 or newer: older ones have no vfio-dev",
-            fix="boot a kernel 6.1 or newer that NVIDIA lists for this vGPU release",
+            f"{_describe(gpus)} needs {least} or newer: older ones have no vfio-dev",
+            fix=f"boot a kernel {least} or newer that the GPU's maker lists for its vGPU driver",
         )
     return ok(evidence)
 
@@ -63,11 +63,11 @@ def _check_libvirt(context: CheckContext, snapshot: Snapshot) -> Finding:
     if status.libvirt_version is None:
         return unknown(f"{status.uri} does not say its version")
     evidence = f"{status.uri}: libvirt {format_version(status.libvirt_version)}"
-    addresses = _vendor_vf_gpus(snapshot)
-    if addresses and status.libvirt_version < MIN_LIBVIRT_VERSION:
+    gpus = [g for g in snapshot.gpus if status.libvirt_version < backend_for(g.backend).min_libvirt]
+    if gpus:
         return fail(
             evidence,
-            f"{', '.join(addresses)} (vendor-vf) needs 10.0 or newer",
+            f"{_describe(gpus)} needs 10.0 or newer",
             fix="use libvirt 10.0 or newer (Debian 13, Ubuntu 24.04, RHEL 10)",
         )
     if status.libvirt_version < MIN_LIBVIRT:
@@ -89,8 +89,8 @@ def _check_qemu(context: CheckContext, snapshot: Snapshot) -> Finding:
     return ok(evidence)
 
 
-def _vendor_vf_gpus(snapshot: Snapshot) -> list[str]:
-    return [g.address for g in snapshot.gpus if g.backend is Backend.VENDOR_VF]
+def _describe(gpus: list[Gpu]) -> str:
+    return f"{', '.join(g.address for g in gpus)} ({', '.join(sorted({str(g.backend) for g in gpus}))})"
 
 
 def format_version(version: int) -> str:

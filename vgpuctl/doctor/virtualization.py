@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     Check,
     CheckContext,
@@ -15,7 +16,6 @@ from vgpuctl.doctor.check import (
     unknown,
     warn,
 )
-from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot
 
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
@@ -74,7 +74,7 @@ def _check_vfio(context: CheckContext) -> Finding:
         return not_applicable("no GPU here is given to VMs through VFIO")
     if nodes.names is None or "vfio" not in nodes.names:
         return fail(f"there is no {VFIO_DIRECTORY}/vfio: the module vfio is not loaded", fix="modprobe vfio-pci")
-    whole_functions = [g.address for g in context.gpus if g.backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)]
+    whole_functions = [g.address for g in context.gpus if g.backend and not backend_for(g.backend).creates_devices]
     if whole_functions and "vfio-pci" not in (drivers.names or ()):
         return warn(
             f"{VFIO_DIRECTORY}/vfio is there, but {PCI_DRIVERS}/vfio-pci is not; {', '.join(whole_functions)} would be "

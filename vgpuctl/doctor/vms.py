@@ -7,15 +7,15 @@ survive that on a VF that it drives itself: the start hangs in the kernel.
 
 from __future__ import annotations
 
+from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown
 from vgpuctl.doctor.gpus import shorten
-from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import VmState
 
 
 def _check_managed_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
-    vgpu_vfs = {f.address for g in snapshot.gpus if g.backend is Backend.VENDOR_VF for f in g.functions}
+    vgpu_vfs = {f.address for g in snapshot.gpus if backend_for(g.backend).functions_stay_bound for f in g.functions}
     if not vgpu_vfs:
         return not_applicable("no GPU here has vendor-specific VFs")
     if not snapshot.hypervisor.available:

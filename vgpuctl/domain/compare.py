@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vgpuctl.domain.domain_xml import has_serial_console, missing_windows_features, parse_domain
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.request import DomainDesign
-from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.vm import Vm, VmState
 
 

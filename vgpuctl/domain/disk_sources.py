@@ -11,10 +11,15 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
+
+    from vgpuctl.domain import domain_xml
+else:
+    domain_xml = LazyModule("vgpuctl.domain.domain_xml")
 
 
 _BACKING_SOURCE = re.compile(r"<backingStore\s[^>]*>.*?<source\s(?:file|dev)='([^']*)'", re.DOTALL)
@@ -34,14 +39,12 @@ class DiskSources(Value):
 
 def parse_disk_sources(*documents: str | None) -> DiskSources:
     """Return the sources of a domain's disks, from its config XML and, when it runs, its live XML."""
-    from vgpuctl.domain.domain_xml import parse_root  # imports lxml
-
     files: dict[str, None] = {}
     volumes: dict[tuple[str, str], None] = {}
     backing: dict[tuple[str, str], None] = {}
     formats: dict[tuple[str | tuple[str, str], str], None] = {}
     for text in documents:
-        root = None if text is None else parse_root(text)
+        root = None if text is None else domain_xml.parse_root(text)
         for disk in () if root is None else root.findall("devices/disk"):
             for source in (disk.find("source"), disk.find("mirror/source")):
                 path = _source_path(source)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jinja2.bccache import Bucket
     from jinja2.runtime import Context
 
-    from vgpuctl.ports.files import Scratch
+    from vgpuctl.ports.system import Scratch
 
 _SOURCE_NAME = "<template>"
 """The file name that jinja2 gives to a template made from a string; its frames in a traceback have it."""

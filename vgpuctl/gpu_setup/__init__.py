@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from vgpuctl.gpu_setup.sriov import SetVfs
 from vgpuctl.gpu_setup.sriov_manage import ManageVfs
+from vgpuctl.makers import vfs_are_for_vgpus
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.ports.step import Step
 
@@ -20,6 +21,6 @@ def vf_steps(gpu: Gpu, vf_count: int, *, autoprobe: bool, restore_steps: tuple[S
     """
     if vf_count == gpu.vfs_enabled:
         return ()
-    if gpu.has_nvidia_driver:
+    if vfs_are_for_vgpus(gpu):
         return (ManageVfs(gpu.address, vf_count > 0, gpu.vfs_total, restore_steps),)
     return (SetVfs(gpu.address, vf_count, gpu.vfs_enabled, autoprobe, gpu.driver),)

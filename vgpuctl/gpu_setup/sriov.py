@@ -16,17 +16,17 @@ import errno
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
-from vgpuctl.capacity.vm_placement import stuck_write_error
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InvalidInput, VerifyFailed, VgpuctlError
+from vgpuctl.makers import own_vf_setting
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.observe.claims import report_unreadable
+from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 PCI_DEVICES = "/sys/bus/pci/devices"
-GIM_HINT = "set vf_num in /etc/modprobe.d (options gim vf_num=N) or /etc/gim_config, and reload gim"
 
 
 def count_vfs(host: Host, address: str) -> int:
@@ -126,7 +126,7 @@ class SetVfs(Value):
         if actual != self.vf_count:
             raise VerifyFailed(
                 f"{self.gpu} was set to {self.vf_count} VFs but has {actual}",
-                hint=GIM_HINT if self.driver == "gim" else "journalctl -k -n 20",
+                hint=own_vf_setting(self.driver) or "journalctl -k -n 20",
                 wanted=self.vf_count,
                 actual=actual,
             )
@@ -150,7 +150,7 @@ def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str
     facts = {"gpu": gpu, "vfs": vf_count, "errno": error.errno, "path": path}
     if error.errno == errno.ENOENT:
         why = f"its driver {driver} sets it itself" if driver else "it has no driver"
-        hint = GIM_HINT if driver == "gim" else f"see modinfo {driver}" if driver else f"lspci -ks {gpu}"
+        hint = own_vf_setting(driver) or (f"see modinfo {driver}" if driver else f"lspci -ks {gpu}")
         return HostCannot(f"the number of VFs of {gpu} cannot be set: {why}", hint=hint, check="vfs-fixed", **facts)
     if error.errno == errno.ERANGE:
         return InvalidInput(

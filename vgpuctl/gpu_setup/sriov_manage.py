@@ -20,8 +20,8 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.port_values import CommandResult
+    from vgpuctl.ports.devices import VendorCommands
     from vgpuctl.ports.host import Host
-    from vgpuctl.ports.vendor_commands import VendorCommands
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 DEADLINE_SECONDS = 180.0

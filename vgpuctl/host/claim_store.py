@@ -34,7 +34,7 @@ from vgpuctl.value import Value, as_dict, field_names
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import ProcessTable
-    from vgpuctl.ports.processes import Clock
+    from vgpuctl.ports.system import Clock
 
 RUN_DIR = Path("/run/vgpuctl")
 _MAX_FILE_BYTES = 65536

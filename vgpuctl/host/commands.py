@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    import subprocess
+    import tempfile
+else:
+    tempfile = LazyModule("tempfile")
 
 _DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/usr/libexec")
 _REAP_SECONDS = 2.0
@@ -55,6 +62,8 @@ def run_command(argv: Sequence[str], *, deadline_seconds: float, stdin: str | No
         OSError: it could not be started.
         TimeoutError: the deadline passed; the child was killed, its own children were not.
     """
+    import subprocess  # slow to load, and commands that only read start no program
+
     if not os.path.isabs(argv[0]):
         raise ValueError(f"not an absolute path: {argv[0]}")
     child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
@@ -91,7 +100,7 @@ def run_uninterrupted(
         OSError: it could not be started.
         StillRunning: the deadline passed, or a second interruption came.
     """
-    import tempfile
+    import subprocess  # slow to load, and commands that only read start no program
 
     if not os.path.isabs(argv[0]):
         raise ValueError(f"not an absolute path: {argv[0]}")
@@ -115,6 +124,8 @@ def _wait_for_child(
     child: subprocess.Popen[bytes], name: str, deadline_seconds: float, report_slow: Callable[[int], None]
 ) -> BaseException | None:
     """Wait for a child's end and return the interruption that came meanwhile, if any."""
+    import subprocess  # slow to load, and commands that only read start no program
+
     deadline = time.monotonic() + deadline_seconds
     interruption: BaseException | None = None
     is_slow = reported = False
@@ -143,6 +154,8 @@ def _wait_for_child(
 
 def _kill(child: subprocess.Popen[str]) -> None:
     """Kill a child and close its pipes; a grandchild may keep them open forever."""
+    import subprocess  # slow to load, and commands that only read start no program
+
     child.kill()
     for pipe in (child.stdin, child.stdout, child.stderr):
         if pipe is not None:

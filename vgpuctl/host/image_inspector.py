@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from vgpuctl.host import boot_firmware, qemu_access
+from vgpuctl.host import boot_firmware, commands, qemu_access
 from vgpuctl.host.backing_chain import UnsafeImage, parse_header, read_backing_chain, read_image_head
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import ImageInfo
+
+if TYPE_CHECKING:
+    import tempfile
+else:
+    tempfile = LazyModule("tempfile")
 
 _DEADLINE_SECONDS = 30.0
 _LIMITS = ("--as=1073741824", "--cpu=30", "--core=0", "--")
@@ -91,10 +98,6 @@ def _detect_format(head: bytes, size: int) -> str:
 
 def _read_guest_head(tool: list[str], path: str, kind: str) -> tuple[bytes | None, str | None]:
     """Return the first bytes that a guest sees in a formatted image, through a small temporary file, or the error."""
-    import tempfile
-
-    from vgpuctl.host import commands
-
     with tempfile.TemporaryDirectory(prefix="vgpuctl-") as directory:
         target = f"{directory}/head"
         one_block = (f"bs={boot_firmware.HEAD_BYTES}", "count=1")

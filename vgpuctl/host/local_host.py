@@ -4,32 +4,43 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.atomic_files import open_unfinished_files
-from vgpuctl.host.audit_journal import JournalSocket
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
 from vgpuctl.host.clock import HostClock
+from vgpuctl.host.commands import find_command
 from vgpuctl.host.files import HostFiles, resolve_below
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
-from vgpuctl.host.kernel_log import HostKernelLog
+from vgpuctl.host.image_inspector import ImageInspector
+from vgpuctl.host.logs import HostKernelLog, JournalSocket
 from vgpuctl.host.machine_id import read_machine_id
-from vgpuctl.host.nvml import AbsentNvml, HostNvml
+from vgpuctl.host.nvml import HostNvml
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.qemu_access import QemuUser, read_qemu_user, session_qemu_user
 from vgpuctl.host.scratch import HostScratch
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.host.vendor_commands import HostVendorCommands
+from vgpuctl.host.virt.connection import LibvirtConnection
+from vgpuctl.host.virt.domains import LibvirtHypervisor
+from vgpuctl.host.virt.storage import LibvirtStorage
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.ports.host import Host
 
 if TYPE_CHECKING:
-    from vgpuctl.ports.hypervisor import Hypervisor
-    from vgpuctl.ports.nvml import Nvml
-    from vgpuctl.ports.storage import Storage
+    import uuid
+
+    from vgpuctl.ports.devices import Nvml
+    from vgpuctl.ports.libvirt import Hypervisor, Storage
+else:
+    uuid = LazyModule("uuid")
 
 
 def open_local_host(
@@ -99,15 +110,7 @@ def _open_libvirt(
 ) -> tuple[Hypervisor, Storage]:
     """Return the hypervisor and storage ports of one connection, or their absent versions."""
     if not use_libvirt:
-        from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
-
         return AbsentHypervisor("--root"), AbsentStorage("--root")
-    from vgpuctl.host.image_inspector import ImageInspector
-    from vgpuctl.host.qemu_access import QemuUser, read_qemu_user, session_qemu_user
-    from vgpuctl.host.virt.connection import LibvirtConnection
-    from vgpuctl.host.virt.domains import LibvirtHypervisor
-    from vgpuctl.host.virt.storage import LibvirtStorage
-
     connection = LibvirtConnection(connect, lambda: claims.is_locked)
 
     def find_qemu_user() -> QemuUser | None:
@@ -116,8 +119,6 @@ def _open_libvirt(
         return session_qemu_user() if connection.uri.partition("?")[0].endswith("/session") else read_qemu_user()
 
     def find_tool(name: str) -> str | None:
-        from vgpuctl.host.commands import find_command
-
         return find_command(name) if allow_commands else None
 
     images = ImageInspector(find_qemu_user, find_tool)
@@ -136,8 +137,6 @@ def _unprivileged_user(euid: int) -> str | None:
     """Return who runs this if not root: only root can write to sysfs, /etc and /run."""
     if euid == 0:
         return None
-    import pwd
-
     try:
         return f"user {pwd.getpwuid(euid).pw_name}"
     except KeyError:
@@ -145,6 +144,4 @@ def _unprivileged_user(euid: int) -> str | None:
 
 
 def _random_uuid() -> str:
-    import uuid
-
     return str(uuid.uuid4())

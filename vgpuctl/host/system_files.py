@@ -6,11 +6,19 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Failed
 from vgpuctl.host.atomic_files import write_file
+from vgpuctl.host.commands import find_command, run_command
 from vgpuctl.host.host_file import replace_keeping_owner
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.regular_file import read_regular_file
+
+if TYPE_CHECKING:
+    import socket
+else:
+    socket = LazyModule("socket")
 
 MAX_BYTES = 1 << 20
 """Units and modprobe's files take a few pages at most."""
@@ -89,8 +97,6 @@ class HostSystem:
 
     def notify_ready(self, status: str) -> bool:
         """Send READY to the socket that systemd names; False if there is none or it cannot be reached."""
-        import socket  # most commands do not need it
-
         address = os.environ.get("NOTIFY_SOCKET", "")
         if not self._allow_systemctl or not address:
             return False
@@ -109,13 +115,9 @@ class HostSystem:
 
     @staticmethod
     def _find_systemctl() -> str | None:
-        from vgpuctl.host.commands import find_command
-
         return find_command("systemctl")
 
     def _run_systemctl(self, *words: str) -> tuple[int, str]:
-        from vgpuctl.host.commands import run_command
-
         result = run_command(
             [self._find_systemctl() or "/usr/bin/systemctl", *words], deadline_seconds=_DEADLINE_SECONDS
         )

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from vgpuctl.errors import Stuck
+from vgpuctl.host.commands import StillRunning, find_command, run_uninterrupted
 from vgpuctl.host.uninterruptible import ProcessLookup, StuckWriteStore
 from vgpuctl.model.port_values import CommandResult
 from vgpuctl.model.vm import ProcessId, StuckWrite
@@ -48,8 +49,6 @@ class HostVendorCommands:
 
     def reset_gpu(self, address: str, *, deadline_seconds: float) -> CommandResult:
         """Run nvidia-smi's reset to its end."""
-        from vgpuctl.host.commands import find_command
-
         argv = [self._nvidia_smi or find_command("nvidia-smi") or NVIDIA_SMI, "--gpu-reset", "-i", address]
         return self._run(argv, address, "reset", "nvidia-smi --gpu-reset", deadline_seconds)
 
@@ -59,8 +58,6 @@ class HostVendorCommands:
             raise AssertionError(f"{label} {address} under the host lock")
         if not os.path.exists(argv[0]):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-        from vgpuctl.host.commands import StillRunning, run_uninterrupted
-
         recorded: list[StuckWrite] = []
 
         def record(pid: int) -> None:

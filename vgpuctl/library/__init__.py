@@ -12,23 +12,36 @@ The command line, and later the agent, call nothing else. A call prints nothing 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import require_seconds
+from vgpuctl.errors import InvalidInput
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import DEFAULT_WAIT_SECONDS, CallSettings, confirm_everything, never_cancelled
 from vgpuctl.library.gpus import GpuCalls
 from vgpuctl.library.names import NameCalls
-from vgpuctl.library.opening import LOCAL, open_ports
 from vgpuctl.library.vgpus import VgpuCalls
 from vgpuctl.library.vms import VmCalls
 from vgpuctl.library.whole_host import HostCalls
 from vgpuctl.model.outcome import NoProgress
 
 if TYPE_CHECKING:
+    from vgpuctl import sim, simulated
+    from vgpuctl.host import local_host
     from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.ports.host import Host
+else:
+    local_host = LazyModule("vgpuctl.host.local_host")
+    sim = LazyModule("vgpuctl.sim")
+    simulated = LazyModule("vgpuctl.simulated")
 
 __all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports"]
+
+LOCAL = "local"
+_SIMULATED_PREFIX = "sim:"
+_LOCAL_URI = re.compile(r"[a-z][a-z0-9]*(\+unix)?:///.*", re.ASCII)
 
 
 class GpuHost(VmCalls, VgpuCalls, GpuCalls, HostCalls, NameCalls):
@@ -64,3 +77,29 @@ def open_host(
     ports = open_ports(name, root=root, connect=connect)
     settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line)
     return GpuHost(ports, settings, captured_root=None if os.path.abspath(root) == "/" else root)
+
+
+def open_ports(name: str = LOCAL, *, root: str = "/", connect: str | None = None) -> Host:
+    """Return the ports of a host.
+
+    Raises:
+        InvalidInput, NotFound: there is no such host, or the arguments contradict each other.
+    """
+    if name.startswith(_SIMULATED_PREFIX):
+        return simulated.open_simulated_host(simulated.scenario_of(name, root=root, connect=connect))
+    if name != LOCAL:
+        raise InvalidInput(
+            f"--host {name}: there is no such host",
+            hint=f"say local, ssh://HOST or {_suggest_simulated(name)}; 'vgpuctl sim list-scenarios' lists the latter",
+        )
+    if connect is not None and not _LOCAL_URI.fullmatch(connect):
+        raise InvalidInput(
+            f"--connect {connect}: only a libvirt on this host can be used",
+            hint="say qemu:///system; another host is --host ssh://HOST",
+        )
+    return local_host.open_local_host(root=os.path.abspath(root), connect=connect)
+
+
+def _suggest_simulated(text: str) -> str:
+    """Return the simulated host that was probably meant by a name without `sim:`."""
+    return f"{_SIMULATED_PREFIX}{text if text in sim.SCENARIOS else 'NAME'}"

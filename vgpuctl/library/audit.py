@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One entry in the host's audit journal for each call that may have changed the host. It never fails a call."""
+"""One entry in the host's audit journal for each call that may have changed the host. It never fails a call.
+
+The journal is for people, and vgpuctl never reads it: the host stays the record of what exists.
+"""
 
 from __future__ import annotations
 

@@ -9,12 +9,16 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, explain_exception
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.outcome import NoProgress
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
+    from vgpuctl.library import audit
     from vgpuctl.model.outcome import BatchProgress, Confirm, Outcome
     from vgpuctl.ports.host import Host
+else:
+    audit = LazyModule("vgpuctl.library.audit")
 
 P = ParamSpec("P")
 Self = TypeVar("Self", bound="Calls")
@@ -64,8 +68,6 @@ class Calls:
 
     def _carry_out(self, command: str, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
         """Carry out a change and write its entry to the host's audit journal."""
-        from vgpuctl.library import audit
-
         self._progress.steps = ()
         words = self._settings.command_line
         call = audit.Call(command, self._ports.operations.current().command if words is None else audit.join(words))

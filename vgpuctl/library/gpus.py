@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.arguments import SCHEDULER_METHODS, as_texts, require_bool, require_choice, require_range
 from vgpuctl.config.vm_fields import GPU_MODES
 from vgpuctl.errors import InvalidInput
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from vgpuctl.config import mig_spec, rules, scheduler_spec
+    from vgpuctl.library import requests, simulation
     from vgpuctl.library.simulation import SimulationRequest
     from vgpuctl.model.mig import MigSpec
     from vgpuctl.model.outcome import Outcome, QueryResult
@@ -29,7 +33,19 @@ if TYPE_CHECKING:
     )
     from vgpuctl.model.results.moves import FitsResult, MovesResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+    from vgpuctl.operations import cordon, gpu_mode, gpu_scheduler, moves, queries
     from vgpuctl.operations.simulate import Simulation
+else:
+    cordon = LazyModule("vgpuctl.operations.cordon")
+    gpu_mode = LazyModule("vgpuctl.operations.gpu_mode")
+    gpu_scheduler = LazyModule("vgpuctl.operations.gpu_scheduler")
+    mig_spec = LazyModule("vgpuctl.config.mig_spec")
+    moves = LazyModule("vgpuctl.operations.moves")
+    queries = LazyModule("vgpuctl.operations.queries")
+    requests = LazyModule("vgpuctl.library.requests")
+    rules = LazyModule("vgpuctl.config.rules")
+    scheduler_spec = LazyModule("vgpuctl.config.scheduler_spec")
+    simulation = LazyModule("vgpuctl.library.simulation")
 
 _SCHEDULER_OPTIONS = {
     "time_slice_ms": "--time-slice",
@@ -47,15 +63,11 @@ class GpuCalls(Calls):
     @query
     def list_gpus(self, *, everything: bool = False) -> QueryResult[tuple[GpuResult, ...]]:
         """Return the GPUs; `everything`: every device that a VM can be given."""
-        from vgpuctl.operations import queries
-
         return queries.list_gpus(self._ports, everything=everything)
 
     @query
     def show_gpu(self, gpu: str) -> QueryResult[GpuDetailsResult]:
         """Return one GPU with every vGPU on it."""
-        from vgpuctl.operations import queries
-
         return queries.show_gpu(self._ports, gpu)
 
     @query
@@ -63,23 +75,16 @@ class GpuCalls(Calls):
         self, *, gpu: str | None = None, everything: bool = False
     ) -> QueryResult[tuple[ProfileResult, ...]]:
         """Return the vGPU profiles and how many more of each fit; `everything`: those too that cannot be made now."""
-        from vgpuctl.operations import queries
-
         return queries.list_profiles(self._ports, gpu=gpu, everything=everything)
 
     @query
     def explain(self, profile: str) -> QueryResult[ExplainResult]:
         """Return for every GPU how many more of a profile fit, and why no more."""
-        from vgpuctl.operations import queries
-
         return queries.explain(self._ports, profile)
 
     @query
     def fits(self, *profiles: str, gpu: str | None = None) -> QueryResult[FitsResult]:
         """Return whether vGPUs (`PROFILE` or `PROFILE:N` each) fit together now, each in a VM of its own, and where."""
-        from vgpuctl.library import requests
-        from vgpuctl.operations import moves
-
         as_texts("profiles", profiles)
         if not profiles:
             raise InvalidInput("no profile is given: say PROFILE or PROFILE:N")
@@ -88,8 +93,6 @@ class GpuCalls(Calls):
     @query
     def simulate(self, request: SimulationRequest) -> Simulation:
         """Replay arrivals and departures of vGPUs on GPUs like this host's; nothing is changed."""
-        from vgpuctl.library import simulation
-
         return simulation.run(self._ports, request)
 
     @query
@@ -97,8 +100,6 @@ class GpuCalls(Calls):
         self, *profiles: str, defragment: bool = False, max_moves: int | None = None
     ) -> Outcome[MovesResult]:
         """Return the fewest moves after which these vGPUs fit, or with `defragment` more of the largest profiles."""
-        from vgpuctl.value import replace
-
         outcome = self._move(profiles, defragment=defragment, max_moves=max_moves, dry_run=True)
         words = [word for profile in profiles for word in ("--profile", profile)]
         words += ["--defragment"] if defragment else []
@@ -116,9 +117,6 @@ class GpuCalls(Calls):
     def _move(
         self, profiles: Sequence[str], *, defragment: bool, max_moves: int | None, dry_run: bool
     ) -> Outcome[MovesResult]:
-        from vgpuctl.library import requests
-        from vgpuctl.operations import moves
-
         as_texts("profiles", profiles)
         if max_moves is not None:
             require_range("max_moves", max_moves, 0)
@@ -139,8 +137,6 @@ class GpuCalls(Calls):
         self, gpu: str, mode: str, *, vfs: int | None = None, drain: bool = False, dry_run: bool = False
     ) -> Outcome[SetUpGpuResult]:
         """Set a GPU up: vgpu, sriov with `vfs` plain virtual functions, passthrough, or unmanaged."""
-        from vgpuctl.operations import gpu_mode
-
         require_choice("mode", mode, GPU_MODES)
         if vfs is not None:
             require_range("vfs", vfs, 1)
@@ -158,8 +154,6 @@ class GpuCalls(Calls):
         dry_run: bool = False,
     ) -> Outcome[SetUpGpuResult]:
         """Partition a GPU into GPU instances (`1g.10gb:2`), or those that `vgpus` need (`H100-1-10C:3`), or none."""
-        from vgpuctl.operations import gpu_mode
-
         requested = _requested_mig(as_texts("instances", instances), as_texts("vgpus", vgpus), off=off)
         mixed_size = False if requested.is_requested else None  # MIG and mixed sizes exclude each other
         request = gpu_mode.ModeRequest(
@@ -172,8 +166,6 @@ class GpuCalls(Calls):
         self, gpu: str, *, on: bool, drain: bool = False, dry_run: bool = False
     ) -> Outcome[SetUpGpuResult]:
         """Let vGPUs of several sizes be on a GPU at once, or of one size only."""
-        from vgpuctl.operations import gpu_mode
-
         require_bool("on", on)
         request = gpu_mode.ModeRequest(gpu, None, drain=drain, wait_seconds=self._wait, mixed_size=on)
         return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress)
@@ -195,8 +187,6 @@ class GpuCalls(Calls):
 
         `via`: nvml (now), modprobe (when the driver is loaded next) or auto.
         """
-        from vgpuctl.operations import gpu_scheduler
-
         require_choice("via", via, SCHEDULER_METHODS)
         numbers = {"time_slice_ms": time_slice_ms, "frequency_hz": frequency_hz, "averaging_factor": averaging_factor}
         request = gpu_scheduler.SchedulerRequest(
@@ -207,15 +197,11 @@ class GpuCalls(Calls):
     @change("cordon")
     def cordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Keep new vGPUs and VMs from a GPU; what is on it stays."""
-        from vgpuctl.operations import cordon
-
         return cordon.cordon(self._ports, gpu, cordoned=True, dry_run=dry_run, progress=self._progress)
 
     @change("uncordon")
     def uncordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Let new vGPUs and VMs on a GPU again."""
-        from vgpuctl.operations import cordon
-
         return cordon.cordon(self._ports, gpu, cordoned=False, dry_run=dry_run, progress=self._progress)
 
 
@@ -225,15 +211,13 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
     Raises:
         InvalidInput: nothing is given, or more than one alternative, or a name is invalid.
     """
-    from vgpuctl.config.mig_spec import parse_mig_options
-
     if (bool(instances), bool(vgpus), off).count(True) != 1:
         raise InvalidInput(
             "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off",
             hint="vgpuctl set-mig --help",
         )
     try:
-        return parse_mig_options(instances, vgpus)
+        return mig_spec.parse_mig_options(instances, vgpus)
     except ValueError as error:
         raise InvalidInput(str(error), hint="vgpuctl set-mig --help") from error
 
@@ -244,12 +228,9 @@ def _requested_scheduler(policy: str, numbers: dict[str, int | None]) -> Schedul
     Raises:
         InvalidInput: it lists every problem.
     """
-    from vgpuctl.config.rules import ValidationError
-    from vgpuctl.config.scheduler_spec import parse_scheduler_spec
-
     try:
-        return parse_scheduler_spec({"policy": policy, **numbers})
-    except ValidationError as error:
+        return scheduler_spec.parse_scheduler_spec({"policy": policy, **numbers})
+    except rules.ValidationError as error:
         messages = [
             f"{_SCHEDULER_OPTIONS.get(str(problem.path[0]), problem.path[0])}: {problem.text}"
             for problem in error.problems

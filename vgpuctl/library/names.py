@@ -3,7 +3,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, query
+from vgpuctl.model.address import normalize_pci
+
+if TYPE_CHECKING:
+    from vgpuctl.doctor import catalogue
+    from vgpuctl.library import requests
+else:
+    catalogue = LazyModule("vgpuctl.doctor.catalogue")
+    requests = LazyModule("vgpuctl.library.requests")
 
 
 class NameCalls(Calls):
@@ -22,16 +33,12 @@ class NameCalls(Calls):
     @query
     def vgpu_names(self) -> tuple[tuple[str, str], ...]:
         """Return the name of each vGPU without a VM, and what it is, read from host.yaml alone."""
-        from vgpuctl.library.requests import read_spec_of_host
-
-        vgpus = read_spec_of_host(self._ports).vgpus
+        vgpus = requests.read_spec_of_host(self._ports).vgpus
         return tuple((name, f"{vgpu.profile} on {vgpu.gpu}") for name, vgpu in vgpus.items())
 
     @query
     def instance_profiles(self, gpu: str) -> tuple[tuple[str, str], ...]:
         """Return a GPU's GPU instance profiles and how many of each there can be, read from NVML alone."""
-        from vgpuctl.model.address import normalize_pci
-
         gpu_info = self._ports.nvml.gpu(normalize_pci(gpu) or gpu)
         profiles = gpu_info.mig.profiles if gpu_info is not None and gpu_info.mig is not None else ()
         return tuple((p.name, f"at most {p.max_instances}") for p in profiles)
@@ -39,6 +46,4 @@ class NameCalls(Calls):
 
 def check_names() -> tuple[tuple[str, str], ...]:
     """Return the id and the title of each of the doctor's checks."""
-    from vgpuctl.doctor.catalogue import CHECKS
-
-    return tuple((check.id, check.title) for check in CHECKS)
+    return tuple((check.id, check.title) for check in catalogue.CHECKS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.config import numbered_names, vm_spec
+from vgpuctl.config import vm_spec
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
 from vgpuctl.config.rules import split_profile
 from vgpuctl.config.shape import Shape
@@ -51,10 +51,10 @@ def for_several(
 ) -> tuple[VmRequest, tuple[str, ...]]:
     """Return the request that several VMs share, and their names; the pattern may be the file's name."""
     if file is None:
-        names = numbered_names.expand_names(pattern, count)
+        names = vm_spec.expand_names(pattern, count)
         return build(host, vm_spec.parse_options(**fields)), names
     spec = _read_spec(file, fields, NUMBERED_VM_SHAPE)
-    return build(host, spec, complete=False), numbered_names.expand_names(pattern or spec.name, count)
+    return build(host, spec, complete=False), vm_spec.expand_names(pattern or spec.name, count)
 
 
 def for_vm(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of a simulation: recorded requests, or a pattern from which they are generated."""
+"""The arguments of a simulation: requests from a file or generated ones, and GPUs that somebody might buy."""
 
 from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from vgpuctl import simulated
 from vgpuctl.config.arguments import (
     MAX_DAYS,
-    MAX_LOAD,
-    MAX_REQUESTS,
+    MAX_DESKTOPS,
+    MAX_NEW_CARDS,
     MAX_SIMULATED_HOSTS,
     SIMULATION_PATTERNS,
     as_texts,
@@ -20,40 +23,21 @@ from vgpuctl.config.arguments import (
 from vgpuctl.config.vm_fields import PLACEMENT_POLICIES
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.text_file import read_text
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations import simulate
-from vgpuctl.operations.simulate import GeneratedRequests, Hardware, RecordedRequests, Simulation
-from vgpuctl.placement import trace_csv
-from vgpuctl.value import Value
+from vgpuctl.operations.simulate import Simulation, SimulationInputs, SimulationRequest
+from vgpuctl.simulate.trace import TraceRequest, parse_trace
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
-VDI_DAYS, DEFAULT_DAYS = 1, 7
-DEFAULT_LOAD, DEFAULT_SEED = 100, 1
-_LIMITS = {"load": MAX_LOAD, "count": MAX_REQUESTS, "days": MAX_DAYS, "host_count": MAX_SIMULATED_HOSTS}
+__all__ = ["SimulationRequest", "check", "run", "usage_error"]
+DEFAULT_SEED = 1
+_LIMITS = {"count": MAX_DESKTOPS, "days": MAX_DAYS, "host_count": MAX_SIMULATED_HOSTS}
 MAX_BYTES = 64 << 20
 """About a million requests."""
-
-
-class SimulationRequest(Value):
-    """What to simulate: either `requests`, a CSV file, or the pattern `generate`, with how much of it.
-
-    `load`: the share of the framebuffer that is asked for, in percent. `mix`: `PROFILE:WEIGHT` each. `host_count`: so
-    many hosts like this one. `keep`: what is on the GPUs stays there. `compare`: every placement policy.
-    """
-
-    requests: str | None = None
-    generate: str | None = None
-    load: int | None = None
-    count: int | None = None
-    mix: tuple[str, ...] = ()
-    days: int | None = None
-    seed: int | None = None
-    placement: str | None = None
-    compare: bool = False
-    host_count: int = 1
-    keep: bool = False
-    mig_on_demand: bool = False
 
 
 def run(host: Host, request: SimulationRequest) -> Simulation:
@@ -61,11 +45,16 @@ def run(host: Host, request: SimulationRequest) -> Simulation:
 
     Raises:
         InvalidInput: the arguments contradict each other, or the requests are wrong.
+        NotFound: there is no such file, or a card's model is unknown.
     """
     check(request)
-    source = _read_recorded(request.requests) if request.requests is not None else _generated(request)
-    policies = PLACEMENT_POLICIES if request.compare else tuple(filter(None, [request.placement]))
-    return simulate.simulate(host, Hardware(request.host_count, request.keep, request.mig_on_demand), source, policies)
+    inputs = SimulationInputs(
+        random.Random(DEFAULT_SEED if request.seed is None else request.seed),  # noqa: S311
+        _read_requests(request.requests) if request.requests is not None else (),
+        dict(map(_parse_weight, as_texts("mix", request.mix))),
+        tuple(gpu for text in as_texts("add_cards", request.add_cards) for gpu in _list_new_gpus(text)),
+    )
+    return simulate.simulate(host, request, inputs)
 
 
 def check(request: SimulationRequest) -> None:
@@ -74,22 +63,6 @@ def check(request: SimulationRequest) -> None:
     Raises:
         InvalidInput: they do not.
     """
-    _check_values(request)
-    if (request.requests is None) == (request.generate is None):
-        raise usage_error("either --requests CSV or --generate PATTERN is due")
-    if request.requests is not None:
-        for name in ("load", "count", "mix", "days", "seed"):
-            if getattr(request, name) not in (None, ()):
-                raise usage_error(f"--{name} goes with --generate")
-    if request.count is not None and request.load is not None:
-        raise usage_error("--count and --load exclude each other")
-    if request.compare and request.placement is not None:
-        raise usage_error("--compare runs every policy: leave --placement out")
-    if request.keep and request.mig_on_demand:
-        raise usage_error("--keep keeps the GPU instances that are there, --mig-on-demand does not")
-
-
-def _check_values(request: SimulationRequest) -> None:
     if request.generate is not None:
         require_choice("generate", request.generate, SIMULATION_PATTERNS)
     if request.placement is not None:
@@ -97,6 +70,11 @@ def _check_values(request: SimulationRequest) -> None:
     for name, most in _LIMITS.items():
         if getattr(request, name) is not None:
             require_range(name, getattr(request, name), 1, most)
+    for name in ("generate", "count", "mix", "days", "seed"):
+        if request.requests is not None and getattr(request, name) not in (None, ()):
+            raise usage_error(f"--{name} is for generated requests, and --requests names a file of them")
+    if request.compare and request.placement is not None:
+        raise usage_error("--compare runs every policy: omit --placement")
 
 
 def usage_error(text: str) -> InvalidInput:
@@ -104,20 +82,8 @@ def usage_error(text: str) -> InvalidInput:
     return InvalidInput(text, hint="vgpuctl simulate --help")
 
 
-def _read_recorded(path: str) -> RecordedRequests:
-    """Read recorded requests from a file."""
-    return RecordedRequests(path, trace_csv.parse_trace(read_text(path, "CSV", MAX_BYTES), path))
-
-
-def _generated(request: SimulationRequest) -> GeneratedRequests:
-    """Return what requests to generate."""
-    pattern = request.generate or ""
-    rng = random.Random(DEFAULT_SEED if request.seed is None else request.seed)  # noqa: S311
-    days = request.days or (VDI_DAYS if pattern == "vdi-day" else DEFAULT_DAYS)
-    load = (request.load or DEFAULT_LOAD) / 100
-    return GeneratedRequests(
-        pattern, rng, days, load, request.count, dict(map(_parse_weight, as_texts("mix", request.mix)))
-    )
+def _read_requests(path: str) -> tuple[TraceRequest, ...]:
+    return parse_trace(read_text(path, "CSV", MAX_BYTES), path)
 
 
 def _parse_weight(text: str) -> tuple[str, float]:
@@ -128,5 +94,29 @@ def _parse_weight(text: str) -> tuple[str, float]:
     """
     profile, _, weight = text.rpartition(":")
     if not profile or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", weight, re.ASCII) or float(weight) <= 0:
-        raise usage_error(f"--mix {text}: say PROFILE:WEIGHT, as 2B:40")
+        raise usage_error(f"--mix {text}: expected PROFILE:WEIGHT, for example 2B:40")
     return profile, float(weight)
+
+
+def _list_new_gpus(text: str) -> list[Gpu]:
+    """Return the GPUs of the cards in `MODEL:N`, as the simulator's driver reports them.
+
+    Raises:
+        InvalidInput: the number is missing or out of range, or no vGPU of this card can be counted.
+        NotFound: the simulator does not know the model.
+    """
+    model, _, number = text.rpartition(":")
+    if not model or not re.fullmatch(r"\d{1,6}", number, re.ASCII) or not 1 <= int(number) <= MAX_NEW_CARDS:
+        raise usage_error(f"--add-cards {text}: expected MODEL:N, for example A16:3, with N from 1 to {MAX_NEW_CARDS}")
+    with (
+        TemporaryDirectory(prefix="vgpuctl-") as directory,
+        simulated.open_host_with_card(model, Path(directory)) as host,
+    ):
+        gpus = observe(host, ReadScope(types=True)).gpus
+    if not any(vgpu_type.framebuffer_mib for gpu in gpus for vgpu_type in gpu.types):
+        raise usage_error(f"--add-cards {text}: this card has no vGPU types with a known size of framebuffer")
+    return [
+        replace(gpu, address=f"new {model} {card}, GPU {position}")
+        for card in range(1, int(number) + 1)
+        for position, gpu in enumerate(gpus, 1)
+    ]

@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.regular_file import MAX_BYTES, read_regular_file
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 def display_name(path: str) -> str:
@@ -41,8 +48,6 @@ def read_text(path: str, file_kind: str = "spec", max_bytes: int = MAX_BYTES) ->
 
 def _suggest_file(path: str) -> str:
     """Return the most similar name in a file's directory as a question, or nothing."""
-    import difflib
-
     folder, name = os.path.split(path)
     try:
         matches = difflib.get_close_matches(name, os.listdir(folder or "."), 1, 0.7)

@@ -17,22 +17,53 @@ from vgpuctl.config.arguments import (
     require_seconds,
 )
 from vgpuctl.errors import InvalidInput
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import PlacementFields, Texts, VmFields, refuse_other_fields
+from vgpuctl.model.outcome import QueryResult
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Outcome, QueryResult
-    from vgpuctl.model.results.disks import ImageResult
-    from vgpuctl.model.results.reach import AddressesResult, ConsoleResult
+    from vgpuctl.library import requests
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.vms import (
+        AddressesResult,
         ChangedVmResult,
+        ConsoleResult,
+        ImageResult,
         ManyVmsResult,
         PlannedVmResult,
         VmReport,
         VmResult,
         VmRowResult,
-        XmlResult,
     )
+    from vgpuctl.operations import (
+        attach,
+        create,
+        ensure_vm,
+        ensure_vms,
+        guest,
+        images,
+        power,
+        queries,
+        refresh,
+        wait,
+    )
+    from vgpuctl.operations import change as vm_change
+else:
+    attach = LazyModule("vgpuctl.operations.attach")
+    create = LazyModule("vgpuctl.operations.create")
+    ensure_vm = LazyModule("vgpuctl.operations.ensure_vm")
+    ensure_vms = LazyModule("vgpuctl.operations.ensure_vms")
+    guest = LazyModule("vgpuctl.operations.guest")
+    images = LazyModule("vgpuctl.operations.images")
+    power = LazyModule("vgpuctl.operations.power")
+    queries = LazyModule("vgpuctl.operations.queries")
+    refresh = LazyModule("vgpuctl.operations.refresh")
+    requests = LazyModule("vgpuctl.library.requests")
+    vm_change = LazyModule("vgpuctl.operations.change")
+    vm_results = LazyModule("vgpuctl.model.results.vms")
+    wait = LazyModule("vgpuctl.operations.wait")
 
 
 class VmCalls(Calls):
@@ -41,48 +72,35 @@ class VmCalls(Calls):
     @query
     def list_vms(self) -> QueryResult[tuple[VmRowResult, ...]]:
         """Return the VMs of this host and their vGPUs."""
-        from vgpuctl.operations import queries
-
         return queries.list_vms(self._ports)
 
     @query
     def show_vm(self, name: str) -> QueryResult[VmResult]:
         """Return one VM with its vGPUs and disks."""
-        from vgpuctl.operations import queries
-
         return queries.show_vm(self._ports, name)
 
     @query
     def console(self, name: str) -> QueryResult[ConsoleResult]:
         """Return where a VM's screen and serial console are."""
-        from vgpuctl.operations import guest
-
         return guest.read_console(self._ports, name)
 
     @query
     def address(self, name: str) -> QueryResult[AddressesResult]:
         """Return a running VM's IP addresses, and who knows them. Busy: none is known yet."""
-        from vgpuctl.operations import guest
-
         return guest.read_addresses(self._ports, name)
 
     @query
     def list_images(self, *, pool: str | None = None) -> QueryResult[tuple[ImageResult, ...]]:
         """Return the volumes of the storage pools, or of one, and the images that disks are clones of."""
-        from vgpuctl.operations import images
-
         return images.list_images(self._ports, pool=pool)
 
     @query
-    def print_xml(self, name: str | None = None, **fields: Unpack[VmFields]) -> QueryResult[XmlResult]:
+    def print_xml(self, name: str | None = None, **fields: Unpack[VmFields]) -> QueryResult[vm_results.XmlResult]:
         """Return the domain XML that `create_vm` would define."""
-        from vgpuctl.library import requests
-        from vgpuctl.model.outcome import QueryResult
-        from vgpuctl.model.results.vms import XmlResult
-        from vgpuctl.operations import create
-
         self._refuse_captured()
-        return QueryResult(XmlResult(create.render_xml(self._ports, requests.from_fields(self._ports, name, fields))))
+        return QueryResult(
+            vm_results.XmlResult(create.render_xml(self._ports, requests.from_fields(self._ports, name, fields)))
+        )
 
     @change("create-vm")
     def create_vm(
@@ -100,9 +118,6 @@ class VmCalls(Calls):
         `wait_for`: "guest" returns when the guest answers or has an address, or after
         `wait_timeout` seconds (300).
         """
-        from vgpuctl.library import requests
-        from vgpuctl.operations import create, wait
-
         if wait_for is not None:
             require_choice("wait_for", wait_for, WAIT_EVENTS)
         if wait_timeout is not None:
@@ -152,9 +167,6 @@ class VmCalls(Calls):
 
         `state`: present, absent, started or stopped. SpecDiffers: it exists and cannot be changed in place.
         """
-        from vgpuctl.library import requests
-        from vgpuctl.operations import ensure_vm
-
         require_choice("state", state, VM_STATES)
         if file is not None and name is not None:
             raise InvalidInput("the name of the VM is in the spec file: give one of them, name or file")
@@ -198,9 +210,6 @@ class VmCalls(Calls):
         dry_run: bool,
         fields: VmFields,
     ) -> Outcome[ManyVmsResult]:
-        from vgpuctl.library import requests
-        from vgpuctl.operations import ensure_vms
-
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         request, names = requests.for_several(self._ports, pattern, file, count, fields)
@@ -218,8 +227,6 @@ class VmCalls(Calls):
     @change("delete-vm")
     def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Remove a VM with its vGPUs and the disks that were made for it."""
-        from vgpuctl.operations import power
-
         return power.delete_vm(
             self._ports,
             name,
@@ -233,15 +240,11 @@ class VmCalls(Calls):
     @change("start-vm")
     def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Start a VM; vGPUs that are missing are made first."""
-        from vgpuctl.operations import power
-
         return power.start_vm(self._ports, name, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
     @change("stop-vm")
     def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Stop a VM and wait until it is off; with `force` at once."""
-        from vgpuctl.operations import power
-
         return power.stop_vm(
             self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
@@ -249,9 +252,6 @@ class VmCalls(Calls):
     @change("attach")
     def attach(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
         """Give vGPUs of `profile` to a VM that exists, also while it runs."""
-        from vgpuctl.library import requests
-        from vgpuctl.operations import attach
-
         refuse_other_fields(fields, PlacementFields)
         request = requests.for_vm(self._ports, name, fields)
         return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
@@ -259,8 +259,6 @@ class VmCalls(Calls):
     @change("detach")
     def detach(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Take vGPUs from a VM, by carrier; None: all of them. Busy: the guest has not let go of them yet."""
-        from vgpuctl.operations import attach
-
         carriers = () if vgpus is None else as_texts("vgpus", vgpus)
         if vgpus is not None and not carriers:
             raise InvalidInput("vgpus: it is empty; None means all of them")
@@ -271,21 +269,15 @@ class VmCalls(Calls):
     @change("set-profile")
     def set_profile(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
         """Give a stopped VM the vGPUs of `profile` instead of those that it has."""
-        from vgpuctl.library import requests
-        from vgpuctl.operations import change
-
         refuse_other_fields(fields, PlacementFields)
         request = requests.for_vm(self._ports, name, fields)
-        return change.set_profile(
+        return vm_change.set_profile(
             self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
 
     @change("refresh-vm")
     def refresh_vm(self, name: str, image: str, *, drain: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped."""
-        from vgpuctl.library import requests
-        from vgpuctl.operations import refresh
-
         request = requests.for_vm(self._ports, name, {"image": image})
         return refresh.refresh_vm(
             self._ports,

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import MAX_UNDO, as_texts, require_range
 from vgpuctl.errors import InvalidInput, NotFound, PartlyApplied
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts
 from vgpuctl.library.text_file import display_name, read_text
+from vgpuctl.model.outcome import Outcome
 from vgpuctl.operations.plans.installation import HOOK_PATH, MAIN_HOOK_PATH, UNIT_PATH
 
 if TYPE_CHECKING:
+    from vgpuctl.config import host_spec, import_formats
     from vgpuctl.config.import_formats import ImportedConfig
+    from vgpuctl.doctor import catalogue
     from vgpuctl.errors import VgpuctlError
-    from vgpuctl.model.outcome import Outcome, QueryResult
+    from vgpuctl.library import requests
+    from vgpuctl.model.outcome import QueryResult
     from vgpuctl.model.results.host import (
         DoctorFindingResult,
         DoctorResult,
@@ -30,7 +35,32 @@ if TYPE_CHECKING:
         RestoreResult,
         UninstalledResult,
     )
+    from vgpuctl.operations import (
+        apply,
+        desired_state,
+        diagnose,
+        export,
+        host_plan,
+        import_host,
+        installation,
+        reconcile,
+        restore,
+    )
     from vgpuctl.operations.desired_state import DesiredState
+else:
+    apply = LazyModule("vgpuctl.operations.apply")
+    catalogue = LazyModule("vgpuctl.doctor.catalogue")
+    desired_state = LazyModule("vgpuctl.operations.desired_state")
+    diagnose = LazyModule("vgpuctl.operations.diagnose")
+    export = LazyModule("vgpuctl.operations.export")
+    host_plan = LazyModule("vgpuctl.operations.host_plan")
+    host_spec = LazyModule("vgpuctl.config.host_spec")
+    import_formats = LazyModule("vgpuctl.config.import_formats")
+    import_host = LazyModule("vgpuctl.operations.import_host")
+    installation = LazyModule("vgpuctl.operations.installation")
+    reconcile = LazyModule("vgpuctl.operations.reconcile")
+    requests = LazyModule("vgpuctl.library.requests")
+    restore = LazyModule("vgpuctl.operations.restore")
 
 INSTALLED_PATHS = (UNIT_PATH, HOOK_PATH, MAIN_HOOK_PATH)
 """The files of `install_host` that name the Python with which they run vgpuctl."""
@@ -53,8 +83,6 @@ class HostCalls(Calls):
 
         `sets`: changes like `gpus[A100].cordoned=true`, made first. `undo`: go back so many versions of host.yaml.
         """
-        from vgpuctl.operations import apply, host_plan
-
         desired = self._desired_state(file, sets, undo)
         options = host_plan.ApplyOptions(drain, self._wait)
         return apply.apply_host(
@@ -64,14 +92,10 @@ class HostCalls(Calls):
     @query
     def diff(self, *, file: str | None = None, sets: Texts = (), drain: bool = False) -> Outcome[HostDifferenceResult]:
         """Return what `apply` would do; `changed` says whether something differs."""
-        from vgpuctl.operations import apply, host_plan
-
         desired = self._desired_state(file, sets, None)
         return apply.diff_host(self._ports, desired, host_plan.ApplyOptions(drain, self._wait))
 
     def _desired_state(self, file: str | None, sets: Texts, undo: int | None) -> DesiredState:
-        from vgpuctl.operations import desired_state
-
         if undo is not None and file is not None:
             raise InvalidInput("undo and file exclude each other: a version that is kept is a file already")
         text = None if file is None else desired_state.HostFileText(read_text(file), display_name(file))
@@ -83,8 +107,6 @@ class HostCalls(Calls):
     @query
     def export_host(self) -> QueryResult[HostTextResult]:
         """Return the text of the host.yaml that describes this host as it is."""
-        from vgpuctl.operations import export
-
         return export.export_host(self._ports)
 
     @query
@@ -93,30 +115,21 @@ class HostCalls(Calls):
 
         `config`: which configuration of a file with several. Nothing is written.
         """
-        from vgpuctl.operations import import_host
-
         return import_host.import_host(self._ports, _read_foreign_config(path, config))
 
     @change("reconcile")
     def reconcile(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
         """Finish or undo what a crash, a kill or a reboot interrupted."""
-        from vgpuctl.operations import reconcile
-
         return reconcile.reconcile(self._ports, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
     @query
     def doctor(self, *checks: str) -> Outcome[DoctorResult]:
         """Run all checks of this host, or those with these ids; nothing is changed."""
-        from vgpuctl.model.outcome import Outcome
-        from vgpuctl.operations import diagnose
-
         return Outcome(False, diagnose.diagnose(self._ports, as_texts("checks", checks)))
 
     @change("doctor")
     def fix_problems(self, *checks: str, dry_run: bool = False) -> Outcome[DoctorResult]:
         """Run checks, and mend what is safe to mend."""
-        from vgpuctl.operations import diagnose
-
         return diagnose.fix_problems(
             self._ports,
             as_texts("checks", checks),
@@ -129,13 +142,14 @@ class HostCalls(Calls):
     @query
     def explain_failure(self, error: VgpuctlError) -> list[DoctorFindingResult]:
         """Return what the checks found that can explain an error; an empty list if none of them can."""
-        from vgpuctl.doctor.catalogue import find_explaining_checks
-        from vgpuctl.operations.diagnose import explain_failure
-
         check, cause = error.facts.get("check"), error.facts.get("cause")
         check_name = check if isinstance(check, str) else None
         code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
-        return explain_failure(self._ports, code, check_name) if find_explaining_checks(code, check_name) else []
+        return (
+            diagnose.explain_failure(self._ports, code, check_name)
+            if catalogue.find_explaining_checks(code, check_name)
+            else []
+        )
 
     @change("restore-host")
     def restore_host(self, *, dry_run: bool = False) -> Outcome[RestoreResult]:
@@ -143,17 +157,13 @@ class HostCalls(Calls):
 
         A host.yaml that cannot be parsed stops only the former, and is reported at the end.
         """
-        from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
-        from vgpuctl.library import requests
-        from vgpuctl.operations import restore
-
         file_error = None
         try:
             spec = requests.read_spec_of_host(self._ports)
         except InvalidInput as error:
             if dry_run:
                 raise
-            spec, file_error = HostSpec(FORMAT_VERSION), error
+            spec, file_error = host_spec.HostSpec(host_spec.FORMAT_VERSION), error
         return restore.restore_host(
             self._ports,
             spec,
@@ -175,8 +185,6 @@ class HostCalls(Calls):
 
         `completions`: the completion script of each shell (bash, zsh, fish).
         """
-        from vgpuctl.operations import installation
-
         return installation.install_host(
             self._ports,
             python=sys.executable,
@@ -189,16 +197,12 @@ class HostCalls(Calls):
     @change("uninstall-host")
     def uninstall_host(self, *, restart_libvirt: bool = False, dry_run: bool = False) -> Outcome[UninstalledResult]:
         """Take away what `install_host` put in place; VMs and vGPUs stay."""
-        from vgpuctl.operations import installation
-
         return installation.uninstall_host(
             self._ports, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=self._progress
         )
 
 
 def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
-    from vgpuctl.config import import_formats
-
     if path == "-" or not Path(path).is_dir():
         return import_formats.parse_import(read_text(path), display_name(path), config)
     try:

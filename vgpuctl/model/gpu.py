@@ -28,9 +28,6 @@ class Backend(StrEnum):
     PASSTHROUGH = "passthrough"
 
 
-MDEV_BACKENDS = (Backend.MDEV_PF, Backend.MDEV_VF)
-"""The backends with mediated devices."""
-
 WHOLE_DEVICE_BACKENDS = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 """The backends that give an existing device to a VM; there is no vGPU to create."""
 
@@ -122,8 +119,8 @@ class Gpu(Value):
     None: all. `reserved_for`: the patterns of the VM names that it is reserved for.
     `mig` None: it has no MIG, or that is unknown. `mixed_size`: whether vGPUs of several sizes may share it (NVML's
     heterogeneous mode), None where it has no such mode or that is unknown. `gi_schedulers`: the scheduler of each GPU
-    instance by its id, where instances have their own (GB20x). `has_fixed_placements`: a vGPU is on it, and the driver
-    has no file that shows or changes its placement, with mixed sizes or MIG. `desired_mig`, `desired_mixed_size`: what
+    instance by its id, where instances have their own (GB20x). `has_fixed_placements`: with mixed sizes or MIG, the
+    driver has no file that shows or changes a vGPU's placement. `desired_mig`, `desired_mixed_size`: what
     host.yaml configures, None for nothing.
     """
 
@@ -168,21 +165,15 @@ class Gpu(Value):
         return bool(name_words) and (name_words in word_runs or name_words in [[name.split("-")[0]] for name in words])
 
     @property
-    def has_nvidia_driver(self) -> bool:
-        """Whether this is an NVIDIA GPU with NVIDIA's driver."""
-        return self.vendor_id == NVIDIA_VENDOR_ID and self.driver == "nvidia"
-
-    @property
     def accepts_placements(self) -> bool:
         """Whether vgpuctl chooses a vGPU's placement on this GPU, as far as is known."""
-        has_placement_files = self.backend in (Backend.MDEV_VF, Backend.VENDOR_VF)
-        return bool(self.mixed_size) and has_placement_files and not self.has_fixed_placements
+        return bool(self.mixed_size) and not self.has_fixed_placements
 
     @property
     def accepts_gpu_instances(self) -> bool:
         """Whether vgpuctl chooses in which GPU instance of its profile a vGPU runs, as far as is known."""
         mig_on = self.mig is not None and self.mig.enabled
-        return mig_on and self.backend is Backend.VENDOR_VF and not self.has_fixed_placements
+        return mig_on and not self.has_fixed_placements
 
     def find_type(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

@@ -7,8 +7,15 @@ create but only gave vGPUs to.
 
 from __future__ import annotations
 
-from vgpuctl.model.gpu import Gpu
+from typing import TYPE_CHECKING
+
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import RecordState, Vm
+
+if TYPE_CHECKING:
+    import shlex
+else:
+    shlex = LazyModule("shlex")
 
 
 def start_command(vm: Vm) -> str:
@@ -30,21 +37,5 @@ def remove_transient_command(vm: Vm) -> str:
     return f"{'vgpuctl delete-vm' if created else 'virsh destroy'} {_quote_name(vm)}"
 
 
-def disable_vfs_hint(gpu: Gpu) -> str:
-    """Return the command that turns a GPU's VFs off."""
-    if gpu.driver == "gim":
-        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
-    return f"vgpuctl set-mode {gpu.address} passthrough"
-
-
-def enable_vfs_hint(gpu: Gpu) -> str:
-    """Return the command that turns a GPU's VFs on."""
-    if gpu.driver == "gim":
-        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
-    return f"vgpuctl set-mode {gpu.address} {'vgpu' if gpu.driver == 'nvidia' else 'sriov'}"
-
-
 def _quote_name(vm: Vm) -> str:
-    import shlex  # imported here: libvirt's hook loads this module and quotes nothing
-
     return shlex.quote(vm.name)

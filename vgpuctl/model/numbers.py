@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses numbers that the kernel, a driver or another program writes: the text may be anything.
+"""Parses numbers that the kernel, a driver or another program writes, and formats sizes for people.
 
-`int` accepts Unicode digits and underscores, and raises for more than 4,300 digits; no device file contains such.
+A text from outside may be anything. `int` accepts Unicode digits and underscores, and raises for more than 4,300
+digits; no device file contains such. Sizes look the same everywhere: `20 GiB`, or `1536 MiB` if it is not a whole
+number of GiB.
 """
 
 from __future__ import annotations
@@ -23,3 +25,13 @@ def parse_meminfo_mib(text: str, name: str) -> int | None:
     """Return a line of /proc/meminfo in MiB; its "kB" are KiB (kernel, proc_pid(5)). None when the line is missing."""
     match = re.search(rf"^{name}:\s*([0-9]{{1,18}}) kB", text, re.MULTILINE)
     return int(match.group(1)) // 1024 if match else None
+
+
+def format_mib(mib: int) -> str:
+    """Return a size in MiB for people."""
+    return f"{mib // 1024} GiB" if mib and mib % 1024 == 0 else f"{mib} MiB"
+
+
+def format_bytes(size: int) -> str:
+    """Return a size in bytes for people, rounded down to MiB; below 1 MiB in KiB, rounded up."""
+    return format_mib(size >> 20) if size >> 20 or not size else f"{-(-size // 1024)} KiB"

@@ -170,7 +170,8 @@ class VolumeInfo(Value):
 class ImageFile(Value):
     """The file that a path leads to. `identity` is the same for every path to it; `backing_path`: its backing file.
 
-    `content_stamp` differs once the content has changed.
+    `content_stamp` differs once the content has changed: size, modification time and header. The change time is no part
+    of it, because libvirt gives a base to QEMU's user whenever a VM with a clone of it starts.
     """
 
     path: str

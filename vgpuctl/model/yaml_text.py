@@ -10,9 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import VgpuctlError
+from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    from ruamel import yaml
+    from ruamel.yaml import error, reader
     from ruamel.yaml.nodes import Node
+else:
+    yaml = LazyModule("ruamel.yaml")
+    error = LazyModule("ruamel.yaml.error")
+    reader = LazyModule("ruamel.yaml.reader")
 
 TOO_DEEP_PROBLEM = "it is nested too deeply"
 
@@ -33,20 +40,16 @@ def compose_yaml(text: str) -> Node | None:
     Raises:
         YamlError: the text is not YAML, or cannot be parsed.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError
-    from ruamel.yaml.reader import ReaderError
-
     try:
-        return YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return] # Any in its stubs
+        return yaml.YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return] # Any in its stubs
     except VgpuctlError:  # a signal
         raise
-    except MarkedYAMLError as exc:
+    except error.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         problem = " ".join(str(part) for part in (exc.context, exc.problem) if part)
         raise YamlError(line, column, f"it is not YAML: {problem}") from exc
-    except ReaderError as exc:
+    except reader.ReaderError as exc:
         before = text[: exc.position] if isinstance(exc.position, int) else ""
         column = len(before) - (before.rfind("\n") + 1) + 1
         raise YamlError(before.count("\n") + 1, column, "a character that YAML does not allow") from exc

@@ -8,7 +8,6 @@ warning says so; they are not treated as absent.
 
 from __future__ import annotations
 
-from vgpuctl.capacity.ownership import resolve_ownership
 from vgpuctl.errors import FileFailed
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu
@@ -18,6 +17,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, HostVgpu, StuckWrite, Vm
 from vgpuctl.observe.claims import living_operations, report_unreadable
 from vgpuctl.observe.host_file import HostFileRead, read_host_file
+from vgpuctl.observe.ownership import resolve_ownership
 from vgpuctl.observe.pci import GpusRead, read_gpus
 from vgpuctl.ports.host import Host
 from vgpuctl.value import Value, replace

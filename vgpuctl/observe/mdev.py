@@ -12,22 +12,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.profiles import matches_type
+from vgpuctl.gpu.profiles import matches_type
+from vgpuctl.makers import maker_of_type
 from vgpuctl.model.gpu import Gpu, GpuFunction, Mdev, VgpuType
 from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.profile_name import profile_of_type
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.observe import ReadScope
-    from vgpuctl.ports.sysfs import Sysfs
+    from vgpuctl.ports.devices import Sysfs
 
 MDEV_BUS = "/sys/class/mdev_bus"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
-_FRAMEBUFFER = re.compile(r"framebuffer=([0-9]{1,9})M")
-_MAX_INSTANCE = re.compile(r"max_instance=([0-9]{1,9})")
-_MTTY_PORTS = re.compile(r"mtty-([1-9][0-9]{0,8})", re.ASCII)
-_OTHER_FRAMEBUFFER = re.compile(r"^(?:high_gm_size|memory size):\s*([0-9]{1,9})\s*(MB|GB)", re.MULTILINE)
 
 
 def list_parents(sysfs: Sysfs) -> tuple[str, ...]:
@@ -116,39 +112,7 @@ def _read_type(sysfs: Sysfs, functions: tuple[GpuFunction, ...], type_id: str, *
         description = "" if name_only else _read_optional(sysfs, f"{base}/description")
         if name != type_id or description:
             break
-    nvidia = type_id.startswith("nvidia-")
-    framebuffer_mib = _framebuffer_mib(description)
-    limit = _MAX_INSTANCE.search(description)
-    return VgpuType(
-        type_id=type_id,
-        name=name,
-        profile=profile_of_type(name.strip()) if nvidia and name.strip() else type_id,
-        framebuffer_mib=framebuffer_mib,
-        max_per_gpu=int(limit.group(1)) if limit else None,
-        pool_units=_pool_units(type_id, framebuffer_mib),
-    )
-
-
-def _pool_units(type_id: str, framebuffer_mib: int | None) -> int | None:
-    """Return how much one device takes from its parent's pool: mtty's type N takes N ports, a GVT-g type its memory.
-
-    samples/vfio-mdev/mtty.c (mdev_avail_ports), drivers/gpu/drm/i915/gvt/vgpu.c (high_gm_size).
-    """
-    ports = _MTTY_PORTS.fullmatch(type_id)
-    if ports is not None:
-        return int(ports.group(1))
-    return framebuffer_mib if type_id.startswith("i915-GVTg_") else None
-
-
-def _framebuffer_mib(description: str) -> int | None:
-    """Return a type's memory: NVIDIA's framebuffer, GVT-g's high_gm_size, Ascend's memory size."""
-    nvidia_match = _FRAMEBUFFER.search(description)
-    if nvidia_match:
-        return int(nvidia_match.group(1))
-    other_match = _OTHER_FRAMEBUFFER.search(description)
-    if other_match is None:
-        return None
-    return int(other_match.group(1)) * (1024 if other_match.group(2) == "GB" else 1)
+    return maker_of_type(type_id).read_type(type_id, name, description)
 
 
 def _type_key(type_id: str) -> tuple[str, int, str]:

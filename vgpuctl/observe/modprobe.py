@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import unreadable_error
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
 
 if TYPE_CHECKING:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, GpuMode, VgpuType
+from vgpuctl.backends import backend_for
+from vgpuctl.makers import uses_nvml
+from vgpuctl.model.gpu import Backend, Gpu, GpuMode, VgpuType
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.profile_name import profile_of_type
 from vgpuctl.ports.host import Host
-from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.observe import ReadScope
-    from vgpuctl.ports.sysfs import Sysfs
+    from vgpuctl.ports.devices import Sysfs
 
 MIXED_TYPES_SINCE = 550
 """From this driver on a GPU takes all types of one size; before, one type (open kernel modules, kernel_vgpu_mgr.c)."""
@@ -34,7 +36,7 @@ def add_nvml_facts(host: Host, gpus: tuple[Gpu, ...], scope: ReadScope) -> tuple
         cached = {g.address: g for g in scope.cached_gpus}
         return tuple(_with_mode(_with_cached(g, cached.get(g.address))) for g in gpus), NvmlStatus(available=False)
     status = host.nvml.status()
-    nvidia_gpus = frozenset(g.address for g in gpus if g.has_nvidia_driver)
+    nvidia_gpus = frozenset(g.address for g in gpus if uses_nvml(g))
     is_single_type = (
         bool(nvidia_gpus) and scope.types and _takes_one_type(status.driver_version or _loaded_version(host.sysfs))
     )
@@ -97,7 +99,7 @@ def _with_nvml(gpu: Gpu, nvml_gpu: NvmlGpu) -> Gpu:
         mixed_size=nvml_gpu.mixed_size,
         gi_schedulers=nvml_gpu.gi_schedulers,
     )
-    if gpu.backend in MDEV_BACKENDS:
+    if backend_for(gpu.backend).carrier_has_uuid:
         nvml_types = {f"nvidia-{number}": nvml_type for number, nvml_type in nvml_gpu.types.items()}
         return replace(gpu, types=tuple(_with_partitioning(t, nvml_types.get(t.type_id)) for t in gpu.types))
     if gpu.backend is not Backend.VENDOR_VF:

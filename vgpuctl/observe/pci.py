@@ -24,7 +24,7 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.observe import ReadScope
-    from vgpuctl.ports.sysfs import Sysfs
+    from vgpuctl.ports.devices import Sysfs
 
 PCI_DEVICES = "/sys/bus/pci/devices"
 MDEV_BUS = "/sys/class/mdev_bus"

@@ -13,7 +13,7 @@ from vgpuctl.model.mig import parse_driver_id
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.ports.sysfs import Sysfs
+    from vgpuctl.ports.devices import Sysfs
 
 
 def add_placements(sysfs: Sysfs, gpu: Gpu) -> Gpu:
@@ -22,8 +22,10 @@ def add_placements(sysfs: Sysfs, gpu: Gpu) -> Gpu:
     A placement stays unknown if the driver has no file for it or does not report it.
     """
     mig = gpu.mig is not None and gpu.mig.enabled
-    if not (gpu.mixed_size or mig) or (mig and gpu.backend is not Backend.VENDOR_VF):
+    if not (gpu.mixed_size or mig):
         return gpu
+    if gpu.backend is not Backend.VENDOR_VF and (mig or gpu.backend is not Backend.MDEV_VF):
+        return replace(gpu, has_fixed_placements=True)
     reader = _PlacementReader(sysfs)
     functions = tuple(reader.with_instance(f) if mig else reader.with_placement(f) for f in gpu.functions)
     return replace(gpu, functions=functions, has_fixed_placements=reader.file_missing)

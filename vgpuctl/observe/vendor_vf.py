@@ -18,7 +18,7 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.observe import ReadScope
-    from vgpuctl.ports.sysfs import Sysfs
+    from vgpuctl.ports.devices import Sysfs
 
 _LINE = re.compile(r"^\s*([0-9]{1,9})\s*:\s*(\S.*?)\s*$", re.MULTILINE)
 

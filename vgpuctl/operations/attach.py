@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.ownership import RECORD_LOST
 from vgpuctl.errors import Busy, NoCapacity, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
@@ -19,6 +18,7 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.ownership import RECORD_LOST
 from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import change
 from vgpuctl.operations.plans.remove import own_record, unproven_carriers

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.constraints import select_allowed_gpus
 from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import GpuConstraints, VmRequest
@@ -43,6 +42,7 @@ from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.placement.constraints import select_allowed_gpus
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, field_names, replace
 

@@ -22,7 +22,8 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.gpu_setup.sriov_manage import list_driver_nodes
-from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Gpu, GpuMode
+from vgpuctl.makers import maker_of, uses_nvml
+from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.port_values import DeviceUser, FilePermissions, HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe, observe_devices
@@ -75,7 +76,7 @@ def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
 
 def _collect_nvidia(host: Host, snapshot: Snapshot | None, checks: tuple[Check, ...]) -> dict[str, Any]:
     """Return the data gathered only on hosts with NVIDIA GPUs, by the field names of `CheckContext`."""
-    gpus = [g for g in snapshot.gpus if g.vendor_id == NVIDIA_VENDOR_ID] if snapshot is not None else []
+    gpus = [g for g in snapshot.gpus if maker_of(g).has_nvml] if snapshot is not None else []
     data: dict[str, Any] = {}
     if not gpus:
         return data
@@ -85,10 +86,10 @@ def _collect_nvidia(host: Host, snapshot: Snapshot | None, checks: tuple[Check, 
     if any(c.needs_holders for c in checks):
         data["holders"], data["holders_problem"] = _holders(host)
     if any(c.needs_ecc for c in checks):
-        ecc_states = {g.address: host.nvml.ecc(g.address) for g in gpus if g.has_nvidia_driver}
+        ecc_states = {g.address: host.nvml.ecc(g.address) for g in gpus if uses_nvml(g)}
         data["ecc"] = {address: ecc for address, ecc in ecc_states.items() if ecc is not None}
     if any(c.needs_guests for c in checks):
-        guest_states = {g.address: host.nvml.guests(g.address) for g in gpus if g.has_nvidia_driver}
+        guest_states = {g.address: host.nvml.guests(g.address) for g in gpus if uses_nvml(g)}
         data["guests"] = {address: guests for address, guests in guest_states.items() if guests is not None}
     if any(c.needs_partitions for c in checks):
         data["partition_drift"] = {g.address: _drift(host, g) for g in gpus}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.constraints import select_gpus
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
@@ -19,6 +18,7 @@ from vgpuctl.operations.guards import require_writable
 from vgpuctl.operations.plans.gpu_results import gpu_result
 from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
 from vgpuctl.operations.steps.host_file import SetGpuKeys
+from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import EMPTY_MAPPING, extend, replace
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.domain.render import render_domain
 from vgpuctl.errors import Exists
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import DomainDesign, PlacementSpec, VmRequest
-from vgpuctl.model.results.disks import DiskResult
-from vgpuctl.model.results.reach import StateWord
-from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, SourceResult
-from vgpuctl.model.sizes import format_mib
+from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResult, SourceResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request

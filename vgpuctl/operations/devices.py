@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from vgpuctl.backends import backend_for
 from vgpuctl.errors import Busy
-from vgpuctl.model.gpu import WHOLE_DEVICE_BACKENDS
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
@@ -243,4 +243,4 @@ def _has_managed_save(host: Host, name: str) -> bool:
 
 def needs_device_creation(record: VmRecord) -> bool:
     """Say whether there is a device to create: libvirt itself binds plain VFs and whole GPUs."""
-    return any(v.backend not in WHOLE_DEVICE_BACKENDS for v in record.vgpus)
+    return any(backend_for(v.backend).creates_devices for v in record.vgpus)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.constraints import match_gpus
 from vgpuctl.config.rules import find_missing_fields
 from vgpuctl.errors import InvalidInput, SpecDiffers, VgpuctlError
 from vgpuctl.model.gpu import VgpuType
@@ -36,6 +35,7 @@ from vgpuctl.operations.plans.vm_diff import (
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.report_vm import add_to_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain
+from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.value import field_names, replace
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import DomainDesign, ExistingDisk, VmRequest
-from vgpuctl.model.results.reach import StateWord
-from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult
+from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request

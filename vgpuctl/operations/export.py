@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS, entry_matches, merge_gpu_entries
+from vgpuctl.config.host_editor import render_host_file
 from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec
-from vgpuctl.config.host_writer import render_host_file
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import address_sort_key, is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import QueryResult
@@ -57,7 +58,7 @@ def _unreadable_reason(gpu: Gpu, snapshot: Snapshot) -> str:
     """Return why a GPU's settings cannot be read, empty if they can."""
     if gpu.is_display_class and gpu.driver is None:
         return "no driver has it, so how it is set up cannot be seen"
-    if gpu.has_nvidia_driver and not snapshot.nvml.available:
+    if uses_nvml(gpu) and not snapshot.nvml.available:
         return "NVML does not answer, so its scheduler, MIG and mixed sizes cannot be seen"
     return ""
 

@@ -8,7 +8,6 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.unoffered import find_unoffered_profiles
 from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
 from vgpuctl.errors import FileFailed, NotFound
@@ -22,6 +21,7 @@ from vgpuctl.operations.chains import find_backing_chains, suggest_images
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
 from vgpuctl.operations.plans.pci_window import bars_mib
+from vgpuctl.placement.unoffered import find_unoffered_profiles
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host

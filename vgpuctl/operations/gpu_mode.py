@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.host_spec import GpuSpec, dump_value
 from vgpuctl.errors import Interrupted, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.mig import MigSpec
@@ -192,7 +193,7 @@ def _choose_mode(gpu: Gpu, request: ModeRequest) -> str | None:
     if (
         request.mig is None
         and not (partition_requested or configured or gpu.vfs_enabled)
-        and gpu.has_nvidia_driver
+        and uses_nvml(gpu)
         and gpu.backend is None
     ):
         return None
@@ -366,7 +367,7 @@ def _requested_scheduler(
         return None
     expected_gpu = replace(apply_request(gpu, partition), types=read_vgpu_types(host, gpu))
     mig = expected_gpu.mig is not None and expected_gpu.mig.enabled
-    if (partition != PartitionRequest() or mig) and gpu.has_nvidia_driver:
+    if (partition != PartitionRequest() or mig) and uses_nvml(gpu):
         drop_hint = f"host.yaml asks for it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' takes that out"
         hint = drop_hint if scheduler == gpu.desired_scheduler else None
         refuse_unsupported_scheduler(

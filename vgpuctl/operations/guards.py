@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.vm_placement import stuck_write_error
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm, VmRecord
 from vgpuctl.observe.claims import refuse_concurrent_command
+from vgpuctl.placement.vm_placement import stuck_write_error
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host

@@ -12,7 +12,7 @@ from vgpuctl.errors import Busy, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, GuestAddress
-from vgpuctl.model.results.reach import AddressesResult, AddressResult, ConsoleResult, ScreenResult, SerialResult
+from vgpuctl.model.results.vms import AddressesResult, AddressResult, ConsoleResult, ScreenResult, SerialResult
 from vgpuctl.model.vm import NOT_RUNNING_STATES
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import find_vm

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.unoffered import find_unoffered_profiles
 from vgpuctl.config.gpu_entries import list_models, merge_gpu_entries
 from vgpuctl.config.host_spec import GpuSpec
 from vgpuctl.errors import InvalidInput, NotFound, Refused, VgpuctlError
@@ -26,6 +25,7 @@ from vgpuctl.operations.nvml_types import resolve_mig_spec
 from vgpuctl.operations.plans.host_diff import diff_gpu
 from vgpuctl.operations.plans.partition_plan import apply_request, build_partition_request, refuse_missing_mode
 from vgpuctl.operations.plans.scheduler_plan import needs_scheduler_change
+from vgpuctl.placement.unoffered import find_unoffered_profiles
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:

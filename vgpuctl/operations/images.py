@@ -10,7 +10,7 @@ from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import LibvirtFailed, NotFound
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, VolumeInfo
-from vgpuctl.model.results.disks import ImageResult
+from vgpuctl.model.results.vms import ImageResult
 from vgpuctl.operations.plans.images import DiskUser, bases_outside_pools, collect_references, image_results
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.host_writer import render_host_file
+from vgpuctl.config.host_editor import render_host_file
 from vgpuctl.config.import_formats import ImportedConfig
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import ImportedResult

@@ -12,8 +12,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.constraints import select_gpus
-from vgpuctl.capacity.fit import FitResult, PlannedVgpu, check_fit
 from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
@@ -37,6 +35,8 @@ from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Transaction, deleted_meanwhile
 from vgpuctl.operations.waiting_vms import give_place, give_up_place
 from vgpuctl.operations.with_vm_stopped import start_again, stop_and_run, with_vm_stopped
+from vgpuctl.placement.constraints import select_gpus
+from vgpuctl.placement.fit import FitResult, PlannedVgpu, check_fit
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ def _fits_result(result: FitResult) -> FitsResult:
         wanted=_counts(result.requested.items()),
         places=tuple(_spot_result(spot) for spot in result.planned),
         too_many=_counts(result.excess),
-        fewest=result.is_minimal,
         gpus=tuple(
             BarrierResult(
                 address=gpu_room.gpu.address,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.gpu_setup.instance_plan import choose_gi_profiles
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.mig import MigSpec
 from vgpuctl.model.profile_name import profile_of_type
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def read_vgpu_types(host: Host, gpu: Gpu) -> tuple[VgpuType, ...]:
     """Return every type that NVML lists for a GPU; without NVML, the types in `gpu`."""
-    nvml_gpu = host.nvml.gpu(gpu.address) if gpu.has_nvidia_driver else None
+    nvml_gpu = host.nvml.gpu(gpu.address) if uses_nvml(gpu) else None
     if nvml_gpu is None or not nvml_gpu.types:
         return gpu.types
     return tuple(

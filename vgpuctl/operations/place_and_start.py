@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.model.gpu import Backend
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
@@ -135,7 +134,7 @@ def read_domain_xml(host: Host, vm: Vm, *, dry_run: bool) -> str:
 def recheck_devices(host: Host, snapshot: Snapshot, record: VmRecord) -> None:
     """Repeat the checks of creation: since then the host may have rebooted, or taken the device itself."""
     check_devices(snapshot, record)
-    passthrough_gpus = tuple(v for v in record.vgpus if v.backend is Backend.PASSTHROUGH)
+    passthrough_gpus = tuple(v for v in record.vgpus if backend_for(v.backend).takes_whole_gpu)
     if passthrough_gpus:
         refuse_open_gpu(
             passthrough_gpus[0].gpu, find_gpu_holders(host, passthrough_gpus), force_console=uses_force_console(record)

@@ -8,8 +8,7 @@ from contextlib import suppress
 from vgpuctl.errors import Busy, HostCannot, Interrupted, InUse, LibvirtFailed, NoCapacity, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.port_values import DomainLeftovers
-from vgpuctl.model.results.disks import KeptDiskResult
-from vgpuctl.model.results.vms import PlannedVmResult, VmReport
+from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices

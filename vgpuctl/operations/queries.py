@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.constraints import select_gpus
 from vgpuctl.model.address import parse_gpu_address
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.gpus import ExplainResult, GpuDetailsResult, GpuResult, ProfileResult
@@ -14,6 +13,7 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import find_vm
 from vgpuctl.operations.plans.gpu_results import gpu_details, gpu_result, gpu_warnings
 from vgpuctl.operations.plans.vm_results import vm_result, vm_row
+from vgpuctl.placement.constraints import select_gpus
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host

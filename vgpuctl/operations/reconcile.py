@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finish or undo what a crash left, with the steps of create and delete.
 
-It touches only what vgpuctl can prove to be its own: a claim whose VM and process are gone, or a VM whose record
-says that it is half created or half removed while no process works on it. It leaves unmanaged devices and VMs alone.
+It touches only what vgpuctl can prove to be its own: a claim whose VM and operation are gone, or a VM whose record
+says that it is half created or half removed while no operation works on it. It leaves unmanaged devices and VMs alone.
+docs/crashes.md has everything that it looks for.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.ownership import host_vgpu_owner
+from vgpuctl.backends import backend_for
 from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
@@ -15,6 +15,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, HostVgpu
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request
 from vgpuctl.observe.claims import refuse_claimed_name
+from vgpuctl.observe.ownership import host_vgpu_owner
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import vgpus as plans
@@ -57,7 +58,12 @@ def host_vgpu_result(entry: HostVgpu, vgpu: Vgpu) -> NamedVgpuResult:
 
 
 def _with_hostdev(result: VgpuResult, vgpu: AssignedVgpu) -> NamedVgpuResult:
-    return extend(NamedVgpuResult, result, hostdev=plans.hostdev_element(vgpu), usage=tuple(plans.usage_commands(vgpu)))
+    return extend(
+        NamedVgpuResult,
+        result,
+        hostdev=plans.hostdev_element(vgpu),
+        usage=backend_for(vgpu.backend).usage_commands(vgpu),
+    )
 
 
 class NewVgpu(Value):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import Busy, Interrupted, InvalidInput, LibvirtFailed, PartlyApplied
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.results.reach import GuestResult
-from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult
+from vgpuctl.model.results.vms import ChangedVmResult, GuestResult, PlannedVmResult
 from vgpuctl.operations.guest import ADDRESS_SOURCES, address_result, select_reachable
 from vgpuctl.value import replace
 

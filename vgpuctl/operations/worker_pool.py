@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carry out the plans of several VMs in parallel; a plan that fails is undone without affecting the others.
 
-The workers are threads of this process: they share its claims, which name the process, and one libvirt connection,
-which libvirt lets threads share. The caller has written the claims, so no worker takes the host lock. Only the main
-thread receives signals: the first signal stops the creation of further VMs and undoes the half-created ones; the second
-stops that undo.
+The workers are threads of one operation: they share its claims, which name it, and one libvirt connection, which
+libvirt lets threads share. The caller has written the claims, so no worker takes the host lock. Only the main thread
+receives signals: the first signal stops the creation of further VMs and undoes the half-created ones; the second stops
+that undo.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the next vGPU goes, in numbers: kinds of GPUs, their states, and policies that choose among them. Pure."""
+"""Which GPU gets the next vGPU: restrictions, policies, and questions about many GPUs at once. Pure."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from vgpuctl.gpu.gpu_kind import GpuKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
-from vgpuctl.placement.gpu_kind import GpuKind
 
 
 class _TooManyError(Exception):

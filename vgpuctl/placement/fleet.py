@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from vgpuctl.placement.gpu_kind import GpuKind, Placement, State
+from vgpuctl.gpu.gpu_kind import GpuKind, Placement, State
 
 
 class GpuGroup(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vgpuctl.gpu.gpu_kind import Filling, GpuKind, Placement, State
 from vgpuctl.placement.ahead import Ahead
 from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
-from vgpuctl.placement.gpu_kind import Filling, GpuKind, Placement, State
 from vgpuctl.placement.prices import alike, demand_of, prices, sizes_of
 
 _SCARCITY = 0.05

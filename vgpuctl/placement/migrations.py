@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from vgpuctl.gpu.gpu_kind import Placement
 from vgpuctl.placement.fleet import Fleet
-from vgpuctl.placement.gpu_kind import Placement
 
 
 class PlacedVgpu(NamedTuple):
@@ -57,27 +57,6 @@ FreeFunctions = Mapping[int, int]
 """How many functions are free on a GPU, by its number; a GPU that is not in it has enough."""
 
 
-def count_free_after_order(
-    free_functions: FreeFunctions, placed: Sequence[PlacedVgpu], order: Sequence[Migration | Leave]
-) -> FreeFunctions | None:
-    """Return the free functions after an order; None: one finds too few.
-
-    A vGPU that migrates gives up its function only when it is at its new place, on another function. One that leaves
-    gives it up before.
-    """
-    free, left = dict(free_functions), set[int]()
-    for entry in order:
-        old = placed[entry.vgpu_index].gpu
-        if isinstance(entry, Migration):
-            if free.get(entry.gpu, 1) < 1:
-                return None
-            free |= {entry.gpu: free[entry.gpu] - 1} if entry.gpu in free else {}
-        if entry.vgpu_index not in left:
-            free |= {old: free[old] + 1} if old in free else {}
-        left.add(entry.vgpu_index)
-    return free
-
-
 def copy_fleet(fleet: Fleet) -> Fleet:
     """Return a copy of the fleet that can change independently."""
     gpus = range(len(fleet))
@@ -95,11 +74,6 @@ def apply_order(fleet: Fleet, placed: list[PlacedVgpu], order: Sequence[Migratio
         if isinstance(entry, Migration):
             placed[entry.vgpu_index] = PlacedVgpu(entry.gpu, vgpu.profile, entry.place)
             add_placed_vgpu(fleet, placed[entry.vgpu_index])
-
-
-def renumber_order(order: Sequence[Migration | Leave], indexes: Sequence[int]) -> tuple[Migration | Leave, ...]:
-    """Return an order of a subset of vGPUs with the numbers that these have among all."""
-    return tuple(entry._replace(vgpu_index=indexes[entry.vgpu_index]) for entry in order)
 
 
 def add_placed_vgpu(fleet: Fleet, vgpu: PlacedVgpu) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from vgpuctl.gpu.gpu_kind import GpuKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.gpu_kind import GpuKind
 from vgpuctl.placement.simplex import Simplex
 
 _MOST_WAYS = 60

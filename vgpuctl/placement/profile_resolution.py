@@ -1,45 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which profile of each kind of GPU serves a selector, and kinds that use one profile name for every model."""
+"""Which profile of each kind of GPU serves a request, and kinds that use one profile name for every model.
+
+A request names a profile by its own name (`A16-2B`), by the part without the model (`2B`), which any model may provide,
+or several separated by `|`: a GPU provides the first that it has.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
-from vgpuctl.model.profile_name import parse_profile_name, strip_board
-from vgpuctl.placement.gpu_kind import Filling, GpuKind, Placement, State
-from vgpuctl.placement.trace_request import WHOLE_GPU, ProfileSelector
-from vgpuctl.value import Value, replace
-
-_SERIES_RANK = {"C": 0, "Q": 1}
-"""The preferred series for a share of a GPU: compute first."""
-
-ModelMatcher = Callable[[str], bool]
-"""Returns whether the GPUs of a kind have this model name, or words of it."""
+from vgpuctl.gpu.gpu_kind import Columns, Filling, GpuKind, Placement, State
+from vgpuctl.model.profile_name import strip_board
+from vgpuctl.solver import Program
+from vgpuctl.value import Value
 
 
 class ResolvedProfile(Value):
-    """The profile that serves a selector on each kind of GPU.
+    """The profile that serves a request on each kind of GPU.
 
-    `profiles`: the own profile of each kind in the fleet's order, None where none is suitable. `is_model_known`: False
-    when the selector names models and none of them is in the fleet, so that any model will do.
+    `name`: a request that resolves to the same profiles. `profiles`: the own profile of each kind in the fleet's order,
+    None where none is suitable.
     """
 
     name: str
     profiles: tuple[str | None, ...]
-    is_model_known: bool = True
-
-
-def series_of(profile: str) -> str:
-    """Return the series letter of an NVIDIA profile's name, with or without its model; "" for other vendors."""
-    name = parse_profile_name(profile)
-    return name.series if name is not None else ""
-
-
-def compute_slices_of(profile: str) -> int:
-    """Return the compute slices of a MIG-backed profile by its name, with or without its model; 0 for any other."""
-    name = parse_profile_name(profile)
-    return name.mig_slices if name is not None else 0
 
 
 def suggest_profiles(text: str, kinds: Sequence[GpuKind]) -> list[str]:
@@ -48,79 +33,30 @@ def suggest_profiles(text: str, kinds: Sequence[GpuKind]) -> list[str]:
     return difflib.get_close_matches(text, sorted(profiles | {strip_board(p) for p in profiles}), n=3, cutoff=0.5)
 
 
-def resolve_selectors(
-    selectors: Iterable[ProfileSelector], kinds: Sequence[GpuKind], model_matchers: Sequence[ModelMatcher]
-) -> dict[ProfileSelector, ResolvedProfile | None]:
-    """Resolve each selector, see `resolve_selector`; two with different results get different names."""
-    resolved_by_selector: dict[ProfileSelector, ResolvedProfile | None] = {}
-    names: dict[str, tuple[str | None, ...]] = {}
-    for selector in dict.fromkeys(selectors):
-        resolved = resolve_selector(selector, kinds, model_matchers)
-        if resolved is not None and names.setdefault(resolved.name, resolved.profiles) != resolved.profiles:
-            resolved = replace(resolved, name=f"{resolved.name} on {'|'.join(selector.models)}")
-            names[resolved.name] = resolved.profiles
-        resolved_by_selector[selector] = resolved
-    return resolved_by_selector
-
-
-def resolve_selector(
-    selector: ProfileSelector, kinds: Sequence[GpuKind], model_matchers: Sequence[ModelMatcher]
-) -> ResolvedProfile | None:
-    """Return the profiles that serve a selector; None when no kind has one. `model_matchers`: one for each kind."""
-    is_named = [any(is_match(model) for model in selector.models) for is_match in model_matchers]
-    restricted = not selector.models or any(is_named)
-    allowed = [True] * len(kinds) if not selector.models or not restricted else is_named
-    if selector.profile is None:
-        profiles = [
-            _smallest_profile(kind, selector.gpu_milli) if is_match else None
-            for kind, is_match in zip(kinds, allowed, strict=True)
-        ]
-    else:
-        requested = selector.profile.lower().split("|")
-        uses_own_names = any(name.lower() in requested for kind in kinds for name in kind.sizes)
-        profiles = [
-            _find_named_profile(kind, requested, use_own_names=uses_own_names) if is_match else None
-            for kind, is_match in zip(kinds, allowed, strict=True)
-        ]
-    if not any(profiles):
+def resolve_profile(text: str, kinds: Sequence[GpuKind]) -> ResolvedProfile | None:
+    """Return the profiles that serve a request; None when no kind has one."""
+    profiles = _find_on_each(text, kinds)
+    own_names = {profile for profile in profiles if profile is not None}
+    if not own_names:
         return None
-    return ResolvedProfile(_common_name(profiles, kinds), tuple(profiles), restricted)
+    short_names = {strip_board(profile) for profile in own_names}
+    names = [*own_names] if len(own_names) == 1 else [*short_names] if len(short_names) == 1 else []
+    names.append("|".join(sorted(own_names)))
+    return ResolvedProfile(next((name for name in names if _find_on_each(name, kinds) == profiles), text), profiles)
+
+
+def _find_on_each(text: str, kinds: Sequence[GpuKind]) -> tuple[str | None, ...]:
+    """Return the profile that each kind provides: by its own name, if any kind has a profile of such a name."""
+    requested = text.lower().split("|")
+    use_own_names = any(profile.lower() in requested for kind in kinds for profile in kind.sizes)
+    return tuple(_find_named_profile(kind, requested, use_own_names=use_own_names) for kind in kinds)
 
 
 def _find_named_profile(kind: GpuKind, requested: Sequence[str], *, use_own_names: bool) -> str | None:
-    """Return the first requested profile that a kind has, by its own name if any kind has such a name.
-
-    `requested` is in lower case: case does not matter.
-    """
+    """Return the first requested profile that a kind has. `requested` is in lower case: case does not matter."""
     profiles = sorted(kind.sizes, reverse=True)
     names = {(profile if use_own_names else strip_board(profile)).lower(): profile for profile in profiles}
     return next((names[name] for name in requested if name in names), None)
-
-
-def _smallest_profile(kind: GpuKind, gpu_milli: int) -> str | None:
-    """Return the smallest profile that has this share of the framebuffer; of equal ones the one for compute."""
-    large_enough = [
-        profile for profile, mib in kind.sizes.items() if mib * WHOLE_GPU >= gpu_milli * kind.framebuffer_mib
-    ]
-    return min(
-        large_enough,
-        key=lambda profile: (kind.sizes[profile], _SERIES_RANK.get(series_of(profile), 2), profile),
-        default=None,
-    )
-
-
-def _common_name(profiles: Sequence[str | None], kinds: Sequence[GpuKind]) -> str:
-    """Return a name that resolves to the same profiles, without the model if that resolves to them on every kind."""
-    names = sorted({profile for profile in profiles if profile is not None})
-    (short, *others) = {strip_board(profile) for profile in names}
-    if not others:
-        resolved_again = [
-            _find_named_profile(kind, [short.lower()], use_own_names=any(short in k.sizes for k in kinds))
-            for kind in kinds
-        ]
-        if resolved_again == list(profiles):
-            return names[0] if len(names) == 1 else short
-    return "|".join(names)
 
 
 def rename_profiles(kinds: Sequence[GpuKind], resolved_profiles: Sequence[ResolvedProfile]) -> tuple[GpuKind, ...]:
@@ -180,6 +116,12 @@ class _RenamedKind:
         for profile, count in counts.items():
             sums[self._own_by_name[profile]] = sums.get(self._own_by_name[profile], 0) + count
         return self._kind.fits(state, sums)
+
+    def add_rows(self, program: Program, state: State, columns: Columns, number: int) -> None:
+        own: dict[tuple[str, int], list[int]] = {}
+        for (profile, place), same in columns.items():
+            own.setdefault((self._own_by_name[profile], place), []).extend(same)
+        self._kind.add_rows(program, state, own, number)
 
     def best_filling(self, values: Mapping[str, float]) -> Filling:
         best: dict[str, str] = {}

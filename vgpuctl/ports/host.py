@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.ports.claims import Claims
-    from vgpuctl.ports.files import HostFile, Scratch, UnfinishedFiles
-    from vgpuctl.ports.hypervisor import Hypervisor
-    from vgpuctl.ports.logs import AuditLog, SystemLog
-    from vgpuctl.ports.nvml import Nvml
-    from vgpuctl.ports.operations import Operations
-    from vgpuctl.ports.processes import Clock, Processes
-    from vgpuctl.ports.storage import Storage
-    from vgpuctl.ports.sysfs import Sysfs
-    from vgpuctl.ports.system import System
-    from vgpuctl.ports.vendor_commands import VendorCommands
+    from vgpuctl.ports.devices import Nvml, Sysfs, VendorCommands
+    from vgpuctl.ports.libvirt import Hypervisor, Storage
+    from vgpuctl.ports.run_directory import Claims, Operations
+    from vgpuctl.ports.system import AuditLog, Clock, HostFile, Processes, Scratch, System, SystemLog, UnfinishedFiles
 
 
 class Host(Value):

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to configuration files and systemd, mostly for install-host; `vgpuctl.host.system_files` implements it."""
+"""The ports to the rest of the host: configuration files and systemd, vgpuctl's own files, logs, processes, the clock.
+
+vgpuctl's own files are host.yaml, unfinished files, and a cache that may be lost.
+"""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from vgpuctl.model.port_values import AuditEntry, DeviceUser
+from vgpuctl.model.vm import UnfinishedFile
+
 
 class System(Protocol):
-    """Configuration files below the root directory of the host, and systemd if it has it.
+    """Configuration files below the root directory of the host, and systemd if it has it; mostly for install-host.
 
     Every method may raise OSError. A simulated host has a root directory of its own.
     """
@@ -59,3 +65,93 @@ class System(Protocol):
         Raises:
             Failed: systemctl failed; the message has the last line of its stderr.
         """
+
+
+class HostFile(Protocol):
+    """The file /etc/vgpuctl/host.yaml, always replaced as a whole. Its directory keeps the ten previous versions."""
+
+    def read(self) -> str | None:
+        """Return the file's text, None when there is no file; raises OSError."""
+
+    def previous_version(self, number: int) -> str | None:
+        """Return the text of a previous version, 1 being the newest; None when there is none; raises OSError."""
+
+    def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
+        """Replace the file's text atomically, keeping its owner and mode; `expected` is the text it must still have.
+
+        `expected` becomes the newest previous version. With `is_undo` a failed command wrote `expected`, so it is not
+        kept, and `text` is removed from the previous versions.
+
+        Raises:
+            Busy: the file's text is no longer `expected`: somebody else changed it.
+            OSError: the file cannot be written (EROFS: /etc is read-only).
+        """
+
+
+class UnfinishedFiles(Protocol):
+    """The files that ended processes left unfinished, in every directory where vgpuctl writes."""
+
+    def all(self) -> tuple[UnfinishedFile, ...]:
+        """Return these files, sorted by directory and name.
+
+        Raises:
+            OSError: a directory cannot be listed.
+        """
+
+    def remove(self, file: UnfinishedFile) -> None:
+        """Remove a file if it is still an unfinished file; a missing one is no error.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """
+
+
+class Scratch(Protocol):
+    """Bytes that may be lost at any time. No method raises."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes stored under a name, or None."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Store bytes under a name if possible."""
+
+
+class AuditLog(Protocol):
+    """The host's log of who changed it and with what result. No method raises."""
+
+    def write_entry(self, entry: AuditEntry) -> None:
+        """Write one entry if possible."""
+
+
+class SystemLog(Protocol):
+    """What the kernel, its drivers and systemd's services logged since boot. No method raises."""
+
+    def kernel_lines(self, *containing: str) -> tuple[str, ...] | None:
+        """Return the kernel's lines that contain one of these texts, oldest first; None if the log is not readable."""
+
+    def service_lines(self, service: str) -> tuple[str, ...] | None:
+        """Return the last lines by a service and by systemd about it, oldest first; None as for `kernel_lines`."""
+
+
+class Processes(Protocol):
+    """The host's processes."""
+
+    def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
+        """Return the processes that have any of these device nodes (/dev/vfio/7, /dev/dri/card1) open.
+
+        Raises:
+            PermissionError: not every process could be inspected; never treat that as "nobody".
+        """
+
+
+class Clock(Protocol):
+    """Time."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never jumps."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait a short time between two checks of a condition."""

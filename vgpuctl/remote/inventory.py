@@ -3,17 +3,23 @@
 
 Only the connection variables are used: ansible_host, ansible_port, ansible_user and ansible_ssh_private_key_file, for
 a host, a group or all. Nothing else of Ansible is supported: no templates, no group_vars directories, no scripts.
+
+INI has a host and its variables in each line, in [group], [group:children] and [group:vars]. YAML has groups with
+hosts, children and vars; aliases and tags are refused, as everywhere.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Any
 
+from vgpuctl.config import yaml_reader
 from vgpuctl.errors import InvalidInput, NotFound
-from vgpuctl.remote.inventory_file import UNGROUPED, InventoryFile, InventoryGroup, read_inventory_file
 from vgpuctl.remote.target import Target, find_invalid_part
 from vgpuctl.value import Value
 
@@ -118,3 +124,191 @@ def _target(host: str, variables: Mapping[str, str], name: str) -> Target:
     if problem:
         raise InvalidInput(f"{name}: {host}: {problem}")
     return target
+
+
+UNGROUPED = "ungrouped"
+MAX_HOSTS = 10_000
+VARIABLE_FIELDS = {
+    "ansible_host": "host",
+    "ansible_ssh_host": "host",
+    "ansible_port": "port",
+    "ansible_ssh_port": "port",
+    "ansible_user": "user",
+    "ansible_ssh_user": "user",
+    "ansible_ssh_private_key_file": "key",
+}
+_RANGE = re.compile(r"\[([0-9]+|[a-zA-Z]):([0-9]+|[a-zA-Z])(?::([0-9]+))?\]", re.ASCII)
+_SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
+_WITH_PORT = re.compile(r"([^:\[\]]+(?:\[[^\]]*\][^:\[\]]*)*):([0-9]+)")
+_GROUP_KEYS = ("hosts", "children", "vars")
+
+
+class InventoryGroup:
+    """A group as it is written: its hosts and child groups, in order, and its variables."""
+
+    def __init__(self) -> None:
+        self.hosts: list[str] = []
+        self.children: list[str] = []
+        self.variables: dict[str, str] = {}
+
+
+class InventoryFile:
+    """The content of a file: each host's own variables, and the groups. Readers add to it in the order of the file."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, dict[str, str]] = {}
+        self.groups: dict[str, InventoryGroup] = {}
+
+    def group(self, name: str) -> InventoryGroup:
+        """Return a group, which is added if it is new; one that occurs in several places is one group."""
+        return self.groups.setdefault(name, InventoryGroup())
+
+    def add_hosts(self, group: InventoryGroup, pattern: str, variables: Mapping[str, str], where: str) -> None:
+        """Add the hosts of a name with ranges to a group."""
+        for host in expand_pattern(pattern, where):
+            self.hosts.setdefault(host, {}).update(variables)
+            group.hosts.append(host)
+
+
+def read_inventory_file(text: str, name: str) -> InventoryFile:
+    """Return the content of a file; `name` is the file's name, whose suffix marks YAML.
+
+    Raises:
+        InvalidInput: it cannot be parsed, or is not an inventory.
+    """
+    content = InventoryFile()
+    if name.endswith((".yml", ".yaml", ".json")) or _looks_like_yaml(text):
+        for group, body in _require_mapping(yaml_reader.load_document(text, name).value, name).items():
+            _read_yaml_group(content, str(group), body, f"{name}: {group}")
+    else:
+        _read_ini(content, text, name)
+    return content
+
+
+def expand_pattern(pattern: str, where: str) -> tuple[str, ...]:
+    """Return the hosts of a name with ranges: gpu[01:10], rack[a:c], node[0:8:2].
+
+    Raises:
+        InvalidInput: a range goes backwards, or has too many hosts.
+    """
+    names = [""]
+    position = 0
+    for match in _RANGE.finditer(pattern):
+        parts = _expand_range(match, where)
+        if len(names) * len(parts) > MAX_HOSTS:
+            raise InvalidInput(f"{where}: {pattern} is more than {MAX_HOSTS} hosts")
+        names = [f"{name}{pattern[position : match.start()]}{part}" for name in names for part in parts]
+        position = match.end()
+    return tuple(f"{name}{pattern[position:]}" for name in names)
+
+
+def _looks_like_yaml(text: str) -> bool:
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", ";"))]
+    return bool(lines) and (
+        lines[0].startswith(("---", "{")) or re.fullmatch(r"[\w.-]+:\s*(#.*)?", lines[0]) is not None
+    )
+
+
+def _read_ini(content: InventoryFile, text: str, name: str) -> None:
+    group, kind = UNGROUPED, "hosts"
+    for number, raw_line in enumerate(text.splitlines(), 1):
+        line, where = raw_line.strip(), f"{name}:{number}"
+        if not line or line.startswith(("#", ";")):
+            continue
+        if line.startswith("["):
+            group, kind = _parse_section(line, where)
+            content.group(group)
+        elif kind == "vars":
+            key, _, value = line.partition("=")
+            variables = _connection_variables([(key.strip(), _unquote(value.strip()))], where)
+            content.group(group).variables.update(variables)
+        elif kind == "children":
+            content.group(group).children.append(line.split()[0])
+        else:
+            _read_ini_host(content, content.group(group), line, where)
+
+
+def _parse_section(line: str, where: str) -> tuple[str, str]:
+    """Return the group of a section, and whether its hosts, children or vars follow."""
+    match = _SECTION.fullmatch(line)
+    kind = (match[2] or "hosts") if match else ""
+    if match is None or kind not in _GROUP_KEYS:
+        raise InvalidInput(f"{where}: {line} is no group", hint="say [group], [group:children] or [group:vars]")
+    return match[1], kind
+
+
+def _read_ini_host(content: InventoryFile, group: InventoryGroup, line: str, where: str) -> None:
+    try:
+        pattern, *pairs = shlex.split(line, comments=True)
+    except ValueError as exc:
+        raise InvalidInput(f"{where}: a quote is not closed: {line}") from exc
+    wrong = next((pair for pair in pairs if "=" not in pair), None)
+    if wrong is not None:
+        raise InvalidInput(f"{where}: '{wrong}' is no variable", hint="say NAME=VALUE; one host a line")
+    variables = _connection_variables((pair.split("=", 1) for pair in pairs), where)
+    ported = _WITH_PORT.fullmatch(pattern)
+    if ported:
+        pattern = ported[1]
+        variables = {"port": ported[2], **variables}
+    content.add_hosts(group, pattern, variables, where)
+
+
+def _unquote(value: str) -> str:
+    """Return a group variable as Ansible reads it: a Python string, or the rest of the line without a comment."""
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value.split(" #")[0].strip()
+
+
+def _read_yaml_group(content: InventoryFile, name: str, body: object, where: str) -> None:
+    """Add a group and its children."""
+    mapping = _require_mapping(body, where)
+    unknown = next((str(key) for key in mapping if key not in _GROUP_KEYS), None)
+    if unknown is not None:
+        raise InvalidInput(f"{where}: a group has no '{unknown}'", hint="it has hosts, children and vars")
+    group = content.group(name)
+    for pattern, variables in _require_mapping(mapping.get("hosts"), f"{where}: hosts").items():
+        host_where = f"{where}: {pattern}"
+        own = _connection_variables(_require_mapping(variables, host_where).items(), host_where)
+        content.add_hosts(group, str(pattern), own, where)
+    for child, inner in _require_mapping(mapping.get("children"), f"{where}: children").items():
+        _read_yaml_group(content, str(child), inner, f"{where}: {child}")
+        group.children.append(str(child))
+    variables = _require_mapping(mapping.get("vars"), f"{where}: vars")
+    group.variables.update(_connection_variables(variables.items(), where))
+
+
+def _require_mapping(value: object, where: str) -> Mapping[Any, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{where}: names with a colon are due here, and there is {type(value).__name__}")
+    return value
+
+
+def _connection_variables(variables: Iterable[Sequence[Any]], where: str) -> dict[str, str]:
+    """Return the connection variables, by the field names of `VARIABLE_FIELDS`.
+
+    Raises:
+        InvalidInput: one is a template, which vgpuctl does not render.
+    """
+    result: dict[str, str] = {}
+    for key, value in variables:
+        field = VARIABLE_FIELDS.get(str(key))
+        if field is None or value is None:
+            continue
+        if "{{" in str(value):
+            raise InvalidInput(f"{where}: {key} is a template: {value}", hint="write the value itself")
+        result[field] = str(value)
+    return result
+
+
+def _expand_range(match: re.Match[str], where: str) -> list[str]:
+    begin, end, step = match[1], match[2], int(match[3] or 1)
+    if begin.isdigit() != end.isdigit() or step == 0:
+        raise InvalidInput(f"{where}: {match[0]} is no range", hint="say for example [01:10] or [a:f]")
+    width = len(begin) if begin.isdigit() else 0
+    first, last = (int(begin), int(end)) if width else (ord(begin), ord(end))
+    if last < first or (last - first) // step >= MAX_HOSTS:
+        raise InvalidInput(f"{where}: {match[0]} is no range of 1 to {MAX_HOSTS} hosts")
+    return [f"{n:0{width}}" if width else chr(n) for n in range(first, last + 1, step)]

@@ -26,6 +26,8 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import paramiko
+
 from vgpuctl.errors import HostCannot, InvalidInput, Unreachable, VgpuctlError
 from vgpuctl.remote import ssh_config
 from vgpuctl.remote.known_hosts import check_host_key, fingerprint, keys_for
@@ -62,8 +64,6 @@ class SshConnector:
         self, target: Target, deadline: float, resources: contextlib.ExitStack, hops: int, via: tuple[Target, ...] = ()
     ) -> tuple[Login, Any]:
         """Log in at a host, through the jump hosts in `via` or else those of ssh_config."""
-        import paramiko
-
         login = ssh_config.resolve_login(target, self._lookup(target))
         if via:
             login = replace(login, proxy_jumps=via)
@@ -128,8 +128,6 @@ class SshConnector:
             ) from exc
 
     def _authenticate(self, target: Target, login: Login, transport: Any, deadline: float) -> None:
-        import paramiko
-
         tried: list[str] = []
         for name, key in self._candidates(login, tried):
             transport.auth_timeout = _remaining(login, deadline)
@@ -238,8 +236,6 @@ def open_socket(target: Target, login: Login, seconds: float) -> socket.socket:
 
 def _negotiate(target: Target, login: Login, transport: Any, known_types: Collection[str], seconds: float) -> None:
     """Negotiate the algorithms: the key types in known_hosts come first."""
-    import paramiko
-
     transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = seconds
     options = transport.get_security_options()
     options.key_types = sorted(options.key_types, key=lambda name: _KEY_TYPES.get(name, name) not in known_types)
@@ -257,8 +253,6 @@ def _negotiate(target: Target, login: Login, transport: Any, known_types: Collec
 
 
 def _parse_config(text: str) -> Any:
-    import paramiko
-
     try:
         return paramiko.SSHConfig.from_text(text)
     except (paramiko.ConfigParseError, ValueError) as exc:  # ValueError: a quote of a Match line is not closed
@@ -266,8 +260,6 @@ def _parse_config(text: str) -> Any:
 
 
 def _agent_keys() -> Sequence[Any]:
-    import paramiko
-
     with contextlib.suppress(paramiko.SSHException, OSError):
         keys: Sequence[Any] = paramiko.Agent().get_keys()
         return keys
@@ -276,8 +268,6 @@ def _agent_keys() -> Sequence[Any]:
 
 def load_key(path: str) -> Any:
     """Return a file's key, the reason (text) why it cannot be used, or None if the file does not exist."""
-    import paramiko
-
     try:
         return None if path.endswith(".pub") else paramiko.PKey.from_path(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -295,8 +285,6 @@ def _has_passphrase(path: str) -> bool:
 
     Each of paramiko's key classes looks for a passphrase before it looks for its own type of key.
     """
-    import paramiko
-
     try:
         paramiko.Ed25519Key.from_private_key_file(path)
     except Exception as exc:  # noqa: BLE001 - as above
@@ -342,8 +330,6 @@ def _login_refused_error(target: Target, login: Login, tried: Sequence[str]) -> 
 
 
 def _algorithm_error(target: Target, transport: Any, what: str) -> VgpuctlError:
-    import paramiko
-
     server = getattr(transport, "remote_version", "") or "unknown"
     return HostCannot(
         f"{target.name}: its SSH server and paramiko {paramiko.__version__} have no algorithm in common: {what}",

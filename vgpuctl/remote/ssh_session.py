@@ -3,6 +3,8 @@
 
 There is no remote terminal: it would mix stdout with stderr. So a local Ctrl-C does not reach the remote command. A
 second command of the same login sends SIGINT to the first, and the remote vgpuctl undoes its work, as at a terminal.
+SSH's own signals would not do: OpenSSH forwards them only where no command is forced and sudo is not between, and
+paramiko has no call for them.
 
 Only this module builds a command line for another host's shell: sshd passes a command to the user's shell as text. So
 every word is quoted, and a fixed /bin/sh script gets the words as its arguments. The script prints its process id

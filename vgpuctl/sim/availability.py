@@ -3,7 +3,8 @@
 
 The simulator states the drivers' rules itself. They come from the reference, not from vgpuctl's capacity code:
 the resource manager's one-size-at-a-time rule (NVIDIA), the rule of MIG or of mixed sizes where that mode is on,
-and the counter that all types of mtty and GVT-g share.
+and the counters that all types of mtty, GVT-g (one each) and Ascend share. Ascend has five: AI cores, AI CPUs, JPEG
+decoders, memory in GB and vNPUs (hw_dvt_update_vdavinci_types in vascend/dvt.c of Huawei's driver).
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ def count_available(state: State, gpu: SimGpu, vgpu_type: SimType) -> int:
     """Return how many more vGPUs of this type the whole GPU has room for."""
     vgpus = state.vgpus_by_gpu[gpu.address]
     if gpu.rule == "counter":
-        used = sum(gpu.types[key].units for key in vgpus.values())
-        return max(0, gpu.units - used) // vgpu_type.units
+        used = [gpu.types[key].units for key in vgpus.values()]
+        free = (max(0, total - sum(units[n] for units in used)) for n, total in enumerate(gpu.units))
+        return min(left // each for left, each in zip(free, vgpu_type.units, strict=True) if each)
     if vgpu_type.is_mig_backed != state.partitions.is_mig_enabled(gpu.address):
         return 0
     if vgpu_type.is_mig_backed:

@@ -8,8 +8,8 @@ from functools import partial
 
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu
+from vgpuctl.sim.refusals import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.sriov import vf_carriers
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node

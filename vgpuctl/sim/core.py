@@ -2,7 +2,8 @@
 """What the simulated sysfs, NVML, libvirt and storage share: the machine, its state and its journal.
 
 A read first reads the end of the journal, so it sees what other processes did. A write locks the journal while
-it checks the rules and appends its records. When it returns, either all of its records are on disk or none.
+it checks the rules and appends its records. When it returns, either all of its records are on disk or none. Threads
+call a simulated host one at a time, as at the kernel's and libvirt's locks.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.sim.faults import Fault, match_faults
@@ -194,3 +197,23 @@ class FaultInjected(Exception):
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message)
         self.fault = fault
+
+
+_Kind = TypeVar("_Kind", bound=type)
+
+
+def serialize_calls(cls: _Kind) -> _Kind:
+    """Make every public method of a class hold its host's lock (`Core.call_lock`) for the whole call."""
+    for name, member in list(vars(cls).items()):
+        if isinstance(member, FunctionType) and not name.startswith("_"):
+            setattr(cls, name, _serialized(member))
+    return cls
+
+
+def _serialized(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def locked_call(self: Any, *args: Any, **named: Any) -> Any:
+        with self._core.call_lock:
+            return method(self, *args, **named)
+
+    return locked_call

@@ -11,30 +11,37 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, NotFound
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.sim import vgpu_scheduler
-from vgpuctl.sim.audit import SimAudit
-from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core
+from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
-from vgpuctl.sim.kernel_log import SimKernelLog
+from vgpuctl.sim.logs import SimAudit, SimKernelLog
 from vgpuctl.sim.nvml import SimNvml
+from vgpuctl.sim.scenario import compile_scenario
 from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
 from vgpuctl.sim.vendor_commands import SimVendorCommands
 
-SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "mixed", "empty")
+if TYPE_CHECKING:
+    import difflib
+    import shutil
+else:
+    difflib = LazyModule("difflib")
+    shutil = LazyModule("shutil")
+
+SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "ascend", "mixed", "empty")
 """The built-in scenarios."""
 MAX_SCENARIO_BYTES = 1 << 20
 """The largest scenario file that is read."""
-_BUILT_IN = Path(__file__).parent / "scenarios"
+SCENARIO_DIRECTORY = Path(__file__).parent / "scenarios"
 CONSOLE_PID = FIRST_PID - 1
 DRIVER_CLIENT_PID = FIRST_PID - 2
 """The pid of the process that has NVIDIA's driver open for the first GPU. Further GPUs count down from it."""
@@ -126,7 +133,7 @@ class SimHost:
         """Discard everything that happened, and read the scenario again."""
         with self._core.journal.locked():
             _remove(self.host_file.parent)
-            self._core.reset_state(_digest(self._text), _compile_scenario(self._text, self._file))
+            self._core.reset_state(_digest(self._text), compile_scenario(self._text, self._file))
             self.audit.clear()
             self._empty_run_directory()
             _remove(self._core.directory / "etc" / "modprobe.d")
@@ -152,7 +159,7 @@ def open_host(scenario: str, *, state_dir: Path | None = None, lock_held: Callab
         InvalidInput: the file is wrong (the error names the line), or was changed since the host was first used.
     """
     host, content, file = _build_host(scenario, state_dir)
-    host._core.open_state(_digest(content), partial(_compile_scenario, content, file))
+    host._core.open_state(_digest(content), partial(compile_scenario, content, file))
     if lock_held is not None:
         host.lock_held = lock_held
     return host
@@ -188,13 +195,11 @@ def _build_host(text: str, state_dir: Path | None) -> tuple[SimHost, str, str]:
 def _read_source(text: str) -> tuple[str, str, str]:
     """Return the scenario's content, its name in messages, and the state directory's name."""
     if text in SCENARIOS:
-        return (_BUILT_IN / f"{text}.yaml").read_text(), f"{text}.yaml", text
+        return (SCENARIO_DIRECTORY / f"{text}.yaml").read_text(), f"{text}.yaml", text
     path = Path(text).expanduser()
     try:
         content = read_regular_file(str(path), MAX_SCENARIO_BYTES).decode("utf-8")
     except (OSError, ValueError) as exc:
-        import difflib
-
         matches = difflib.get_close_matches(text, SCENARIOS, 1)
         suggestion = f"did you mean '{matches[0]}'? " if matches else ""
         raise NotFound(
@@ -214,12 +219,6 @@ def _digest(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _compile_scenario(content: str, file: str) -> dict[str, Any]:
-    from vgpuctl.sim.scenario import compile_scenario
-
-    return compile_scenario(content, file)
-
-
 def _device_nodes(state: State, carrier: str) -> list[str]:
     """Return the device nodes that a VM's QEMU holds for one carrier."""
     mdev = state.mdevs.get(carrier)
@@ -237,6 +236,4 @@ def _remove(path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
         return
-    import shutil
-
     shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Hypervisor port of a simulated host: domains and networks, with libvirt's checks and error numbers."""
+"""The Hypervisor port of a simulated host: domains and networks, with libvirt's checks and error numbers.
+
+A guest has no guest agent; one that boots a system gets a DHCP lease at once. A running domain's XML is its config plus
+what libvirt fills in at the start: the id, the graphics port, the console's terminal. All are derived from the domain's
+process id, so no two domains share one.
+"""
 
 from __future__ import annotations
+
+import re
+import uuid as uuids
 
 from vgpuctl.errors import Exists
 from vgpuctl.model.port_values import (
@@ -13,9 +21,8 @@ from vgpuctl.model.port_values import (
     NetworkInfo,
 )
 from vgpuctl.model.vm import VmState
-from vgpuctl.sim import domain_xml, guest, hostdevs
-from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core
+from vgpuctl.sim import domain_xml, hostdevs
+from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.hotplug import SimHotplug
 from vgpuctl.sim.libvirt_errors import (
     VirError,
@@ -27,8 +34,8 @@ from vgpuctl.sim.libvirt_errors import (
     write_call,
 )
 from vgpuctl.sim.machine import version_number
-from vgpuctl.sim.objects import SimDomain
-from vgpuctl.sim.state import State
+from vgpuctl.sim.objects import RunningDomain, SimDomain
+from vgpuctl.sim.state import FIRST_PID, State
 
 EMULATOR = "/usr/bin/qemu-system-x86_64"
 
@@ -102,13 +109,13 @@ class SimHypervisor(SimHotplug):
         """Return a running guest's addresses from one source; None if that source does not answer."""
         with read_call(self._core, "guest-addresses", self._domain_name(uuid)) as state:
             _require_domain(state, uuid)
-            return guest.addresses(state, uuid, source)
+            return addresses(state, uuid, source)
 
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Return the types of graphics that ask for a password."""
         with read_call(self._core, "graphics-passwords", self._domain_name(uuid)) as state:
             domain, running = _require_domain(state, uuid), state.running.get(uuid)
-            return guest.passwords(running.xml if running else domain.xml)
+            return passwords(running.xml if running else domain.xml)
 
     # -------------------------------------------------------------- defining
 
@@ -222,9 +229,9 @@ class SimHypervisor(SimHotplug):
         if cached is not None and unchanged and cached[2].persistent == domain.persistent:
             return cached[2]
         power = VmState.RUNNING if running else VmState.STOPPED
-        shown_live_xml = guest.live_xml(running) if running else None
+        shown_live_xml = live_xml(running) if running else None
         info = DomainInfo(
-            domain.name, domain.uuid, power, guest.strip_passwords(domain.xml), shown_live_xml, domain.persistent
+            domain.name, domain.uuid, power, strip_passwords(domain.xml), shown_live_xml, domain.persistent
         )
         self._domain_infos[domain.uuid] = (domain.xml, (live, pid), info)
         return info
@@ -285,3 +292,54 @@ def _common_prefix(first: str, second: str) -> int:
         else:
             high = middle - 1
     return low
+
+
+FIRST_PORT = 5900
+_PORT_COUNT = 1 << 15
+_AUTO_PORT = "port='-1' autoport='yes'"
+_PASSWORD = re.compile(r"(<graphics\b[^>]*?) passwd='[^']*'")
+_BOOTABLE_FIRMWARE = ("bios", "uefi", "both")
+
+
+def addresses(state: State, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+    """Return a running guest's addresses from one source.
+
+    Raises:
+        VirError: the domain is off.
+    """
+    running = state.running.get(uuid)
+    if running is None:
+        raise VirError(VirErrorNumber.OPERATION_INVALID, "Requested operation is not valid: domain is not running")
+    if source == "agent":
+        return None
+    element = domain_xml.parse(running.xml)
+    files = (state.find_file(path) for path in domain_xml.find_disk_paths(element))
+    if source != "lease" or not any(file is not None and file.firmware in _BOOTABLE_FIRMWARE for file in files):
+        return ()
+    macs = [str(mac.get("address")) for mac in element.findall("devices/interface[@type='network']/mac")]
+    return tuple(GuestAddress(_lease_address(mac), 24, mac, f"vnet{number}") for number, mac in enumerate(macs))
+
+
+def passwords(xml: str) -> frozenset[str]:
+    """Return the types of graphics that ask for a password."""
+    return frozenset(str(g.get("type")) for g in domain_xml.parse(xml).findall("devices/graphics[@passwd]"))
+
+
+def strip_passwords(xml: str) -> str:
+    """Return a domain's XML as libvirt shows it without VIR_DOMAIN_XML_SECURE."""
+    return _PASSWORD.sub(r"\1", xml) if " passwd='" in xml else xml
+
+
+def live_xml(running: RunningDomain) -> str:
+    """Return a running domain's XML with its id, its graphics port and its console's terminal."""
+    number = (running.pid - FIRST_PID) % _PORT_COUNT
+    xml = strip_passwords(running.xml).replace(_AUTO_PORT, f"port='{FIRST_PORT + number}' autoport='yes'")
+    xml = xml.replace("<domain ", f"<domain id='{number + 1}' ", 1)
+    for kind in ("serial", "console"):
+        xml = xml.replace(f"<{kind} type='pty'>", f"<{kind} type='pty' tty='/dev/pts/{number}'>", 1)
+    return xml
+
+
+def _lease_address(mac: str) -> str:
+    """Return an address of libvirt's default network, derived from the MAC address."""
+    return f"192.168.122.{2 + uuids.uuid5(uuids.NAMESPACE_URL, mac).bytes[0] % 252}"

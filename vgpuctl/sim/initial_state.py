@@ -14,7 +14,7 @@ from vgpuctl.sim import mdev, mig, mixed_size, vendor_vf
 from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import Machine, SimGpu, SimType, build_machine
-from vgpuctl.sim.nvml_errors import NvmlError
+from vgpuctl.sim.refusals import NvmlError
 from vgpuctl.sim.scenario_gpu import GPU_KEYS
 from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue
 from vgpuctl.sim.state import State

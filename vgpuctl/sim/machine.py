@@ -37,7 +37,7 @@ class SimType(Value):
     framebuffer_mib: int
     maximum: int
     per_vm: int = 16
-    units: int = 1
+    units: tuple[int, ...] = (1,)
     gi_profile: int | None = None
     max_per_gi: int = 1
     description: str | None = None
@@ -65,7 +65,7 @@ class SimFunction(Value):
 
 
 class SimGpu(Value):
-    """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units).
+    """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units of some kinds).
 
     `held_by`: a program that always has NVIDIA's driver open for this GPU. `largest_mib`: the framebuffer of its
     largest type without MIG, or 0. `bar_mib`: the size of its own function's large BAR, or 0.
@@ -81,7 +81,7 @@ class SimGpu(Value):
     vfs_enabled: int = 0
     numa_node: int = -1
     framebuffer_mib: int = 0
-    units: int = 0
+    units: tuple[int, ...] = ()
     units_refusal: str = "no-units"
     console: bool = False
     header: bool = True
@@ -201,7 +201,7 @@ def _free_root_port(address: str, taken: set[str]) -> str | None:
 
 
 def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -> SimGpu:
-    types = {entry["key"]: SimType(**entry) for entry in raw["types"]}
+    types = {entry["key"]: SimType(**{**entry, "units": _units(entry["units"])}) for entry in raw["types"]}
     return SimGpu(
         address=raw["address"],
         model=raw["model"],
@@ -212,6 +212,7 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -
         types_by_number={entry.number: entry for entry in types.values()},
         largest_mib=max((entry.framebuffer_mib for entry in types.values() if not entry.is_mig_backed), default=0),
         functions=tuple(_functions(raw, position, iommu, port)),
+        units=_units(raw["units"]),
         **{
             name: raw[name]
             for name in (
@@ -219,7 +220,6 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -
                 "vfs_enabled",
                 "numa_node",
                 "framebuffer_mib",
-                "units",
                 "units_refusal",
                 "console",
                 "header",
@@ -230,6 +230,11 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -
             )
         },
     )
+
+
+def _units(raw: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the units of each counter: a number is one counter, 0 is none."""
+    return tuple(raw) if not isinstance(raw, int) else (raw,) if raw else ()
 
 
 def _gi_profile(raw: Mapping[str, Any]) -> GiProfile:

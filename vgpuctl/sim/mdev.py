@@ -9,15 +9,21 @@ from functools import partial
 
 from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
 from vgpuctl.sim.objects import SimMdev
+from vgpuctl.sim.refusals import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
 from vgpuctl.sim.vendor_vf import PLACEMENT_SINCE, check_params, move_placement, parse_placement
 
 NO_PLACEMENT_TEXT = "Not Applicable"
 """What the driver shows for an mdev without placement, according to programs that read real ones."""
+
+_NO_UNITS = {
+    "no-units": KernelRefusal.MDEV_NO_UNITS,
+    "no-instances": KernelRefusal.MDEV_NO_INSTANCES,
+    "invalid": KernelRefusal.MDEV_INVALID,
+}
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
@@ -55,8 +61,7 @@ def create(state: State, gpu: SimGpu, function: SimFunction, kind: SimType, writ
     if count_available_on(state, gpu, function, kind) < 1:
         if gpu.rule == "nvidia":
             raise_refusal(KernelRefusal.MDEV_NVIDIA_REFUSED)
-        has_no_units = gpu.units_refusal == "no-units"
-        raise_refusal(KernelRefusal.MDEV_NO_UNITS if has_no_units else KernelRefusal.MDEV_NO_INSTANCES)
+        raise_refusal(_NO_UNITS[gpu.units_refusal])
     record: JournalRecord = ["mdev", uuid, function.address, kind.key, state.next_iommu_group]
     return [record, *placement_records(state, gpu, kind, uuid)]
 

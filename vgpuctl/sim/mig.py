@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from vgpuctl.model.mig import GpuInstance, MigState, PlacementSpan
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimGpu, SimType
-from vgpuctl.sim.nvml_errors import (
+from vgpuctl.sim.refusals import (
     IN_USE,
     INSUFFICIENT_RESOURCES,
     INVALID_ARGUMENT,

@@ -14,7 +14,7 @@ from functools import cache
 from vgpuctl.model.mig import PlacementSpan
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimGpu, SimType
-from vgpuctl.sim.nvml_errors import IN_USE, NOT_SUPPORTED, raise_nvml_error
+from vgpuctl.sim.refusals import IN_USE, NOT_SUPPORTED, raise_nvml_error
 from vgpuctl.sim.state import State
 
 MIXED_SIZE_SINCE = 550

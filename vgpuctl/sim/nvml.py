@@ -12,10 +12,9 @@ from vgpuctl.model.mig import PlacementSpan
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.sim import mig, mixed_size, vgpu_scheduler
-from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core, FaultInjected, StateChange
+from vgpuctl.sim.core import Core, FaultInjected, StateChange, serialize_calls
 from vgpuctl.sim.machine import SimGpu, SimType
-from vgpuctl.sim.nvml_errors import NOT_SUPPORTED, NvmlError, raise_nvml_error
+from vgpuctl.sim.refusals import NOT_SUPPORTED, NvmlError, raise_nvml_error
 from vgpuctl.sim.state import State
 
 NVML_PRESENT = "present"

@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `gpus:` part of a scenario: one entry becomes one or several GPUs with addresses, groups and types."""
+"""The `gpus:` part of a scenario: one entry becomes one or several GPUs with addresses, groups and types.
+
+The models that an entry can name are in data/models.json: those of the built-in scenarios, and further cards. The
+figures are the vendors' published ones. Only the simulator reads them: vgpuctl uses what the simulated driver reports,
+as with a real one. These are not published, and filled in here: the ids of H100's time-sliced types (those before its
+MIG types'), most of RTX PRO 6000's (interpolated between four observed ids), the numbers of VFs of H100, A40, A10 and
+RTX PRO 4500, that card's PCI id and the ids of its types (only the time-sliced ones with a published size and number
+are here), and the placements of RTX PRO 6000's GPU instances (copied from A30, which also has four slices).
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from vgpuctl.model.address import normalize_pci
-from vgpuctl.sim.models import find_model, model_names
 from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue
 
 GPU_KEYS = (
@@ -106,7 +116,7 @@ def _read_gpu(
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
         "bar_mib": int(model.get("bar_mib", 0)),
         "units": units,
-        "units_refusal": _read_refusal(table),
+        "units_refusal": _read_refusal(table, model),
         "console": table.flag("console", False),
         "header": table.flag("types_header", True),
         "configurable": table.flag("configurable", bool(model.get("configurable", not is_nvidia_vgpu))),
@@ -177,10 +187,10 @@ def _read_vfs(table: YamlMapping, model: Mapping[str, Any], backend: str) -> tup
     return total, mapping.number("enabled", total if needs_vfs else 0, 0, total)
 
 
-def _read_refusal(table: YamlMapping) -> str:
+def _read_refusal(table: YamlMapping, model: Mapping[str, Any]) -> str:
     value = table.get("refusal")
-    word = value.choice(("ENOSPC", "EUSERS")) if value is not None else "ENOSPC"
-    return "no-units" if word == "ENOSPC" else "no-instances"
+    word = value.choice(("ENOSPC", "EUSERS", "EINVAL")) if value is not None else model.get("refusal", "ENOSPC")
+    return {"ENOSPC": "no-units", "EUSERS": "no-instances", "EINVAL": "invalid"}[word]
 
 
 def _read_companions(table: YamlMapping, model: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -261,8 +271,30 @@ def _complete_type(raw: Mapping[str, Any], is_nvidia_vgpu: bool) -> dict[str, An
         "framebuffer_mib": framebuffer,
         "maximum": max_per_gpu,
         "per_vm": int(raw.get("max_per_vm", 1 if is_exclusive else 16)),
-        "units": int(raw.get("units", 1)),
+        "units": raw.get("units", 1),
         "gi_profile": raw.get("gi_profile"),
         "max_per_gi": int(raw.get("max_per_gi", 1)),
         "description": description,
     }
+
+
+@cache
+def load_models() -> Mapping[str, Mapping[str, Any]]:
+    """Return every known model by its short name."""
+    file = Path(__file__).parent / "data" / "models.json"
+    models: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text())
+    return models
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the short names of the known models."""
+    return tuple(load_models())
+
+
+def find_model(name: str) -> Mapping[str, Any] | None:
+    """Return a model by short name, full name or product name, ignoring case."""
+    folded_name = name.casefold()
+    for short, entry in load_models().items():
+        if folded_name in {short.casefold(), entry["model"].casefold(), *(n.casefold() for n in entry["names"])}:
+            return entry
+    return None

@@ -6,8 +6,8 @@ from __future__ import annotations
 from functools import partial
 
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu
+from vgpuctl.sim.refusals import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import FileNode, LinkNode, Node, text_file
 

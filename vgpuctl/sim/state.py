@@ -14,8 +14,7 @@ from typing import Any
 
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import Machine, SimFunction
-from vgpuctl.sim.objects import BlockedWrite, RunningDomain, SimDomain, SimFile, SimMdev, SimPool
-from vgpuctl.sim.partition_state import Partitions
+from vgpuctl.sim.objects import BlockedWrite, Partitions, RunningDomain, SimDomain, SimFile, SimMdev, SimPool
 
 FIRST_PID = 5_000_000
 """Above the kernel's highest pid, so nobody mistakes a simulated process for a real one."""

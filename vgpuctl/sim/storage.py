@@ -9,8 +9,7 @@ from collections.abc import Collection
 
 from vgpuctl.errors import Exists, NoSpace
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
-from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core
+from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber, read_call, write_call
 from vgpuctl.sim.objects import SimFile, SimPool
 from vgpuctl.sim.state import State

@@ -12,12 +12,11 @@ from vgpuctl.errors import Stuck
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
-from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core, FaultInjected, StateChange
+from vgpuctl.sim.core import Core, FaultInjected, StateChange, serialize_calls
 from vgpuctl.sim.host_tree import build_root
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import WriteWouldBlock
 from vgpuctl.sim.objects import BlockedWrite
+from vgpuctl.sim.refusals import WriteWouldBlock
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Tree, kernel_error
 
 START_TICKS = 1

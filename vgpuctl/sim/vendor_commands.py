@@ -15,8 +15,7 @@ import errno
 
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.port_values import CommandResult
-from vgpuctl.sim.call_lock import serialize_calls
-from vgpuctl.sim.core import Core, FaultInjected
+from vgpuctl.sim.core import Core, FaultInjected, serialize_calls
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimGpu
 from vgpuctl.sim.sriov import vf_carriers

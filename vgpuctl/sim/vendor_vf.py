@@ -9,9 +9,9 @@ from functools import partial
 from vgpuctl.sim import mig, mixed_size
 from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.kernel_errors import KernelRefusal, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu
-from vgpuctl.sim.partition_state import Partitions
+from vgpuctl.sim.objects import Partitions
+from vgpuctl.sim.refusals import KernelRefusal, raise_refusal
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import FileNode, Node, fixed_directory
 

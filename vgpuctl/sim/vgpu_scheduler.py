@@ -19,7 +19,7 @@ from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, Schedule
 from vgpuctl.sim import mig
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimGpu
-from vgpuctl.sim.nvml_errors import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, raise_nvml_error
+from vgpuctl.sim.refusals import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, raise_nvml_error
 from vgpuctl.sim.state import State
 
 V1_SINCE, ARR_SINCE, V2_SINCE, ARR_ONLY_SINCE = 525, 535, 590, 595

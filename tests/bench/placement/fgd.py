@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.bench.placement.fleets import used_mib
+from vgpuctl.gpu.gpu_kind import GpuKind, Placement, State
 from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
-from vgpuctl.placement.gpu_kind import GpuKind, Placement, State
 
 
 class Fgd:

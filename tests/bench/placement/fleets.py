@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from tests.bench.placement import figures
 from tests.bench.placement.figures import Card
-from vgpuctl.placement.equal_size import EqualSizeKind
+from vgpuctl.gpu.equal_size import EqualSizeKind
+from vgpuctl.gpu.gpu_kind import GpuKind, State
+from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.gpu_kind import GpuKind, State
-from vgpuctl.placement.slice_kind import Footprint, SliceKind
 
 VDI = {"1B": 40, "2B": 35, "4Q": 20, "8Q": 5}
 AI = {"4C": 30, "5C": 10, "8C": 25, "10C": 20, "20C": 10, "40C": 5}

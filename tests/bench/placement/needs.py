@@ -12,8 +12,8 @@ from tests.bench.placement.fleets import BY_NAME, fleet_of
 from tests.bench.placement.requests import arrivals
 from tests.bench.placement.runs import packing_of, placed
 from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.migration_search import find_migrations
-from vgpuctl.placement.migrations import Migration, PlacedVgpu
+from vgpuctl.placement.migrations import PlacedVgpu
+from vgpuctl.placement.moves import MovableFleet, plan_room
 
 GPUS, LOAD, SEEDS = 16, 100, range(1, 11)
 UP_TO = (2, 5, 10, 20, 40)
@@ -56,8 +56,8 @@ def needs_of(name: str) -> Needs:
             if not packing.fits([counts[p] for p in packing.profiles]):
                 never += 1
                 continue
-            order = find_migrations(fleet, placed_vgpus, profile, UP_TO[-1])
-            moves = None if order is None else sum(isinstance(entry, Migration) for entry in order)
+            plan = plan_room(MovableFleet(fleet, tuple(placed_vgpus)), [profile], UP_TO[-1])
+            moves = None if plan is None else len(plan.migrations)
             by_limit[None if moves is None else next(limit for limit in UP_TO if moves <= limit)] += 1
     by_moves = " ".join(str(by_limit[limit]) for limit in UP_TO)
     return Needs(name, requests, sum(by_limit.values()) + never, by_moves, by_limit[None], never)

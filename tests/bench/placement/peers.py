@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from tests.bench.placement.fleets import used_mib
+from vgpuctl.gpu.gpu_kind import GpuKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
-from vgpuctl.placement.gpu_kind import GpuKind
 
 NODE_GPUS = 4
 """The number of GPUs in a node, for policies that choose a node first."""

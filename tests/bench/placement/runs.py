@@ -30,8 +30,8 @@ from tests.bench.placement.requests import (
 )
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.migration_search import find_migrations
 from vgpuctl.placement.migrations import Migration, PlacedVgpu, apply_order
+from vgpuctl.placement.moves import MovableFleet, plan_room
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, PlacementPolicy
 
 ARRIVALS, CHURN = "arrivals", "churn"
@@ -140,7 +140,8 @@ def _with_moves(
     for number, profile in enumerate(profiles, 1):
         position, order = placed(fleet, policy, profile), ()
         if position is None:
-            order = find_migrations(fleet, placed_vgpus, profile, most(number, sum(moves))) or ()
+            plan = plan_room(MovableFleet(fleet, tuple(placed_vgpus)), [profile], most(number, sum(moves)))
+            order = plan.order if plan is not None else ()
             apply_order(fleet, placed_vgpus, order)
             position = placed(fleet, policy, profile) if order else None
         if position is not None:

@@ -14,7 +14,7 @@ from tests.bench.placement.bounds import Packing, offline_gib, with_free_migrati
 from tests.bench.placement.figures import H100_MIG, PRO_6000_MOST, divided, halved
 from tests.bench.placement.fleets import SETTINGS, Setting, counts_of, kind_of
 from tests.bench.placement.requests import sizes_gib
-from vgpuctl.placement.gpu_kind import GpuKind
+from vgpuctl.gpu.gpu_kind import GpuKind
 
 
 def fits_somehow(kinds: list[GpuKind], wanted: tuple[tuple[str, int], ...]) -> bool:

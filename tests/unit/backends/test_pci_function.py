@@ -8,8 +8,8 @@ import pytest
 from tests.values import A4C, a100, assigned, changed, snapshot, vm
 from vgpuctl.backends import backend_for
 from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.makers import disable_vfs_hint
 from vgpuctl.model.gpu import Backend, GpuFunction, GpuMode, IommuGroupMember
-from vgpuctl.model.hint_commands import disable_vfs_hint, enable_vfs_hint
 from vgpuctl.value import replace
 
 OWN = GpuFunction("0000:3b:00.0", "/sys/bus/pci/devices/0000:3b:00.0", iommu_group=5)
@@ -72,13 +72,6 @@ def test_a_group_member_that_a_vm_has_is_named_with_the_vm():
     with pytest.raises(InUse) as raised:
         check(gpu, vms=[other])
     assert "vdi-004" in str(raised.value)
-
-
-@pytest.mark.parametrize(("driver", "word"), [("nvidia", "set-mode"), ("gim", "vf_num"), ("xe", "set-mode")])
-def test_the_hints_fit_the_driver(driver, word):
-    gpu = replace(PLAIN, driver=driver)
-    assert word in enable_vfs_hint(gpu)
-    assert word in disable_vfs_hint(gpu)
 
 
 def test_nothing_is_made_and_the_hostdev_is_managed():

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from tests.hosts import create, open_sim_host, request
-from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.sim.host import open_host
 from vgpuctl.value import replace

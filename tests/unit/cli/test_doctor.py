@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
 from vgpuctl.cli import attach_doctor, failures, run, schemas
-from vgpuctl.cli.result import CommandOutput
+from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.doctor.catalogue import CHECKS

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.test_confirm import Terminal
 from tests.unit.cli.test_pages import GPU, result
 from vgpuctl.cli import run
-from vgpuctl.cli.result import CommandOutput
+from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.errors import NoCapacity

@@ -31,7 +31,7 @@ def test_the_page_has_profiles_and_the_line_over_time(sim: Sim, requests: str) -
     assert (ran.status, ran.err) == (0, "")
     lines = ran.out.splitlines()
     assert lines[:2] == ["on 4 x NVIDIA L40S (48 GiB): 192 GiB", "3 requests from 00:00 to 00:01"]
-    assert lines[4].split() == ["depth", "3", "0", "0", "5.2", "%", "9.4", "%", "0.0", "%", "1.5", "1.5"]
+    assert lines[4].split() == ["depth", "3", "0", "0", "5.2", "%", "9.4", "%", "1.5"]
     assert [line.split()[:3] for line in lines[7:9]] == [["L40S-2B", "2", "GiB"], ["L40S-8Q", "8", "GiB"]]
     assert sum(line.startswith("00:0") for line in lines) == 12
 
@@ -53,7 +53,7 @@ def test_the_document_fits_its_schema_and_names_the_files(sim: Sim, tmp_path: Pa
 def test_compare_has_one_line_for_each_policy(sim: Sim, tmp_path: Path) -> None:
     picture = tmp_path / "all.png"
     ran = sim(
-        f"simulate --generate churn --days 2 --load 90 --seed 3 --host-count 2 --compare --plot {picture}", "l40s-x4"
+        f"simulate --generate churn --days 2 --count 70 --seed 3 --host-count 2 --compare --plot {picture}", "l40s-x4"
     )
     assert [line.split()[0] for line in ran.out.splitlines()[4:]] == list(PLACEMENT_POLICIES)
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
@@ -69,44 +69,47 @@ def test_the_same_data_is_the_same_picture(sim: Sim, tmp_path: Path, requests: s
 def test_keep_counts_vgpus(sim: Sim) -> None:
     ran = sim("simulate --generate churn --count 20 --mix 4Q:1 --keep --json", "mixed")
     assert ran.document["data"]["kept_mib"] == 4096
-    assert ran.document["data"]["requests"] == 20
+    (policy,) = ran.document["data"]["policies"]
+    assert policy["timeline"][0]["allocated_mib"] == 4096 + 4096
 
 
-def test_mig_on_demand(sim: Sim) -> None:
-    ran = sim("simulate --generate mig --mig-on-demand --json", "h100-mig")
-    assert [gpu["model"] for gpu in ran.document["data"]["gpus"]] == ["NVIDIA H100 PCIe, MIG on demand"]
+def test_new_cards_have_all_their_gpus(sim: Sim) -> None:
+    ran = sim("simulate --add-cards a16:3 --add-cards L40S:1 --count 20 --json", "empty")
+    gpus = {gpu["model"]: gpu["count"] for gpu in ran.document["data"]["gpus"]}
+    assert gpus == {"NVIDIA A16": 12, "NVIDIA L40S": 1}
+    (policy,) = ran.document["data"]["policies"]
+    assert (policy["admitted"], policy["refused"]) == (ran.document["data"]["requests"], 0)
+    mixed = sim("simulate --add-cards L40S:2 --host-count 3 --json", "l40s-x4").document["data"]
+    assert [gpu["count"] for gpu in mixed["gpus"]] == [3 * (4 + 2)]
 
 
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        ("", 2, "either --requests CSV or --generate PATTERN is due"),
-        ("--requests CSV --generate ai", 2, "either --requests CSV or --generate PATTERN is due"),
-        ("--requests CSV --seed 2", 2, "--seed goes with --generate"),
-        ("--requests CSV --write x.csv", 2, "--write goes with --generate"),
+        ("--requests CSV --generate churn", 2, "--generate is for generated requests"),
+        ("--requests CSV --seed 2", 2, "--seed is for generated requests"),
+        ("--requests CSV --write x.csv", 2, "--write is for generated requests"),
         ("--requests missing.csv", 2, "there is no CSV file missing.csv"),
         ("--requests /", 2, "/ cannot be read: it is a directory"),
         ("--requests FIFO", 2, "it is a pipe, not a regular file"),
         ("--requests EMPTY", 2, "is empty"),
         ("--requests LATIN", 2, "is not UTF-8 text"),
         ("--requests BAD", 2, "bad.csv:3: no GPU here offers L40S-2X; did you mean L40S-2"),
-        ("--generate ai --load 5 --count 3", 2, "--count and --load exclude each other"),
-        ("--generate ai --compare --placement depth", 2, "--compare runs every policy"),
-        ("--generate ai --keep --mig-on-demand", 2, "--keep keeps the GPU instances"),
-        ("--generate ai --mix 2B", 2, "--mix 2B: say PROFILE:WEIGHT"),
-        ("--generate ai --mix 2B:0", 2, "--mix 2B:0: say PROFILE:WEIGHT"),
+        ("--compare --placement depth", 2, "--compare runs every policy"),
+        ("--mix 2B", 2, "--mix 2B: expected PROFILE:WEIGHT"),
+        ("--mix 2B:0", 2, "--mix 2B:0: expected PROFILE:WEIGHT"),
+        ("--add-cards A16", 2, "--add-cards A16: expected MODEL:N"),
+        ("--add-cards A16:0", 2, "--add-cards A16:0: expected MODEL:N"),
+        ("--add-cards A17:3", 2, "'A17' is no card that the simulator knows"),
+        ("--add-cards mtty:1", 2, "'mtty' is no card that the simulator knows"),
+        ("--add-cards 'RTX 4090:1'", 2, "this card has no vGPU types"),
         ("--generate churn --mix 2X:1", 2, "no GPU of NVIDIA L40S offers 2X"),
-        ("--generate mig", 2, "no GPU of NVIDIA L40S offers a GPU instance"),
-        (
-            "--generate churn --load 1000 --host-count 9999 --days 366",
-            2,
-            "more than 1000000 requests are not generated",
-        ),
-        ("--generate ai --plot x.pdf", 2, "--plot x.pdf: what it is to be is not known"),
-        ("--generate ai --plot nowhere/x.svg", 2, "--plot nowhere/x.svg: there is no directory nowhere"),
-        ("--generate ai --plot x.svg --write x.svg", 2, "--plot and --write name one file"),
-        ("--generate ai --write CSV", 3, "--write requests.csv: it is there already"),
-        ("--generate ai --plot FIFO", 3, "it is there already"),
+        ("--generate churn --count 999999 --days 366", 2, "more than 1000000 requests are not generated"),
+        ("--plot x.pdf", 2, "--plot x.pdf: the name shows no known picture format"),
+        ("--plot nowhere/x.svg", 2, "--plot nowhere/x.svg: there is no directory nowhere"),
+        ("--plot x.svg --write x.svg", 2, "--plot and --write name the same file"),
+        ("--write CSV", 3, "--write requests.csv: it is there already"),
+        ("--plot FIFO", 3, "it is there already"),
     ],
 )
 def test_invalid_input_is_refused_before_anything_is_written(
@@ -154,9 +157,9 @@ def test_missing_matplotlib_is_reported_before_the_work(tmp_path: Path) -> None:
     (broken / "__init__.py").write_text("raise ImportError('No module named matplotlib')\n")
     env = child_environment(XDG_STATE_HOME=str(tmp_path / "state"))
     env["PYTHONPATH"] = f"{broken.parent}:{env['PYTHONPATH']}"
-    ran = child("--host", "sim:l40s-x4", "simulate", "--generate", "ai", "--plot", str(tmp_path / "a.svg"), env=env)
+    ran = child("--host", "sim:l40s-x4", "simulate", "--plot", str(tmp_path / "a.svg"), env=env)
     assert ran.returncode == 6
     assert "a picture needs matplotlib" in ran.stderr
     assert "pip install 'vgpuctl[plot]'" in ran.stderr
-    without = child("--host", "sim:l40s-x4", "simulate", "--generate", "vdi-day", env=env)
+    without = child("--host", "sim:l40s-x4", "simulate", env=env)
     assert without.returncode == 0, without.stderr

@@ -14,7 +14,7 @@ HEAVY = {
     "cryptography", "jinja2", "json", "libvirt", "lxml", "paramiko", "pycdlib", "pydantic", "pydantic_core", "pynvml",
     "rich", "ruamel", "subprocess", "tempfile", "importlib.metadata", "logging", "socket",
 }  # fmt: skip
-OURS = {"capacity", "domain", "operations", "host", "sim", "backends", "model"}
+OURS = {"gpu", "placement", "makers", "domain", "operations", "host", "sim", "backends", "model"}
 LIGHT_LINES = [
     (["--version"], None),
     (["--help"], None),

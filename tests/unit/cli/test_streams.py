@@ -17,7 +17,7 @@ from tests.unit.cli.conftest import ROOT, Ran, child, child_environment
 from vgpuctl.cli.streams import sanitize
 
 _PRINT = (
-    "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.result import CommandOutput\n"
+    "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.run import CommandOutput\n"
     "from vgpuctl.model.outcome import QueryResult\nfrom vgpuctl.model.results.program import CompletionResult\n"
     "from vgpuctl.cli.settings import Settings\n"
     "sys.exit(run.perform(Settings(json='--json' in sys.argv), 'completion',"

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from vgpuctl.config.host_assignments import apply_changes, parse_assignment, resolve_assignments
+from vgpuctl.config.host_editor import render_host_file
 from vgpuctl.config.host_spec import GpuSpec, parse_host_spec
-from vgpuctl.config.host_writer import render_host_file
 from vgpuctl.errors import InvalidInput
 
 _SCHEDULER = "{policy: equal_share, time_slice_ms: 2}"

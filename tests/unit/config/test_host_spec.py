@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from vgpuctl.config.host_editor import render_host_file
 from vgpuctl.config.host_spec import BootSpec, Defaults, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
-from vgpuctl.config.host_writer import render_host_file
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.request import PlacementSpec
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vgpuctl.config.host_spec import DEFAULTS_SHAPE, Defaults
 from vgpuctl.config.size_text import format_size
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
-from vgpuctl.config.vm_spec import VM_SHAPE, VmSpec, build_request, parse_options, parse_vm_spec
+from vgpuctl.config.vm_spec import VM_SHAPE, VmSpec, build_request, expand_names, parse_options, parse_vm_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.request import ExistingDisk, NewDisk
 from vgpuctl.value import field_names
@@ -328,3 +328,46 @@ def test_any_value_is_taken_or_refused_in_words(value: dict[str, object]) -> Non
     except InvalidInput:
         return
     assert parse_vm_spec(json.dumps(spec.given_fields()), "spec") == spec
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("vdi-{:03}", ("vdi-001", "vdi-002", "vdi-003")),
+        ("vdi-{}", ("vdi-1", "vdi-2", "vdi-3")),
+        ("{:02}.lab", ("01.lab", "02.lab", "03.lab")),
+    ],
+)
+def test_the_placeholder_is_the_number_from_one(pattern, names):
+    assert expand_names(pattern, 3) == names
+
+
+def test_a_number_that_needs_more_digits_gets_them():
+    assert expand_names("v{:02}", 100)[-1] == "v100"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["vdi", "", "vdi-{}-{}", "vdi-{0}", "vdi-{n}", "vdi-{:3}", "vdi-{:0}", "vdi-{:x}", "vdi-{:03d}", "vdi-{", "{{}}"],
+)
+def test_anything_else_is_refused_with_an_example(pattern):
+    with pytest.raises(InvalidInput) as raised:
+        expand_names(pattern, 3)
+    assert "vdi-{:03}" in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_a_name_that_is_missing_is_refused_with_an_example():
+    with pytest.raises(InvalidInput, match=r"vdi-\{:03\}"):
+        expand_names(None, 3)
+
+
+@pytest.mark.parametrize("pattern", ["-{}", "a/{}", "vm {}", "x" * 63 + "{}"])
+def test_the_names_must_be_names(pattern):
+    with pytest.raises(InvalidInput, match="is not a name"):
+        expand_names(pattern, 3)
+
+
+def test_the_last_name_is_checked_too():
+    assert expand_names("x" * 62 + "{}", 9)
+    with pytest.raises(InvalidInput, match="is not a name"):
+        expand_names("x" * 62 + "{}", 10)

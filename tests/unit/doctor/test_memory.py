@@ -9,8 +9,8 @@ from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import A4C, a100, assigned, snapshot, vm
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.memory import MEMINFO
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import HypervisorStatus
-from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.vm import VmState
 
 GPU = a100()

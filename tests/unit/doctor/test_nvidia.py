@@ -12,7 +12,7 @@ from vgpuctl.doctor.nvidia import SLICE_DIRECTORIES
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.mig import MigSpec, MigState
 from vgpuctl.model.port_values import DeviceUser, EccState, NvmlStatus
-from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION
 from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH
 
 GPU = a100()

@@ -10,7 +10,7 @@ from tests.values import a100, snapshot
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
-from vgpuctl.scheduler.driver_version import MODULE_VERSION
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION
 from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH, PER_GPU_PARAMETER
 
 FIXED = SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2)

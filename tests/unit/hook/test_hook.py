@@ -17,7 +17,7 @@ import pytest
 from tests.hosts import EagerClock, Silent, create, living_operation, request
 from vgpuctl.errors import InUse, Temporary, VgpuctlError
 from vgpuctl.hook import run as hook
-from vgpuctl.host.nvml import AbsentNvml
+from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.create import create_vm
@@ -243,10 +243,11 @@ def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
 
 
 NOT_FOR_THE_HOOK = """
-    vgpuctl.config vgpuctl.host.local_host vgpuctl.host.system_files vgpuctl.host.audit_journal
-    vgpuctl.host.vendor_commands vgpuctl.host.kernel_log vgpuctl.host.scratch vgpuctl.host.virt.domains
+    vgpuctl.config vgpuctl.host.local_host vgpuctl.host.system_files vgpuctl.host.logs
+    vgpuctl.host.vendor_commands vgpuctl.host.scratch vgpuctl.host.virt.domains
     vgpuctl.host.virt.storage vgpuctl.operations.create vgpuctl.operations.ensure_vms vgpuctl.operations.power
-    vgpuctl.operations.reconcile vgpuctl.capacity.policy_placement vgpuctl.capacity.gpu_states vgpuctl.placement
+    vgpuctl.operations.reconcile vgpuctl.placement.policy_placement vgpuctl.placement.fleet_state
+    vgpuctl.placement.fleet vgpuctl.solver
     vgpuctl.domain.domain_xml vgpuctl.domain.domain_edit vgpuctl.domain.render vgpuctl.cli vgpuctl.remote
     vgpuctl.doctor vgpuctl.sim asyncio shlex tempfile
 """
@@ -272,7 +273,7 @@ def test_the_deadline_says_try_again_and_never_no_capacity():
 
 
 def test_libvirt_is_not_called(tmp_path):
-    from vgpuctl.host.virt.absent import AbsentHypervisor
+    from vgpuctl.host.absent import AbsentHypervisor
 
     ports = booted()
     xml = xml_of(ports)

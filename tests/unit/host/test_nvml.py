@@ -8,7 +8,8 @@ from threading import Barrier, Lock
 import pytest
 
 from tests.unit.host.nvml_library import ADDRESS, done_by, query_gpu
-from vgpuctl.host.nvml import AbsentNvml, HostNvml, nvml_bus_id
+from vgpuctl.host.absent import AbsentNvml
+from vgpuctl.host.nvml import HostNvml, nvml_bus_id
 from vgpuctl.host.nvml.library import open_for_change, open_nvml
 from vgpuctl.value import as_dict
 

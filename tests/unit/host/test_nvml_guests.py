@@ -2,7 +2,7 @@
 """NVML's running vGPUs: the VM of each, and the driver in its guest."""
 
 from tests.unit.host.nvml_library import done_by
-from vgpuctl.host.nvml import AbsentNvml
+from vgpuctl.host.absent import AbsentNvml
 
 ASK = "[[g.vm_uuid, g.driver_version] for g in nvml.guests(address)]"
 VM = "aaaaaaaa-0000-4000-8000-000000000001"

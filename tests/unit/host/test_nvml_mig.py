@@ -5,7 +5,8 @@ import pytest
 
 from tests.unit.host.nvml_library import done_by, query_gpu
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.host.nvml import AbsentNvml, HostNvml
+from vgpuctl.host.absent import AbsentNvml
+from vgpuctl.host.nvml import HostNvml
 from vgpuctl.host.nvml.mig import format_profile_name
 
 ONES = tuple({"start": start, "size": 1} for start in range(7))

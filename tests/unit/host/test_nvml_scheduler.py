@@ -5,7 +5,8 @@ import pytest
 
 from tests.unit.host.nvml_library import ADDRESS, DO, done_by, run
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.host.nvml import AbsentNvml, HostNvml
+from vgpuctl.host.absent import AbsentNvml
+from vgpuctl.host.nvml import HostNvml
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 
 SET = """

@@ -46,7 +46,8 @@ def read(types, want=None):
     [
         ("nvidia-231", "GRID T4-2Q", "num_heads=4, framebuffer=2048M, max_instance=8", "T4-2Q", 2048, 8),
         ("i915-GVTg_V5_4", None, "low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n", "i915-GVTg_V5_4", 512, None),
-        ("hi-4", None, "vnic: 4\nmemory size: 8 GB\n", "hi-4", 8192, None),
+        ("vnpu-vir02", None, "type name: vir02\naicore num: 2\nmemory size: 6GB\n", "vnpu-vir02", 6144, None),
+        ("other-1", "One", "memory: 8 GB\n", "other-1", None, None),
         ("mtty-2", "Dual port serial", None, "mtty-2", None, None),
     ],
 )

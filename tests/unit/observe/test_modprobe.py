@@ -10,7 +10,7 @@ from vgpuctl.errors import Failed
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
-from vgpuctl.scheduler.driver_version import MODULE_VERSION
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION
 from vgpuctl.value import replace
 
 

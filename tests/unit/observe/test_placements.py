@@ -43,3 +43,11 @@ def test_one_size_has_no_placement(tmp_path, form):
     observed = observe(host.ports, ReadScope(types=True))
     assert [v.placement_id for v in observed.vgpus] == [None, None]
     assert not observed.gpus[0].has_fixed_placements
+
+
+@pytest.mark.parametrize("form", KERNELS)
+def test_only_a_vf_has_a_file_for_its_gpu_instance(tmp_path, form):
+    text = TEXT.format(kernel=KERNELS[form], driver="590.48.01").replace("mixed_size: true", "mig: [1g.5gb]")
+    host = open_sim_host(tmp_path, text=text[: text.index("    vgpus:")])
+    gpu = observe(host.ports, ReadScope(types=True)).gpus[0]
+    assert (gpu.has_fixed_placements, gpu.accepts_gpu_instances) == (form == "mdev-vf", form == "vendor-vf")

@@ -12,7 +12,7 @@ import pytest
 from tests.hosts import EagerClock, Silent, SimulatedHost, create, open_sim_host, request
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec
 from vgpuctl.errors import Failed, LibvirtFailed
-from vgpuctl.host.virt.absent import AbsentHypervisor
+from vgpuctl.host.absent import AbsentHypervisor
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.restore import restore_host

@@ -35,7 +35,7 @@ def over_capacity(host: SimulatedHost) -> list[str]:
     wrong = []
     for gpu in state.machine.gpus.values():
         made = [gpu.types[key] for key in state.vgpus_by_gpu[gpu.address].values()]
-        if gpu.units and sum(t.units for t in made) > gpu.units:
+        if any(sum(t.units[n] for t in made) > total for n, total in enumerate(gpu.units)):
             wrong.append(gpu.address)
         if gpu.rule == "nvidia" and made:
             one_size = len({t.framebuffer_mib for t in made}) == 1

@@ -8,7 +8,7 @@ import pytest
 from tests.hosts import Silent, open_sim_host, yes
 from tests.layouts import A100, FLEX, do
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.host.nvml import AbsentNvml
+from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.mig import MigSpec
 from vgpuctl.operations.apply import apply_host, diff_host
 from vgpuctl.operations.desired_state import HostFileText, read_desired_state

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts import create, delete, open_sim_host, request
 from vgpuctl.errors import HostCannot, NotFound
-from vgpuctl.model.results.disks import CloneResult
+from vgpuctl.model.results.vms import CloneResult
 from vgpuctl.operations.images import list_images
 
 BASE = "/srv/images/ubuntu-24.04.qcow2"

@@ -16,7 +16,7 @@ from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed, VgpuctlError
 from vgpuctl.hook.run import prepare
-from vgpuctl.host.nvml import AbsentNvml
+from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.gpu import Backend, GpuMode, Vgpu
 from vgpuctl.model.vm import AssignedVgpu, VmState
 from vgpuctl.observe import ReadScope, observe

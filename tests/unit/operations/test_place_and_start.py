@@ -24,7 +24,7 @@ from tests.hosts import (
 )
 from tests.layouts import FLEX, do
 from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
-from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Ownership

@@ -13,7 +13,7 @@ from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import Busy, Failed, InvalidInput
 from vgpuctl.gpu_setup.sriov import count_vfs
-from vgpuctl.host.virt.absent import AbsentHypervisor
+from vgpuctl.host.absent import AbsentHypervisor
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.mig import MigSpec
 from vgpuctl.model.outcome import Outcome

@@ -8,7 +8,7 @@ import pytest
 from tests.hosts import EagerClock, Silent, create, open_sim_host, request, stop
 from vgpuctl.errors import Busy, Interrupted, InvalidInput, PartlyApplied
 from vgpuctl.model.port_values import GuestAddress
-from vgpuctl.model.results.reach import GuestResult
+from vgpuctl.model.results.vms import GuestResult
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.wait import check_wait_options, wait_for_guest
 from vgpuctl.value import replace

@@ -8,12 +8,20 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from tests.unit.placement.test_kinds import GVT, H100_MIG
-from vgpuctl.placement.equal_size import EqualSizeKind
+from tests.unit.gpu.test_kinds import GVT, H100_MIG
+from vgpuctl.gpu.equal_size import EqualSizeKind
+from vgpuctl.gpu.shared_instances import InstanceNeed, SharedInstanceKind
+from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.migrations import Leave, Migration, MigrationPlan, PlacedVgpu, apply_order, copy_fleet
-from vgpuctl.placement.shared_instances import InstanceNeed, SharedInstanceKind
-from vgpuctl.placement.slice_kind import Footprint, SliceKind
+from vgpuctl.placement.migrations import (
+    FreeFunctions,
+    Leave,
+    Migration,
+    MigrationPlan,
+    PlacedVgpu,
+    apply_order,
+    copy_fleet,
+)
 
 SMALL = EqualSizeKind("small", 4096, {"1B": 1024, "2B": 2048, "2Q": 2048}, {"1B": 3, "2B": 2, "2Q": 2})
 MIXED = SliceKind(
@@ -100,6 +108,27 @@ def after(fleet: Fleet, placed: Sequence[PlacedVgpu], order: Sequence[Migration 
     now = copy_fleet(fleet)
     apply_order(now, list(placed), order)
     return now
+
+
+def count_free_after_order(
+    free_functions: FreeFunctions, placed: Sequence[PlacedVgpu], order: Sequence[Migration | Leave]
+) -> FreeFunctions | None:
+    """Return the free functions after an order; None: one finds too few.
+
+    A vGPU that migrates gives up its function only when it is at its new place, on another function. One that leaves
+    gives it up before.
+    """
+    free, left = dict(free_functions), set[int]()
+    for entry in order:
+        old = placed[entry.vgpu_index].gpu
+        if isinstance(entry, Migration):
+            if free.get(entry.gpu, 1) < 1:
+                return None
+            free |= {entry.gpu: free[entry.gpu] - 1} if entry.gpu in free else {}
+        if entry.vgpu_index not in left:
+            free |= {old: free[old] + 1} if old in free else {}
+        left.add(entry.vgpu_index)
+    return free
 
 
 def assert_room(fleet: Fleet, placed: Sequence[PlacedVgpu], result: MigrationPlan, wanted: Sequence[str]) -> None:

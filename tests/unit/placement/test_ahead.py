@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.placement.test_kinds import A40, H100_MIG, grown
+from tests.unit.gpu.test_kinds import A40, H100_MIG, grown
+from vgpuctl.gpu.gpu_kind import GpuKind
 from vgpuctl.placement.ahead import Ahead
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.gpu_kind import GpuKind
 from vgpuctl.placement.least_waste import LeastWaste
 
 KINDS = (A40, H100_MIG)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Mapping
 from itertools import chain, combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.gpu.test_kinds import A40, H100_MIG, UNEVEN
 from tests.unit.placement.fleets import SMALL, filled, fit
-from tests.unit.placement.test_kinds import A40, H100_MIG
-from vgpuctl.placement.equal_size import EqualSizeKind
+from vgpuctl.gpu.equal_size import EqualSizeKind
+from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.gpu_kind import State
-from vgpuctl.placement.joint import joint, none_beside, too_many, total_left
+from vgpuctl.placement.joint import Joint, fit_together, largest_mib, none_beside, total_left
 
 
 def drawn(data: st.DataObject, fleet: Fleet, most: int) -> Counter[str]:
@@ -23,90 +24,80 @@ def drawn(data: st.DataObject, fleet: Fleet, most: int) -> Counter[str]:
     return Counter(data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=most)))
 
 
+def placed_on(joint: Joint) -> Counter[str]:
+    """Return how many of each profile found a GPU."""
+    return sum((Counter(counts) for counts in joint.by_gpu.values()), Counter())
+
+
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
-def test_they_fit_where_some_places_take_them_all(data: st.DataObject) -> None:
+def test_as_many_fit_as_some_places_take(data: st.DataObject) -> None:
     fleet, _ = data.draw(filled(3))
     wanted = drawn(data, fleet, 5)
-    answer = joint(fleet, wanted)
-    assert answer.fits is fit(fleet, wanted)
-    if answer.fits:
-        assert sum((Counter(some) for some in answer.where.values()), Counter()) == wanted
-        for gpu, some in answer.where.items():
-            group = fleet.group_of(gpu)
-            assert fleet.kind_of(group).fits(group.state, some)
-
-
-@settings(deadline=None, max_examples=150)
-@given(data=st.data())
-def test_the_reason_why_not_is_the_fewest_that_are_too_many(data: st.DataObject) -> None:
-    fleet, _ = data.draw(filled(2))
-    wanted = drawn(data, fleet, 5)
-    if fit(fleet, wanted):
-        return
+    joint = fit_together(fleet, wanted)
+    assert joint.why_not_proven is None
+    assert placed_on(joint) + Counter(joint.excess) == wanted
+    for gpu, counts in joint.by_gpu.items():
+        group = fleet.group_of(gpu)
+        assert fleet.kind_of(group).fits(group.state, counts)
     items = sorted(wanted.elements())
-    some = chain.from_iterable(combinations(items, n) for n in range(1, len(items) + 1))
-    fewest = next(len(few) for few in some if not fit(fleet, Counter(few)))
-    result = too_many(fleet, wanted)
-    assert result.fewest
-    assert sum(result.few.values()) == fewest
-    assert not Counter(result.few) - wanted
-    assert not fit(fleet, Counter(result.few))
-
-
-def test_an_answer_that_would_take_too_long_is_not_known() -> None:
-    fleet = Fleet([H100_MIG], [GpuGroup(0, 0)] * 4)
-    wanted = {"3g": 5, "2g": 2, "1g": 4, "1g+me": 4}  # as many slices as there are; but two 3g leave no room for a +me
-    assert joint(fleet, wanted).fits is False
-    assert joint(fleet, wanted, tries=2).fits is None
-    some = too_many(fleet, wanted, tries=20)
-    assert not some.fewest
-    assert joint(fleet, some.few).fits is not True
+    some = chain.from_iterable(combinations(items, n) for n in range(len(items), -1, -1))
+    most = next(len(part) for part in some if fit(fleet, Counter(part)))
+    assert sum(joint.excess.values()) == len(items) - most
+    with_most_mib = max(
+        sum(largest_mib(fleet, p) for p in part) for part in combinations(items, most) if fit(fleet, Counter(part))
+    )
+    assert sum(largest_mib(fleet, p) * n for p, n in placed_on(joint).items()) == with_most_mib
 
 
 def test_a_host_of_sixteen_gpus_is_known() -> None:
     gpus = [GpuGroup(0, (0, 0))] * 8 + [GpuGroup(1, 0)] * 8
     fleet = Fleet([A40, H100_MIG], gpus)
     wanted = {"1B": 64, "2Q": 48, "8Q": 24, "1g": 16, "2g": 8, "3g": 8}
-    assert joint(fleet, wanted).fits is True
-    assert joint(fleet, {**wanted, "8Q": 25}).fits is False
-    assert too_many(fleet, {"8Q": 49, "2Q": 1}) == ({"8Q": 43, "2Q": 1}, True)
+    assert not fit_together(fleet, wanted).excess
+    assert fit_together(fleet, {**wanted, "8Q": 25}).excess == {"8Q": 1}
+    assert fit_together(fleet, {"8Q": 49, "2Q": 1}).excess == {"2Q": 1, "8Q": 1}
 
 
-class Counting(EqualSizeKind):
-    """A GPU that counts the checks whether several fit on it."""
+def test_gpus_with_fewer_vfs_than_small_vgpus_fit_are_filled_one_by_one() -> None:
+    """Together the two have four VFs. But one is full with the large vGPU, and the other has VFs for two small ones."""
+    footprints = {"1S": Footprint(tuple(range(4)), 1, ((0, 1),)), "4S": Footprint((0,), 4, ((0, 1),))}
+    few = SliceKind("few", 4096, {"1S": 1024, "4S": 4096}, footprints, slices=4, pools=(2,))
+    fleet = Fleet([few], [GpuGroup(0, few.empty)] * 2)
+    assert fit_together(fleet, {"1S": 3, "4S": 1}).excess == {"1S": 1}
+    assert fit_together(fleet, {"1S": 5}).excess == {"1S": 1}
 
-    asked = 0
 
-    def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
-        self.asked += 1
-        return super().fits(state, wanted)
-
-
-def test_many_more_than_fit_on_sixteen_gpus_is_refused_cheaply() -> None:
-    """Before, sets were computed again for each waiting number, and the excess by removing one by one: 11,420,786."""
+def test_many_more_than_fit_on_sixteen_gpus_are_counted_exactly() -> None:
+    """Each GPU is of one size at a time: six, five and five of them."""
     sizes = {"2B": 2048, "4A": 4096, "8C": 8192}
-    kind = Counting("RTX PRO 6000", 98304, sizes, {"2B": 32, "4A": 24, "8C": 12})
+    kind = EqualSizeKind("RTX PRO 6000", 98304, sizes, {"2B": 32, "4A": 24, "8C": 12})
     fleet = Fleet([kind], [GpuGroup(0, (0, 0))] * 16)
-    wanted = {"2B": 171, "4A": 128, "8C": 64}
-    assert joint(fleet, wanted).fits is False
-    assert too_many(fleet, wanted) == ({"2B": 129, "4A": 121, "8C": 61}, False)
-    assert kind.asked < 100_000
+    joint = fit_together(fleet, {"2B": 171, "4A": 128, "8C": 64})
+    assert joint.why_not_proven is None
+    assert joint.excess == {"4A": 8, "8C": 4}
 
 
-def test_profiles_that_take_the_same_are_one_and_the_last_by_name_goes_first() -> None:
+def test_profiles_that_take_the_same_are_one_and_the_last_by_name_are_too_many() -> None:
     sizes = dict.fromkeys(("8A", "8B", "8C", "8Q"), 8192)
-    kind = Counting("RTX PRO 6000", 98304, sizes, dict.fromkeys(sizes, 12))
+    kind = EqualSizeKind("RTX PRO 6000", 98304, sizes, dict.fromkeys(sizes, 12))
     fleet = Fleet([kind], [GpuGroup(0, (0, 0))] * 16)
-    answer = joint(fleet, dict.fromkeys(sizes, 48))
-    assert answer.where[0] == {"8Q": 12}
-    assert answer.where[15] == {"8A": 12}
-    assert joint(fleet, {**dict.fromkeys(sizes, 48), "8C": 49}).fits is False
-    assert kind.asked < 1_000
+    joint = fit_together(fleet, dict.fromkeys(sizes, 48))
+    assert joint.by_gpu[0] == {"8A": 12}
+    assert joint.by_gpu[15] == {"8Q": 12}
+    assert fit_together(fleet, {**dict.fromkeys(sizes, 48), "8C": 49}).excess == {"8Q": 1}
+
+
+def test_of_one_size_those_with_the_lower_maximum_come_first() -> None:
+    """The GPU takes two 4C and four 4Q: a 4C beside two others is one too many, a 4Q is not."""
+    fleet = Fleet([UNEVEN], [GpuGroup(0, (0, 0))])
+    assert not fit_together(fleet, {"4C": 2, "4Q": 2}).excess
+    assert fit_together(fleet, {"4C": 3, "4Q": 1}).excess == {"4C": 1}
 
 
 def test_one_that_no_gpu_knows_is_too_many_alone() -> None:
-    assert too_many(Fleet([SMALL], [GpuGroup(0, (0, 0))]), {"9Z": 2, "1B": 1}) == ({"9Z": 1}, True)
+    joint = fit_together(Fleet([SMALL], [GpuGroup(0, (0, 0))]), {"9Z": 2, "1B": 1})
+    assert (joint.excess, joint.by_gpu, joint.why_not_proven) == ({"9Z": 2}, {0: {"1B": 1}}, None)
 
 
 @settings(deadline=None, max_examples=60)
@@ -118,5 +109,17 @@ def test_none_is_left_of_what_the_most_of_another_excludes(data: st.DataObject) 
     number = total_left(fleet, profile)
     excluded = none_beside(fleet, profile, profiles)
     assert list(excluded) == [
-        p for p in profiles if p != profile and joint(fleet, {profile: number, p: 1}).fits is False
+        p for p in profiles if p != profile and fit_together(fleet, {profile: number, p: 1}).excess
     ]
+
+
+def test_without_the_solver_what_a_simple_order_places_is_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    fleet = Fleet([H100_MIG], [GpuGroup(0, 0b0000_0001)])
+    easy = fit_together(fleet, {"3g": 1, "1g": 2})
+    assert (easy.excess, easy.why_not_proven) == ({}, None)
+    alone = fit_together(fleet, {"3g": 2, "7g": 1})
+    assert (alone.excess, alone.why_not_proven) == ({"3g": 1, "7g": 1}, None)
+    hard = fit_together(fleet, {"3g": 2, "1g": 2})
+    assert hard.excess == {"3g": 1}
+    assert "highspy" in str(hard.why_not_proven)

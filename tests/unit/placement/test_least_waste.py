@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.placement.test_kinds import A40, A40_OLD, GVT, H100_MIG, KINDS, grown
-from vgpuctl.placement.equal_size import EqualSizeKind
+from tests.unit.gpu.test_kinds import A40, A40_OLD, GVT, H100_MIG, KINDS, grown
+from vgpuctl.gpu.equal_size import EqualSizeKind
+from vgpuctl.gpu.gpu_kind import GpuKind
+from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
-from vgpuctl.placement.gpu_kind import GpuKind
 from vgpuctl.placement.least_waste import LeastWaste
 from vgpuctl.placement.policy import Depth, PlacementPolicy
 from vgpuctl.placement.prices import demand_of, prices
-from vgpuctl.placement.slice_kind import Footprint, SliceKind
 
 VDI = {"1B": 40.0, "2B": 35.0, "4Q": 20.0, "8Q": 5.0}
 VDI_SIZES = {"1B": 1024, "2B": 2048, "4Q": 4096, "8Q": 8192}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.placement.test_kinds import A40, GVT, H100_MIG, KINDS, grown
-from vgpuctl.placement.equal_size import EqualSizeKind
+from tests.unit.gpu.test_kinds import A40, GVT, H100_MIG, KINDS, grown
+from vgpuctl.gpu.equal_size import EqualSizeKind
+from vgpuctl.gpu.gpu_kind import GpuKind, State
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.gpu_kind import GpuKind, State
 from vgpuctl.placement.prices import alike, demand_of, prices, sizes_of
 from vgpuctl.placement.simplex import Simplex
 

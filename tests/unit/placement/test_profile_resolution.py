@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile of each kind that serves a selector, and kinds that share its name."""
+"""The profile of each kind that serves a request, and kinds that share its name."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ from collections import Counter
 
 import pytest
 
-from vgpuctl.errors import NotFound
-from vgpuctl.placement import workload_mixes
-from vgpuctl.placement.equal_size import EqualSizeKind
-from vgpuctl.placement.profile_resolution import (
-    compute_slices_of,
-    rename_profiles,
-    resolve_selector,
-    resolve_selectors,
-    series_of,
-    suggest_profiles,
-)
-from vgpuctl.placement.trace_request import ProfileSelector
+from vgpuctl.gpu.equal_size import EqualSizeKind
+from vgpuctl.placement.profile_resolution import rename_profiles, resolve_profile, suggest_profiles
 
 
 def gib(name: str, total: int, *profiles: str) -> EqualSizeKind:
@@ -30,74 +20,43 @@ def gib(name: str, total: int, *profiles: str) -> EqualSizeKind:
 A16 = gib("A16", 16, "A16-1B", "A16-2B", "A16-4Q", "A16-4C", "A16-8Q", "A16-16Q", "A16-16C")
 L40S = gib("L40S", 48, "L40S-1B", "L40S-2B", "L40S-4Q", "L40S-8Q", "L40S-12C", "L40S-24C", "L40S-48C")
 KINDS = (A16, L40S)
-CALLED = ("A16".__eq__, "L40S".__eq__)
 
 
 @pytest.mark.parametrize(
-    ("profile", "letter", "number"),
-    [("A16-2B", "B", 0), ("DC-1-10CME", "C", 1), ("1-10C", "C", 1), ("10C", "C", 0), ("i915-GVTg_V5_4", "", 0)],
-)
-def test_series_and_slices_with_and_without_the_model(profile: str, letter: str, number: int) -> None:
-    assert (series_of(profile), compute_slices_of(profile)) == (letter, number)
-
-
-@pytest.mark.parametrize(
-    ("ask", "name", "profiles"),
+    ("text", "name", "profiles"),
     [
-        (ProfileSelector("2B"), "2B", ("A16-2B", "L40S-2B")),
-        (ProfileSelector("A16-2B"), "A16-2B", ("A16-2B", None)),
-        (ProfileSelector("4C"), "A16-4C", ("A16-4C", None)),
-        (ProfileSelector("A16-4C|L40S-12C"), "A16-4C|L40S-12C", ("A16-4C", "L40S-12C")),
-        (ProfileSelector("2B", models=("L40S",)), "L40S-2B", (None, "L40S-2B")),
-        (ProfileSelector(gpu_milli=250), "A16-4C|L40S-12C", ("A16-4C", "L40S-12C")),
-        (ProfileSelector(gpu_milli=251), "A16-8Q|L40S-24C", ("A16-8Q", "L40S-24C")),
-        (ProfileSelector(gpu_milli=1000), "A16-16C|L40S-48C", ("A16-16C", "L40S-48C")),
-        (ProfileSelector(gpu_milli=1, models=("A16",)), "A16-1B", ("A16-1B", None)),
+        ("2B", "2B", ("A16-2B", "L40S-2B")),
+        ("A16-2B", "A16-2B", ("A16-2B", None)),
+        ("a16-2b", "A16-2B", ("A16-2B", None)),
+        ("4C", "A16-4C", ("A16-4C", None)),
+        ("A16-4C|L40S-12C", "A16-4C|L40S-12C", ("A16-4C", "L40S-12C")),
+        ("L40S-12C|A16-4C", "A16-4C|L40S-12C", ("A16-4C", "L40S-12C")),
     ],
 )
-def test_what_serves_an_ask(ask: ProfileSelector, name: str, profiles: tuple[str | None, ...]) -> None:
-    result = resolve_selector(ask, KINDS, CALLED)
+def test_what_serves_a_request(text: str, name: str, profiles: tuple[str | None, ...]) -> None:
+    result = resolve_profile(text, KINDS)
     assert result is not None
-    assert (result.name, result.profiles, result.is_model_known) == (name, profiles, True)
-    if ask.models == ():
-        again = resolve_selector(ProfileSelector(result.name), KINDS, CALLED)
-        assert again == result
+    assert (result.name, result.profiles) == (name, profiles)
+    assert resolve_profile(result.name, KINDS) == result
 
 
-def test_a_model_that_is_not_here_restricts_nothing() -> None:
-    result = resolve_selector(ProfileSelector("2B", models=("V100M32",)), KINDS, CALLED)
-    assert result is not None
-    assert (result.profiles, result.is_model_known) == (("A16-2B", "L40S-2B"), False)
-    here = resolve_selector(ProfileSelector("2B", models=("V100M32", "A16")), KINDS, CALLED)
-    assert here is not None
-    assert (here.profiles, here.is_model_known) == (("A16-2B", None), True)
+def test_requests_with_different_results_have_different_names() -> None:
+    kinds = (gib("X", 8, "X-1B", "X-2B"), gib("Y", 8, "X-1B"), gib("Z", 8, "X-2B"))
+    small, large = (resolve_profile(text, kinds) for text in ("X-1B|X-2B", "X-2B|X-1B"))
+    assert small is not None
+    assert large is not None
+    assert (small.profiles, large.profiles) == (("X-1B", "X-1B", "X-2B"), ("X-2B", "X-1B", "X-2B"))
+    assert small.name != large.name
 
 
-def test_an_unoffered_profile_is_refused_with_near_names() -> None:
-    assert resolve_selector(ProfileSelector("A16-3B"), KINDS, CALLED) is None
+def test_an_unoffered_profile_has_near_names() -> None:
+    assert resolve_profile("A16-3B", KINDS) is None
     assert suggest_profiles("A16-2Q", KINDS) == ["A16-8Q", "A16-4Q", "A16-2B"]
-    with pytest.raises(NotFound, match="no GPU of A16, L40S offers A16-3B") as caught:
-        workload_mixes.require_profile(ProfileSelector("A16-3B"), KINDS, CALLED)
-    assert "did you mean A16-" in str(caught.value.hint)
-
-
-def test_demands_of_one_name_are_distinct() -> None:
-    small, large = gib("A100 40", 40, "A100-4C"), gib("A100 80", 80, "A100-4C")
-    called = ("A100 40".__eq__, "A100 80".__eq__)
-    result = resolve_selectors(
-        [ProfileSelector("A100-4C"), ProfileSelector("A100-4C", models=("A100 80",))], (small, large), called
-    )
-    names = [d.name for d in result.values() if d is not None]
-    assert names == ["A100-4C", "A100-4C on A100 80"]
 
 
 def test_a_kind_with_other_names_is_the_same_kind() -> None:
-    result = resolve_selectors(
-        [ProfileSelector("2B"), ProfileSelector("A16-2B"), ProfileSelector("8Q"), ProfileSelector("L40S-12C")],
-        KINDS,
-        CALLED,
-    )
-    kind = rename_profiles(KINDS, [d for d in result.values() if d is not None])[0]
+    resolved = [resolve_profile(text, KINDS) for text in ("2B", "A16-2B", "8Q", "L40S-12C")]
+    kind = rename_profiles(KINDS, [result for result in resolved if result is not None])[0]
     assert kind.sizes == {"2B": 2048, "A16-2B": 2048, "8Q": 8192}
     (move,) = kind.placements(kind.empty, "2B")
     assert move == A16.placements(A16.empty, "A16-2B")[0]

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from vgpuctl.errors import InvalidInput, NotFound
-from vgpuctl.remote import inventory, inventory_file
+from vgpuctl.remote import inventory
 from vgpuctl.remote.target import Target
 
 INI = """
@@ -92,7 +92,7 @@ def test_yaml_is_known_without_its_ending():
     ],
 )
 def test_ranges(pattern, names):
-    assert list(inventory_file.expand_pattern(pattern, "hosts:1")) == names
+    assert list(inventory.expand_pattern(pattern, "hosts:1")) == names
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_too_many_hosts_are_refused_before_their_names_are_made():
     tracemalloc.start()
     try:
         with pytest.raises(InvalidInput, match="more than 10000 hosts"):
-            inventory_file.expand_pattern("gpu[1:1000][1:1000]", "hosts:1")
+            inventory.expand_pattern("gpu[1:1000][1:1000]", "hosts:1")
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()

@@ -13,10 +13,8 @@ import pytest
 from tests.unit.sim.hosts import GPU, MDEV, PF, MakeHost, create, mdev_device, pci_device, run_vm, set_type, uuid, vf
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Stuck
 from vgpuctl.model.vm import ProcessId, VmState
-from vgpuctl.ports.hypervisor import Hypervisor
-from vgpuctl.ports.nvml import Nvml
-from vgpuctl.ports.storage import Storage
-from vgpuctl.ports.sysfs import Sysfs
+from vgpuctl.ports.devices import Nvml, Sysfs
+from vgpuctl.ports.libvirt import Hypervisor, Storage
 from vgpuctl.sim import SCENARIOS, open_host, reset_host
 
 

@@ -174,3 +174,18 @@ def test_gvt_g_shares_graphics_memory(make: MakeHost) -> None:
     assert available(host, igpu, "i915-GVTg_V5_1") == 0
     description = host.sysfs.read(f"{PCI}/{igpu}/mdev_supported_types/i915-GVTg_V5_4/description")
     assert description.splitlines()[1] == "high_gm_size: 512MB"
+
+
+def test_ascends_types_share_every_resource_and_a_full_card_says_only_invalid(make: MakeHost) -> None:
+    host = make("ascend")
+    kinds = ("vir01", "vir02", "vir02_1c", "vir04", "vir04_3c", "vir04_4c_dvpp")
+
+    def free() -> list[int]:
+        return [available(host, GPU, f"vnpu-{kind}") for kind in kinds]
+
+    assert free() == [7, 3, 4, 1, 2, 1]
+    create(host, GPU, "vnpu-vir04_3c", 1)
+    assert free() == [4, 2, 2, 1, 1, 0]
+    create(host, GPU, "vnpu-vir04", 2)
+    assert free() == [0] * len(kinds)
+    refused(errno.EINVAL, lambda: create(host, GPU, "vnpu-vir01", 3))

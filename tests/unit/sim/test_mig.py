@@ -15,7 +15,7 @@ from vgpuctl.errors import InvalidInput, NvmlFailed
 from vgpuctl.model.mig import MigState
 from vgpuctl.sim import SimHost, mig
 from vgpuctl.sim.machine import build_machine
-from vgpuctl.sim.nvml_errors import NvmlError
+from vgpuctl.sim.refusals import NvmlError
 from vgpuctl.sim.scenario import compile_scenario
 from vgpuctl.sim.state import State
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.sim.test_scenario import compiled
 from vgpuctl.errors import InvalidInput
+from vgpuctl.sim.scenario_gpu import find_model, load_models, model_names
 
 
 def gpus(text: str) -> list[dict]:
@@ -81,3 +82,25 @@ def test_profiles_by_name() -> None:
 def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         gpus(text)
+
+
+@pytest.mark.parametrize("text", ["A100", "a100", "A100 PCIe 40GB", "NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"])
+def test_find_model_by_any_of_its_names(text: str) -> None:
+    assert find_model(text) is load_models()["A100"]
+    assert find_model("A1000") is None
+    assert "A100" in model_names()
+
+
+@pytest.mark.parametrize("name", ["A100", "T4", "A16", "A40", "A10", "L40S", "RTX PRO 4500"])
+def test_figures_are_consistent(name: str) -> None:
+    entry = load_models()[name]
+    assert len({t["id"] for t in entry["profiles"]}) == len(entry["profiles"])
+    for kind in entry["profiles"]:
+        assert kind["max"] * kind["framebuffer_mib"] <= entry["framebuffer_mib"], kind["name"]
+        assert kind["max"] <= 32
+
+
+def test_only_an_a16_card_has_several_gpus() -> None:
+    assert {name: entry["gpus_per_card"] for name, entry in load_models().items() if "gpus_per_card" in entry} == {
+        "A16": 4
+    }

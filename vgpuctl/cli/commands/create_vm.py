@@ -9,7 +9,7 @@ import click
 
 from vgpuctl.cli import field_options, many, run
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.result import CommandOutput
+from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Seconds, Settings
 from vgpuctl.config.arguments import WAIT_EVENTS
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     help="How long --wait-for waits (300).",
 )
 @click.pass_obj
-def command(
+def create_vm(
     settings: Settings,
     /,
     no_start: bool,

@@ -46,7 +46,7 @@ from vgpuctl.config.arguments import VM_STATES
 @field_options.fields("placement")
 @many.options
 @click.pass_obj
-def command(
+def ensure_vm(
     settings: Settings,
     path: str,
     state: str,

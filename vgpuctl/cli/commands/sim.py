@@ -11,10 +11,19 @@ from vgpuctl.cli import run
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
 from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl import simulated
+    from vgpuctl.cli import confirm
     from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import program as program_results
+else:
+    confirm = LazyModule("vgpuctl.cli.confirm")
+    outcome = LazyModule("vgpuctl.model.outcome")
+    program_results = LazyModule("vgpuctl.model.results.program")
+    simulated = LazyModule("vgpuctl.simulated")
 
 
 @make_command(
@@ -26,14 +35,9 @@ if TYPE_CHECKING:
 def reboot(settings: Settings) -> int:
     """Boot the simulated host again, as power loss would: its devices and /run are empty, its VMs are off."""
 
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl import simulated
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.model.outcome import QueryResult
-        from vgpuctl.model.results.program import SimResult
-
+    def work(guard: SignalGuard) -> run.CommandOutput:
         simulated.reboot(simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect))
-        return CommandOutput(QueryResult(SimResult(settings.host), changed=True))
+        return run.CommandOutput(outcome.QueryResult(program_results.SimResult(settings.host), changed=True))
 
     return run.perform(settings, "sim-reboot", work)
 
@@ -47,17 +51,11 @@ def reboot(settings: Settings) -> int:
 def reset(settings: Settings) -> int:
     """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks before."""
 
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl import simulated
-        from vgpuctl.cli import confirm
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.model.outcome import QueryResult
-        from vgpuctl.model.results.program import SimResult
-
+    def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
         confirm.ConfirmationPrompt(settings)(f"Forget everything on {settings.host}?", ())
         simulated.reset(scenario)
-        return CommandOutput(QueryResult(SimResult(settings.host), changed=True))
+        return run.CommandOutput(outcome.QueryResult(program_results.SimResult(settings.host), changed=True))
 
     return run.perform(settings, "sim-reset", work)
 
@@ -71,14 +69,9 @@ def reset(settings: Settings) -> int:
 def list_scenarios(settings: Settings) -> int:
     """List the built-in simulated hosts. --host sim:FILE takes one of your own: docs/scenarios.md."""
 
-    def work(guard: SignalGuard) -> CommandOutput:
-        from vgpuctl import simulated
-        from vgpuctl.cli.result import CommandOutput
-        from vgpuctl.model.outcome import QueryResult
-        from vgpuctl.model.results.program import ScenarioResult
-
-        rows = (ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())
-        return CommandOutput(QueryResult(tuple(rows)))
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())
+        return run.CommandOutput(outcome.QueryResult(tuple(rows)))
 
     return run.perform(settings, "sim-list-scenarios", work)
 

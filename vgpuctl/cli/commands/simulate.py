@@ -10,7 +10,7 @@ import click
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.config.arguments import MAX_DAYS, MAX_LOAD, MAX_REQUESTS, MAX_SIMULATED_HOSTS, SIMULATION_PATTERNS
+from vgpuctl.config.arguments import MAX_DAYS, MAX_DESKTOPS, MAX_SIMULATED_HOSTS, SIMULATION_PATTERNS
 from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY, PLACEMENT_POLICIES
 from vgpuctl.value import replace
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 @make_command(
     "simulate",
     examples=(
-        ("vgpuctl --host sim:l40s-x4 simulate --generate vdi-day", "a day of desktops on four L40S"),
+        ("vgpuctl --host sim:l40s-x4 simulate", "a day of desktops on four L40S"),
+        ("vgpuctl --host sim:empty simulate --add-cards A16:3 --count 80", "80 desktops, if I bought three A16 cards"),
         ("vgpuctl --host sim:l40s-x4 simulate --generate churn --host-count 4 --compare", "every policy on 16 L40S"),
-        ("vgpuctl simulate --requests week.csv --plot week.svg", "what was asked for last week, on this host's GPUs"),
+        ("vgpuctl simulate --requests week.csv --plot week.svg", "last week's requests on this host's GPUs"),
     ),
 )
 @click.option(
@@ -33,49 +34,53 @@ if TYPE_CHECKING:
     "requests",
     metavar="CSV",
     type=click.Path(),
-    help="Arrivals and departures: docs/simulate.md. The Alibaba GPU trace's columns are taken, too.",
+    help="Replay the arrivals and departures in this file: docs/simulate.md.",
 )
-@click.option("--generate", type=click.Choice(SIMULATION_PATTERNS), help="Make requests up, of this pattern.")
 @click.option(
-    "--load",
-    type=click.IntRange(1, MAX_LOAD),
-    metavar="PERCENT",
-    help="Generate what asks for so much of the framebuffer. [100]",
+    "--generate",
+    type=click.Choice(tuple(SIMULATION_PATTERNS)),
+    help=f"Generate requests of desktops in this pattern. [{next(iter(SIMULATION_PATTERNS))}]",
 )
 @click.option(
     "--count",
-    type=click.IntRange(1, MAX_REQUESTS),
+    type=click.IntRange(1, MAX_DESKTOPS),
     metavar="N",
-    help="Generate so many requests in place of a load; for vdi-day so many desktops.",
+    help="How many desktops; churn: at a time, on average. [as many as have the framebuffer of all GPUs]",
 )
 @click.option(
     "--mix",
     multiple=True,
     metavar="PROFILE:WEIGHT",
-    help="Generate requests for these profiles: A16-2B, or 2B for any model's. [the pattern's]",
+    help="Profiles of the desktops: A16-2B, or 2B for any model. [1B:40 2B:35 4Q:20 8Q:5]",
 )
-@click.option("--days", type=click.IntRange(1, MAX_DAYS), metavar="N", help="How long. [vdi-day: 1, others: 7]")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed makes the same requests. [1]")
-@click.option("--write", metavar="CSV", type=click.Path(), help="Keep what was generated, for --requests.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, MAX_DAYS),
+    metavar="N",
+    help=f"How long. [{', '.join(f'{name}: {days}' for name, days in SIMULATION_PATTERNS.items())}]",
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed generates the same requests. [1]")
+@click.option("--write", metavar="CSV", type=click.Path(), help="Save the generated requests, for --requests.")
 @click.option(
     "--placement",
     type=click.Choice(PLACEMENT_POLICIES),
     help=f"The policy. [host.yaml's, else {DEFAULT_PLACEMENT_POLICY}]",
 )
-@click.option("--compare", is_flag=True, help="Every policy on the same requests.")
+@click.option("--compare", is_flag=True, help="Replay the same requests with every policy.")
+@click.option(
+    "--add-cards",
+    multiple=True,
+    metavar="MODEL:N",
+    help="Simulate N more cards of this model, for example A16:3, beside the host's GPUs.",
+)
 @click.option(
     "--host-count",
     type=click.IntRange(1, MAX_SIMULATED_HOSTS),
     default=1,
     metavar="N",
-    help="So many hosts like this. [1]",
+    help="Simulate N hosts like this one. [1]",
 )
-@click.option("--keep", is_flag=True, help="What is on the GPUs now stays there. [they are taken as empty]")
-@click.option(
-    "--mig-on-demand",
-    is_flag=True,
-    help="On GPUs with MIG each vGPU makes its own GPU instance. [those that are there are used]",
-)
+@click.option("--keep", is_flag=True, help="The current vGPUs stay. [the GPUs are taken as empty]")
 @click.option("--plot", metavar="FILE", type=click.Path(), help="Draw it: FILE.svg or FILE.png. Needs matplotlib.")
 @click.pass_obj
 def command(
@@ -85,15 +90,14 @@ def command(
     plot: str | None,
     **options: Any,
 ) -> int:
-    """Replay arrivals and departures of vGPUs on the GPUs of a host, or of many; nothing is changed.
+    """Replay arrivals and departures of vGPUs on the GPUs of a host, or of many hosts. It changes nothing.
 
-    Says how many requests are admitted and refused by profile, how much framebuffer is allocated over time, how many
-    GPUs are locked to another size, and how much framebuffer is stranded: free, and of no use for what is asked for.
-    THOUGH FREE counts the refused for whom a GPU had the framebuffer.
+    It shows how many requests are admitted and refused for each profile, how much framebuffer is allocated over time,
+    and how many GPUs are in use. THOUGH FREE counts the refused requests for which a GPU had enough framebuffer: other
+    vGPUs on it blocked them.
 
     least-waste protects the mix of the requests that are replayed.
     """
-    request_fields = {**options, "mix": tuple(options["mix"])}
 
     def work(host: GpuHost) -> QueryResult[SimulationResult]:
         from vgpuctl.cli import new_file
@@ -101,12 +105,12 @@ def command(
         from vgpuctl.library import simulation
         from vgpuctl.model.outcome import QueryResult
 
-        request = simulation.SimulationRequest(**request_fields)
+        request = simulation.SimulationRequest(**options)
         simulation.check(request)
         if write is not None and request.requests is not None:
-            raise simulation.usage_error("--write goes with --generate")
+            raise simulation.usage_error("--write is for generated requests, and --requests names a file of them")
         if plot and plot == write:
-            raise simulation.usage_error("--plot and --write name one file")
+            raise simulation.usage_error("--plot and --write name the same file")
         for option, path in (("--plot", plot), ("--write", write)):
             if path:
                 new_file.require_new(path, option)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from vgpuctl.errors import NvmlFailed, missing_library_error
+from vgpuctl.host.nvml import device, mig, vgpu_scheduler
+from vgpuctl.host.nvml.library import NvmlLibrary, find_missing_function, load_pynvml, open_for_change, open_nvml
 from vgpuctl.model.address import is_pci_address, split_pci
 from vgpuctl.model.mig import PlacementSpan
 from vgpuctl.model.numbers import parse_integer
@@ -20,64 +22,11 @@ from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlStatus
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.value import EMPTY_MAPPING
 
-if TYPE_CHECKING:
-    from vgpuctl.host.nvml.library import NvmlLibrary
-
 AnyResult = TypeVar("AnyResult")
 ABSENT = "absent"
 TOO_OLD = "too-old"
 MIN_DRIVER_BRANCH = 450
 """The first branch of vGPU 11, the oldest with SR-IOV GPUs; older branches behave differently or lack the calls."""
-
-
-class AbsentNvml:
-    """NVML where vgpuctl does not use it; `reason` says why."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def status(self) -> NvmlStatus:
-        """Return that NVML is not available."""
-        return NvmlStatus(available=False, reason=self._reason)
-
-    def gpu(self, address: str) -> NvmlGpu | None:
-        """Return None."""
-        return None
-
-    def ecc(self, address: str) -> EccState | None:
-        """Return None."""
-        return None
-
-    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
-        """Return None."""
-        return None
-
-    def placements(self, address: str) -> Mapping[int, tuple[PlacementSpan, ...]]:
-        """Return an empty mapping."""
-        return EMPTY_MAPPING
-
-    def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
-        """Raise NvmlFailed."""
-        raise self._absent_error()
-
-    def set_mig(self, address: str, *, enabled: bool) -> None:
-        """Raise NvmlFailed."""
-        raise self._absent_error()
-
-    def create_gpu_instance(self, address: str, profile_id: int, start: int) -> int:
-        """Raise NvmlFailed."""
-        raise self._absent_error()
-
-    def destroy_gpu_instance(self, address: str, gi_id: int) -> None:
-        """Raise NvmlFailed."""
-        raise self._absent_error()
-
-    def set_mixed_size(self, address: str, *, enabled: bool) -> None:
-        """Raise NvmlFailed."""
-        raise self._absent_error()
-
-    def _absent_error(self) -> NvmlFailed:
-        return NvmlFailed(f"NVML is not asked here: {self._reason}", nvml_code=None, call="nvmlInit")
 
 
 class HostNvml:
@@ -96,8 +45,6 @@ class HostNvml:
             return NvmlStatus(
                 available=False, reason=f"{library_error}; {library_error.hint}" if library_error else ABSENT
             )
-        from vgpuctl.host.nvml.library import find_missing_function, open_nvml
-
         try:
             with open_nvml(nvml):
                 driver = str(nvml.nvmlSystemGetDriverVersion())
@@ -108,19 +55,19 @@ class HostNvml:
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML reports about a GPU; None when that is not available."""
-        return self._query(address, _read_gpu)
+        return self._query(address, device.read_gpu)
 
     def ecc(self, address: str) -> EccState | None:
         """Return the state of a GPU's error correction; None where it has none."""
-        return self._query(address, _read_ecc)
+        return self._query(address, device.read_ecc)
 
     def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
         """Return the vGPUs that VMs use on a GPU."""
-        return self._query(address, _read_guests)
+        return self._query(address, device.read_guests)
 
     def placements(self, address: str) -> Mapping[int, tuple[PlacementSpan, ...]]:
         """Return each type's possible placements in heterogeneous mode."""
-        return self._query(address, _read_placements) or EMPTY_MAPPING
+        return self._query(address, device.read_placements) or EMPTY_MAPPING
 
     def _query(self, address: str, read: Callable[[NvmlLibrary, Any], AnyResult]) -> AnyResult | None:
         """Return what `read` returns for a GPU, None when NVML does not report it."""
@@ -130,8 +77,6 @@ class HostNvml:
             nvml = self._load()
         except ImportError:
             return None
-        from vgpuctl.host.nvml.library import NvmlLibrary, find_missing_function, open_nvml
-
         try:
             with open_nvml(nvml):
                 if find_missing_function(nvml) is not None:
@@ -145,8 +90,6 @@ class HostNvml:
         """Set the vGPU scheduler of a GPU, or of one GPU instance."""
         target = address if gi_id is None else f"GPU instance {gi_id} of {address}"
         with self._open_for_change(f"set {spec.policy} on {target}") as library:
-            from vgpuctl.host.nvml import mig, vgpu_scheduler
-
             handle = _get_handle(library, address)
             if gi_id is None:
                 vgpu_scheduler.write_scheduler(library, handle, spec)
@@ -156,66 +99,30 @@ class HostNvml:
     def set_mig(self, address: str, *, enabled: bool) -> None:
         """Turn MIG on or off; it stays pending where that needs a reset."""
         with self._open_for_change(f"turn MIG {'on' if enabled else 'off'} on {address}") as library:
-            from vgpuctl.host.nvml import mig
-
             mig.set_mode(library, _get_handle(library, address), enabled=enabled)
 
     def create_gpu_instance(self, address: str, profile_id: int, start: int) -> int:
         """Create a GPU instance with one compute instance that fills it."""
         with self._open_for_change(f"make a GPU instance of profile {profile_id} at {start} on {address}") as library:
-            from vgpuctl.host.nvml import mig
-
             return mig.create_instance(library, _get_handle(library, address), profile_id, start)
 
     def destroy_gpu_instance(self, address: str, gi_id: int) -> None:
         """Destroy a GPU instance."""
         with self._open_for_change(f"destroy GPU instance {gi_id} of {address}") as library:
-            from vgpuctl.host.nvml import mig
-
             mig.destroy_instance(library, _get_handle(library, address), gi_id)
 
     def set_mixed_size(self, address: str, *, enabled: bool) -> None:
         """Turn heterogeneous mode (mixed size) on or off."""
         with self._open_for_change(f"turn mixed size {'on' if enabled else 'off'} on {address}") as library:
-            from vgpuctl.host.nvml import heterogeneous
-
-            heterogeneous.set_mode(library, _get_handle(library, address), enabled=enabled)
+            device.set_heterogeneous_mode(library, _get_handle(library, address), enabled=enabled)
 
     def _load(self) -> Any:
         if self._load_library is not None:
             return self._load_library()
-        from vgpuctl.host.nvml.library import load_pynvml
-
         return load_pynvml()
 
     def _open_for_change(self, operation: str) -> AbstractContextManager[NvmlLibrary]:
-        from vgpuctl.host.nvml.library import open_for_change
-
         return open_for_change(self._load, self._function_cache, operation)
-
-
-def _read_gpu(library: NvmlLibrary, handle: Any) -> NvmlGpu:
-    from vgpuctl.host.nvml import device  # only where the library is installed
-
-    return device.read_gpu(library, handle)
-
-
-def _read_ecc(library: NvmlLibrary, handle: Any) -> EccState | None:
-    from vgpuctl.host.nvml import device
-
-    return device.read_ecc(library, handle)
-
-
-def _read_guests(library: NvmlLibrary, handle: Any) -> tuple[NvmlGuest, ...] | None:
-    from vgpuctl.host.nvml import guests
-
-    return guests.read_guests(library, handle)
-
-
-def _read_placements(library: NvmlLibrary, handle: Any) -> Mapping[int, tuple[PlacementSpan, ...]]:
-    from vgpuctl.host.nvml import device
-
-    return device.read_placements(library, handle)
 
 
 def nvml_bus_id(address: str) -> str:

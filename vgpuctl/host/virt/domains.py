@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt's domains and networks; implements `ports.Hypervisor`."""
+"""libvirt's domains, what it reports about their guests, and networks; implements `ports.Hypervisor`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,75 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import Exists, LibvirtFailed
-from vgpuctl.host.virt import constants, guest_info, libvirt_xml
+from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.capabilities import has_enrolled_keys, parse_capabilities
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
 from vgpuctl.host.virt.domain_changes import DomainChanges, define_with_schema
-from vgpuctl.model.port_values import DomainInfo, DomainLeftovers, HypervisorCapabilities, HypervisorStatus, NetworkInfo
+from vgpuctl.model.port_values import (
+    DomainInfo,
+    DomainLeftovers,
+    GuestAddress,
+    HypervisorCapabilities,
+    HypervisorStatus,
+    NetworkInfo,
+)
 from vgpuctl.model.vm import VmState
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
-    from vgpuctl.model.port_values import GuestAddress
-    from vgpuctl.ports.processes import Clock
+    from vgpuctl.ports.system import Clock
+
+
+ADDRESS_SOURCES = {
+    "agent": constants.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT,
+    "lease": constants.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE,
+    "arp": constants.VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_ARP,
+}
+_NO_ANSWER_ERRORS = constants.PERMISSION_ERRORS | {
+    constants.VIR_ERR_NO_SUPPORT,
+    constants.VIR_ERR_ARGUMENT_UNSUPPORTED,  # the domain has no agent channel
+    constants.VIR_ERR_AGENT_UNRESPONSIVE,
+    constants.VIR_ERR_AGENT_UNSYNCED,
+    constants.VIR_ERR_INTERNAL_ERROR,  # the guest's administrator forbade the agent's command
+}
+
+
+def read_addresses(connection: LibvirtConnection, domain: virDomain, source: str) -> tuple[GuestAddress, ...] | None:
+    """Return a guest's addresses, sorted by card; None when the source does not answer.
+
+    Raises:
+        libvirtError: any other error, such as 55 for a domain that is off; the caller translates it.
+    """
+    results: list[dict[str, dict[str, Any]]] = []
+    if (
+        connection.attempt(
+            _NO_ANSWER_ERRORS, lambda: results.append(domain.interfaceAddresses(ADDRESS_SOURCES[source], 0))
+        )
+        is not None
+    ):
+        return None
+    addresses = []
+    for name, card in sorted(results[0].items()):
+        mac = str(card.get("hwaddr") or "").lower() or None
+        addresses += [
+            GuestAddress(str(entry["addr"]), int(entry["prefix"]), mac, name) for entry in card.get("addrs") or ()
+        ]
+    return tuple(addresses)
+
+
+def read_password_protected_graphics(connection: LibvirtConnection, domain: virDomain) -> frozenset[str] | None:
+    """Return the graphics types that have a password; None when the connection is read-only."""
+    types: set[str] = set()
+
+    def read_types() -> None:
+        root = libvirt_xml.parse_xml(domain.XMLDesc(constants.VIR_DOMAIN_XML_SECURE))
+        types.update(str(entry.get("type")) for entry in root.findall("devices/graphics[@passwd]"))
+
+    return None if connection.attempt(constants.PERMISSION_ERRORS, read_types) is not None else frozenset(types)
+
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _UNDEFINE_FLAGS = (
@@ -205,12 +260,12 @@ class LibvirtHypervisor(DomainChanges):
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
         """Return a running guest's addresses from one source; None when that source does not answer."""
         with self._open_domain(uuid, "virDomainInterfaceAddresses", "ask for the addresses of") as domain:
-            return guest_info.read_addresses(self._connection, domain, source)
+            return read_addresses(self._connection, domain, source)
 
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Return the graphics types that have a password; None when this connection may not read it."""
         with self._open_domain(uuid, "virDomainGetXMLDesc", "look at the console of") as domain:
-            return guest_info.read_password_protected_graphics(self._connection, domain)
+            return read_password_protected_graphics(self._connection, domain)
 
     @contextmanager
     def _open_domain(self, uuid: str, call: str, verb: str) -> Iterator[virDomain]:

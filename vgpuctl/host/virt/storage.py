@@ -24,7 +24,7 @@ from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virStoragePool, virStorageVol
-    from vgpuctl.ports.processes import Clock
+    from vgpuctl.ports.system import Clock
 
 _DIRECTORY_KINDS = ("dir", "fs", "netfs")
 _NAME_TAKEN_ERRORS = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs and what fits on them: the `data` of the commands that show GPUs or change one."""
+"""GPUs, what fits on them, and how NVIDIA's driver shares their time: the `data` of the commands about GPUs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,58 @@ from typing import Annotated, Literal
 from vgpuctl.model.gpu import Backend, GpuMode, IommuGroupMember
 from vgpuctl.model.results.host import HostGpuResult
 from vgpuctl.model.results.moves import MoveResult
-from vgpuctl.model.results.schedulers import SchedulerLimitsResult, SchedulerResult, ShareResult
 from vgpuctl.model.results.vgpus import VgpuResult
-from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.value import Value
+
+
+class RunningSchedulerResult(Value):
+    """A scheduler that runs. `adaptive`: adaptive round robin, whose slices are `time_slice_us` long on the average."""
+
+    policy: SchedulerPolicy | None
+    adaptive: bool | None
+    time_slice_us: float | None
+    averaging_factor: int | None
+    source: Annotated[str, "NVML", "kernel log"]
+
+
+class SchedulerResult(Value):
+    """What host.yaml asks for, and what runs, null where it is not known."""
+
+    configured: SchedulerSpec | None
+    running: RunningSchedulerResult | None
+
+
+class RangeResult(Value):
+    """The least and the most that a driver takes."""
+
+    least: float
+    most: float
+
+
+class SchedulerLimitsResult(Value):
+    """What a GPU's driver takes, by its own capabilities."""
+
+    policies: tuple[SchedulerPolicy, ...]
+    adaptive: bool
+    time_slice_ms: RangeResult
+    frequency_hz: RangeResult
+    averaging_factor: RangeResult
+
+
+class ShareResult(Value):
+    """What one vGPU is guaranteed of its GPU's time. `guaranteed_percent` null: nothing, or not known; see `note`.
+
+    `name` is that of a vGPU which host.yaml keeps without a VM.
+    """
+
+    carrier: str
+    vm: str | None
+    name: str | None
+    profile: str | None
+    guaranteed_percent: float | None
+    time_slice_us: float | None
+    note: str
 
 
 class VfsResult(Value):

@@ -40,8 +40,8 @@ class BarrierResult(Value):
 class FitsResult(Value):
     """Whether all that is wanted fits together. `fits` is null when that is not known; `why` then says why not.
 
-    `places` has one for each when it fits. When it does not, `too_many` are some of what is wanted that do not fit, and
-    `gpus` what each GPU has room for of these; with `fewest` no fewer are too many.
+    `places` has one for each when it fits. When it does not, `too_many` are the fewest of what is wanted without which
+    the rest fits, and `gpus` what each GPU has room for of these.
     """
 
     fits: bool | None
@@ -49,7 +49,6 @@ class FitsResult(Value):
     wanted: tuple[CountResult, ...]
     places: tuple[SpotResult, ...]
     too_many: tuple[CountResult, ...]
-    fewest: bool
     gpus: tuple[BarrierResult, ...]
 
 

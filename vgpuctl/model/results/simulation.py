@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replay of requests says: the `data` of simulate."""
+"""The result of a replay of requests: the `data` of simulate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vgpuctl.value import Value
 
 
 class SimulatedGpusResult(Value):
-    """GPUs that are alike: model and how it is divided, how many, and the framebuffer of one."""
+    """GPUs of one model that are divided alike: how many, and the framebuffer of one."""
 
     model: str
     count: int
@@ -17,30 +17,22 @@ class SimulatedGpusResult(Value):
 
 
 class SimulatedTotalsResult(Value):
-    """Sums over all GPUs, at a time or on average over time.
-
-    Stranded is free framebuffer that no profile of the demand can use while the vGPUs beside it stay. Locked GPUs have
-    free framebuffer for a profile of the demand, and do not take it because of what else is on them.
-    """
+    """Averages over time, of all GPUs together: allocated framebuffer, and how many GPUs have a vGPU."""
 
     allocated_mib: float
-    stranded_mib: float
-    locked_gpus: float
     busy_gpus: float
 
 
 class SimulatedMomentResult(Value):
-    """The sums at a time."""
+    """The sums over all GPUs at a time."""
 
     seconds: float
-    allocated_mib: float
-    stranded_mib: float
-    locked_gpus: float
-    busy_gpus: float
+    allocated_mib: int
+    busy_gpus: int
 
 
 class SimulatedProfileResult(Value):
-    """What came of the requests for one profile. `framebuffer_mib`: on the model where it is least.
+    """The requests for one profile. `framebuffer_mib`: on the model where it is least.
 
     `refused_though_free`: when a GPU that offers the profile had the framebuffer free.
     """
@@ -56,7 +48,7 @@ class SimulatedProfileResult(Value):
 
 
 class SimulatedPolicyResult(Value):
-    """What a policy made of the requests. `timeline`: 240 times in equal steps from the beginning to the end."""
+    """The result of one policy. `timeline`: 240 times in equal steps from the beginning to the end."""
 
     policy: Annotated[str, "depth", "breadth", "first-fit", "least-waste"]
     admitted: int
@@ -70,18 +62,15 @@ class SimulatedPolicyResult(Value):
 
 
 class SimulationResult(Value):
-    """A replay. `kept_mib`: the framebuffer of what was on the GPUs before, and stays.
+    """A replay. `kept_mib`: the framebuffer of the vGPUs that were on the GPUs before, and stay.
 
-    `requests_without_gpu` wanted none and are left out. `models_not_here`: requests that want a GPU model which is not
-    here, so that any will do. `plot` and `written` are the files that were made, null for none.
+    `plot` and `written` are the files that were created, null for none.
     """
 
     gpus: tuple[SimulatedGpusResult, ...]
     framebuffer_mib: int
     kept_mib: int
     requests: int
-    requests_without_gpu: int
-    models_not_here: int
     begin_seconds: float
     end_seconds: float
     policies: tuple[SimulatedPolicyResult, ...]

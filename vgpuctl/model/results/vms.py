@@ -1,17 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs: the `data` of the commands that show or change them."""
+"""VMs, their disks and images, and how they are reached: the `data` of the commands about VMs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from vgpuctl.model.results.disks import DiskResult, KeptDiskResult
 from vgpuctl.model.results.fields import ABSENT, Absent
-from vgpuctl.model.results.reach import GuestResult, StateWord
 from vgpuctl.model.results.vgpus import VgpuResult
-from vgpuctl.model.vm import RecordState
+from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.value import Value
+
+StateWord = VmState | Literal["absent"]
+
+
+class ScreenResult(Value):
+    """A VM's screen. Null: not given yet, or none; `password` null: this user may not see whether one is set."""
+
+    type: str
+    listen: str | None
+    port: int | None
+    tls_port: int | None
+    socket: str | None
+    password: bool | None
+
+
+class SerialResult(Value):
+    """A VM's serial console: the terminal on the host, null while the VM is off, and the command that opens it."""
+
+    target: str
+    terminal: str | None
+    command: tuple[str, ...]
+
+
+class ConsoleResult(Value):
+    """How a VM's screens and serial consoles are reached."""
+
+    name: str
+    uuid: str
+    state: StateWord
+    graphics: tuple[ScreenResult, ...]
+    serial: tuple[SerialResult, ...]
+
+
+class AddressResult(Value):
+    """An IP address of a guest. `interface` is the guest's name of the card by its agent, the host's otherwise."""
+
+    address: str
+    prefix: int
+    family: Annotated[str, "ipv4", "ipv6"]
+    mac: str | None
+    interface: str
+
+
+class AddressesResult(Value):
+    """The addresses of a running VM, and who knows them."""
+
+    name: str
+    uuid: str
+    source: Annotated[str, "agent", "lease", "arp"]
+    addresses: tuple[AddressResult, ...]
+
+
+class GuestResult(Value):
+    """A guest that answered: who knows it, and its addresses; none when only its agent answers yet."""
+
+    source: Annotated[str, "agent", "lease", "arp"]
+    addresses: tuple[AddressResult, ...]
+
+
+class DiskResult(Value):
+    """A disk or CD-ROM of a VM. `made`: vgpuctl made it, and deletes it with the VM.
+
+    `base` is the image it is a linked clone of; the size is null for what vgpuctl did not make.
+    """
+
+    path: str | None
+    device: Annotated[str, "disk", "cdrom"]
+    size_bytes: int | None
+    base: str | None
+    made: bool
+
+
+class KeptDiskResult(Value):
+    """A disk that stays although its VM is deleted."""
+
+    path: str
+    size_bytes: int | None
+    base: str | None
+
+
+class CloneResult(Value):
+    """A disk that is a clone of an image, with the VMs that refer to it."""
+
+    path: str
+    vms: tuple[str, ...]
+
+
+class ImageResult(Value):
+    """A volume, or a base image outside of the pools (`pool` and `volume` null). Format and size null: not known.
+
+    `role` orphan: named as vgpuctl names disks, and no VM refers to it.
+    """
+
+    path: str
+    pool: str | None
+    volume: str | None
+    format: str | None
+    size_bytes: int | None
+    role: Literal["base", "disk", "orphan", "other"]
+    base: str | None
+    vms: tuple[str, ...]
+    children: tuple[CloneResult, ...]
+
 
 VmOwnerWord = Literal["managed", "unmanaged", "copy"]
 ReserveWord = Annotated[str, "always", "running"]

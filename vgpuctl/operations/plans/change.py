@@ -7,14 +7,15 @@ import json
 from collections.abc import Sequence
 
 from vgpuctl.backends import backend_for
-from vgpuctl.capacity.ownership import MAX_VGPU_INDEXES, carrier_uuid
-from vgpuctl.capacity.profiles import check_combination
+from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
-from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, VgpuType
+from vgpuctl.gpu.profiles import check_combination
+from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.request import DesignHostdev, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
+from vgpuctl.observe.ownership import MAX_VGPU_INDEXES
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, make_steps
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_diff import resolve_vm_profile
@@ -74,7 +75,7 @@ def choose_added_vgpus(
     if len(free_indexes) < len(chosen):
         raise Busy(f"all {MAX_VGPU_INDEXES} places of this VM are taken", hint="vgpuctl reconcile")
     return tuple(
-        replace(v, index=n, carrier=carrier_uuid(record.vm_uuid, n) if v.backend in MDEV_BACKENDS else v.carrier)
+        replace(v, index=n, carrier=backend_for(v.backend).carrier(v.function, record.vm_uuid, n))
         for n, v in zip(free_indexes, chosen, strict=False)
     )
 
@@ -213,7 +214,7 @@ def with_freed(snapshot: Snapshot, vgpus: Sequence[AssignedVgpu]) -> Snapshot:
 
 def _with_more_available(snapshot: Snapshot, gpu: Gpu) -> Gpu:
     absent = sum(not v.present for v in snapshot.vgpus_on(gpu.address))
-    available = 1 + absent if gpu.backend is Backend.MDEV_PF else 1
+    available = 1 if backend_for(gpu.backend).on_vfs else 1 + absent
     functions = tuple(
         replace(
             f,

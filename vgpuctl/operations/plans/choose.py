@@ -5,22 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.backends import backend_for
-from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
-from vgpuctl.capacity.constraints import add_spread_group, select_allowed_gpus, why_excluded
-from vgpuctl.capacity.gpu_instances import rank_instances
-from vgpuctl.capacity.mixed_size import choose_placement_id, is_placement_free
-from vgpuctl.capacity.ownership import carrier_uuid
-from vgpuctl.capacity.profiles import vfs_off_error
-from vgpuctl.capacity.remaining import name_holders
-from vgpuctl.capacity.restrictions import why_restricted
-from vgpuctl.capacity.room import compute_room
-from vgpuctl.capacity.vm_placement import place_vgpus, stuck_write_error
+from vgpuctl.backends import backend_for, backend_of_mode
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity
-from vgpuctl.model.gpu import MDEV_BACKENDS, NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMode, Ownership, Vgpu
+from vgpuctl.gpu.division import name_holders
+from vgpuctl.gpu.gpu_instances import rank_instances
+from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
+from vgpuctl.gpu.profiles import vfs_off_error
+from vgpuctl.gpu.room import compute_room
+from vgpuctl.makers import maker_of
+from vgpuctl.model.gpu import Gpu, GpuFunction, GpuMode, Ownership, Vgpu
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.placement.constraints import add_spread_group, select_allowed_gpus, why_excluded
+from vgpuctl.placement.restrictions import why_restricted
+from vgpuctl.placement.vm_placement import place_vgpus, stuck_write_error
 from vgpuctl.ports.step import Step
 from vgpuctl.value import replace
 
@@ -52,9 +51,7 @@ def choose_vgpus(
     if request.mode == "vgpu":
         return _choose_by_profile(snapshot, request, uuid, kept_profiles)
     gpu = _choose_gpu(snapshot, request, vm_name(request, uuid), uuid)
-    if request.mode == "sriov":
-        return _choose_plain_vf(snapshot, gpu)
-    return _choose_whole_gpu(snapshot, request, gpu)
+    return backend_of_mode(request.mode).assign(snapshot, gpu, force_console=request.force_console)
 
 
 def refuse_invalid_host_file(snapshot: Snapshot) -> None:
@@ -101,21 +98,21 @@ def _choose_by_profile(
     slots = place_vgpus(snapshot, request.profiles, request.constraints, vm_name(request, uuid), uuid, kept_profiles)
     vgpus = []
     for index, slot in enumerate(slots):
-        backend = slot.gpu.backend or Backend.PASSTHROUGH
+        backend = backend_for(slot.gpu.backend)
         function = slot.gpu.find_function(slot.function) or GpuFunction(slot.function, "")
-        if request.vgpu_params and slot.gpu.vendor_id != NVIDIA_VENDOR_ID:
+        if request.vgpu_params and not maker_of(slot.gpu).has_vgpu_params:
             raise InvalidInput(
                 f"--vgpu-param is for NVIDIA's vGPU plugin; {slot.gpu.address} ({slot.gpu.model}) has none",
                 gpu=slot.gpu.address,
             )
-        backend_for(backend).check(snapshot, slot.gpu, function, force_console=False)
+        backend.check(snapshot, slot.gpu, function, force_console=False)
         vgpus.append(
             AssignedVgpu(
                 index=index,
-                backend=backend,
+                backend=backend.name,
                 gpu=slot.gpu.address,
                 function=slot.function,
-                carrier=carrier_uuid(uuid, index) if backend in MDEV_BACKENDS else slot.function,
+                carrier=backend.carrier(slot.function, uuid, index),
                 profile=slot.vgpu_type.profile,
                 framebuffer_mib=slot.vgpu_type.framebuffer_mib,
                 params=params_text(request),
@@ -133,10 +130,10 @@ def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
     gpus_without_vfs = [g for g in gpus if g.backend is None]
     if gpus_without_vfs:
         raise vfs_off_error(gpus_without_vfs[0])
-    non_vgpu_gpus = [g for g in gpus if g.backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)]
+    non_vgpu_gpus = [g for g in gpus if not backend_for(g.backend).creates_devices]
     if non_vgpu_gpus:
         gpu = non_vgpu_gpus[0]
-        mode = "sriov" if gpu.backend is Backend.SRIOV_VF else "passthrough"
+        mode = backend_for(gpu.backend).mode
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
             hint=f"install the vGPU host driver, or: vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
@@ -160,8 +157,8 @@ def _choose_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) -> G
     gpus = tuple(g for g in gpus if g.address not in restricted)
     usable = [g for g in gpus if g.address not in stuck]
     if request.mode == "sriov":
-        with_vfs = [g for g in usable if g.backend is Backend.SRIOV_VF]
-        from vgpuctl.capacity.policy_placement import choose_gpu_for_vf
+        with_vfs = [g for g in usable if backend_for(g.backend).mode == request.mode]
+        from vgpuctl.placement.policy_placement import choose_gpu_for_vf
 
         chosen = choose_gpu_for_vf(snapshot, with_vfs, request.constraints.policy, vm)
         return chosen or (with_vfs or usable or list(gpus))[0]
@@ -189,81 +186,6 @@ def _candidate_gpus(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[
             gpus=sorted(excluded),
         )
     return tuple(g for g in gpus if g.address not in excluded)
-
-
-def _choose_plain_vf(snapshot: Snapshot, gpu: Gpu) -> tuple[AssignedVgpu, ...]:
-    if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
-        raise vfs_off_error(gpu)
-    if gpu.backend is not Backend.SRIOV_VF:
-        raise HostCannot(
-            f"{gpu.address} has no plain VFs: its backend is {gpu.backend}",
-            hint="use --profile with its vGPU profiles" if gpu.types else "vgpuctl list-gpus --all",
-            check="mode",
-            gpu=gpu.address,
-            backend=gpu.backend,
-        )
-    _refuse_taken(snapshot, gpu, (gpu.address,))
-    taken = {v.function for v in snapshot.vgpus_on(gpu.address)}
-    free = [f for f in gpu.functions if f.address not in taken and _is_unused_by_host(gpu, f)]
-    if not free:
-        names = ", ".join(sorted(v.vm or v.carrier for v in snapshot.vgpus_on(gpu.address)))
-        used_by_host = sorted(
-            f.address for f in gpu.functions if f.address not in taken and not _is_unused_by_host(gpu, f)
-        )
-        note = f"; the host's own drivers have {', '.join(used_by_host)}" if used_by_host else ""
-        raise NoCapacity(
-            f"no VF of {gpu.address} is free: {len(taken)} of {len(gpu.functions)} in use by {names or 'nobody'}{note}",
-            hint=f"vgpuctl show-gpu {gpu.address}",
-            gpu=gpu.address,
-        )
-    free.sort(key=lambda f: f.driver not in HARMLESS_DRIVERS)
-    backend_for(Backend.SRIOV_VF).check(snapshot, gpu, free[0], force_console=False)
-    return (_assigned_function(0, Backend.SRIOV_VF, gpu, free[0].address),)
-
-
-def _is_unused_by_host(gpu: Gpu, function: GpuFunction) -> bool:
-    """Say whether the host can spare a VF: always a GPU's; another device's only without a host driver."""
-    return gpu.is_display_class or function.driver in HARMLESS_DRIVERS
-
-
-def _refuse_taken(snapshot: Snapshot, gpu: Gpu, functions: tuple[str, ...]) -> None:
-    """Refuse functions that any VM holds, no matter under which GPU it got them."""
-    for vgpu in snapshot.vgpus:
-        if vgpu.carrier in functions or vgpu.function in functions:
-            holder = vgpu.holder_text
-            raise InUse(
-                f"{vgpu.function} is in use by {holder}",
-                hint=f"vgpuctl show-gpu {gpu.address}",
-                gpu=gpu.address,
-                function=vgpu.function,
-                vm=vgpu.vm,
-            )
-
-
-def _choose_whole_gpu(snapshot: Snapshot, request: VmRequest, gpu: Gpu) -> tuple[AssignedVgpu, ...]:
-    taken = snapshot.vgpus_on(gpu.address)
-    if taken:
-        names = ", ".join(sorted({v.holder_text for v in taken}))
-        raise InUse(
-            f"{gpu.address} is in use by {names}; all of it can be given away only when nothing is on it",
-            hint=f"vgpuctl show-gpu {gpu.address}",
-            gpu=gpu.address,
-            vgpus=[v.carrier for v in taken],
-        )
-    if not gpu.vendor_id:
-        raise InvalidInput(f"{gpu.address} is no PCI device, it cannot be passed through", gpu=gpu.address)
-    function = gpu.find_function(gpu.address) or GpuFunction(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
-    backend_for(Backend.PASSTHROUGH).check(snapshot, gpu, function, force_console=request.force_console)
-    sibling_functions = [m.address for m in gpu.group_members if m.same_slot]
-    _refuse_taken(snapshot, gpu, (gpu.address, *sibling_functions))
-    return tuple(
-        _assigned_function(index, Backend.PASSTHROUGH, gpu, address)
-        for index, address in enumerate([gpu.address, *sibling_functions])
-    )
-
-
-def _assigned_function(index: int, backend: Backend, gpu: Gpu, address: str) -> AssignedVgpu:
-    return AssignedVgpu(index=index, backend=backend, gpu=gpu.address, function=address, carrier=address, profile=None)
 
 
 def make_steps(snapshot: Snapshot, vgpu: AssignedVgpu) -> tuple[Step, ...]:
@@ -345,7 +267,7 @@ def current_type_id(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
         )
     others = tuple(v for v in snapshot.vgpus_on(vgpu.gpu) if v.carrier != vgpu.carrier and not v.needs_device)
     # as in libvirt's hook: sizes may differ
-    mixed_size_unknown = gpu.mixed_size is None and gpu.backend is Backend.MDEV_VF
+    mixed_size_unknown = gpu.mixed_size is None and backend_for(gpu.backend).may_mix_sizes_unseen
     if gpu.mixed_size or gpu.mode is GpuMode.MIG_VGPU or mixed_size_unknown:
         # an absent vGPU has its own slot, wherever the driver puts this one
         others = tuple(v for v in others if v.present)

@@ -7,9 +7,9 @@ start-vm, the restore after a boot and libvirt's hook all use this module.
 from __future__ import annotations
 
 from vgpuctl.backends import backend_for
-from vgpuctl.capacity.mixed_size import is_placement_free
-from vgpuctl.capacity.remaining import find_type
 from vgpuctl.errors import InUse
+from vgpuctl.gpu.division import find_type
+from vgpuctl.gpu.mixed_size import is_placement_free
 from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord

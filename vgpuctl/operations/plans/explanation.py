@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from vgpuctl.capacity.profiles import find_types, require_one_profile
-from vgpuctl.capacity.vm_placement import list_rooms, sum_free, sum_guaranteed
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, WHOLE_DEVICE_BACKENDS, Gpu
+from vgpuctl.gpu.profiles import find_types, require_one_profile
+from vgpuctl.gpu.room import divide
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.results.gpus import ExplainResult, ReasonResult
 from vgpuctl.model.results.moves import MoveResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.operations.plans.moves import find_blocking_carriers, plan_room_moves
 from vgpuctl.operations.plans.vgpu_results import vgpu_results
+from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
 
 
 def explain_profile(
@@ -38,7 +39,7 @@ def explain_profile(
                 model=gpu.model,
                 free=sum_free([(gpu, room)]),
                 free_at_least=sum_guaranteed([(gpu, room)]),
-                rule=describe_sharing_rule(gpu),
+                rule=divide(gpu, ()).rule,
                 reasons=room.reasons,
                 in_the_way=blocking[gpu.address] if room.free == 0 else (),
                 vgpus=vgpu_results(snapshot.vgpus_on(gpu.address)),
@@ -59,18 +60,3 @@ def _suggest_moves(
     except VgpuctlError:
         return None
     return plan.results() or None
-
-
-def describe_sharing_rule(gpu: Gpu) -> str | None:
-    """Return how a GPU is divided; None when it offers no vGPUs now. The rules themselves are in `room`."""
-    if gpu.backend is None or gpu.backend in WHOLE_DEVICE_BACKENDS:
-        return None
-    if gpu.vendor_id != NVIDIA_VENDOR_ID:
-        return "its types draw from one pool"
-    if gpu.mig is not None and gpu.mig.enabled:
-        return "each vGPU runs in a GPU instance of its profile (MIG)"
-    if gpu.mixed_size:
-        return "vGPUs of several sizes, each at one of its placements, and no two of them overlap"
-    if gpu.has_single_type:
-        return "all vGPUs on it are of one type, for its driver is older than 550"
-    return "all vGPUs on it have the same framebuffer size"

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vgpuctl.capacity.room import max_on_empty_gpu
-from vgpuctl.capacity.vm_placement import list_rooms, sum_free, sum_guaranteed
+from vgpuctl.gpu.room import divide
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, VgpuType
 from vgpuctl.model.results.gpus import (
     FunctionResult,
@@ -20,6 +19,7 @@ from vgpuctl.model.results.gpus import (
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.operations.plans.scheduler_report import SchedulerDetails, scheduler_summary
 from vgpuctl.operations.plans.vgpu_results import vgpu_results
+from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
 from vgpuctl.value import extend
 
 
@@ -88,7 +88,7 @@ def _type_result(snapshot: Snapshot, gpu: Gpu, known: VgpuType) -> TypeResult:
         name=known.name,
         type_id=known.type_id,
         framebuffer_mib=known.framebuffer_mib,
-        max_per_gpu=max_on_empty_gpu(gpu, known),
+        max_per_gpu=divide(gpu, ()).max_when_empty(known),
         free=sum_free(rooms),
         free_at_least=sum_guaranteed(rooms),
         gpu_instance_profile=None if known.gi_profile_id is None else _gi_profile_name(gpu, known.gi_profile_id),

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.capacity.mixed_size import choose_placement_id
-from vgpuctl.capacity.room import compute_room
+from vgpuctl.backends import backend_for
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, VgpuctlError
-from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, Ownership, Vgpu
+from vgpuctl.gpu.mixed_size import choose_placement_id
+from vgpuctl.gpu.room import compute_room
+from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, HostVgpu, Vm, VmRecord
 from vgpuctl.operations.plans.choose import as_taken_vgpu
@@ -153,7 +154,8 @@ def assign_free_slot(snapshot: Snapshot, entry: HostVgpu) -> AssignedVgpu:
     others = tuple(v for v in snapshot.vgpus_on(gpu.address) if v.carrier != vgpu.carrier)
     if not any(v.carrier == vgpu.carrier and v.present for v in snapshot.vgpus):
         vgpu = replace(vgpu, placement_id=choose_placement_id(gpu, others, vgpu_type))
-    if gpu.backend is not Backend.MDEV_VF:
+    backend = backend_for(gpu.backend)
+    if not (backend.carrier_has_uuid and backend.on_vfs):
         return vgpu
     current_functions = [f.address for f in gpu.functions if any(m.uuid == vgpu.carrier for m in f.mdevs)]
     room = compute_room(gpu, others, vgpu_type)
@@ -164,7 +166,7 @@ def assign_free_slot(snapshot: Snapshot, entry: HostVgpu) -> AssignedVgpu:
             hint=f"vgpuctl explain {vgpu.profile}",
             gpu=gpu.address,
         )
-    return replace(vgpu, backend=Backend.MDEV_VF, function=functions[0])
+    return replace(vgpu, backend=backend.name, function=functions[0])
 
 
 def gpu_problem(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
@@ -172,8 +174,7 @@ def gpu_problem(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
     gpu = snapshot.gpu(vgpu.gpu)
     if gpu is None:
         return f"the GPU {vgpu.gpu} is not there"
-    accepted_backends = MDEV_BACKENDS if vgpu.backend in MDEV_BACKENDS else (vgpu.backend,)
-    if gpu.backend not in accepted_backends:
+    if not backend_for(gpu.backend).accepts(backend_for(vgpu.backend)):
         vfs = f", {gpu.vfs_enabled} of {gpu.vfs_total} VFs" if gpu.vfs_total else ""
         return f"the GPU {gpu.address} offers no vGPUs yet (driver {gpu.driver or 'none'}{vfs})"
     if gpu.backend is vgpu.backend and vgpu.function != gpu.address:

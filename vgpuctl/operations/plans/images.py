@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
-from vgpuctl.model.results.disks import CloneResult, ImageResult
+from vgpuctl.model.results.vms import CloneResult, ImageResult
 from vgpuctl.model.vm import ManagedDisk
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 

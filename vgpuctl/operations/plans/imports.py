@@ -11,8 +11,9 @@ from vgpuctl.config.gpu_entries import ALL_GPUS
 from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.config.import_formats import DeviceConfig, ImportedConfig, MdevDefinition
 from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.makers import maker_of
 from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
-from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Gpu
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.mig import MigSpec
 from vgpuctl.model.profile_name import parse_profile_name
 from vgpuctl.model.snapshot import Snapshot
@@ -170,9 +171,7 @@ def _gpu_keys(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[str, ...
     Raises:
         NotFound: there is no GPU with that index.
     """
-    others = [
-        g for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address) and g.vendor_id != NVIDIA_VENDOR_ID
-    ]
+    others = [g for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address) and not maker_of(g).has_nvml]
     if device_config.indexes is None and not device_config.device_filter and not others:
         return (ALL_GPUS,)
     return tuple(g.address for g in _select_gpus(device_config, snapshot))
@@ -185,7 +184,7 @@ def _select_gpus(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[Gpu, 
         NotFound: there is no GPU with that index.
     """
     nvidia_gpus = [
-        g for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address) and g.vendor_id == NVIDIA_VENDOR_ID
+        g for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address) and maker_of(g).has_nvml
     ]
     ordered = sorted(nvidia_gpus, key=lambda g: address_sort_key(g.address))
     missing_indexes = [number for number in device_config.indexes or () if number >= len(ordered)]

@@ -6,24 +6,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from vgpuctl.backends import backend_for
 from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.gpu_setup.sriov import GIM_HINT
-from vgpuctl.model.gpu import Backend, Gpu, Ownership, Vgpu
+from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus
+from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.hint_commands import stop_command
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-
-_VGPU_BACKENDS = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
-BACKENDS_BY_MODE: dict[str, tuple[Backend, ...]] = {
-    "vgpu": _VGPU_BACKENDS,
-    "sriov": (Backend.SRIOV_VF,),
-    "passthrough": (Backend.PASSTHROUGH,),
-    "unmanaged": (),
-}
-"""Mode -> the backends that a GPU may have in that mode."""
 
 
 def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
@@ -45,9 +37,9 @@ def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
 
 
 def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
-    if gpu.backend in _VGPU_BACKENDS:
+    if backend_for(gpu.backend).creates_devices:
         vf_count = gpu.vfs_enabled
-    elif gpu.has_nvidia_driver and gpu.backend is None:
+    elif vfs_are_for_vgpus(gpu) and gpu.backend is None:
         vf_count = gpu.vfs_total
     else:
         raise _no_mode_error(
@@ -63,9 +55,10 @@ def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
 
 
 def _plain_vf_count(gpu: Gpu, vfs: int | None) -> int:
-    if gpu.has_nvidia_driver:
-        raise _no_mode_error(gpu, "sriov", f"NVIDIA's VFs carry vGPUs only: vgpuctl set-mode {gpu.address} vgpu")
-    if not gpu.vfs_total or gpu.backend in _VGPU_BACKENDS:
+    if vfs_are_for_vgpus(gpu):
+        hint = f"{maker_of(gpu).name}'s VFs carry vGPUs only: vgpuctl set-mode {gpu.address} vgpu"
+        raise _no_mode_error(gpu, "sriov", hint)
+    if not gpu.vfs_total or backend_for(gpu.backend).creates_devices:
         raise _no_mode_error(gpu, "sriov", "are SR-IOV and ARI on in the firmware? lspci -vvs " + gpu.address)
     return vfs or gpu.vfs_enabled or gpu.vfs_total
 
@@ -82,10 +75,12 @@ def _no_mode_error(gpu: Gpu, mode: str, hint: str) -> HostCannot:
 def _require_vf_switch(gpu: Gpu, vf_count: int) -> None:
     """Refuse a number that the driver does not accept, or a GPU whose VFs no driver can switch now."""
     facts = {"gpu": gpu.address, "vfs": vf_count, "vfs_enabled": gpu.vfs_enabled}
-    if gpu.driver == "gim":
+    setting = own_vf_setting(gpu.driver)
+    if setting is not None:
         raise HostCannot(
-            f"the driver gim of {gpu.address} sets the number of VFs itself: {gpu.vfs_enabled} are on, not {vf_count}",
-            hint=GIM_HINT,
+            f"the driver {gpu.driver} of {gpu.address} sets the number of VFs itself: {gpu.vfs_enabled} are on, "
+            f"not {vf_count}",
+            hint=setting,
             check="vfs-fixed",
             **facts,
         )
@@ -115,7 +110,7 @@ def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
                 command=vgpu.command,
             )
     misfits = [
-        v for v in taken if v.backend not in BACKENDS_BY_MODE[mode] and not (mode == "unmanaged" and _is_not_managed(v))
+        v for v in taken if backend_for(v.backend).mode != mode and not (mode == "unmanaged" and _is_not_managed(v))
     ]
     if misfits:
         raise _in_use_error(gpu, misfits, f"and mode {mode} has no place for that")

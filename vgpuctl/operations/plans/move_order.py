@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.capacity.vm_placement import stuck_write_error
 from vgpuctl.errors import Busy
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.request import GpuConstraints
@@ -19,6 +18,7 @@ from vgpuctl.operations.plans.change import choose_added_vgpus, with_freed
 from vgpuctl.operations.plans.choose import as_taken_vgpu
 from vgpuctl.operations.plans.reserve import request_from_record
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target, place_at_target, waiting_record
+from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.value import Value, replace
 
 

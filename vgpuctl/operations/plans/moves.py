@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from vgpuctl.capacity.fit import PlannedVgpu, check_fit
-from vgpuctl.capacity.gpu_states import FleetState, build_fleet_state
-from vgpuctl.capacity.profiles import drop_ambiguous_gpus, find_ambiguous_names, find_types, require_one_profile
-from vgpuctl.capacity.room import list_free_functions
-from vgpuctl.errors import NoCapacity, VgpuctlError
-from vgpuctl.model.gpu import Backend, Gpu, Ownership, Vgpu
+from vgpuctl.backends import backend_for
+from vgpuctl.errors import NoCapacity
+from vgpuctl.gpu.division import AllocatedSlot, list_free_functions
+from vgpuctl.gpu.gpu_kind import GpuKind, State
+from vgpuctl.gpu.profiles import drop_ambiguous_gpus, find_ambiguous_names, find_types, require_one_profile
+from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.request import NO_CONSTRAINTS
 from vgpuctl.model.results.moves import MoveResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmState
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
 from vgpuctl.operations.plans.vm_diff import recorded_constraints
-from vgpuctl.placement.better import improvement
-from vgpuctl.placement.migration_search import find_fewest_blocking, plan_migrations
-from vgpuctl.placement.migrations import FreeFunctions, Leave, Migration, MigrationPlan, PlacedVgpu
-from vgpuctl.placement.order import Change, order_of
-from vgpuctl.value import EMPTY_MAPPING, Value, replace
+from vgpuctl.placement.blocking import find_fewest_blocking
+from vgpuctl.placement.fit import PlannedVgpu, check_fit
+from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
+from vgpuctl.placement.migrations import Leave, Migration, MigrationPlan, PlacedVgpu
+from vgpuctl.placement.moves import MovableFleet, plan_larger_pieces, plan_room
+from vgpuctl.value import Value, replace
 
 MOVABLE_STATES = (VmState.RUNNING, VmState.STOPPED)
 
@@ -48,44 +49,24 @@ class MovesPlan(Value):
         return tuple(entry.result(number) for number, entry in enumerate(self.order, 1) if isinstance(entry, VmMove))
 
 
-class _MovableFleet(Value):
-    """The numeric state of the GPUs, the movable vGPUs on them, and the owners of those.
-
-    `fixed_gpus`, `spare_functions`: for the parameters `fixed_gpus` and `free_functions` of `plan_migrations`.
-    """
+class _OwnedVgpus(Value):
+    """The numeric state of the GPUs, the movable vGPUs on them, and the owner of each of those."""
 
     fleet_state: FleetState
-    placed: tuple[PlacedVgpu, ...]
+    movable: MovableFleet
     owners: tuple[tuple[Vm, AssignedVgpu], ...]
-    fixed_gpus: frozenset[int]
-    spare_functions: FreeFunctions
 
-    def to_plan(self, migration_plan: MigrationPlan, spare: FreeFunctions) -> MovesPlan:
+    def to_plan(self, migration_plan: MigrationPlan) -> MovesPlan:
         """Return the migration plan with VMs and addresses instead of numbers."""
-        order = self._best_order(migration_plan, spare)
-        left = {entry.vgpu_index for entry in order if isinstance(entry, Leave)}
+        left = {entry.vgpu_index for entry in migration_plan.order if isinstance(entry, Leave)}
         entries = tuple(
             VmLeave(*self.owners[entry.vgpu_index])
             if isinstance(entry, Leave)
             else self._move(entry, waits=entry.vgpu_index in left)
-            for entry in order
+            for entry in migration_plan.order
         )
         spots = tuple(self._slot(entry) for entry in migration_plan.places)
         return MovesPlan(entries, spots, migration_plan.is_minimal)
-
-    def _best_order(self, migration_plan: MigrationPlan, spare: FreeFunctions) -> tuple[Migration | Leave, ...]:
-        """Return an order in which no more VMs wait than in the plan, VMs that are off rather than running ones."""
-        migrations = migration_plan.migrations
-        vgpus = [self.placed[migration.vgpu_index] for migration in migrations]
-        changes = [Change(v, PlacedVgpu(m.gpu, v.profile, m.place)) for v, m in zip(vgpus, migrations, strict=True)]
-        running = frozenset(n for n, m in enumerate(migrations) if self._runs(m.vgpu_index))
-        turns = order_of(self.fleet_state.fleet, changes, spare, running)
-        if turns is None or sum(turn.leaves for turn in turns) > migration_plan.waiting:
-            return migration_plan.order
-        return tuple(Leave(migrations[n].vgpu_index) if leaves else migrations[n] for n, leaves in turns)
-
-    def _runs(self, vgpu_index: int) -> bool:
-        return self.owners[vgpu_index][0].state is VmState.RUNNING
 
     def vms_moved_twice(self, migration_plan: MigrationPlan) -> frozenset[str]:
         """Return the VMs, by UUID, of which several vGPUs move while VMs wait: a VM must not take its own old slot."""
@@ -121,6 +102,7 @@ def plan_room_moves(
     Raises:
         NoCapacity: no moves of movable VMs make enough room.
         NotFound, InvalidInput: a profile is unknown or ambiguous on these GPUs.
+        SolverFailed: HiGHS is not installed, or found no answer in time.
         VgpuctlError: moves would, but cannot be made; as `check_order`.
     """
     types = [find_types(snapshot, gpus, profile) for profile, _ in profiles]
@@ -130,25 +112,14 @@ def plan_room_moves(
         for matching_types, (profile, _) in zip(types, profiles, strict=True)
     ]
     requested = [name for name, (_, number) in zip(names, profiles, strict=True) for _ in range(number)]
-    movable = _movable_fleet(snapshot, gpus, pinned)
-
-    def search(spare: FreeFunctions) -> MigrationPlan | None:
-        return plan_migrations(
-            movable.fleet_state.fleet,
-            movable.placed,
-            requested,
-            max_moves,
-            fixed_gpus=movable.fixed_gpus,
-            free_functions=spare,
-        )
-
-    migration_plan = search(EMPTY_MAPPING)
+    owned = _owned_vgpus(snapshot, gpus, pinned)
+    migration_plan = plan_room(owned.movable, requested, max_moves)
     if migration_plan is None:
-        raise _no_room_error(snapshot, gpus, profiles, movable, max_moves)
-    moved_twice = movable.vms_moved_twice(migration_plan)
+        raise _no_room_error(snapshot, gpus, profiles, owned, max_moves)
+    moved_twice = owned.vms_moved_twice(migration_plan)
     if moved_twice:
         return replace(plan_room_moves(snapshot, gpus, profiles, pinned | moved_twice, max_moves), is_minimal=False)
-    return _feasible_plan(snapshot, movable, migration_plan, search)
+    return _checked_plan(snapshot, owned, migration_plan)
 
 
 def plan_defragmentation(
@@ -157,44 +128,25 @@ def plan_defragmentation(
     """Return at most `max_moves` moves after which more of the largest profiles fit; none if none helps.
 
     Raises:
+        SolverFailed: HiGHS is not installed, or found no answer in time.
         VgpuctlError: as `check_order`.
     """
-    movable = _movable_fleet(snapshot, gpus, pinned)
-
-    def search(spare: FreeFunctions) -> MigrationPlan:
-        return MigrationPlan(
-            improvement(movable.fleet_state.fleet, movable.placed, max_moves, movable.fixed_gpus, spare),
-            (),
-            is_minimal=False,
-        )
-
-    migration_plan = search(EMPTY_MAPPING)
-    moved_twice = movable.vms_moved_twice(migration_plan)
+    owned = _owned_vgpus(snapshot, gpus, pinned)
+    migration_plan = plan_larger_pieces(owned.movable, max_moves)
+    moved_twice = owned.vms_moved_twice(migration_plan)
     if moved_twice:
-        return plan_defragmentation(snapshot, gpus, pinned | moved_twice, max_moves)
-    return _feasible_plan(snapshot, movable, migration_plan, search)
+        return replace(plan_defragmentation(snapshot, gpus, pinned | moved_twice, max_moves), is_minimal=False)
+    return _checked_plan(snapshot, owned, migration_plan)
 
 
-def _feasible_plan(
-    snapshot: Snapshot,
-    movable: _MovableFleet,
-    migration_plan: MigrationPlan,
-    search: Callable[[FreeFunctions], MigrationPlan | None],
-) -> MovesPlan:
-    """Return the plan; if its moves are refused, search again for one whose moves find free functions.
+def _checked_plan(snapshot: Snapshot, owned: _OwnedVgpus, migration_plan: MigrationPlan) -> MovesPlan:
+    """Return the plan, checked move by move on the host as those before it leave it.
 
     Raises:
-        VgpuctlError: there is no such plan; as `check_order`.
+        VgpuctlError: as `check_order`.
     """
-    plan = movable.to_plan(migration_plan, EMPTY_MAPPING)
-    try:
-        check_order(snapshot, plan.order)
-    except VgpuctlError:
-        alternative = search(movable.spare_functions)
-        if alternative is None or movable.vms_moved_twice(alternative):
-            raise
-        plan = movable.to_plan(alternative, movable.spare_functions)
-        check_order(snapshot, plan.order)
+    plan = owned.to_plan(migration_plan)
+    check_order(snapshot, plan.order)
     return plan
 
 
@@ -206,36 +158,52 @@ def find_blocking_carriers(
     Empty when one more already fits; None when it would not fit even then, or that is unknown.
     """
     fleet_state = build_fleet_state(snapshot, gpus)
-    allocated = [
-        (PlacedVgpu(index, slot.profile, slot.place), slot.vgpu)
-        for index, slots in enumerate(fleet_state.allocated)
-        for slot in slots
-    ]
     result: dict[str, tuple[str, ...] | None] = {gpu.address: None for gpu in gpus}
     for number, gpu in enumerate(fleet_state.gpus):
-        blocking = find_fewest_blocking(fleet_state.fleet, [placed for placed, _ in allocated], number, profile)
-        result[gpu.address] = None if blocking is None else tuple(allocated[index][1].carrier for index in blocking)
+        group, slots = fleet_state.fleet.group_of(number), fleet_state.allocated[number]
+        blocking = find_fewest_blocking(
+            fleet_state.fleet.kind_of(group), group.state, [(slot.profile, slot.place) for slot in slots], profile
+        )
+        result[gpu.address] = None if blocking is None else tuple(slots[index].vgpu.carrier for index in blocking)
     return result
 
 
-def _movable_fleet(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _MovableFleet:
+def _owned_vgpus(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _OwnedVgpus:
     fleet_state = build_fleet_state(snapshot, gpus)
+    fleet = fleet_state.fleet
     ambiguous = find_ambiguous_names(gpus)
     placed: list[PlacedVgpu] = []
     owners: list[tuple[Vm, AssignedVgpu]] = []
     for number, slots in enumerate(fleet_state.allocated):
+        group = fleet.group_of(number)
         for slot in slots:
             owner = _movable_owner(snapshot, slot.vgpu)
-            if owner is not None and owner[0].uuid not in pinned and slot.profile not in ambiguous:
+            if (
+                owner is not None
+                and owner[0].uuid not in pinned
+                and slot.profile not in ambiguous
+                and _is_removable(fleet.kind_of(group), group.state, slot)
+            ):
                 placed.append(PlacedVgpu(number, slot.profile, slot.place))
                 owners.append(owner)
-    fixed_gpus = frozenset(n for n, gpu in enumerate(fleet_state.gpus) if not gpu.accepts_placements)
-    spare = {
+    free_functions = {
         number: len(list_free_functions(gpu, snapshot.vgpus_on(gpu.address)))
         for number, gpu in enumerate(fleet_state.gpus)
-        if gpu.backend is not Backend.MDEV_PF
+        if backend_for(gpu.backend).on_vfs
     }
-    return _MovableFleet(fleet_state, tuple(placed), tuple(owners), fixed_gpus, spare)
+    movable = MovableFleet(
+        fleet,
+        tuple(placed),
+        frozenset(n for n, gpu in enumerate(fleet_state.gpus) if not gpu.accepts_placements),
+        free_functions,
+        frozenset(n for n, (vm, _) in enumerate(owners) if vm.state is VmState.RUNNING),
+    )
+    return _OwnedVgpus(fleet_state, movable, tuple(owners))
+
+
+def _is_removable(kind: GpuKind, state: State, slot: AllocatedSlot) -> bool:
+    """Return whether a vGPU could be at its place again: its GPU may have more than its driver takes now."""
+    return kind.add(kind.remove(state, slot.profile, slot.place), slot.profile, slot.place) is not None
 
 
 def _movable_owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, AssignedVgpu] | None:
@@ -278,7 +246,7 @@ def _no_room_error(
     snapshot: Snapshot,
     gpus: Sequence[Gpu],
     profiles: Sequence[tuple[str, int]],
-    movable: _MovableFleet,
+    owned: _OwnedVgpus,
     max_moves: int | None,
 ) -> NoCapacity:
     text = ", ".join(p if n == 1 else f"{n} × {p}" for p, n in profiles)
@@ -287,13 +255,13 @@ def _no_room_error(
         f"{row.gpu.address}: {row.profile}: {'; '.join(row.room.reasons) or f'{row.room.guaranteed} more'}"
         for row in fit.rooms
     ]
-    lines += [f"{address}: {why}" for address, why in sorted(movable.fleet_state.excluded_gpus.items())]
+    lines += [f"{address}: {why}" for address, why in sorted(owned.fleet_state.excluded_gpus.items())]
     pinned = sorted({f"{vm.name} stays: {why}" for vm in snapshot.vms if vm.record and (why := pin_reason(vm))})
     limit = "" if max_moves is None else f" with {max_moves} moves or fewer"
-    number = len({vm.uuid for vm, _ in movable.owners})
+    number = len({vm.uuid for vm, _ in owned.owners})
     return NoCapacity(
         f"no room for {text} can be made{limit} by moving the {number} VMs that may move",
         hint=f"vgpuctl explain {shlex.quote(profiles[0][0])}",
         details=[*lines, *pinned],
-        movable=sorted({vm.name for vm, _ in movable.owners}),
+        movable=sorted({vm.name for vm, _ in owned.owners}),
     )

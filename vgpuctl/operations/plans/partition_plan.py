@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from vgpuctl.capacity.mixed_size import pack_vgpus
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, VgpuctlError
+from vgpuctl.gpu.mixed_size import pack_vgpus
 from vgpuctl.gpu_setup import vf_steps
 from vgpuctl.gpu_setup.instance_plan import InstancePlan, PlannedInstance, find_gi_profiles, plan_instances
 from vgpuctl.gpu_setup.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode, Vgpu, VgpuType
 from vgpuctl.model.mig import GiProfile, MigSpec, MigState
 from vgpuctl.model.snapshot import Snapshot
@@ -99,7 +100,7 @@ def unverifiable_off_reason(snapshot: Snapshot, gpu: Gpu, request: PartitionRequ
 
 def _is_partition_unknown(snapshot: Snapshot, gpu: Gpu) -> bool:
     """Say whether MIG and mixed sizes of a GPU may be on but cannot be read."""
-    return gpu.has_nvidia_driver and gpu.mig is None and gpu.mixed_size is None and not snapshot.nvml.available
+    return uses_nvml(gpu) and gpu.mig is None and gpu.mixed_size is None and not snapshot.nvml.available
 
 
 def apply_request(gpu: Gpu, request: PartitionRequest) -> Gpu:
@@ -299,7 +300,7 @@ def _refuse_unsupported(snapshot: Snapshot, gpu: Gpu, request: PartitionRequest)
             f" {gpu.address} --off, or set-mixed-size {gpu.address} off, takes one away",
             **facts,
         )
-    if not gpu.has_nvidia_driver:
+    if not uses_nvml(gpu):
         raise _host_cannot_error(
             f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's has {what}",
             f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",
@@ -437,7 +438,7 @@ def _refuse_mixed_size(snapshot: Snapshot, gpu: Gpu, types: tuple[VgpuType, ...]
         raise _assigned_error(gpu, taken, "which have several sizes")
     # vGPUs with unreported placements are tried, and undone on failure
     placed = [t for t in vgpu_types if t.placement_ids is not None]
-    if mixed and placed and pack_vgpus(gpu, (), placed) is None:
+    if mixed and placed and pack_vgpus(replace(gpu, types=types), (), placed) is None:
         raise _assigned_error(gpu, taken, "and with mixed sizes fewer fit: not all of these have a place then")
 
 

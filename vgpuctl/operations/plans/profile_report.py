@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from vgpuctl.capacity.gpu_states import build_fleet_state
-from vgpuctl.capacity.room import max_on_empty_gpu
-from vgpuctl.capacity.vm_placement import list_rooms, sum_free, sum_guaranteed
+from vgpuctl.gpu.room import divide
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.results.gpus import ProfileResult, RoomResult
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.fleet_state import build_fleet_state
 from vgpuctl.placement.joint import none_beside, total_left
+from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
 
 
 def profile_results(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> tuple[ProfileResult, ...]:
@@ -73,7 +73,9 @@ def _excluded_profiles(
 
 def _max_per_gpu(gpus: list[Gpu], types: dict[str, VgpuType]) -> int | None:
     """Return the maximum of a profile on one of these GPUs; GPUs with mixed sizes may take fewer than others."""
-    maxima = [maximum for maximum in (max_on_empty_gpu(g, types[g.address]) for g in gpus) if maximum is not None]
+    maxima = [
+        maximum for maximum in (divide(g, ()).max_when_empty(types[g.address]) for g in gpus) if maximum is not None
+    ]
     return max(maxima, default=None)
 
 

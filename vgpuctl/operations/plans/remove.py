@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.backends import backend_for
 from vgpuctl.errors import Unmanaged
-from vgpuctl.model.gpu import Backend, Vgpu
+from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
@@ -62,21 +62,15 @@ def _virsh_command(vm: Vm, action: str) -> str:
 def unproven_carriers(snapshot: Snapshot, vm: Vm, record: VmRecord) -> frozenset[str]:
     """Return the assigned carriers whose device may be somebody else's: vgpuctl leaves those devices alone.
 
-    An mdev's UUID proves its owner. A VF does not. Without a claim from this boot, a VF whose type is unknown or not
-    the assigned one was set by somebody else, after the reboot that removed vgpuctl's vGPU. A slot that a VM does not
-    always reserve, and does not have now, may be anybody's.
+    An mdev's UUID proves its owner. A VF does not: without a claim from this boot its type may have been set by
+    somebody else, after the reboot that removed vgpuctl's vGPU. A slot that a VM does not always reserve, and does not
+    have now, may be anybody's.
     """
     claimed = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
     unproven = {v.carrier for v in without_slot(snapshot, vm, record)}
     for assigned in record.vgpus:
-        if assigned.backend is not Backend.VENDOR_VF or assigned.carrier in claimed:
-            continue
-        gpu = snapshot.gpu(assigned.gpu)
-        function = gpu.find_function(assigned.carrier) if gpu else None
-        if gpu is None or function is None or function.current_type is None:
-            continue
-        vgpu_type = gpu.find_type(function.current_type)
-        if vgpu_type is None or vgpu_type.profile != assigned.profile:
+        gpu = None if assigned.carrier in claimed else snapshot.gpu(assigned.gpu)
+        if gpu is not None and backend_for(assigned.backend).is_unproven(gpu, assigned):
             unproven.add(assigned.carrier)
     return frozenset(unproven)
 

@@ -8,18 +8,18 @@ gets others, if there is room.
 
 from __future__ import annotations
 
-from vgpuctl.capacity.constraints import why_group_conflicts
-from vgpuctl.capacity.mixed_size import choose_placement_id, is_placement_free
-from vgpuctl.capacity.ownership import carrier_uuid
-from vgpuctl.capacity.restrictions import why_restricted, why_unschedulable
-from vgpuctl.capacity.room import compute_room
+from vgpuctl.backends import backend_for
 from vgpuctl.errors import InUse, NoCapacity
-from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, GpuFunction, Ownership, Vgpu
+from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
+from vgpuctl.gpu.room import compute_room
+from vgpuctl.model.gpu import Gpu, GpuFunction, Ownership, Vgpu
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_invalid_host_file
 from vgpuctl.operations.plans.vm_diff import recorded_constraints
+from vgpuctl.placement.constraints import why_group_conflicts
+from vgpuctl.placement.restrictions import why_restricted, why_unschedulable
 from vgpuctl.value import replace
 
 
@@ -96,7 +96,7 @@ def choose_slots(
         return own_slots
     if keep_definition:
         _refuse_moving(snapshot, vm, without)
-        without_mdevs = frozenset(g.address for g in snapshot.gpus if g.backend not in MDEV_BACKENDS)
+        without_mdevs = frozenset(g.address for g in snapshot.gpus if not backend_for(g.backend).carrier_has_uuid)
         snapshot = replace(snapshot, refusing_gpus=snapshot.refusing_gpus | without_mdevs)
     chosen = list(choose_vgpus(snapshot, request_from_record(vm, record, without), record.vm_uuid))
     result = []
@@ -109,7 +109,7 @@ def choose_slots(
 
 def with_identity(chosen: AssignedVgpu, assigned: AssignedVgpu, record: VmRecord) -> AssignedVgpu:
     """Return a chosen slot as the slot of an assigned vGPU: with its index and parameters, and the UUID of its mdev."""
-    carrier = carrier_uuid(record.vm_uuid, assigned.index) if chosen.backend in MDEV_BACKENDS else chosen.carrier
+    carrier = backend_for(chosen.backend).carrier(chosen.function, record.vm_uuid, assigned.index)
     return replace(chosen, index=assigned.index, carrier=carrier, params=assigned.params)
 
 
@@ -144,8 +144,8 @@ def _choose_function(snapshot: Snapshot, gpu: Gpu, assigned: AssignedVgpu) -> st
     """Return the function of its own GPU that a vGPU can use now; None if it must go elsewhere."""
     if assigned.profile is None:
         taken = {c for v in snapshot.vgpus for c in (v.carrier, v.function)}
-        is_vf_missing = assigned.backend is Backend.SRIOV_VF and gpu.find_function(assigned.function) is None
-        unusable = is_vf_missing or assigned.function in taken or gpu.backend is not assigned.backend
+        is_missing = not backend_for(assigned.backend).has_carrier(gpu, assigned.function)
+        unusable = is_missing or assigned.function in taken or gpu.backend is not assigned.backend
         return None if unusable else assigned.function
     vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
     if vgpu_type is None or gpu.backend is not assigned.backend:
@@ -157,7 +157,7 @@ def _choose_function(snapshot: Snapshot, gpu: Gpu, assigned: AssignedVgpu) -> st
     unused = set(usable) - {v.function for v in snapshot.vgpus_on(gpu.address)}
     if assigned.function in room.functions or assigned.function in unused:
         return assigned.function
-    return room.functions[0] if assigned.backend in MDEV_BACKENDS else None
+    return room.functions[0] if backend_for(assigned.backend).carrier_has_uuid else None
 
 
 def _choose_placement(snapshot: Snapshot, gpu: Gpu, assigned: AssignedVgpu) -> int | None:
@@ -179,7 +179,7 @@ def _offers_type(function: GpuFunction, type_id: str) -> bool:
 def _refuse_moving(snapshot: Snapshot, vm: Vm, vgpus: tuple[AssignedVgpu, ...]) -> None:
     """Refuse what needs a change of the definition: another function than the one it names."""
     for assigned in vgpus:
-        if assigned.backend in MDEV_BACKENDS:
+        if backend_for(assigned.backend).carrier_has_uuid:
             continue
         holder = next((v for v in snapshot.vgpus if assigned.carrier in (v.carrier, v.function)), None)
         reason = f"{holder.holder_text} has it" if holder else _unavailable_reason(snapshot, vm, assigned)
@@ -231,7 +231,8 @@ def hypothetical_empty(snapshot: Snapshot) -> Snapshot:
 
 
 def _empty_function(gpu: Gpu, function: GpuFunction) -> GpuFunction:
-    max_instances = {t.type_id: (t.max_per_gpu or 1) if gpu.backend is Backend.MDEV_PF else 1 for t in gpu.types}
+    on_vfs = backend_for(gpu.backend).on_vfs
+    max_instances = {t.type_id: 1 if on_vfs else t.max_per_gpu or 1 for t in gpu.types}
     is_known = function.available_instances is not None
     available = max_instances if is_known else None
     return replace(function, available_instances=available, mdevs=(), current_type=None, placement_id=None, gi_id=None)

@@ -11,7 +11,7 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.operations.steps.system_files import WriteModprobeFile
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION
+from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION
 from vgpuctl.scheduler.modprobe_files import (
     ALL_GPUS_PARAMETER,
     PER_GPU_PARAMETER,

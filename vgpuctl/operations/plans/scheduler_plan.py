@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.errors import HostCannot, Refused
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, scheduler_text, set_scheduler_command
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
@@ -30,7 +31,7 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
             hint=f"vgpuctl set-mode {gpu.address} vgpu",
             gpu=gpu.address,
         )
-    if not gpu.has_nvidia_driver:
+    if not uses_nvml(gpu):
         raise HostCannot(
             f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's schedules vGPUs",
             hint=f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",

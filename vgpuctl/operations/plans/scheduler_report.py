@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.model.gpu import Gpu, Vgpu
-from vgpuctl.model.results.schedulers import (
+from vgpuctl.model.results.gpus import (
     RangeResult,
     RunningSchedulerResult,
     SchedulerLimitsResult,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from vgpuctl.model.gpu import Backend, Ownership, Vgpu
+from vgpuctl.backends import backend_for
+from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.results.vgpus import VgpuResult
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.value import replace
@@ -65,7 +66,7 @@ def with_companions(vgpus: Sequence[AnyVgpu]) -> tuple[AnyVgpu, ...]:
     shown: list[AnyVgpu] = []
     for vgpu in vgpus:
         same_slot = companions.get((vgpu.gpu, vgpu.vm))
-        if same_slot is not None and vgpu.backend is Backend.PASSTHROUGH and vgpu.carrier != vgpu.gpu:
+        if same_slot is not None and backend_for(vgpu.backend).takes_whole_gpu and vgpu.carrier != vgpu.gpu:
             same_slot.append(vgpu.carrier)
         else:
             shown.append(vgpu)

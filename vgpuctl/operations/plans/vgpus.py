@@ -3,7 +3,11 @@
 
 A VM's record keeps the VM's vGPUs; an entry of host.yaml keeps these. So creation claims the carrier, writes the entry
 and creates the device; removal does the reverse. A claim alone is leaked. If only the entry exists, restore-host
-creates the device again.
+creates the device again. The claim stays as long as the entry: it is how libvirt's hook knows the vGPU, which reads
+host.yaml only where it places something.
+
+No VM gets such a vGPU by placement. A VM that refers to it is its user, and blocks delete-vgpu and set-mode; a VM that
+merely had that VF last, because it reserves one only while it runs, is none.
 """
 
 from __future__ import annotations
@@ -11,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.backends import backend_for
-from vgpuctl.capacity.constraints import match_gpus, select_allowed_gpus
-from vgpuctl.capacity.ownership import host_vgpu_owner, infer_backend
-from vgpuctl.capacity.profiles import matches_profile_name, matches_type
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
+from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.address import is_pci_address
-from vgpuctl.model.gpu import MDEV_BACKENDS, Vgpu, VgpuType
+from vgpuctl.model.gpu import Vgpu, VgpuType
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe.ownership import host_vgpu_owner, infer_backend
 from vgpuctl.operations.plans.choose import choose_vgpus, make_steps, params_text
 from vgpuctl.operations.plans.remove import unproven_carriers
 from vgpuctl.operations.steps.claims import ReleaseClaim
 from vgpuctl.operations.steps.host_file import AddVgpuEntry, RemoveVgpuEntry
+from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
 
@@ -271,17 +275,3 @@ def hostdev_element(vgpu: AssignedVgpu) -> str:
     from vgpuctl.domain.domain_edit import hostdev_xml  # imports lxml, which a host without such vGPUs does not need
 
     return hostdev_xml(replace(backend_for(vgpu.backend).hostdev(vgpu), alias=""), indented=True)
-
-
-def usage_commands(vgpu: AssignedVgpu) -> tuple[str, ...]:
-    """Return the commands that give a vGPU to a VM.
-
-    virt-install takes the node device's name. Since libvirt 7.3 that is the mdev's UUID and its parent. For a PCI
-    function it would write managed='yes', with which libvirt waits forever for a vendor's VF. For such a VF, the
-    hostdev element goes into the XML instead.
-    """
-    attach = "virsh attach-device VM FILE --persistent"
-    if vgpu.backend in MDEV_BACKENDS:
-        device = f"mdev_{vgpu.carrier}_{vgpu.function}".translate(str.maketrans("-:.", "___"))
-        return attach, f"virt-install --hostdev {device}"
-    return attach, "virt-install --print-xml > VM.xml, put the element before </devices>, virsh define VM.xml"

@@ -12,10 +12,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
-from vgpuctl.capacity.profiles import matches_profile_name, matches_type
+from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.request import ExistingDisk, GpuConstraints, NewDisk, VmRequest
-from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Vm

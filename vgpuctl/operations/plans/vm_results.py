@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from vgpuctl.model.results.disks import DiskResult
 from vgpuctl.model.results.vgpus import VgpuResult
-from vgpuctl.model.results.vms import VmOwnerWord, VmResult, VmRowResult
+from vgpuctl.model.results.vms import DiskResult, VmOwnerWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm
 from vgpuctl.operations.plans.reserve import without_slot

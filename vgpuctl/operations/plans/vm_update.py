@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from vgpuctl.backends import backend_for
-from vgpuctl.capacity.mixed_size import is_placement_free
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.errors import NoCapacity
+from vgpuctl.gpu.mixed_size import is_placement_free
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmResult
-from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
 from vgpuctl.operations.plans.change import (

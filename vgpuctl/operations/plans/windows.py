@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from vgpuctl.errors import HostCannot, InvalidInput
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import HypervisorCapabilities
 from vgpuctl.model.request import VmRequest
-from vgpuctl.model.sizes import format_mib
 
 WINDOWS_11 = "windows11"
 MIN_MEMORY_MIB = 4096

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
+from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import DomainDesign
-from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.vm import VmRecord, VmState
 from vgpuctl.ports.host import Host
 from vgpuctl.value import Value

@@ -13,8 +13,8 @@ from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.config.host_spec import HostSpec, VgpuSpec
-    from vgpuctl.ports.files import HostFile
     from vgpuctl.ports.host import Host
+    from vgpuctl.ports.system import HostFile
 
 PATH = "/etc/vgpuctl/host.yaml"
 WRITE_ATTEMPTS = 100

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Exists, HostCannot, LibvirtFailed, VerifyFailed
+from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.port_values import ImageFile
 from vgpuctl.model.request import UserData
-from vgpuctl.model.sizes import format_bytes
 from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.value import Value
 

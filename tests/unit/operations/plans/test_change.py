@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts import request
 from tests.values import A4C, MACHINE, T2Q, T4Q, a100, assigned, snapshot, t4, taken, vm
-from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.errors import NoCapacity, NotFound, Refused
 from vgpuctl.model.vm import HostdevRef, VmRecord
 from vgpuctl.operations.plans import change

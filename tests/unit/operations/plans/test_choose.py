@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts import request
 from tests.values import A4C, ME, T2Q, a100, assigned, snapshot, t4, vm, vm_uuid
-from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Stuck
 from vgpuctl.model.gpu import Backend, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.vm import StuckWrite

@@ -7,7 +7,7 @@ import pytest
 
 from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
-from vgpuctl.model.results.disks import CloneResult
+from vgpuctl.model.results.vms import CloneResult
 from vgpuctl.model.vm import ManagedDisk
 from vgpuctl.operations.plans.images import DiskUser, bases_outside_pools, collect_references, image_results
 

@@ -22,8 +22,8 @@ def two(state: VmState = VmState.STOPPED, **record: object) -> list[Vm]:
 
 def test_a_running_vm_is_stopped_for_its_move_and_one_that_is_off_is_not():
     plan = plan_room_moves(snapshot(ONE, TWO, vms=two()), (ONE, TWO), [("A100-4C", 1)])
-    assert [m.describe() for m in plan.moves] == ["move VM vdi-000: A100-5C from 0000:3b:00.0 to 0000:86:00.0"]
-    assert [s.gpu.address for s in plan.spots] == ["0000:3b:00.0"]
+    assert [m.describe() for m in plan.moves] == ["move VM vdi-001: A100-5C from 0000:86:00.0 to 0000:3b:00.0"]
+    assert [s.gpu.address for s in plan.spots] == ["0000:86:00.0"]
     running = snapshot(ONE, TWO, vms=two(VmState.RUNNING))
     (move,) = plan_room_moves(running, (ONE, TWO), [("A100-4C", 1)]).moves
     assert move.describe().startswith("stop, move and start VM ")
@@ -62,15 +62,15 @@ def test_a_gpu_that_is_cordoned_or_stuck_neither_gives_nor_takes():
 
 def test_a_vm_with_another_vgpu_on_a_gpu_that_is_stuck_stays():
     vms = two()
-    record = vms[0].record
+    record = vms[1].record
     assert record is not None
     third = a100("0000:af:00.0")
-    elsewhere = replace(assigned(third, A5C, 0), index=1)
-    vms[0] = replace(vms[0], record=replace(record, vgpus=(*record.vgpus, elsewhere)))
+    elsewhere = replace(assigned(third, A5C, 1), index=1)
+    vms[1] = replace(vms[1], record=replace(record, vgpus=(*record.vgpus, elsewhere)))
     observed = snapshot(ONE, TWO, third, vms=vms)
-    assert {m.vm.name for m in plan_room_moves(observed, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-000"}
+    assert {m.vm.name for m in plan_room_moves(observed, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-001"}
     stuck = replace(observed, stuck_writes=(StuckWrite(ME, third.address, "/sys/x", "0"),))
-    assert {m.vm.name for m in plan_room_moves(stuck, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-001"}
+    assert {m.vm.name for m in plan_room_moves(stuck, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-000"}
 
 
 def test_a_better_state_has_more_room_for_the_largest():

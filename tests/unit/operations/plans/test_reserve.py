@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A4C, A5C, MACHINE, ME, T2Q, a100, assigned, changed, snapshot, t4, vm, vm_uuid
-from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.request import GpuConstraints

@@ -7,15 +7,15 @@ import pytest
 
 from tests.hosts import request
 from tests.values import A4C, T2Q, a100, assigned, snapshot, t4
-from vgpuctl.capacity.ownership import host_vgpu_owner
+from vgpuctl.backends import backend_for
 from vgpuctl.errors import InvalidInput, SpecDiffers
 from vgpuctl.model.vm import HostVgpu
+from vgpuctl.observe.ownership import host_vgpu_owner
 from vgpuctl.operations.plans.vgpus import (
     hostdev_element,
     placeholder_owner,
     refuse_different_request,
     refuse_unreadable_entries,
-    usage_commands,
 )
 
 UUID = "11111111-2222-4333-8444-555555555555"
@@ -30,14 +30,17 @@ def test_the_owner_is_a_function_of_machine_and_name_and_of_nothing_else():
 
 def test_an_mdev_is_named_to_virt_install_as_libvirt_names_the_node_device():
     vgpu = assigned(t4(), T2Q, carrier=UUID)
-    assert usage_commands(vgpu)[1] == "virt-install --hostdev mdev_11111111_2222_4333_8444_555555555555_0000_5e_00_0"
+    assert (
+        backend_for(vgpu.backend).usage_commands(vgpu)[1]
+        == "virt-install --hostdev mdev_11111111_2222_4333_8444_555555555555_0000_5e_00_0"
+    )
     assert f'uuid="{UUID}"' in hostdev_element(vgpu)
     assert "alias" not in hostdev_element(vgpu)
 
 
 def test_a_vendors_vf_is_never_handed_to_virt_install_which_would_let_libvirt_manage_it():
     vgpu = assigned(a100(), A4C)
-    assert not any("--hostdev" in line for line in usage_commands(vgpu))
+    assert not any("--hostdev" in line for line in backend_for(vgpu.backend).usage_commands(vgpu))
     assert 'managed="no"' in hostdev_element(vgpu)
 
 

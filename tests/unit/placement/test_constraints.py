@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs a request allows, and what an error says about the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.values import A4C, a100, assigned, snapshot, t4, vm
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
+from vgpuctl.model.gpu import GpuMode
+from vgpuctl.model.mig import MigState
+from vgpuctl.model.request import GpuConstraints
+from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerState
+from vgpuctl.model.vm import Claim, ProcessId
+from vgpuctl.placement.constraints import select_allowed_gpus, select_gpus, why_excluded
+from vgpuctl.placement.vm_placement import place_vgpus
+from vgpuctl.value import replace
+
+ONE, TWO, THREE = (a100(f"0000:{n}0:00.0", numa_node=n - 1) for n in (1, 2, 3))
+FIXED = GpuScheduler(state=SchedulerState(SchedulerPolicy.FIXED_SHARE))
+
+
+def gpus_of(observed, **words):
+    slots = place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(**words))
+    return {s.gpu.address for s in slots}
+
+
+def refusal(observed, count=1, uuid=None, **words):
+    with pytest.raises(NoCapacity) as raised:
+        place_vgpus(observed, [("A100-4C", count)], GpuConstraints(**words), uuid=uuid)
+    return raised.value
+
+
+def test_several_gpus_may_be_named_and_others_forbidden_by_address_or_model():
+    observed = snapshot(ONE, TWO, THREE, t4())
+    assert [g.address for g in select_allowed_gpus(observed, GpuConstraints(gpus=("20:00.0", "T4")))] == [
+        TWO.address,
+        t4().address,
+    ]
+    assert gpus_of(observed, gpus=(TWO.address, THREE.address), not_gpus=(TWO.address,)) == {THREE.address}
+    assert gpus_of(observed, not_gpus=("0000:10:00.0", "T4")) == {TWO.address}
+    error = refusal(observed, not_gpus=("A100",))
+    assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 3 GPUs, on which 30 would fit"
+    assert error.facts["excluded"] == {"--not-gpu A100": [ONE.address, TWO.address, THREE.address]}
+    assert error.facts["details"][0] == f"{ONE.address}: left out by --not-gpu A100: it is not to be used; room for 10"
+
+
+@pytest.mark.parametrize("words", [{"gpus": ("A100", "A41")}, {"not_gpus": ("A41",)}])
+def test_a_name_that_means_no_gpu_is_refused_but_not_where_only_some_were_looked_at(words):
+    observed = snapshot(ONE, TWO)
+    with pytest.raises(NotFound, match="no GPU 'A41' on this host"):
+        place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(**words))
+    assert place_vgpus(replace(observed, partial=True), [("A100-4C", 1)], GpuConstraints(**words))
+
+
+def test_a_gpu_that_is_left_out_does_not_make_a_profile_mean_two_things():
+    other = a100("0000:90:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
+    observed = snapshot(ONE, other)
+    with pytest.raises(InvalidInput, match="means different vGPU types"):
+        place_vgpus(observed, [("A100-4C", 1)])
+    assert gpus_of(observed, not_gpus=(other.address,)) == {ONE.address}
+    with pytest.raises(InvalidInput, match="means different vGPU types"):
+        place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(not_gpus=("A100",)))
+
+
+def test_a_numa_node_leaves_out_gpus_of_others_and_of_none():
+    observed = snapshot(replace(ONE, numa_node=None), TWO, THREE)
+    assert gpus_of(observed, numa_node=2) == {THREE.address}
+    error = refusal(observed, numa_node=0)
+    assert "--numa-node 0 leaves out 3 of 3 GPUs, on which 30 would fit" in str(error)
+    assert "its NUMA node is not known; room for 10" in error.facts["details"][0]
+    assert "its NUMA node is 1; room for 10" in error.facts["details"][1]
+
+
+def test_a_vm_whose_memory_is_bound_gets_a_gpu_of_its_nodes_or_of_none_that_is_known():
+    bound = vm(7, memory_nodes=frozenset({1}), record=None)
+    observed = snapshot(ONE, TWO, vms=[bound])
+    assert [s.gpu.address for s in place_vgpus(observed, [("A100-4C", 1)], uuid=bound.uuid)] == [TWO.address]
+    assert place_vgpus(snapshot(replace(ONE, numa_node=None), vms=[bound]), [("A100-4C", 1)], uuid=bound.uuid)
+    assert place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(numa_node=0), uuid=bound.uuid)[0].gpu == ONE
+    error = refusal(snapshot(ONE, vms=[bound]), uuid=bound.uuid)
+    assert "the VM's memory leaves out 1 of 1 GPUs" in str(error)
+    assert "its NUMA node is 0, the VM's memory is bound to 1" in error.facts["details"][0]
+
+
+def test_a_scheduler_leaves_out_gpus_that_run_another_or_none_that_is_known():
+    observed = snapshot(ONE, replace(TWO, scheduler=FIXED))
+    assert gpus_of(observed, scheduler=SchedulerPolicy.FIXED_SHARE) == {TWO.address}
+    error = refusal(observed, scheduler=SchedulerPolicy.EQUAL_SHARE)
+    assert "its scheduler is not known" in error.facts["details"][0]
+    assert "its scheduler is fixed_share" in error.facts["details"][1]
+
+
+def test_of_gpu_instances_with_schedulers_of_their_own_all_must_run_it():
+    states = {3: SchedulerState(SchedulerPolicy.FIXED_SHARE), 4: SchedulerState(SchedulerPolicy.BEST_EFFORT)}
+    gpu = replace(ONE, mig=MigState(True, True), mode=GpuMode.MIG_VGPU, scheduler=FIXED, gi_schedulers=states)
+    bar = why_excluded(snapshot(gpu), gpu, GpuConstraints(scheduler=SchedulerPolicy.FIXED_SHARE))
+    assert bar is not None
+    assert bar.reason == "its scheduler is best_effort, fixed_share"
+    same = replace(gpu, gi_schedulers={3: states[3]})
+    assert why_excluded(snapshot(same), same, GpuConstraints(scheduler=SchedulerPolicy.FIXED_SHARE)) is None
+
+
+def in_group(number, gpu, **more):
+    mine = vm(number, assigned(gpu, A4C, number), **more)
+    assert mine.record is not None
+    return replace(mine, record=replace(mine.record, request_json='{"spread_group":"exam"}'))
+
+
+def test_vms_of_one_group_are_on_different_gpus():
+    observed = snapshot(ONE, TWO, vms=[in_group(1, ONE), vm(2, assigned(TWO, A4C, 2))])
+    assert gpus_of(observed, spread_group="exam") == {TWO.address}
+    assert gpus_of(observed, spread_group="other") == gpus_of(observed)
+    full = snapshot(ONE, TWO, vms=[in_group(1, ONE), in_group(2, TWO)])
+    error = refusal(full, spread_group="exam")
+    assert "--spread-group exam leaves out 2 of 2 GPUs, on which 18 would fit" in str(error)
+    assert "it has vdi-001 of the group; room for 9" in error.facts["details"][0]
+
+
+@pytest.mark.parametrize("spec", ['{"spread_group":', '["spread_group"]', '{"spread_group":7}', "{}", ""])
+def test_a_spec_that_cannot_be_read_has_no_group(spec):
+    mine = in_group(1, ONE)
+    assert mine.record is not None
+    assert replace(mine.record, request_json=spec).spread_group is None
+    assert mine.record.spread_group == "exam"
+
+
+def test_a_vm_that_has_a_group_keeps_to_it_and_is_not_in_its_own_way():
+    first, second = in_group(1, ONE), in_group(2, TWO)
+    observed = snapshot(ONE, TWO, vms=[first, second])
+    assert [s.gpu for s in place_vgpus(observed, [("A100-4C", 2)], uuid=first.uuid)] == [ONE, ONE]
+    assert [s.gpu for s in place_vgpus(observed, [("A100-4C", 1)], uuid=second.uuid)] == [TWO]
+
+
+def test_a_vm_of_the_group_that_is_being_made_shows_in_its_claim():
+    function = ONE.functions[0].address
+    claim = Claim(
+        carrier=function,
+        backend=ONE.backend,
+        gpu=ONE.address,
+        function=function,
+        vm="vdi-9",
+        vm_uuid="9" * 8,
+        profile="A100-4C",
+        framebuffer_mib=4096,
+        process=ProcessId(1, 1),
+        command="create-vm",
+        spread_group="exam",
+    )
+    observed = snapshot(ONE, TWO, claims=[claim])
+    assert gpus_of(observed, spread_group="exam") == {TWO.address}
+
+
+def test_the_gpus_of_a_name_are_those_that_select_gpus_returns():
+    observed = snapshot(ONE, t4())
+    assert select_gpus(observed, "A100") == select_allowed_gpus(observed, GpuConstraints(gpus=("A100",)))

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where vGPUs go: all or none, fullest GPU first, and the joint count over GPUs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.values import A4C, A5C, ME, T2Q, T4Q, a100, assigned, changed, snapshot, t4, vm
+from vgpuctl.errors import NoCapacity, NotFound, Refused, Stuck
+from vgpuctl.gpu.profiles import find_types
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import StuckWrite
+from vgpuctl.placement.constraints import select_gpus
+from vgpuctl.placement.vm_placement import list_rooms, place_vgpus, sum_free
+from vgpuctl.value import field_names, replace
+
+
+class Counting(Snapshot):
+    """A snapshot that counts how often the search reads the vGPUs of a GPU."""
+
+    observations = 0
+
+    def taken_on(self, address):
+        Counting.observations += 1
+        return tuple(v for v in self.vgpus if v.gpu == address)
+
+
+def _filled(address: str, wanted, number: int, first: int = 1):
+    gpu = a100(address)
+    vms = [vm(first + n, assigned(gpu, wanted, n)) for n in range(number)]
+    return gpu, vms
+
+
+def test_a_gpu_in_use_comes_before_an_empty_one():
+    empty, (used, vms) = a100("0000:05:00.0"), _filled("0000:86:00.0", A4C, 1)
+    (slot,) = place_vgpus(snapshot(empty, used, vms=vms), [("A100-4C", 1)], None)
+    assert slot.gpu.address == used.address
+
+
+def test_equally_full_gpus_are_taken_in_the_order_of_their_addresses():
+    observed = snapshot(a100("0000:86:00.0"), a100("0000:05:00.0"))
+    (slot,) = place_vgpus(observed, [("A100-4C", 1)], None)
+    assert slot.gpu.address == "0000:05:00.0"
+
+
+def test_another_size_goes_to_another_gpu():
+    used, vms = _filled("0000:05:00.0", A5C, 1)
+    (slot,) = place_vgpus(snapshot(used, a100("0000:86:00.0"), vms=vms), [("A100-4C", 1)], None)
+    assert slot.gpu.address == "0000:86:00.0"
+
+
+def test_two_sizes_of_one_vm_go_to_two_gpus():
+    observed = snapshot(a100("0000:05:00.0"), a100("0000:86:00.0"))
+    slots = place_vgpus(observed, [("A100-4C", 2), ("A100-5C", 1)], None)
+    assert [s.vgpu_type.profile for s in slots] == ["A100-4C", "A100-4C", "A100-5C"]
+    assert slots[0].gpu == slots[1].gpu != slots[2].gpu
+
+
+def test_several_vgpus_of_one_vm_get_different_vfs():
+    slots = place_vgpus(snapshot(a100()), [("A100-4C", 10)], None)
+    assert len({s.function for s in slots}) == 10
+
+
+def test_several_vgpus_of_one_vm_share_a_pf():
+    slots = place_vgpus(snapshot(t4()), [("T4-2Q", 8)], None)
+    assert {s.function for s in slots} == {"0000:5e:00.0"}
+
+
+def test_all_or_none():
+    used, vms = _filled("0000:05:00.0", A4C, 8)
+    with pytest.raises(NoCapacity) as raised:
+        place_vgpus(snapshot(used, vms=vms), [("A100-4C", 3)], None)
+    assert "3 × A100-4C" in str(raised.value)
+
+
+def test_profiles_that_do_not_fit_together_have_their_own_numbers():
+    with pytest.raises(NoCapacity) as raised:
+        place_vgpus(snapshot(a100()), [("A100-4C", 2), ("A100-5C", 1)], None)
+    assert raised.value.facts["details"] == [
+        "0000:3b:00.0: room for 10 × A100-4C alone, not beside the others",
+        "0000:3b:00.0: room for 8 × A100-5C alone, not beside the others",
+    ]
+    with pytest.raises(NoCapacity) as raised:
+        place_vgpus(snapshot(a100()), [("A100-4C", 11), ("A100-5C", 9)], None)
+    assert [row["reasons"] for row in raised.value.facts["gpus"]] == [["room for 10 of 11"], ["room for 8 of 9"]]
+
+
+def test_no_capacity_names_what_where_numbers_holders_and_a_hint():
+    used, vms = _filled("0000:3b:00.0", A4C, 10)
+    with pytest.raises(NoCapacity) as raised:
+        place_vgpus(snapshot(used, vms=vms), [("A100-4C", 1)], None)
+    error = raised.value
+    assert str(error) == "no room for A100-4C on 0000:3b:00.0"
+    assert error.hint == "vgpuctl explain A100-4C"
+    (gpu,) = error.facts["gpus"]
+    assert (gpu["gpu"], gpu["free"]) == ("0000:3b:00.0", 0)
+    assert "10 of 10 in use" in error.facts["details"][0]
+    assert "vdi-001" in error.facts["details"][0]
+
+
+@pytest.mark.parametrize("wanted", ["0000:3b:00.0", "3b:00.0", "00000000:3B:00.0", "A100", "NVIDIA A100-PCIE-40GB"])
+def test_a_gpu_is_selected_by_address_in_both_forms_or_by_model(wanted):
+    observed = snapshot(a100(), t4())
+    assert [g.address for g in select_gpus(observed, wanted)] == ["0000:3b:00.0"]
+
+
+def test_a_gpu_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(NotFound) as raised:
+        select_gpus(snapshot(a100(), t4()), "0000:99:00.0")
+    assert "0000:3b:00.0 (NVIDIA A100-PCIE-40GB), 0000:5e:00.0 (Tesla T4)" in str(raised.value.hint)
+
+
+def test_what_is_no_gpu_is_chosen_only_by_its_address():
+    nic = replace(a100("0000:01:00.0"), is_display_class=False, model="A100 lookalike", backend=Backend.SRIOV_VF)
+    observed = snapshot(nic, t4())
+    assert [g.address for g in select_gpus(observed, None)] == ["0000:5e:00.0"]
+    assert [g.address for g in select_gpus(observed, "0000:01:00.0")] == ["0000:01:00.0"]
+
+
+def test_the_vgpus_of_one_vm_must_be_of_one_board():
+    with pytest.raises(Refused):
+        place_vgpus(snapshot(a100(), t4()), [("A100-4C", 1), ("T4-2Q", 1)], None)
+
+
+def test_the_joint_count_is_the_sum_over_gpus_and_not_over_vfs():
+    one, vms = _filled("0000:05:00.0", A4C, 3)
+    two, other = _filled("0000:86:00.0", A5C, 1, first=50)
+    observed = snapshot(one, two, a100("0000:af:00.0"), vms=[*vms, *other])
+    types = find_types(observed, observed.gpus, "A100-4C")
+    assert sum_free(list_rooms(observed, observed.gpus, types)) == 7 + 0 + 10
+
+
+def test_the_joint_count_is_unknown_as_soon_as_one_gpu_cannot_say():
+    silent = replace(A4C, framebuffer_mib=None, max_per_gpu=None)
+    observed = snapshot(a100(), a100("0000:86:00.0", types=(silent,)))
+    types = {g.address: g.types[0] for g in observed.gpus}
+    assert sum_free(list_rooms(observed, observed.gpus, types)) is None
+
+
+def test_a_gpu_with_a_stuck_write_takes_nothing_and_counts_for_nothing():
+    write = StuckWrite(ME, "0000:3b:00.0", "/sys/x", "0")
+    observed = snapshot(a100(), stuck_writes=(write,))
+    types = find_types(observed, observed.gpus, "A100-4C")
+    ((_, space),) = list_rooms(observed, observed.gpus, types)
+    assert (space.free, space.reasons[0]) == (0, "a kernel write on it is stuck")
+    assert sum_free(list_rooms(observed, observed.gpus, types)) == 0
+    with pytest.raises(Stuck):
+        place_vgpus(observed, [("A100-4C", 1)], None)
+
+
+def test_a_stuck_gpu_is_skipped_while_another_has_room():
+    observed = snapshot(a100(), a100("0000:86:00.0"), stuck_writes=(StuckWrite(ME, "0000:3b:00.0", "/sys/x", "0"),))
+    assert place_vgpus(observed, [("A100-4C", 1)], None)[0].gpu.address == "0000:86:00.0"
+
+
+def test_disabled_vfs_are_the_reason_and_not_the_profiles():
+    off = replace(a100("0000:86:00.0"), backend=None, functions=(), types=(), vfs_enabled=0)
+    observed = snapshot(a100(), off)
+    rooms = dict(
+        (g.address, r) for g, r in list_rooms(observed, observed.gpus, find_types(observed, observed.gpus, "A100-4C"))
+    )
+    assert rooms["0000:86:00.0"].reasons == ("its VFs are off (0 of 16 enabled)",)
+
+
+def test_an_unreadable_gpu_is_the_reason_and_not_its_profiles():
+    broken = changed(replace(t4(), types=()), 0, problem="its vGPU types cannot be read: Input/output error")
+    observed = snapshot(a100(), broken)
+    rooms = dict(
+        (g.address, r) for g, r in list_rooms(observed, observed.gpus, find_types(observed, observed.gpus, "A100-4C"))
+    )
+    assert "cannot be read" in rooms[broken.address].reasons[0]
+
+
+def test_a_gpu_of_another_model_does_not_know_the_profile():
+    observed = snapshot(a100(), t4())
+    rooms = dict(
+        (g.address, r) for g, r in list_rooms(observed, observed.gpus, find_types(observed, observed.gpus, "A100-4C"))
+    )
+    assert rooms["0000:5e:00.0"].reasons == ("its driver does not know this profile",)
+
+
+def test_a_gpu_whose_driver_refused_is_not_tried():
+    observed = snapshot(a100("0000:05:00.0"), a100("0000:86:00.0"))
+    refused = replace(observed, refusing_gpus=frozenset({"0000:05:00.0"}))
+    (slot,) = place_vgpus(refused, [("A100-4C", 1)])
+    assert slot.gpu.address == "0000:86:00.0"
+
+
+def test_many_vgpus_on_a_nearly_full_host_are_refused_without_trying_every_combination():
+    gpus, vms = [], []
+    for n in range(16):
+        gpu, used = _filled(f"0000:{n + 16:02x}:00.0", A4C, 10 if n == 0 else 9, first=100 * n)
+        gpus.append(gpu)
+        vms += used
+    observed = Counting(**{f: getattr(result, f) for result in [snapshot(*gpus, vms=vms)] for f in field_names(result)})
+    with pytest.raises(NoCapacity):
+        place_vgpus(observed, [("A100-4C", 16)], None)
+    assert len(place_vgpus(observed, [("A100-4C", 15)], None)) == 15
+    assert Counting.observations < 1000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([("A100-4C", A4C, 10), ("A100-5C", A5C, 8)]), max_size=3),
+    st.lists(st.integers(0, 10), min_size=3, max_size=3),
+    st.integers(1, 16),
+)
+def test_a_placement_never_exceeds_a_gpu_and_fails_only_when_the_joint_count_is_too_small(sizes, numbers, count):
+    gpus, vms = [], []
+    for n, (_, wanted, most) in enumerate(sizes):
+        gpu, used = _filled(f"0000:{n + 16:02x}:00.0", wanted, min(numbers[n], most), first=100 * n)
+        gpus.append(gpu)
+        vms += used
+    observed = snapshot(*gpus, a100("0000:f0:00.0"), vms=vms)
+    free = sum_free(list_rooms(observed, observed.gpus, find_types(observed, observed.gpus, "A100-4C")))
+    assert free is not None
+    if count > free:
+        with pytest.raises(NoCapacity):
+            place_vgpus(observed, [("A100-4C", count)], None)
+        return
+    slots = place_vgpus(observed, [("A100-4C", count)], None)
+    assert len({(s.gpu.address, s.function) for s in slots}) == count
+    for gpu in observed.gpus:
+        here = [s for s in slots if s.gpu.address == gpu.address]
+        assert len(here) + len(observed.vgpus_on(gpu.address)) <= 10 or not here
+        assert not here or all(v.framebuffer_mib == 4096 for v in observed.vgpus_on(gpu.address))
+
+
+def test_placement_is_deterministic():
+    observed = snapshot(a100("0000:05:00.0"), a100("0000:86:00.0"))
+    assert place_vgpus(observed, [("A100-4C", 3)], None) == place_vgpus(observed, [("A100-4C", 3)], None)
+
+
+def test_sizes_of_one_pf_may_not_be_mixed_in_one_vm():
+    with pytest.raises(NoCapacity):
+        place_vgpus(snapshot(t4()), [(T2Q.profile, 1), (T4Q.profile, 1)], None)

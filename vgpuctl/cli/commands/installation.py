@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that install vgpuctl on a host and in a shell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import run
+from vgpuctl.cli.command import make_command
+from vgpuctl.cli.settings import Settings
+from vgpuctl.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from vgpuctl.cli import app, shells
+    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import program as program_results
+else:
+    app = LazyModule("vgpuctl.cli.app")
+    outcome = LazyModule("vgpuctl.model.outcome")
+    program_results = LazyModule("vgpuctl.model.results.program")
+    shells = LazyModule("vgpuctl.cli.shells")
+
+
+@make_command(
+    "install-host",
+    examples=(
+        ("vgpuctl --host sim:a100-40 install-host --dry-run", "what would be put where"),
+        ("vgpuctl --host sim:a100-40 install-host --restart-libvirt", "put it there, and let libvirt see its hook"),
+    ),
+)
+@click.option("--restart-libvirt", is_flag=True, help="Restart libvirt's daemon as well; running VMs stay.")
+@click.option(
+    "--wheelhouse",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="By ssh: bring vgpuctl itself there first, from a directory here with its wheels.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def install_host(settings: Settings, restart_libvirt: bool, wheelhouse: str | None, dry_run: bool) -> int:
+    """Put in place what makes vGPUs come back after a boot, and what makes a plain 'virsh start' safe.
+
+    That is vgpuctl-restore.service, a hook of libvirt (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for bash, zsh and
+    fish where the host has them, and /etc/vgpuctl. A file that was changed by hand is kept, so is somebody else's
+    hook. A second run changes nothing. libvirt sees a new hook only after its daemon was restarted once.
+    """
+    if wheelhouse is not None:
+        raise click.UsageError("--wheelhouse goes with --hosts FILE or --host ssh://HOST")
+
+    return run.call(
+        settings,
+        "install-host",
+        lambda host: host.install_host(
+            completions=_completion_scripts(), restart_libvirt=restart_libvirt, dry_run=dry_run
+        ),
+    )
+
+
+def _completion_scripts() -> dict[str, str]:
+    """Return the completion script of each shell."""
+    return {
+        shell: shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE) for shell in ("bash", "zsh", "fish")
+    }
+
+
+@make_command(
+    "uninstall-host",
+    examples=(
+        ("vgpuctl --host sim:a100-40 uninstall-host --dry-run", "what would be taken away"),
+        (
+            "vgpuctl --host sim:a100-40 uninstall-host --restart-libvirt",
+            "take it away",
+        ),
+    ),
+)
+@click.option("--restart-libvirt", is_flag=True, help="Restart libvirt's daemon as well; running VMs stay.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
+    """Take away what install-host put in place. VMs and their vGPUs stay, and so does host.yaml.
+
+    A file that was changed by hand is kept and named. /etc/vgpuctl goes only when it is empty.
+    """
+    return run.call(
+        settings,
+        "uninstall-host",
+        lambda host: host.uninstall_host(restart_libvirt=restart_libvirt, dry_run=dry_run),
+    )
+
+
+@make_command(
+    "completion",
+    examples=(
+        ("vgpuctl completion bash > /etc/bash_completion.d/vgpuctl", "for every user of this host"),
+        ("vgpuctl completion zsh > ~/.zfunc/_vgpuctl", "for one user, where fpath has ~/.zfunc"),
+        ("vgpuctl completion fish > ~/.config/fish/completions/vgpuctl.fish", "for one user"),
+    ),
+)
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_obj
+def completion(settings: Settings, shell: str) -> int:
+    """Print the script that completes commands, options, and this host's profiles, GPUs and VMs."""
+
+    def work(guard: SignalGuard) -> run.CommandOutput:
+        script = shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
+        return run.CommandOutput(outcome.QueryResult(program_results.CompletionResult(shell, script)), raw=script)
+
+    return run.perform(settings, "completion", work)

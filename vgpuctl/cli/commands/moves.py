@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that move VMs so that more fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from vgpuctl.cli import complete, run
+from vgpuctl.cli.command import make_command
+from vgpuctl.cli.settings import Settings
+
+Command = Callable[..., Any]
+
+
+def move_options(command: Command) -> Command:
+    """Add the options that say what the moves are for."""
+    command = click.option(
+        "--most", type=click.IntRange(min=0), metavar="N", help="No more than N moves. [any number]"
+    )(command)
+    command = click.option("--defragment", is_flag=True, help="Make room for more of the largest profiles instead.")(
+        command
+    )
+    return click.option(
+        "--profile",
+        "profiles",
+        metavar="PROFILE[:N]",
+        multiple=True,
+        shell_complete=complete.profiles,
+        help="Make room for a vGPU of this profile, with :N for so many of it; repeat it for several profiles.",
+    )(command)
+
+
+@make_command(
+    "plan-moves",
+    examples=(
+        ("vgpuctl --host sim:a100-40 plan-moves --profile A100-20C:2", "the fewest moves that make room for two"),
+        ("vgpuctl --host sim:mixed plan-moves --defragment --most 3", "what three moves at most would win"),
+    ),
+)
+@move_options
+@click.pass_obj
+def plan_moves(settings: Settings, profiles: tuple[str, ...], defragment: bool, most: int | None) -> int:
+    """Find the fewest VMs to stop, give another place and start again so that more vGPUs fit, and show them.
+
+    Nothing is moved: move-vms does that. Only VMs are moved that vgpuctl made, without a GPU that was asked for by
+    name, and that keep their places also while they are off; GPUs that are cordoned or reserved are left alone. The
+    exit status is 4 when no moves make room.
+    """
+    return run.call(
+        settings, "plan-moves", lambda host: host.plan_moves(*profiles, defragment=defragment, max_moves=most)
+    )
+
+
+@make_command(
+    "move-vms",
+    examples=(
+        ("vgpuctl move-vms --profile A100-20C:2", "shows the fewest moves that make room for two, and asks"),
+        ("vgpuctl --host sim:a100-40 move-vms --profile A100-20C:2 --yes", "without asking"),
+        ("vgpuctl --host sim:mixed move-vms --defragment --most 3 --dry-run", "only shows them, as plan-moves does"),
+    ),
+)
+@move_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def move_vms(settings: Settings, profiles: tuple[str, ...], defragment: bool, most: int | None, dry_run: bool) -> int:
+    """Stop VMs, give them another place and start them again so that more vGPUs fit: the fewest, one after the other.
+
+    It shows the moves that plan-moves finds, and asks. Running VMs are started again. Where VMs are in each other's
+    way, some give up their places first, and are off until their new ones are free. A guest that does not shut down
+    within --wait seconds stays where it is, and the rest is not moved; the same command then plans again. The room
+    that is made is not reserved for anybody. The exit status is 4 when no moves make room.
+    """
+    return run.call(
+        settings,
+        "move-vms",
+        lambda host: host.move_vms(*profiles, defragment=defragment, max_moves=most, dry_run=dry_run),
+    )

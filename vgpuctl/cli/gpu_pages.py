@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of GPUs and vGPUs: lists, one GPU with how it is divided and scheduled, changes, vGPUs without a VM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vgpuctl.cli.pages import (
+    NUMERIC_HEADERS,
+    Page,
+    dry_run,
+    free_count,
+    location,
+    mib,
+    or_dash,
+    or_unknown,
+    shorten_names,
+    vgpu_line,
+    vm_label,
+)
+from vgpuctl.cli.tables import Block, Pairs, Table
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.results.gpus import (
+    ChangedGpuResult,
+    ChangedSchedulerResult,
+    GpuDetailsResult,
+    GpuResult,
+    RunningSchedulerResult,
+    SetUpGpuResult,
+    ShareResult,
+    VfsResult,
+)
+from vgpuctl.model.results.vgpus import (
+    AbsentVgpuResult,
+    EnsuredVgpuResult,
+    ListedVgpuResult,
+    NamedVgpuResult,
+    VgpuResult,
+)
+from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+
+
+def _gpus(data: tuple[GpuResult, ...]) -> Page:
+    if not data:
+        return Page(stderr_lines=["no GPUs here; list-gpus --all also lists other devices that a VM can be given"])
+    headers = (
+        "ADDRESS", "MODEL", "BACKEND", "MODE", "DRIVER", "MEMORY", "NUMA", "IOMMU", "VFS", "VGPUS",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            gpu.address, gpu.model, or_dash(gpu.backend), _mode_text(gpu), or_dash(gpu.driver),
+            mib(gpu.framebuffer_mib), or_dash(gpu.numa_node), or_dash(gpu.iommu_group),
+            _vf_count(gpu.vfs), _vgpu_count(gpu.vgpus),
+        )
+        for gpu in data
+    )  # fmt: skip
+    problems = [f"{gpu.address}: {problem}" for gpu in data for problem in gpu.problems]
+    return Page([Table(headers, rows, frozenset({"MEMORY", "NUMA", "IOMMU"}))], problems)
+
+
+def _gpu(data: GpuDetailsResult) -> Page:
+    pairs = Pairs(
+        (
+            ("address", data.address),
+            ("model", data.model),
+            ("backend", or_dash(data.backend)),
+            ("mode", _mode_text(data)),
+            ("driver", or_dash(data.driver)),
+            ("memory", mib(data.framebuffer_mib)),
+            ("numa node", or_dash(data.numa_node)),
+            ("iommu group", or_dash(data.iommu_group)),
+            ("vfs", _vf_count(data.vfs)),
+            ("vgpus", _vgpu_count(data.vgpus)),
+            *_partition_lines(data),
+            *_scheduler_lines(data),
+            *(("problem", problem) for problem in data.problems),
+        )
+    )
+    blocks: list[Block] = [pairs, *_vgpu_table(data.vgpus), *_share_table(data)]
+    if data.types:
+        rows = tuple(
+            (
+                vgpu_type.profile,
+                vgpu_type.type_id,
+                mib(vgpu_type.framebuffer_mib),
+                or_unknown(vgpu_type.max_per_gpu),
+                free_count(vgpu_type),
+            )
+            for vgpu_type in data.types
+        )
+        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, NUMERIC_HEADERS)]
+    return Page(blocks)
+
+
+def _vgpu_table(vgpus: Sequence[VgpuResult]) -> list[Block]:
+    """Return the table of the vGPUs on a GPU; WHERE and REASON are left out if they are empty for all vGPUs."""
+    if not vgpus:
+        return []
+    columns: list[tuple[str, list[str]]] = [
+        ("CARRIER", [", ".join((v.carrier, *v.companions)) for v in vgpus]),
+        ("PROFILE", [or_unknown(v.profile) for v in vgpus]),
+        ("VM", [vm_label(v) for v in vgpus]),
+        ("OWNER", [v.owner for v in vgpus]),
+        ("WHERE", [or_dash(location(v) or None) for v in vgpus]),
+        ("REASON", [or_dash(v.reason) for v in vgpus]),
+    ]
+    shown = [(name, cells) for name, cells in columns if name not in ("WHERE", "REASON") or {*cells} != {"-"}]
+    rows = tuple(zip(*(cells for _, cells in shown), strict=True))
+    return ["", Table(tuple(name for name, _ in shown), rows)]
+
+
+def _gpu_change_page(result: Outcome[SetUpGpuResult | ChangedGpuResult]) -> Page:
+    """A GPU that was changed: its steps in a dry run, otherwise its state now."""
+    if result.dry_run:
+        return dry_run(result)
+    data, suffix = result.data, "" if result.steps else "; nothing to do"
+    vfs = f", VFs {_vf_count(data.vfs)}" if data.vfs.total else ""
+    return Page([f"{data.address}: {_mode_text(data)}{_partition_text(data)}{vfs}{suffix}"])
+
+
+def _partition_text(data: SetUpGpuResult | ChangedGpuResult) -> str:
+    """Return how a GPU is divided; "" without MIG and mixed sizes."""
+    partition = getattr(data, "partition", None)
+    if partition is None:
+        return ""
+    if partition.mig:
+        return f", MIG with {shorten_names(partition.instances) or 'no GPU instance'}"
+    return ", mixed sizes" if partition.mixed_size else ""
+
+
+def _scheduler_change_page(result: Outcome[ChangedSchedulerResult]) -> Page:
+    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now or after the next driver load."""
+    if result.dry_run:
+        return dry_run(result)
+    return Page([f"{_scheduler_change(result.data)}{'' if result.steps else '; nothing to do'}"])
+
+
+def _mode_text(gpu: GpuResult) -> str:
+    """Return a GPU's mode and the mode it should have: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
+    desired = gpu.desired_mode
+    as_desired = desired in (None, gpu.mode) or (desired, gpu.mode) == ("vgpu", "mig-vgpu")
+    mode = gpu.mode if as_desired else f"{gpu.mode} (kept for {desired})"
+    reserved = f", for {' or '.join(gpu.reserved_for)}" if gpu.reserved_for else ""
+    return f"{mode}{', cordoned' if gpu.cordoned else ''}{reserved}"
+
+
+def _vf_count(vfs: VfsResult) -> str:
+    if not vfs.total:
+        return "-"
+    return f"{vfs.enabled}/{vfs.total}, {vfs.used} used"
+
+
+def _vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
+    if not vgpus:
+        return "0"
+    others = [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.owner == owner for v in vgpus))]
+    return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
+
+
+def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
+    """Return the lines of show-gpu; none for a GPU without MIG that takes vGPUs of one size."""
+    mig = gpu.mig
+    lines: list[tuple[str, str]] = []
+    if mig is not None and (mig.enabled or mig.pending):
+        pending_note = "" if mig.enabled == mig.pending else f", {_on_or_off(mig.pending)} after a reset of the GPU"
+        lines.append(("mig", _on_or_off(mig.enabled) + pending_note))
+        lines += [
+            (
+                "gpu instance",
+                f"{instance.id}: {instance.profile}, memory slices {instance.start}:{instance.size}",
+            )
+            for instance in mig.instances
+        ]
+    if gpu.mixed_size:
+        lines.append(("sizes", "mixed"))
+    return tuple(lines)
+
+
+def _on_or_off(enabled: bool) -> str:
+    return "on" if enabled else "off"
+
+
+def _scheduler_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
+    """Return the lines of show-gpu; none for a GPU without a scheduler."""
+    scheduler = gpu.scheduler
+    if scheduler is None:
+        return ()
+    lines = [("scheduler", f"{_running_text(scheduler.running)}; asked for: {_configured_text(scheduler.configured)}")]
+    for spec, title in ((gpu.scheduler_at_load, "driver loaded with"), (gpu.scheduler_next, "next load")):
+        if spec is not None:
+            lines.append((title, _configured_text(spec)))
+    return tuple(lines)
+
+
+def _share_table(gpu: GpuDetailsResult) -> list[Block]:
+    """Return the table of shares."""
+    rows = tuple(
+        (_share_label(share), share.profile or "", _percent(share), _slice(share), share.note) for share in gpu.shares
+    )
+    headers = ("VM", "PROFILE", "GUARANTEED", "SLICE", "WHY")
+    return ["", Table(headers, rows, frozenset({"GUARANTEED", "SLICE"}))] if rows else []
+
+
+def _share_label(share: ShareResult) -> str:
+    return str(share.vm or (f"vGPU {share.name}" if share.name else share.carrier))
+
+
+def _scheduler_change(data: ChangedSchedulerResult) -> str:
+    """Return one line about a GPU whose scheduler was set."""
+    if data.takes_effect != "now":
+        configured = data.scheduler.configured if data.scheduler is not None else None
+        return f"{data.address}: {_configured_text(configured)} when its driver is loaded next"
+    return f"{data.address}: {_running_text(data.scheduler.running if data.scheduler is not None else None)}"
+
+
+def _running_text(state: RunningSchedulerResult | None) -> str:
+    """Return the running scheduler: `fixed_share, slices of 2 ms`."""
+    if state is None or state.policy is None:
+        return "?"
+    parts: list[str] = [state.policy]
+    if state.time_slice_us is not None:
+        average = " on the average" if state.adaptive else ""
+        parts.append(f"slices of {_ms(state.time_slice_us)}{average}")
+    if state.averaging_factor is not None:
+        parts.append(f"averaging factor {state.averaging_factor}")
+    source = "" if state.source == "NVML" else f" (by the {state.source})"
+    return f"{', '.join(parts)}{source}"
+
+
+def _configured_text(spec: SchedulerSpec | None) -> str:
+    """Return the configured scheduler: `fixed_share, time slice 2 ms`."""
+    if spec is None:
+        return "nothing"
+    texts = (
+        (spec.time_slice_ms, "time slice {} ms"),
+        (spec.frequency_hz, "{} Hz"),
+        (spec.averaging_factor, "averaging factor {}"),
+    )
+    return ", ".join([spec.policy, *(text.format(value) for value, text in texts if value is not None)])
+
+
+def _percent(share: ShareResult) -> str:
+    percent = share.guaranteed_percent
+    return "-" if percent is None else f"{percent:g} %"
+
+
+def _slice(share: ShareResult) -> str:
+    return "-" if share.time_slice_us is None else _ms(share.time_slice_us)
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.4g} ms"
+
+
+def _create_vgpu_page(result: Outcome[NamedVgpuResult]) -> Page:
+    """Only the <hostdev> element goes to stdout, so that it can go to a file; the vGPU's location goes to stderr."""
+    if result.dry_run:
+        return dry_run(result)
+    data = result.data
+    stderr_lines = [f"vGPU {data.name}: {vgpu_line(data)}", "a VM gets it, with what is printed in FILE, by:"]
+    return Page([data.hostdev], [*stderr_lines, *(f"  {line}" for line in data.usage)])
+
+
+def _delete_vgpu_page(result: Outcome[VgpuResult | AbsentVgpuResult]) -> Page:
+    return dry_run(result) if result.dry_run else Page([f"vGPU {result.data.name}: absent"])
+
+
+def _ensure_vgpu_page(result: Outcome[EnsuredVgpuResult | AbsentVgpuResult]) -> Page:
+    data = result.data
+    if result.dry_run or isinstance(data, AbsentVgpuResult) or not data.present:
+        return _delete_vgpu_page(result)
+    return Page([f"vGPU {data.name}: {vgpu_line(data)}"])
+
+
+def _vgpus(data: tuple[ListedVgpuResult, ...]) -> Page:
+    if not data:
+        return Page(stderr_lines=["no such vGPU here; create-vgpu makes one without a VM"])
+    rows = tuple(
+        (
+            v.name or "-",
+            v.profile or "-",
+            v.gpu,
+            ", ".join((v.carrier, *v.companions)),
+            "yes" if v.present else "no",
+            v.vm or "-",
+            "host.yaml" if v.name else v.owner,
+        )
+        for v in data
+    )
+    return Page([Table(("NAME", "PROFILE", "GPU", "CARRIER", "MADE", "VM", "OWNER"), rows)])
+
+
+PAGES: dict[str, Callable[[Any], Page]] = {
+    "list-gpus": _gpus,
+    "show-gpu": _gpu,
+    "set-mode": _gpu_change_page,
+    "set-mig": _gpu_change_page,
+    "set-mixed-size": _gpu_change_page,
+    "set-scheduler": _scheduler_change_page,
+    "cordon": _gpu_change_page,
+    "uncordon": _gpu_change_page,
+    "create-vgpu": _create_vgpu_page,
+    "ensure-vgpu": _ensure_vgpu_page,
+    "delete-vgpu": _delete_vgpu_page,
+    "list-vgpus": _vgpus,
+}

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs on which each vGPU covers adjacent slices, or takes units of pools, or both.
+
+MIG's GPU instances and mixed-size vGPUs cover slices and may start only where the driver allows. Pools are: the only
+set of media engines, the VFs of a GPU, and the units of an mdev parent. A state is one number: a bit for each covered
+slice, and above them a count for each pool. Placing a vGPU adds its value to the state; removing it subtracts the
+value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Filling, Placement, State
+from vgpuctl.gpu.intervals import Intervals, Piece
+from vgpuctl.gpu.together import Shape, Together
+
+if TYPE_CHECKING:
+    from vgpuctl.solver import Program
+
+COUNT_BITS = 16
+MAX_UNITS = (1 << COUNT_BITS) - 1
+"""The most units of a pool."""
+
+
+class Footprint(NamedTuple):
+    """What one vGPU of a profile takes: `size` slices from one of `starts`, and units of pools by pool number."""
+
+    starts: tuple[int, ...] = ()
+    size: int = 0
+    units: tuple[tuple[int, int], ...] = ()
+
+
+class SliceKind(AlikeKind):
+    """A kind whose state is the covered slices and the used units of each pool."""
+
+    def __init__(
+        self,
+        name: str,
+        framebuffer_mib: int,
+        sizes: Mapping[str, int],
+        footprints: Mapping[str, Footprint],
+        *,
+        slices: int = 0,
+        pools: Sequence[int] = (),
+    ) -> None:
+        """`slices`: how many the GPU has; `pools`: the units of each pool."""
+        super().__init__(name, framebuffer_mib, tuple(sizes.items()), tuple(footprints.items()), slices, tuple(pools))
+        self.name = name
+        self.framebuffer_mib = framebuffer_mib
+        self.sizes = dict(sizes)
+        self.empty: State = 0
+        self._slices = slices
+        self._pools = tuple(pools)
+        self._places = {profile: self._places_of(footprint) for profile, footprint in footprints.items()}
+        self._place_set = {profile: frozenset(places) for profile, places in self._places.items()}
+        self._units = {profile: footprint.units for profile, footprint in footprints.items()}
+        self._shapes = {
+            p: (footprint.size, tuple(sorted(footprint.starts)))
+            for p, footprint in footprints.items()
+            if footprint.starts
+        }
+        self._footprints = dict(footprints)
+        self._placements_cache: dict[tuple[State, str], tuple[Placement, ...]] = {}
+        self._remaining_cache: dict[tuple[State, str], int] = {}
+        self._together: dict[int, Together] = {}
+
+    def _places_of(self, footprint: Footprint) -> tuple[int, ...]:
+        """Return the value that each place adds to a state, the lowest first."""
+        units = sum(count << self._shift(pool) for pool, count in footprint.units)
+        covered = [((1 << footprint.size) - 1) << start for start in sorted(footprint.starts)] or [0]
+        return tuple(mask + units for mask in covered)
+
+    def _shift(self, pool: int) -> int:
+        return self._slices + pool * COUNT_BITS
+
+    def footprint(self, profile: str) -> Hashable:
+        """See `GpuKind.footprint`."""
+        return self._footprints.get(profile)
+
+    def units_in_use(self, state: State, pool: int) -> int:
+        """Return how many units of a pool are in use."""
+        used: int = (state >> self._shift(pool)) & ((1 << COUNT_BITS) - 1)
+        return used
+
+    def placements(self, state: State, profile: str) -> tuple[Placement, ...]:
+        """See `GpuKind.placements`."""
+        key = (state, profile)
+        cached = self._placements_cache.get(key)
+        if cached is None:
+            cached = self._placements_cache[key] = self._find_placements(state, profile)
+        return cached
+
+    def _find_placements(self, state: int, profile: str) -> tuple[Placement, ...]:
+        places = self._places.get(profile, ())
+        if not self._count_by_pools(state, profile):
+            return ()
+        covered = state & ((1 << self._slices) - 1)
+        return tuple(Placement(place, state + place) for place in places if not covered & place)
+
+    def all_placements(self, state: State, profile: str) -> tuple[Placement, ...]:
+        """See `GpuKind.all_placements`."""
+        return self.placements(state, profile)
+
+    def add(self, state: State, profile: str, place: int) -> State | None:
+        """See `GpuKind.add`."""
+        if state & place & ((1 << self._slices) - 1):
+            return None
+        return (
+            state + place
+            if place in self._place_set.get(profile, ()) and self._count_by_pools(state, profile)
+            else None
+        )
+
+    def remove(self, state: State, profile: str, place: int) -> State:
+        """See `GpuKind.remove`."""
+        return state - place
+
+    def count_remaining(self, state: State, profile: str) -> int:
+        """See `GpuKind.count_remaining`. Places of one size: always taking the lowest free place fits the most."""
+        key = (state, profile)
+        cached = self._remaining_cache.get(key)
+        if cached is None:
+            max_by_pools = self._count_by_pools(state, profile)
+            cached = self._remaining_cache[key] = (
+                min(max_by_pools, self._count_disjoint(state, profile)) if profile in self._shapes else max_by_pools
+            )
+        return cached
+
+    def _count_by_pools(self, state: int, profile: str) -> int:
+        """Return for how many more vGPUs of a profile the pools have units."""
+        if profile not in self._units:
+            return 0
+        counts = [(self._pools[pool] - self.units_in_use(state, pool)) // n for pool, n in self._units[profile]]
+        return max(0, min(counts)) if counts else self._slices
+
+    def _count_disjoint(self, state: int, profile: str) -> int:
+        """Return how many free places of a profile can be taken at once."""
+        all_slices = (1 << self._slices) - 1
+        return count_disjoint([place & all_slices for place in self._places[profile]], state)
+
+    def fits(self, state: State, requested: Mapping[str, int]) -> bool:
+        """See `GpuKind.fits`. The used units of the pools do not depend on the places."""
+        counts = {p: n for p, n in requested.items() if n}
+        if any(self.count_remaining(state, p) < n for p, n in counts.items()):
+            return False
+        units: Counter[int] = Counter()
+        shapes: Counter[Shape] = Counter()
+        for profile, count in counts.items():
+            units.update({pool: n * count for pool, n in self._units[profile]})
+            if profile in self._shapes:
+                shapes[self._shapes[profile]] += count
+        if any(self.units_in_use(state, pool) + n > self._pools[pool] for pool, n in units.items()):
+            return False
+        free = ~state & ((1 << self._slices) - 1)
+        together = self._together.get(free) or self._together.setdefault(free, Together(free))
+        return together.fit(shapes)
+
+    def add_rows(self, program: Program, state: State, columns: Columns, number: int) -> None:
+        """See `GpuKind.add_rows`: a slice is covered once, and no pool has more units in use than it has."""
+        covering: dict[int, dict[int, float]] = {}
+        used: list[dict[int, float]] = [{} for _ in self._pools]
+        for (profile, place), same in columns.items():
+            footprint = self._footprints[profile]
+            covered = place & ((1 << self._slices) - 1)
+            lowest = (covered & -covered).bit_length() - 1
+            for column in same:
+                for covered_slice in range(lowest, lowest + footprint.size) if covered else ():
+                    covering.setdefault(covered_slice, {})[column] = 1
+                for pool, units in footprint.units:
+                    used[pool][column] = units
+        for row in covering.values():
+            program.add_row(row, upper=number)
+        for pool, row in enumerate(used):
+            program.add_row(row, upper=number * max(0, self._pools[pool] - self.units_in_use(state, pool)))
+
+    def best_filling(self, values: Mapping[str, float]) -> Filling:
+        """See `GpuKind.best_filling`."""
+        pieces = [
+            self._piece(p, footprint, values[p]) for p, footprint in self._footprints.items() if values.get(p, 0) > 0
+        ]
+        return Intervals(pieces, self._slices, self._pools, COUNT_BITS)
+
+    def _piece(self, profile: str, footprint: Footprint, value: float) -> Piece:
+        units = dict(footprint.units)
+        counts = tuple(units.get(pool, 0) for pool in range(len(self._pools)))
+        return Piece(profile, footprint.size if footprint.starts else 0, footprint.starts, counts, value)
+
+
+def count_disjoint(places: Iterable[int], covered: int = 0) -> int:
+    """Return how many of these places of one size can be taken at once: always the lowest that is free fits the most.
+
+    `places`: a bit for each slice, the lowest first. `covered`: the slices that are taken.
+    """
+    count = 0
+    for place in places:
+        if not covered & place:
+            count, covered = count + 1, covered | place
+    return count

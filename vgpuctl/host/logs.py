@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The logs on a real host: kernel and service logs since boot, and the audit log of the commands that change it.
+
+The first come from journalctl, else from dmesg for the kernel. An audit entry is one datagram in systemd's "Native
+Journal Protocol": `NAME=value` lines, or for a value of several lines NAME, newline, its length as 64 bits little
+endian, the value and a newline. The socket's buffer limits a datagram (net.core.wmem_default, usually 208 KiB). Longer
+entries would need a sealed memory file, so long fields are truncated with a note. Without a journal nothing is logged,
+and vgpuctl still works on a host without systemd.
+"""
+
+from __future__ import annotations
+
+import _socket  # the module socket, which wraps it, takes several milliseconds to import
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from vgpuctl.host.commands import find_command, run_command
+
+if TYPE_CHECKING:
+    from vgpuctl.model.port_values import AuditEntry
+
+
+_BOOT = ("-b", "-o", "cat", "--no-pager", "-q")
+_KERNEL = (("journalctl", ("-k", *_BOOT)), ("dmesg", ()))
+_SERVICE_LINES = 5000
+_SERVICE = (("journalctl", (*_BOOT, "-n", str(_SERVICE_LINES))),)
+_DEADLINE_SECONDS = 10.0
+
+
+class HostKernelLog:
+    """The logs since boot; implements `ports.SystemLog`.
+
+    `commands`: the commands that print the kernel's log, by absolute path with arguments; `services`: those that print
+    a service's, with the service's name added as the last argument. Tests set both.
+    """
+
+    def __init__(
+        self, commands: Sequence[Sequence[str]] | None = None, services: Sequence[Sequence[str]] | None = None
+    ) -> None:
+        self._commands = commands
+        self._services = services
+
+    def kernel_lines(self, *containing: str) -> tuple[str, ...] | None:
+        """Return the lines that contain one of these texts; None when the log is not readable."""
+        text = _run_first(_find_commands(_KERNEL) if self._commands is None else self._commands)
+        if not text:
+            return None
+        return tuple(line for line in text.splitlines() if any(t in line for t in containing))
+
+    def service_lines(self, service: str) -> tuple[str, ...] | None:
+        """Return the last 5000 lines of a service; a service that does not exist has none."""
+        commands = _find_commands(_SERVICE) if self._services is None else self._services
+        text = _run_first([[*argv, "-u", f"{service}.service"] for argv in commands])
+        return None if text is None else tuple(text.splitlines())
+
+
+def _find_commands(commands: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
+    paths = ((find_command(name), arguments) for name, arguments in commands)
+    return [[path, *arguments] for path, arguments in paths if path is not None]
+
+
+def _run_first(commands: Sequence[Sequence[str]]) -> str | None:
+    """Return the output of the first command that succeeds with output; None when no command succeeds."""
+    output: str | None = None
+    for argv in commands:
+        try:
+            result = run_command(argv, deadline_seconds=_DEADLINE_SECONDS)
+        except OSError:
+            continue
+        if result.status == 0 and result.stdout:
+            return result.stdout
+        output = result.stdout if result.status == 0 else output
+    return output
+
+
+SOCKET = "/run/systemd/journal/socket"
+MESSAGE_ID = "5d1c0c1b0f7a4a3c9b0e6c7f2b7f4f0e"
+"""The id by which `journalctl MESSAGE_ID=` finds all entries; generated once at random."""
+
+MAX_FIELD_BYTES = 24 << 10
+"""Five fields may be long; with this limit all five fit into one datagram."""
+
+_NOTICE, _WARNING = "5", "4"
+
+
+class JournalSocket:
+    """systemd's journal; implements `ports.AuditLog`."""
+
+    def __init__(self, path: str = SOCKET) -> None:
+        self._path = path
+
+    def write_entry(self, entry: AuditEntry) -> None:
+        """Send one entry without blocking; a failure is ignored."""
+        if not os.path.exists(self._path):
+            return
+        with suppress(OSError):
+            sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+            try:
+                sender.sendto(encode_entry(entry), _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL, self._path)
+            finally:
+                sender.close()
+
+
+def encode_entry(entry: AuditEntry) -> bytes:
+    """Return the datagram of one entry."""
+    return b"".join(_encode_field(name, value) for name, value in journal_fields(entry).items() if value != "")
+
+
+def journal_fields(entry: AuditEntry) -> dict[str, str]:
+    """Return the journal's fields by name; the datagram omits empty ones."""
+    ok = entry.exit_status == 0
+    result = (
+        f"{entry.result}, exit status {entry.exit_status}" if not ok else "ok" if entry.changed else "nothing to do"
+    )
+    user = entry.sudo_user or f"uid {entry.uid}"
+    return {
+        "MESSAGE": f"{user}: {entry.arguments}: {result}",
+        "MESSAGE_ID": MESSAGE_ID,
+        "PRIORITY": _NOTICE if ok else _WARNING,
+        "SYSLOG_IDENTIFIER": "vgpuctl",
+        "VGPUCTL_COMMAND": entry.command,
+        "VGPUCTL_ARGUMENTS": entry.arguments,
+        "VGPUCTL_HOST": entry.host,
+        "VGPUCTL_UID": str(entry.uid),
+        "VGPUCTL_LOGIN_UID": "" if entry.login_uid is None else str(entry.login_uid),
+        "VGPUCTL_SUDO_USER": entry.sudo_user or "",
+        "VGPUCTL_RESULT": entry.result,
+        "VGPUCTL_EXIT_STATUS": str(entry.exit_status),
+        "VGPUCTL_CHANGED": "1" if entry.changed else "0",
+        "VGPUCTL_DURATION_SECONDS": f"{entry.duration_seconds:.3f}",
+        "VGPUCTL_ERROR": entry.message or "",
+        "VGPUCTL_PLAN": _join_lines(entry.plan),
+        "VGPUCTL_UNDONE": _join_lines(entry.undone),
+        "VGPUCTL_LEFT": _join_lines(entry.left),
+    }
+
+
+def _join_lines(items: Iterable[str]) -> str:
+    return "\n".join(item.replace("\n", " ") for item in items)
+
+
+def _encode_field(name: str, text: str) -> bytes:
+    value = text.encode("utf-8", "replace")
+    if len(value) > MAX_FIELD_BYTES:
+        shortened = value[:MAX_FIELD_BYTES].decode("utf-8", "ignore").encode()
+        value = shortened + f" \N{HORIZONTAL ELLIPSIS} [{len(value) - len(shortened)} bytes left out]".encode()
+    if b"\n" not in value:
+        return name.encode() + b"=" + value + b"\n"
+    return name.encode() + b"\n" + len(value).to_bytes(8, "little") + value + b"\n"

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel: GVT-g's mdevs on graphics of generation 8 to 10, plain VFs on newer cards.
+
+A GVT-g type's description has a line `high_gm_size: 512MB`; all types draw on that memory
+(drivers/gpu/drm/i915/gvt/vgpu.c).
+"""
+
+from __future__ import annotations
+
+import re
+
+from vgpuctl.makers.maker import Maker
+from vgpuctl.model.gpu import VgpuType
+
+_GRAPHICS_MEMORY = re.compile(r"^high_gm_size: ([0-9]{1,9})MB$", re.MULTILINE)
+
+
+class Intel(Maker):
+    """Intel."""
+
+    name = "Intel"
+    vendor_id = "8086"
+    type_prefix = "i915-GVTg_"
+
+    def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
+        """Read the type's graphics memory, which is also what it takes from the pool."""
+        match = _GRAPHICS_MEMORY.search(description)
+        size = int(match[1]) if match else None
+        return VgpuType(type_id=type_id, name=name, profile=type_id, framebuffer_mib=size, pool_units=size)

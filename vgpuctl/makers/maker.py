@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs by the maker of a GPU: `Maker` states it for a maker of which nothing is known."""
+
+from __future__ import annotations
+
+from vgpuctl.model.gpu import VgpuType
+
+
+class Maker:
+    """The facts and rules of one maker's GPUs and drivers; a subclass states what is different.
+
+    `vendor_id`: of its PCI functions. `type_prefix`: how the directories of its mdev types begin. `vgpu_driver`: its
+    host driver for vGPUs. `has_nvml`: NVML knows its GPUs; then they may have MIG, mixed sizes and a scheduler, and
+    doctor looks at the services and logs of NVIDIA's driver. `has_vgpu_params`: a vGPU takes the parameters of NVIDIA's
+    plugin. `vfs_are_for_vgpus`: a command of its driver turns all VFs on, and they carry nothing but vGPUs.
+    `own_vf_setting`: how an administrator sets the number of VFs where `vgpu_driver` accepts it from nobody else.
+    `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual. `pool_rule`: how a parent
+    of its mdevs is divided, for people.
+    """
+
+    name = "another maker"
+    vendor_id: str | None = None
+    type_prefix: str | None = None
+    vgpu_driver: str | None = None
+    has_nvml = False
+    has_vgpu_params = False
+    vfs_are_for_vgpus = False
+    own_vf_setting: str | None = None
+    no_room_errnos: tuple[int, ...] = ()
+    pool_rule = "its types draw from one pool"
+
+    def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
+        """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""
+        return VgpuType(type_id=type_id, name=name, profile=type_id)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA: vGPUs as mdevs or by vendor-specific VFIO; NVML knows its GPUs.
+
+The description of an mdev type is one line, such as `num_heads=4, framebuffer=2048M, max_instance=8`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vgpuctl.makers.maker import Maker
+from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, VgpuType
+from vgpuctl.model.profile_name import profile_of_type
+
+_FRAMEBUFFER = re.compile(r"framebuffer=([0-9]{1,9})M")
+_MAX_INSTANCE = re.compile(r"max_instance=([0-9]{1,9})")
+
+
+class Nvidia(Maker):
+    """NVIDIA."""
+
+    name = "NVIDIA"
+    vendor_id = NVIDIA_VENDOR_ID
+    type_prefix = "nvidia-"
+    vgpu_driver = "nvidia"
+    has_nvml = True
+    has_vgpu_params = True
+    vfs_are_for_vgpus = True
+
+    def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
+        """Name the profile by the last word of the type's name."""
+        framebuffer, limit = _FRAMEBUFFER.search(description), _MAX_INSTANCE.search(description)
+        return VgpuType(
+            type_id=type_id,
+            name=name,
+            profile=profile_of_type(name.strip()) or type_id,
+            framebuffer_mib=int(framebuffer[1]) if framebuffer else None,
+            max_per_gpu=int(limit[1]) if limit else None,
+        )

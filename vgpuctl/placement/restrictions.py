@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether host.yaml, or a stuck kernel write, keeps a GPU from new vGPUs and VMs.
+
+Existing vGPUs and VMs stay on it, and may start and stop.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from vgpuctl.gpu.profiles import matches_type
+from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
+from vgpuctl.model.snapshot import Snapshot
+
+
+def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
+    """Return why nothing new is placed on a GPU now: a kernel write has not returned there, or `why_restricted`."""
+    if any(write.gpu == gpu.address for write in snapshot.stuck_writes):
+        return "a kernel write on it is stuck"
+    return why_restricted(gpu, mode, vm)
+
+
+def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
+    """Return why nothing new of a mode (`vgpu`, `sriov`, `passthrough`) is placed on a GPU; None when it may be.
+
+    `vm`: the name of the VM that it is for; None for any VM.
+    """
+    if gpu.cordoned:
+        return f"it is cordoned; vgpuctl uncordon {gpu.address} opens it"
+    if gpu.desired_mode is GpuMode.UNMANAGED:
+        return "host.yaml says that vgpuctl leaves it alone (mode: unmanaged)"
+    if gpu.desired_mode is not None and gpu.desired_mode != mode:
+        return f"host.yaml keeps it for mode {gpu.desired_mode}"
+    if gpu.reserved_for and not any(fnmatchcase(vm or "", pattern) for pattern in gpu.reserved_for):
+        return f"host.yaml reserves it for VMs named {' or '.join(gpu.reserved_for)}"
+    return None
+
+
+def why_profile_forbidden(gpu: Gpu, vgpu_type: VgpuType) -> str | None:
+    """Return why a type may not be placed on a GPU although its driver offers it; None when it may be."""
+    if gpu.allowed_profiles is None or any(matches_type(vgpu_type, text) for text in gpu.allowed_profiles):
+        return None
+    return f"host.yaml allows only {', '.join(gpu.allowed_profiles)} on it (gpus: profiles:)"

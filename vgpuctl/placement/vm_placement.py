@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose where the vGPUs of one VM go: all of them, or none with the reasons.
+
+A placement policy takes a GPU with room for each vGPU in turn, larger vGPUs first. If that leaves a vGPU without room,
+or no numbers are known, the search tries every combination: fullest GPU first, ties to the lowest address. The same
+input always gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from vgpuctl.errors import InvalidInput, NoCapacity, Stuck
+from vgpuctl.gpu.division import Room
+from vgpuctl.gpu.profiles import check_combination, find_types, keep_combinable, require_one_profile
+from vgpuctl.gpu.room import compute_room, why_profile_unknown
+from vgpuctl.model.address import address_sort_key
+from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
+from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import StuckWrite
+from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
+from vgpuctl.placement.restrictions import why_profile_forbidden, why_unschedulable
+from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
+from vgpuctl.value import replace
+
+
+def sum_free(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:
+    """Return how many more of one profile fit in these rooms together; None when one of them is unknown."""
+    free = [room.free for _, room in rooms]
+    numbers = [n for n in free if n is not None]
+    return sum(numbers) if len(numbers) == len(free) else None
+
+
+def sum_guaranteed(rooms: Sequence[tuple[Gpu, Room]]) -> int:
+    """Return how many more of one profile are guaranteed to fit in these rooms together."""
+    return sum(room.guaranteed or 0 for _, room in rooms)
+
+
+def place_vgpus(
+    snapshot: Snapshot,
+    profiles: Sequence[tuple[str, int]],
+    constraints: GpuConstraints | None = None,
+    vm: str | None = None,
+    uuid: str | None = None,
+    existing_profiles: Sequence[str] = (),
+) -> tuple[Slot, ...]:
+    """Return a slot for every requested vGPU, in the order of the request.
+
+    `vm`: its name, because host.yaml may reserve a GPU for it; `uuid`: of the VM, which may have a spread group or NUMA
+    nodes. `existing_profiles`: profiles that the VM has and keeps; if the model is open, only types that can be
+    combined with them.
+
+    Raises:
+        NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
+        Stuck: on every GPU that could serve, a kernel write has not returned.
+        NotFound, InvalidInput, Refused: this host cannot serve the profiles or GPUs.
+    """
+    constraints = add_spread_group(snapshot, constraints or NO_CONSTRAINTS, uuid)
+    gpus = tuple(g for g in select_allowed_gpus(snapshot, constraints) if g.address not in snapshot.refusing_gpus)
+    excluded = {g.address: why for g in gpus if (why := why_excluded(snapshot, g, constraints, uuid)) is not None}
+    types_of = {
+        text: keep_combinable(_find_types(snapshot, gpus, excluded, text), existing_profiles) for text, _ in profiles
+    }
+    if sum(count for _, count in profiles) > 1:
+        check_combination([require_one_profile(types_of[text], text) for text, count in profiles for _ in range(count)])
+    request_of = {text: ProfileRequest(_drop_forbidden_types(gpus, types), text) for text, types in types_of.items()}
+    serving = [g for g in gpus if g.address not in excluded and any(g.address in types for types in types_of.values())]
+    _refuse_stuck(snapshot, serving)
+    open_gpus = [g for g in gpus if g.address not in excluded and why_unschedulable(snapshot, g, "vgpu", vm) is None]
+    candidates = _list_open_gpus(snapshot, open_gpus)
+    totals = _count_by_profile(profiles)
+    largest = sorted(totals.items(), key=lambda t: (-request_of[t[0]].framebuffer_mib, t[0]))
+    ordered = [request_of[text] for text, count in largest for _ in range(count)]
+    chosen = (
+        _choose_by_policy(snapshot, candidates, ordered, constraints.policy, vm) if _has_choice(candidates) else None
+    )
+    if chosen is None:
+        chosen = _search_combinations(snapshot, candidates, [(request_of[text], count) for text, count in largest], vm)
+    if chosen is None:
+        raise _no_room_error(snapshot, gpus, profiles, types_of, vm, excluded)
+    slots: dict[str, list[Slot]] = {}
+    for request, slot in zip(ordered, chosen, strict=True):
+        slots.setdefault(request.text, []).append(slot)
+    return tuple(slots[text].pop(0) for text, count in profiles for _ in range(count))
+
+
+def _find_types(
+    snapshot: Snapshot, gpus: Sequence[Gpu], excluded: Mapping[str, Excluded], text: str
+) -> Mapping[str, VgpuType]:
+    """Return the type of a profile on each GPU; an excluded GPU never makes a profile ambiguous."""
+    allowed = [g for g in gpus if g.address not in excluded]
+    try:
+        return find_types(snapshot, gpus, text)
+    except InvalidInput:
+        if not allowed or not excluded:
+            raise
+        return find_types(snapshot, allowed, text)
+
+
+def _has_choice(open_gpus: Sequence[OpenGpu]) -> bool:
+    """Return whether there is a choice: several GPUs, or the places of one."""
+    return len(open_gpus) > 1 or any(open_gpu.gpu.mixed_size for open_gpu in open_gpus)
+
+
+def _choose_by_policy(
+    snapshot: Snapshot,
+    open_gpus: Sequence[OpenGpu],
+    requests: Sequence[ProfileRequest],
+    policy: str | None,
+    vm: str | None,
+) -> tuple[Slot, ...] | None:
+    from vgpuctl.placement.policy_placement import (
+        place_in_turn,  # import numbers and policies only where there is a choice
+    )
+
+    return place_in_turn(snapshot, open_gpus, requests, policy, vm)
+
+
+def _list_open_gpus(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[OpenGpu, ...]:
+    """Return the GPUs with the vGPUs on each, fullest first."""
+    vgpus_by_gpu: dict[str, list[Vgpu]] = {g.address: [] for g in gpus}
+    for vgpu in snapshot.vgpus:
+        if vgpu.gpu in vgpus_by_gpu:
+            vgpus_by_gpu[vgpu.gpu].append(vgpu)
+    open_gpus = (OpenGpu(g, tuple(vgpus_by_gpu[g.address])) for g in gpus)
+    return tuple(sorted(open_gpus, key=lambda entry: (-len(entry.taken), address_sort_key(entry.gpu.address))))
+
+
+def _search_combinations(
+    snapshot: Snapshot, open_gpus: Sequence[OpenGpu], requests: Sequence[tuple[ProfileRequest, int]], vm: str | None
+) -> tuple[Slot, ...] | None:
+    """Return a slot for each vGPU in the order of the request, after trying every combination."""
+    gpus = [entry.gpu for entry in open_gpus]
+    if not all(_may_fit(snapshot, gpus, request.types, count, vm) for request, count in requests):
+        return None
+    from vgpuctl.placement.fleet_state import build_fleet_state
+
+    profiles = {t.profile for request, _ in requests for t in request.types.values()}
+    state = build_fleet_state(snapshot, gpus, vm, profiles)
+    class_by_address = {gpu.address: state.fleet.group_of(n) for n, gpu in enumerate(state.gpus)}
+    slots_by_request = search_slots(open_gpus, requests, class_by_address)
+    return None if slots_by_request is None else tuple(slot for slots in slots_by_request for slot in slots)
+
+
+def _drop_forbidden_types(gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> dict[str, VgpuType]:
+    """Return the types by GPU, without those that host.yaml does not allow there."""
+    gpu_types = ((gpu, types[gpu.address]) for gpu in gpus if gpu.address in types)
+    return {gpu.address: vgpu_type for gpu, vgpu_type in gpu_types if why_profile_forbidden(gpu, vgpu_type) is None}
+
+
+def _count_by_profile(profiles: Sequence[tuple[str, int]]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for text, count in profiles:
+        totals[text] += count
+    return totals
+
+
+def _may_fit(
+    snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], count: int, vm: str | None
+) -> bool:
+    """Return whether this many may fit on these GPUs together; saves a search of every combination.
+
+    Where numbers are known, the search never finds more than the guaranteed room.
+    """
+    rooms = list_rooms(snapshot, [g for g in gpus if g.address in types], types, vm)
+    return any(room.guaranteed is None for _, room in rooms) or sum_guaranteed(rooms) >= count
+
+
+def stuck_write_error(write: StuckWrite) -> Stuck:
+    """Return the refusal to work on a GPU on which a kernel write has not returned."""
+    return Stuck(
+        f"{write.gpu}: process {write.process.pid} waits in the kernel writing {write.path}",
+        hint="it ends when the device is released; then run the command again",
+        gpu=write.gpu,
+        pid=write.process.pid,
+    )
+
+
+def _refuse_stuck(snapshot: Snapshot, gpus: Sequence[Gpu]) -> None:
+    """Refuse when a kernel write is stuck on every GPU that could serve."""
+    writes = {s.gpu: s for s in snapshot.stuck_writes}
+    if gpus and all(g.address in writes for g in gpus):
+        raise stuck_write_error(writes[gpus[0].address])
+
+
+def list_rooms(
+    snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], vm: str | None = None
+) -> tuple[tuple[Gpu, Room], ...]:
+    """Return the room of one profile on each GPU, including GPUs that do not have the profile.
+
+    `vm`: the VM that it is for; a GPU that is reserved for some VMs has room only for those.
+    """
+    rooms = []
+    for gpu in gpus:
+        vgpu_type = types.get(gpu.address)
+        if vgpu_type is None:
+            rooms.append((gpu, Room(0, (), (why_profile_unknown(gpu),))))
+            continue
+        room = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type)
+        reason = why_unschedulable(snapshot, gpu, "vgpu", vm) or why_profile_forbidden(gpu, vgpu_type)
+        if reason is not None:
+            room = replace(room, free=0, functions=(), reasons=(reason, *room.reasons))
+        rooms.append((gpu, room))
+    return tuple(rooms)
+
+
+def _no_room_error(
+    snapshot: Snapshot,
+    gpus: Sequence[Gpu],
+    profiles: Sequence[tuple[str, int]],
+    types_by_text: Mapping[str, Mapping[str, VgpuType]],
+    vm: str | None,
+    excluded_gpus: Mapping[str, Excluded],
+) -> NoCapacity:
+    text = ", ".join(p if c == 1 else f"{c} × {p}" for p, c in profiles)
+    details = []
+    lines = []
+    free_by_constraint: dict[str, dict[str, int]] = {}
+    for profile, count in profiles:
+        for gpu, room in list_rooms(snapshot, gpus, types_by_text[profile], vm):
+            if gpu.address not in types_by_text[profile]:
+                continue
+            exclusion = excluded_gpus.get(gpu.address)
+            alone = len(profiles) > 1 and (room.guaranteed or 0) >= count
+            text_of_room = (
+                f"{room.guaranteed} × {profile} alone, not beside the others"
+                if alone
+                else f"{room.guaranteed} of {count}"
+            )
+            reasons = list(room.reasons) or [
+                f"room for {text_of_room}" if exclusion is None else f"room for {room.guaranteed}"
+            ]
+            if exclusion is not None:
+                reasons.insert(0, f"left out by {exclusion.constraint}: {exclusion.reason}")
+                free_by_gpu = free_by_constraint.setdefault(exclusion.constraint, {})
+                free_by_gpu[gpu.address] = max(free_by_gpu.get(gpu.address, 0), room.guaranteed or 0)
+            numbers = {"free": room.free, "free_at_least": room.guaranteed or 0}
+            details.append({"gpu": gpu.address, "profile": profile, **numbers, "reasons": reasons})
+            lines.append(f"{gpu.address}: {'; '.join(reasons)}")
+    where = f" on {gpus[0].address}" if len(gpus) == 1 else ""
+    first, *others = sorted({t.profile for t in types_by_text[profiles[0][0]].values()})
+    addresses = {g.address for g in gpus}
+    idle = sorted({str(v.vm) for v in snapshot.vgpus if v.idle and v.gpu in addresses})
+    hint = f"vgpuctl explain {first if others else profiles[0][0]}"
+    if idle:
+        hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
+    left_out = _describe_excluded(
+        free_by_constraint, len({address for types in types_by_text.values() for address in types})
+    )
+    message = "; ".join([f"no room for {text}{where}", *left_out])
+    excluded = {constraint: sorted(free_by_gpu) for constraint, free_by_gpu in free_by_constraint.items()}
+    facts: dict[str, object] = {"excluded": excluded, "left_out": left_out} if excluded else {}
+    return NoCapacity(message, hint=hint, gpus=details, details=lines, **facts)
+
+
+def _describe_excluded(free_by_constraint: Mapping[str, Mapping[str, int]], number: int) -> list[str]:
+    """Say which constraints exclude GPUs that have the profile, and how many vGPUs would fit on these."""
+    return [
+        f"{constraint} leaves out {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
+        for constraint, free in free_by_constraint.items()
+    ]

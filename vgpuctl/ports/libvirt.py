@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ports to libvirt: domains and networks; storage pools and disk images."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from vgpuctl.model.port_values import (
+    DetachOutcome,
+    DomainInfo,
+    DomainLeftovers,
+    GuestAddress,
+    HypervisorCapabilities,
+    HypervisorStatus,
+    ImageFile,
+    ImageInfo,
+    NetworkInfo,
+    PoolInfo,
+    VolumeInfo,
+)
+
+
+class DeviceRemoval(Protocol):
+    """How a running guest responds to the request to release a device."""
+
+    def wait(self, deadline_seconds: float) -> DetachOutcome:
+        """Wait until libvirt reports the outcome, up to the deadline. The live XML afterwards is authoritative."""
+
+
+class Hypervisor(Protocol):
+    """libvirt's domains and networks. Methods take a domain's uuid, except those that look up a name.
+
+    Every method raises LibvirtFailed (facts: libvirt_code, call), or HostCannot with check="libvirt" when
+    libvirt does not answer.
+    """
+
+    def status(self) -> HypervisorStatus:
+        """Return whether libvirt answers, and if not, why. Never raises."""
+
+    def capabilities(self) -> HypervisorCapabilities:
+        """Return what domains can use on this host."""
+
+    def domains(self) -> tuple[DomainInfo, ...]:
+        """Return every domain, sorted by name. A domain that vanishes while listing is left out."""
+
+    def find_domain(self, name_or_uuid: str) -> DomainInfo | None:
+        """Return one domain by exact name or uuid, or None."""
+
+    def define(self, xml: str) -> DomainInfo:
+        """Define a new domain with VIR_DOMAIN_DEFINE_VALIDATE and return it as libvirt re-reads it."""
+
+    def undefine(self, uuid: str) -> None:
+        """Undefine a stopped domain with its NVRAM, TPM, managed save, snapshot and checkpoint metadata."""
+
+    def set_record(self, uuid: str, xml: str | None) -> None:
+        """Set or delete (None) the element of namespace urn:vgpuctl:1 in the domain's config metadata."""
+
+    def leftovers(self, uuid: str) -> DomainLeftovers:
+        """Return what undefine would remove in addition to the definition."""
+
+    def start(self, uuid: str) -> None:
+        """Start a defined domain; returns when libvirt reports that it runs."""
+
+    def shutdown(self, uuid: str) -> None:
+        """Ask the guest to power off (ACPI); returns at once."""
+
+    def destroy(self, uuid: str) -> None:
+        """Force the domain off; returns when it is off. A domain that is already off is no error."""
+
+    def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
+        """Wait until the domain is off or gone; False when the deadline passes first."""
+
+    def network(self, name: str) -> NetworkInfo | None:
+        """Return one network by name, or None."""
+
+    def definition(self, uuid: str) -> str:
+        """Return a domain's config with the secrets that a read hides (a VNC password). Use it only to redefine."""
+
+    def redefine(self, uuid: str, xml: str) -> DomainInfo:
+        """Replace an existing domain's config by `xml`, validated, and return it as libvirt re-reads it.
+
+        Error 42 when there is no such domain, 9 when `xml` gives it another name.
+        """
+
+    def attach_device(self, uuid: str, xml: str, live: bool) -> None:
+        """Add a device to the domain's config and, with `live`, to the running domain: to both or to neither.
+
+        Error 1 when no PCI port is free, 67 when the alias already exists, 99 when the mdev does not exist.
+        """
+
+    def detach_device(self, uuid: str, alias: str, *, live: bool, config: bool) -> None:
+        """Remove the device with this alias from the config (`config`) and have the running guest release it (`live`).
+
+        The guest decides when to release the device: it is removed once the live XML lacks it. Error 9 when the guest
+        refuses, 1 when there is no such device; then the config keeps the device too.
+        """
+
+    def watch_device_removal(self, uuid: str, alias: str) -> AbstractContextManager[DeviceRemoval]:
+        """Watch libvirt's events about a running domain's device, from the beginning of the `with` block.
+
+        Call `detach_device` inside the block, so that no event is missed. Error 42 when there is no such domain.
+        """
+
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Return a running guest's addresses from `agent`, `lease` or `arp`; None when that source does not answer.
+
+        Libvirt's error 55 when the domain is off.
+        """
+
+    def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
+        """Return the graphics types ("vnc") that have a password, never a password; None without permission to read."""
+
+
+class Storage(Protocol):
+    """libvirt's storage pools, and images given by path. Raises the same errors as Hypervisor."""
+
+    def pool(self, name: str) -> PoolInfo | None:
+        """Return one pool by name, or None."""
+
+    def pools(self) -> tuple[PoolInfo, ...]:
+        """Return every pool, sorted by name."""
+
+    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeInfo, ...]:
+        """Return an active pool's volumes, sorted by name; a volume that vanishes or cannot be read is left out.
+
+        Without `refresh`, only those that libvirt already knows: a refresh opens every volume.
+        """
+
+    def create_pool(self, name: str, path: str) -> None:
+        """Define, build, start and autostart a directory pool; the directory may exist."""
+
+    def start_pool(self, name: str) -> None:
+        """Start an inactive pool."""
+
+    def remove_pool(self, name: str) -> None:
+        """Stop and undefine a pool; its directory and files stay."""
+
+    def volume(self, pool: str, name: str) -> VolumeInfo | None:
+        """Return one volume after refreshing the pool, or None."""
+
+    def create_volume(
+        self,
+        pool: str,
+        name: str,
+        capacity_bytes: int,
+        base: str | None = None,
+        base_format: str | None = None,
+    ) -> VolumeInfo:
+        """Create a thin qcow2 volume; an existing name is an error. `base`: create a linked clone of this image."""
+
+    def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
+        """Create a raw volume of mode 0600 with these bytes; an existing name is an error. A failure leaves none."""
+
+    def remove_volume(self, pool: str, name: str) -> None:
+        """Delete a volume; a missing one is no error."""
+
+    def image(self, path: str) -> ImageInfo | None:
+        """Inspect an image file without changing it; None when there is no such file."""
+
+    def list_files(self, directory: str) -> tuple[str, ...]:
+        """Return the paths of a directory's files, sorted; empty where the directory cannot be read."""
+
+    def file_system_bytes(self, directory: str) -> int | None:
+        """Return the size of the file system that a directory is on, or would be created on; None where unknown."""
+
+    def image_file(self, path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
+        """Return the file that a path leads to, and its backing file; None where it cannot be read. Runs no program.
+
+        With `reachable`, reads only what cannot hang: files on this host's own disks, and on the servers that hold one
+        of the `reachable` files, which are opened anyway. It does not read the content of devices then.
+        """
