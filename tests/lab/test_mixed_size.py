@@ -7,7 +7,7 @@ import pytest
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.partitioned import cycle_vfs, driver_lines, partitioned_host, vf_says, wait_for_vm
-from tests.lab.vgpuctl_in import A100, IGB, leftovers, must
+from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, wait_for_restore
 
 
 @pytest.mark.quick
@@ -37,6 +37,7 @@ def test_mixed_size_vms_leave_room_for_larger_ones_also_after_a_boot(lab: Lab) -
     must(lab, "set-mixed-size", IGB, "off", status=3)
     lab.run("virsh autostart vm-1")
     lab.reboot()
+    wait_for_restore(lab)
     wait_for_vm(lab, "vm-1")
     assert (driver_lines(lab, "mixed"), driver_lines(lab, "scheduler")) == (["1 1"], ["2 2 33 1041666"])
     assert {name: vf_says(lab, carrier, "placement_id") for name, carrier in carriers.items()} == wanted

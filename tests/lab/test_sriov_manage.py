@@ -8,7 +8,7 @@ from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.nvidia_host import NODE, heard, nvml_opens, put_nvml, put_sriov_manage
 from tests.lab.test_after_boot import INSTALLED
-from tests.lab.vgpuctl_in import IGB, call, must, put_gpu, use_defaults
+from tests.lab.vgpuctl_in import IGB, call, must, put_gpu, use_defaults, wait_for_restore
 
 PLAIN = "0000:02:00.0"
 VFS = 8
@@ -43,6 +43,7 @@ def test_vfs_are_enabled_and_disabled_and_restored_after_a_boot(lab: Lab, form: 
     assert "mode: vgpu" in lab.read("/etc/vgpuctl/host.yaml")
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
     lab.reboot()
+    wait_for_restore(lab)
     assert vfs(lab) == VFS
     assert [v["present"] for v in must(lab, "show-vm", "vm-1")["vgpus"]] == [True]
     must(lab, "start-vm", "vm-1")

@@ -64,3 +64,12 @@ def leftovers(lab: Lab) -> str:
         grep -Ls '^0$' /sys/bus/pci/devices/*/nvidia/current_vgpu_type
         ls /var/lib/libvirt/images | grep -v '^{TINY.rpartition("/")[2]}$'"""
     return lab.run(script, check=False).stdout.strip()
+
+
+def wait_for_restore(lab: Lab) -> None:
+    """Wait after a boot until vgpuctl-restore.service has finished; raise AssertionError with its log if it failed."""
+    show = "systemctl show -p SubState,Result vgpuctl-restore.service"
+    lab.wait_until(f"{show} | grep -qxE 'SubState=(exited|failed)'", timeout=300)
+    shown = lab.run(show).stdout
+    log = lab.run("systemctl is-system-running; journalctl -b --no-pager -u vgpuctl-restore -u libvirtd", check=False)
+    assert "Result=success" in shown, f"{shown}{log.stdout}"
