@@ -7,17 +7,22 @@ An admin may have changed anything by hand; all of it stays, even the guest's PC
 from __future__ import annotations
 
 import math
-
-from lxml import etree
+from functools import cache
+from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import hostdev_carrier
 from vgpuctl.domain.metadata import ROOT_TAG, record_to_xml
 from vgpuctl.errors import LibvirtFailed, Refused
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import VmRecord
 from vgpuctl.value import Value
 
-_PARSER = etree.XMLParser(resolve_entities=False, no_network=True)
+if TYPE_CHECKING:
+    from lxml import etree
+else:
+    etree = LazyModule("lxml.etree")
+
 _PCI_FIELDS = (("domain", 0, 4), ("bus", 5, 7), ("slot", 8, 10), ("function", 11, 12))
 
 
@@ -89,9 +94,14 @@ def count_root_ports(xml: str) -> RootPorts:
     return RootPorts(len(indexes - used), len(indexes))
 
 
+@cache
+def _parser() -> etree.XMLParser:
+    return etree.XMLParser(resolve_entities=False, no_network=True)
+
+
 def _parse_root(xml: str) -> etree._Element:
     try:
-        root = etree.fromstring(xml, _PARSER)
+        root = etree.fromstring(xml, _parser())
     except (etree.XMLSyntaxError, ValueError) as exc:
         raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
     return root
@@ -204,4 +214,4 @@ def _set_record(root: etree._Element, record: VmRecord) -> None:
         root.insert(0, metadata)
     for old in metadata.findall(ROOT_TAG):
         metadata.remove(old)
-    metadata.append(etree.fromstring(record_to_xml(record), _PARSER))
+    metadata.append(etree.fromstring(record_to_xml(record), _parser()))

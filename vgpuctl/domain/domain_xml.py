@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-
-from lxml import etree
+from functools import cache
+from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.record import ROOT_TAG, find_named_files, parse_record
 from vgpuctl.errors import LibvirtFailed
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.vm import DiskRef, HostdevRef, Vm, VmRecord, VmState
+
+if TYPE_CHECKING:
+    from lxml import etree
+else:
+    etree = LazyModule("lxml.etree")
 
 _UNIT_BYTES = {
     "b": 1, "bytes": 1,
@@ -35,8 +41,6 @@ _NODE_RANGE = re.compile(r"(?P<without>\^)?(?P<first>[0-9]{1,4})(-(?P<last>[0-9]
 
 
 _ADDRESS_SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
-
-_PARSER = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
 
 
 def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
@@ -151,12 +155,17 @@ def missing_windows_features(xml: str) -> tuple[str, ...]:
 def parse_root(xml: str) -> etree._Element:
     """Return the root element of a domain's XML, or raise LibvirtFailed."""
     try:
-        root = etree.fromstring(xml, _PARSER)
+        root = etree.fromstring(xml, _parser())
     except (etree.XMLSyntaxError, ValueError) as exc:
         raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
     if root.tag != "domain":
         raise LibvirtFailed(f"a domain's XML starts with <{root.tag}>, not <domain>")
     return root
+
+
+@cache
+def _parser() -> etree.XMLParser:
+    return etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
 
 
 def _first_child(element: etree._Element, tag: str) -> etree._Element | None:

@@ -27,12 +27,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-
-from lxml import etree
+from typing import TYPE_CHECKING
 
 from vgpuctl.domain.record import NAMESPACE, ROOT_TAG, parse_record
 from vgpuctl.errors import InvalidInput
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, VmRecord
+
+if TYPE_CHECKING:
+    from lxml import etree
+else:
+    etree = LazyModule("lxml.etree")
 
 _NOT_XML = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff]")
 

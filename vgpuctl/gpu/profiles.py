@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.makers import enable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.profile_name import ProfileName, parse_profile_name, strip_board
 from vgpuctl.model.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 def matches_type(vgpu_type: VgpuType, text: str) -> bool:
@@ -160,8 +167,6 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
         return vfs_off_error(without_vfs, f", and it may have {text} once they are on")
     offered = sorted({t.profile for g in gpus for t in g.types})
     candidates = sorted({strip_board(profile) for profile in offered}) if omits_model(text) else offered
-    import difflib
-
     by_lowercase = {candidate.lower(): candidate for candidate in candidates}
     similar = [
         by_lowercase[candidate] for candidate in difflib.get_close_matches(text.lower(), by_lowercase, n=3, cutoff=0.5)

@@ -19,6 +19,7 @@ from vgpuctl.observe.claims import living_operations, report_unreadable
 from vgpuctl.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.observe.ownership import resolve_ownership
 from vgpuctl.observe.pci import GpusRead, read_gpus
+from vgpuctl.observe.vms import read_vm, read_vms
 from vgpuctl.ports.host import Host
 from vgpuctl.value import Value, replace
 
@@ -67,8 +68,6 @@ def scope_of_request(request: VmRequest) -> ReadScope:
 
 def observe(host: Host, scope: ReadScope) -> Snapshot:
     """Return a snapshot of the whole host."""
-    from vgpuctl.observe.vms import read_vms  # needs lxml, which libvirt's hook does not load
-
     status = host.hypervisor.status()
     vms: tuple[Vm, ...] = ()
     warnings: list[str] = []
@@ -86,8 +85,6 @@ def observe_vm(host: Host, uuid: str) -> Snapshot:
     Its cost does not grow with the number of VMs. The other VMs are not read, so the owners of the other devices on
     these GPUs are unknown.
     """
-    from vgpuctl.observe.vms import read_vm
-
     status = host.hypervisor.status()
     domain = host.hypervisor.find_domain(uuid)
     vms = () if domain is None else (read_vm(host, domain),)

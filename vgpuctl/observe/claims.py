@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from vgpuctl.domain.domain_xml import parse_hostdevs
 from vgpuctl.errors import Busy, FileFailed, VgpuctlError
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, Claim, DrainedVm, VmInProgress, VmState
 from vgpuctl.ports.host import Host
@@ -72,8 +73,6 @@ def is_alive(host: Host, entry: Claim | DrainedVm | VmInProgress) -> bool:
 
 def is_claim_in_use(host: Host, claim: Claim) -> bool:
     """Return whether the claim's VM is not off and has the claimed carrier. If it cannot be read, return True."""
-    from vgpuctl.domain.domain_xml import parse_hostdevs  # libvirt's hook avoids this import
-
     try:
         domain = host.hypervisor.find_domain(claim.vm_uuid)
     except VgpuctlError:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
+from vgpuctl.domain.domain_xml import may_have_more_hostdevs, parse_domain, parse_hostdevs
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.vm import Vm
@@ -12,13 +14,6 @@ from vgpuctl.value import replace
 
 def read_vm(host: Host, domain: DomainInfo) -> Vm:
     """Convert one domain to a Vm, including devices of the running domain that its persistent config lacks."""
-    from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
-    from vgpuctl.domain.domain_xml import (  # needs lxml, which a host without VMs need not load
-        may_have_more_hostdevs,
-        parse_domain,
-        parse_hostdevs,
-    )
-
     vm = parse_domain(domain.xml, domain.state, host.machine_id)
     if not domain.persistent:
         vm = replace(vm, persistent=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.gpu_entries import plan_entry_changes
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
@@ -62,8 +63,6 @@ def host_file_steps(host: Host, gpu: Gpu, keys: Mapping[str, object]) -> tuple[S
     Raises:
         InvalidInput: host.yaml cannot be read or parsed.
     """
-    from vgpuctl.config.gpu_entries import plan_entry_changes
-
     spec = read_host_spec(host)
     changes, before = plan_entry_changes(spec.gpus if spec is not None else EMPTY_MAPPING, gpu, keys)
     return (SetGpuKeys(gpu.address, changes, before),) if changes else ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.domain_xml import parse_domain_id
 from vgpuctl.errors import FileFailed, VgpuctlError
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.snapshot import Snapshot
@@ -99,6 +100,4 @@ def _drop_if_stale(host: Host, snapshot: Snapshot, note: DrainedVm) -> None:
 
 
 def _run_id(domain: DomainInfo) -> str | None:
-    from vgpuctl.domain.domain_xml import parse_domain_id  # imports lxml, which a host without VMs does not need
-
     return None if domain.live_xml is None else parse_domain_id(domain.live_xml)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import (
     Exists,
     FileFailed,
@@ -93,8 +94,6 @@ def require_vms_off(host: Host, plan: Plan) -> None:
 
 
 def _stop_command(host: Host, uuid: str) -> str:
-    from vgpuctl.domain.domain_xml import parse_domain  # imports lxml, which libvirt's hook does not load
-
     try:
         domain = host.hypervisor.find_domain(uuid)
         vm = parse_domain(domain.xml, domain.state, host.machine_id) if domain is not None else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
 from vgpuctl.errors import FileFailed, NotFound
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_meminfo_mib
 from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.request import ExistingDisk, VmRequest
@@ -24,15 +25,16 @@ from vgpuctl.operations.plans.pci_window import bars_mib
 from vgpuctl.placement.unoffered import find_unoffered_profiles
 
 if TYPE_CHECKING:
+    from vgpuctl.domain import render
     from vgpuctl.ports.host import Host
+else:
+    render = LazyModule("vgpuctl.domain.render")
 
 TEMPLATE_DIRECTORY = "/etc/vgpuctl/templates"
 
 
 def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...]) -> HostFacts:
     """Query libvirt, storage and files once each for what the request names."""
-    from vgpuctl.domain.render import compile_template  # imports jinja2, which only creating a VM needs
-
     paths = [p for p in (request.image, request.cdrom) if p is not None]
     paths += [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     pool = host.storage.pool(request.storage_pool)
@@ -41,7 +43,9 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
         capabilities=host.hypervisor.capabilities(),
         network=host.hypervisor.network(request.network),
         pool=pool,
-        template=compile_template(read_template(host, request.template), f"{request.template}.xml.j2", host.scratch),
+        template=render.compile_template(
+            read_template(host, request.template), f"{request.template}.xml.j2", host.scratch
+        ),
         files=files,
         suggestions=suggest_images(host, files),
         holders=find_gpu_holders(host, vgpus) if request.mode == "passthrough" else GpuHolders(),

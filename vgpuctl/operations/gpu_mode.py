@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.gpu_entries import merge_gpu_entries
 from vgpuctl.config.host_spec import GpuSpec, dump_value
 from vgpuctl.errors import Interrupted, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
@@ -264,8 +265,6 @@ def _specs_by_address(
     gpus: Mapping[str, GpuSpec], snapshot: Snapshot | None, addresses: frozenset[str] | None
 ) -> dict[str, GpuSpec]:
     """Return the settings of each GPU present, and of each named address that is missing: it may still appear."""
-    from vgpuctl.config.gpu_entries import merge_gpu_entries
-
     by_address = {key: spec for key, spec in gpus.items() if is_pci_address(key)}
     present = {g.address: merge_gpu_entries(gpus, g) for g in (snapshot.gpus if snapshot is not None else ())}
     return {

@@ -9,13 +9,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm, VmRecord
 from vgpuctl.observe.claims import refuse_concurrent_command
 from vgpuctl.placement.vm_placement import stuck_write_error
 
 if TYPE_CHECKING:
+    import difflib
+
     from vgpuctl.ports.host import Host
+else:
+    difflib = LazyModule("difflib")
 
 
 _UNQUOTED_WORDS = re.compile(r"( [\w@%+=:,./-]+)*", re.ASCII)
@@ -108,8 +113,6 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
     require_libvirt(snapshot)
     vm = snapshot.vm(name)
     if vm is None:
-        import difflib
-
         similar = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
         hint = f"did you mean {', '.join(similar)}?" if similar else "vgpuctl list-vms shows those there are"
         raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=similar)

@@ -11,8 +11,12 @@ from vgpuctl.model.results.gpus import ExplainResult, GpuDetailsResult, GpuResul
 from vgpuctl.model.results.vms import VmResult, VmRowResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import find_vm
+from vgpuctl.operations.moves import find_pinned_vms
+from vgpuctl.operations.plans import profile_report
+from vgpuctl.operations.plans.explanation import explain_profile
 from vgpuctl.operations.plans.gpu_results import gpu_details, gpu_result, gpu_warnings
 from vgpuctl.operations.plans.vm_results import vm_result, vm_row
+from vgpuctl.operations.scheduler_status import read_scheduler_status, with_logged_scheduler
 from vgpuctl.placement.constraints import select_gpus
 
 if TYPE_CHECKING:
@@ -28,8 +32,6 @@ def list_gpus(host: Host, *, everything: bool = False) -> QueryResult[tuple[GpuR
 
 def show_gpu(host: Host, address: str) -> QueryResult[GpuDetailsResult]:
     """Return one GPU with its types, functions and vGPUs."""
-    from vgpuctl.operations.scheduler_status import read_scheduler_status, with_logged_scheduler
-
     gpu_address = parse_gpu_address(address)
     snapshot = observe(host, ReadScope(types=True, every_function=True))
     gpu = with_logged_scheduler(host, select_gpus(snapshot, gpu_address)[0])
@@ -42,8 +44,6 @@ def list_profiles(
     host: Host, *, gpu: str | None = None, everything: bool = False
 ) -> QueryResult[tuple[ProfileResult, ...]]:
     """Return every profile and how many more of it can be created now, on all GPUs of the host together."""
-    from vgpuctl.operations.plans import profile_report
-
     snapshot = observe(host, ReadScope(types=True, models=gpu is not None))
     gpus = select_gpus(snapshot, gpu)
     profiles = profile_report.profile_results(snapshot, gpus, everything=everything)
@@ -52,9 +52,6 @@ def list_profiles(
 
 def explain(host: Host, profile: str) -> QueryResult[ExplainResult]:
     """Return for every GPU how many vGPUs of a profile fit and what prevents more."""
-    from vgpuctl.operations.moves import find_pinned_vms
-    from vgpuctl.operations.plans.explanation import explain_profile
-
     snapshot = observe(host, ReadScope(types=True))
     gpus = tuple(g for g in snapshot.gpus if g.is_display_class)
     pinned_vms = find_pinned_vms(host, snapshot) if snapshot.hypervisor.available else frozenset()

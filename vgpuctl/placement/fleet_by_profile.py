@@ -9,6 +9,7 @@ from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.profile_name import strip_board
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.fleet_state import FleetState
+from vgpuctl.placement.profile_resolution import rename_profiles, resolve_profile
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 
@@ -40,11 +41,6 @@ def fleet_by_profile(fleet_state: FleetState, types_by_text: Mapping[str, Mappin
     profiles_by_text = {text: sorted({t.profile for t in types.values()}) for text, types in types_by_text.items()}
     if all(len(profiles) == 1 for profiles in profiles_by_text.values()):
         return ProfileFleet(fleet_state.fleet, {text: profiles[0] for text, profiles in profiles_by_text.items()})
-    from vgpuctl.placement.profile_resolution import (  # not needed on a host with GPUs of one model
-        rename_profiles,
-        resolve_profile,
-    )
-
     kinds = fleet_state.fleet.kinds
     board_free_names = sorted({strip_board(profile) for kind in kinds for profile in kind.sizes})
     joined_names = {text: "|".join(profiles) for text, profiles in profiles_by_text.items()}

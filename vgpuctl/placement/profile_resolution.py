@@ -7,13 +7,19 @@ or several separated by `|`: a GPU provides the first that it has.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from vgpuctl.gpu.gpu_kind import Columns, Filling, GpuKind, Placement, State
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.profile_name import strip_board
 from vgpuctl.solver import Program
 from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 class ResolvedProfile(Value):

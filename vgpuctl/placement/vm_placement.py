@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NoCapacity, Stuck
 from vgpuctl.gpu.division import Room
 from vgpuctl.gpu.profiles import check_combination, find_types, keep_combinable, require_one_profile
 from vgpuctl.gpu.room import compute_room, why_profile_unknown
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
@@ -24,6 +26,12 @@ from vgpuctl.placement.constraints import Excluded, add_spread_group, select_all
 from vgpuctl.placement.restrictions import why_profile_forbidden, why_unschedulable
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
 from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.placement import fleet_state, policy_placement
+else:
+    policy_placement = LazyModule("vgpuctl.placement.policy_placement")
+    fleet_state = LazyModule("vgpuctl.placement.fleet_state")
 
 
 def sum_free(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:
@@ -74,7 +82,9 @@ def place_vgpus(
     largest = sorted(totals.items(), key=lambda t: (-request_of[t[0]].framebuffer_mib, t[0]))
     ordered = [request_of[text] for text, count in largest for _ in range(count)]
     chosen = (
-        _choose_by_policy(snapshot, candidates, ordered, constraints.policy, vm) if _has_choice(candidates) else None
+        policy_placement.place_in_turn(snapshot, candidates, ordered, constraints.policy, vm)
+        if _has_choice(candidates)
+        else None
     )
     if chosen is None:
         chosen = _search_combinations(snapshot, candidates, [(request_of[text], count) for text, count in largest], vm)
@@ -104,20 +114,6 @@ def _has_choice(open_gpus: Sequence[OpenGpu]) -> bool:
     return len(open_gpus) > 1 or any(open_gpu.gpu.mixed_size for open_gpu in open_gpus)
 
 
-def _choose_by_policy(
-    snapshot: Snapshot,
-    open_gpus: Sequence[OpenGpu],
-    requests: Sequence[ProfileRequest],
-    policy: str | None,
-    vm: str | None,
-) -> tuple[Slot, ...] | None:
-    from vgpuctl.placement.policy_placement import (
-        place_in_turn,  # import numbers and policies only where there is a choice
-    )
-
-    return place_in_turn(snapshot, open_gpus, requests, policy, vm)
-
-
 def _list_open_gpus(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[OpenGpu, ...]:
     """Return the GPUs with the vGPUs on each, fullest first."""
     vgpus_by_gpu: dict[str, list[Vgpu]] = {g.address: [] for g in gpus}
@@ -135,10 +131,8 @@ def _search_combinations(
     gpus = [entry.gpu for entry in open_gpus]
     if not all(_may_fit(snapshot, gpus, request.types, count, vm) for request, count in requests):
         return None
-    from vgpuctl.placement.fleet_state import build_fleet_state
-
     profiles = {t.profile for request, _ in requests for t in request.types.values()}
-    state = build_fleet_state(snapshot, gpus, vm, profiles)
+    state = fleet_state.build_fleet_state(snapshot, gpus, vm, profiles)
     class_by_address = {gpu.address: state.fleet.group_of(n) for n, gpu in enumerate(state.gpus)}
     slots_by_request = search_slots(open_gpus, requests, class_by_address)
     return None if slots_by_request is None else tuple(slot for slots in slots_by_request for slot in slots)

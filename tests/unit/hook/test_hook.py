@@ -243,13 +243,11 @@ def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
 
 
 NOT_FOR_THE_HOOK = """
-    vgpuctl.config vgpuctl.host.local_host vgpuctl.host.system_files vgpuctl.host.logs
-    vgpuctl.host.vendor_commands vgpuctl.host.scratch vgpuctl.host.virt.domains
+    vgpuctl.config.host_spec vgpuctl.config.yaml_reader vgpuctl.host.local_host vgpuctl.host.system_files
+    vgpuctl.host.logs vgpuctl.host.vendor_commands vgpuctl.host.scratch vgpuctl.host.virt.domains
     vgpuctl.host.virt.storage vgpuctl.operations.create vgpuctl.operations.ensure_vms vgpuctl.operations.power
-    vgpuctl.operations.reconcile vgpuctl.placement.policy_placement vgpuctl.placement.fleet_state
-    vgpuctl.placement.fleet vgpuctl.solver
-    vgpuctl.domain.domain_xml vgpuctl.domain.domain_edit vgpuctl.domain.render vgpuctl.cli vgpuctl.remote
-    vgpuctl.doctor vgpuctl.sim asyncio shlex tempfile
+    vgpuctl.operations.reconcile vgpuctl.domain.render vgpuctl.cli vgpuctl.remote vgpuctl.doctor vgpuctl.sim
+    asyncio shlex tempfile
 """
 """Modules that are slow to load and not needed when a managed VM starts."""
 

@@ -18,6 +18,7 @@ from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.placement.constraints import add_spread_group, select_allowed_gpus, why_excluded
+from vgpuctl.placement.policy_placement import choose_gpu_for_vf
 from vgpuctl.placement.restrictions import why_restricted
 from vgpuctl.placement.vm_placement import place_vgpus, stuck_write_error
 from vgpuctl.ports.step import Step
@@ -158,8 +159,6 @@ def _choose_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) -> G
     usable = [g for g in gpus if g.address not in stuck]
     if request.mode == "sriov":
         with_vfs = [g for g in usable if backend_for(g.backend).mode == request.mode]
-        from vgpuctl.placement.policy_placement import choose_gpu_for_vf
-
         chosen = choose_gpu_for_vf(snapshot, with_vfs, request.constraints.policy, vm)
         return chosen or (with_vfs or usable or list(gpus))[0]
     free = [g for g in usable if not snapshot.vgpus_on(g.address)]

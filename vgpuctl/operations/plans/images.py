@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import DiskSources
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult, ImageResult
 from vgpuctl.model.vm import ManagedDisk
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 _MANAGED_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-9]+)?\.qcow2|-seed\.iso)", re.ASCII)
 """vgpuctl's volumes: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; seeds end in -seed.iso."""
@@ -85,8 +92,6 @@ def collect_references(users: Sequence[DiskUser], volumes: Sequence[VolumeInfo])
 
 def find_similar_images(path: str, images: Sequence[str], *, fallback: bool) -> tuple[str, ...]:
     """Return at most three known images with names similar to `path`; with `fallback`, else the first three."""
-    import difflib
-
     by_name = {image.rpartition("/")[2].lower(): image for image in reversed(images)}
     matches = difflib.get_close_matches(path.rpartition("/")[2].lower(), by_name, 3, 0.6)
     return tuple(by_name[name] for name in matches) or (tuple(images[:3]) if fallback else ())

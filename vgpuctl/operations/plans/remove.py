@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vgpuctl.backends import backend_for
 from vgpuctl.errors import Unmanaged
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
@@ -15,6 +18,11 @@ from vgpuctl.operations.steps.domain import MakePersistent, SetRecordState, Stop
 from vgpuctl.operations.steps.storage import DeleteVolume
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    import shlex
+else:
+    shlex = LazyModule("shlex")
 
 
 def own_record(vm: Vm, action: str) -> VmRecord:
@@ -53,8 +61,6 @@ def own_record(vm: Vm, action: str) -> VmRecord:
 
 def _virsh_command(vm: Vm, action: str) -> str:
     """Return the virsh command for an action that vgpuctl refuses on a VM."""
-    import shlex  # libvirt's hook loads this module but does not need shlex
-
     subcommand = {"start": "start", "stop": "shutdown", "delete": "undefine"}.get(action, "edit")
     return f"virsh {subcommand} {shlex.quote(vm.name)}"
 

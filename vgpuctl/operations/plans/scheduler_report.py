@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Gpu, Vgpu
 from vgpuctl.model.results.gpus import (
     RangeResult,
@@ -18,6 +21,11 @@ from vgpuctl.scheduler.limits import running_scheduler
 from vgpuctl.scheduler.modprobe_files import ModprobeFile, find_configured_dword, find_loaded_dword, parse_settings
 from vgpuctl.scheduler.registry_dword import decode_dword, driver_generation, is_weighted
 from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.scheduler import time_share
+else:
+    time_share = LazyModule("vgpuctl.scheduler.time_share")
 
 _RUNNING = (VmState.RUNNING, VmState.PAUSED)
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
@@ -63,12 +71,10 @@ def _shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[ShareRe
     running = sum(_is_running(snapshot, v) for v in vgpus)
     if not vgpus:
         return ()
-    from vgpuctl.scheduler.time_share import compute_time_share  # imports fractions, which no other command needs
-
     shares: list[ShareResult] = []
     for vgpu in vgpus:
         max_vgpus = next((t.max_per_gpu for t in gpu.types if t.profile == vgpu.profile), None)
-        share = compute_time_share(
+        share = time_share.compute_time_share(
             state,
             is_running=_is_running(snapshot, vgpu),
             running_count=running,

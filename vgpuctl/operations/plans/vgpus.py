@@ -13,10 +13,13 @@ merely had that VF last, because it reserves one only while it runs, is none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
+from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Vgpu, VgpuType
 from vgpuctl.model.request import VmRequest
@@ -30,6 +33,11 @@ from vgpuctl.operations.steps.host_file import AddVgpuEntry, RemoveVgpuEntry
 from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 def placeholder_owner(machine_id: str, name: str, vgpu: AssignedVgpu) -> tuple[Vm, VmRecord]:
@@ -198,8 +206,6 @@ def find_named_vgpu(snapshot: Snapshot, name: str) -> tuple[HostVgpu, Vgpu]:
     """
     entry = next((n for n in snapshot.host_vgpus if n.name == name), None)
     if entry is None:
-        import difflib
-
         similar_names = difflib.get_close_matches(name, [n.name for n in snapshot.host_vgpus], n=3)
         hint = (
             f"did you mean {', '.join(similar_names)}?" if similar_names else "vgpuctl list-vgpus shows those there are"
@@ -272,6 +278,4 @@ def refuse_assigned_carrier(vms: tuple[Vm, ...], entry: HostVgpu) -> None:
 
 def hostdev_element(vgpu: AssignedVgpu) -> str:
     """Return the hostdev element for a VM's definition, without an alias: libvirt chooses a free one."""
-    from vgpuctl.domain.domain_edit import hostdev_xml  # imports lxml, which a host without such vGPUs does not need
-
     return hostdev_xml(replace(backend_for(vgpu.backend).hostdev(vgpu), alias=""), indented=True)

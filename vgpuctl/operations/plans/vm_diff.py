@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
+from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.numbers import format_mib
@@ -123,8 +124,6 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         "reserve": record.reserve if record else None,
         **dict.fromkeys(_CONSTRAINT_FIELDS),
     }
-    from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO  # imports every field, which libvirt's hook does not need
-
     recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
     gpu = request_fields.get("gpu") or ", ".join(sorted(record_gpus(vm))) or None
     return values | recorded | {"gpu": gpu}
@@ -140,8 +139,6 @@ def request_fields_json(request: VmRequest) -> str:
 
     The profiles are kept as given, one text for each vGPU, in the order of the record's vGPUs.
     """
-    from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO  # as above
-
     values = _requested_values(request)
     fields = {f: values[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
     if request.pci_window != PCI_WINDOW_AUTO:

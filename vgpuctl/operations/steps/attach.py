@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from vgpuctl.domain.domain_edit import DomainEdit, count_root_ports, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
@@ -220,8 +221,6 @@ def require_free_ports(name: str, live_xml: str | None, needed: int, stop_comman
     """
     if live_xml is None:
         return
-    from vgpuctl.domain.domain_edit import count_root_ports  # needs lxml, which libvirt's hook avoids
-
     ports = count_root_ports(live_xml)
     if ports.free < needed:
         raise Refused(
@@ -356,8 +355,6 @@ class SwitchOver(Value):
         Raises:
             Busy: somebody else changed the record since it was read; nothing was changed.
         """
-        from vgpuctl.domain.domain_edit import DomainEdit, edit_domain  # needs lxml, which libvirt's hook avoids
-
         current = self._current_record(host)
         if current == self.record:
             return

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from vgpuctl.domain.compare import find_differences
+from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
+from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import DomainInfo
@@ -36,8 +39,6 @@ def explain_not_stopped(host: Host, uuid: str) -> str | None:
 
 def find_missing_resources(host: Host, domain: DomainInfo) -> tuple[str, ...]:
     """Return what the record of a VM that is not off names and the VM lacks: devices, and the files of its disks."""
-    from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
-
     record = parse_domain(domain.xml, domain.state, host.machine_id).record
     if record is None:
         return ()
@@ -68,8 +69,6 @@ class DefineDomain(Value):
 
     def verify(self, host: Host) -> None:
         """Compare libvirt's definition with the design: an older libvirt drops elements that it does not know."""
-        from vgpuctl.domain.compare import find_differences
-
         lost = find_differences(self.design, _require_domain(host, self.design.uuid, self.design.name).xml)
         if lost:
             raise VerifyFailed(
@@ -80,8 +79,6 @@ class DefineDomain(Value):
 
     def undo(self, host: Host) -> None:
         """Undefine it if the domain still has a vgpuctl record."""
-        from vgpuctl.domain.domain_xml import parse_domain
-
         domain = host.hypervisor.find_domain(self.design.uuid)
         if domain is not None and parse_domain(domain.xml, domain.state, host.machine_id).record is not None:
             undefine = UndefineDomain(self.design.name, self.design.uuid)
@@ -134,8 +131,6 @@ class SetRecordState(Value):
         Raises:
             Busy: somebody else changed the record since it was read; nothing was changed.
         """
-        from vgpuctl.domain.metadata import record_to_xml
-
         if self.previous is not None and not self._is_recorded(host, self.previous):
             raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
         host.hypervisor.set_record(self.uuid, record_to_xml(self.record))
@@ -146,15 +141,11 @@ class SetRecordState(Value):
             raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
 
     def _is_recorded(self, host: Host, record: VmRecord) -> bool:
-        from vgpuctl.domain.domain_xml import parse_domain
-
         domain = _require_domain(host, self.uuid, self.name)
         return parse_domain(domain.xml, domain.state, host.machine_id).record == record
 
     def undo(self, host: Host) -> None:
         """Restore the previous record if the domain still exists and still has the one that this step wrote."""
-        from vgpuctl.domain.metadata import record_to_xml
-
         if (
             self.previous is None
             or host.hypervisor.find_domain(self.uuid) is None

@@ -7,14 +7,19 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from vgpuctl.config.host_spec import dump_keys, dump_value, format_one_line, parse_host_spec
 from vgpuctl.errors import Busy, Exists, FileFailed, HostCannot, VerifyFailed, VgpuctlError
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import HostVgpu
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
+    from vgpuctl.config import host_editor
     from vgpuctl.config.host_spec import HostSpec, VgpuSpec
     from vgpuctl.ports.host import Host
     from vgpuctl.ports.system import HostFile
+else:
+    host_editor = LazyModule("vgpuctl.config.host_editor")
 
 PATH = "/etc/vgpuctl/host.yaml"
 WRITE_ATTEMPTS = 100
@@ -30,8 +35,6 @@ class SetGpuKeys(Value):
 
     def describe(self) -> str:
         """Say what is written."""
-        from vgpuctl.config.host_spec import format_one_line
-
         values = ", ".join(
             f"{key}: {format_one_line(value)}" for key, value in self.changes.items() if value is not None
         )
@@ -50,7 +53,7 @@ class SetGpuKeys(Value):
             Busy: other processes kept changing it.
             HostCannot: it cannot be written on this host.
         """
-        _edit_file(host, lambda text: _edit_gpu(text, self.address, self.changes))
+        _edit_file(host, lambda text: host_editor.edit_gpu(text, self.address, self.changes, PATH))
 
     def verify(self, host: Host) -> None:
         """Read it back."""
@@ -63,14 +66,12 @@ class SetGpuKeys(Value):
             )
 
     def _current_values(self, host: Host) -> dict[str, object]:
-        from vgpuctl.config.host_spec import dump_keys
-
         return dump_keys(_read_spec(host).gpus.get(self.address), self.changes)
 
     def undo(self, host: Host) -> None:
         """Restore the old values if the file still has the ones that this step wrote."""
         if self._current_values(host) == _as_written(self.changes):
-            _edit_file(host, lambda text: _edit_gpu(text, self.address, self.previous), is_undo=True)
+            _edit_file(host, lambda text: host_editor.edit_gpu(text, self.address, self.previous, PATH), is_undo=True)
 
 
 class ReplaceHostFile(Value):
@@ -142,13 +143,13 @@ class AddVgpuEntry(Value):
         """
 
         def add_entry(text: str | None) -> str:
-            if text is not None and _parse_spec(text).vgpus.get(self.vgpu.name) is not None:
+            if text is not None and parse_host_spec(text, PATH).vgpus.get(self.vgpu.name) is not None:
                 raise Exists(
                     f"{PATH} has a vGPU {self.vgpu.name} already",
                     hint="choose another name",
                     vgpu=self.vgpu.name,
                 )
-            return _edit_vgpu(text, self.vgpu.name, _entry(self.vgpu))
+            return host_editor.edit_vgpu(text, self.vgpu.name, _entry(self.vgpu), PATH)
 
         _edit_file(host, add_entry)
 
@@ -202,7 +203,7 @@ def _remove_vgpu_entry(host: Host, vgpu: HostVgpu, *, is_undo: bool = False) -> 
     """Remove a vGPU's entry. A missing entry is no error."""
 
     def remove_entry(text: str | None) -> str | None:
-        entry = _parse_spec(text).vgpus.get(vgpu.name) if text is not None else None
+        entry = parse_host_spec(text, PATH).vgpus.get(vgpu.name) if text is not None else None
         if text is None or entry is None:
             return text
         if not _is_entry_of(entry, vgpu):
@@ -212,7 +213,7 @@ def _remove_vgpu_entry(host: Host, vgpu: HostVgpu, *, is_undo: bool = False) -> 
                 vgpu=vgpu.name,
                 carrier=entry.carrier,
             )
-        return _edit_vgpu(text, vgpu.name, dict.fromkeys(_entry(vgpu)))
+        return host_editor.edit_vgpu(text, vgpu.name, dict.fromkeys(_entry(vgpu)), PATH)
 
     _edit_file(host, remove_entry, is_undo=is_undo)
 
@@ -252,32 +253,12 @@ def _edit_file(host: Host, edit: Callable[[str | None], str | None], *, is_undo:
             raise _write_error(error) from error
 
 
-def _edit_gpu(text: str | None, address: str, changes: Mapping[str, object]) -> str:
-    from vgpuctl.config.host_editor import edit_gpu
-
-    return edit_gpu(text, address, changes, PATH)
-
-
-def _edit_vgpu(text: str | None, name: str, changes: Mapping[str, object]) -> str:
-    from vgpuctl.config.host_editor import edit_vgpu
-
-    return edit_vgpu(text, name, changes, PATH)
-
-
 def _read_spec(host: Host) -> HostSpec:
     text = _require_host_file(host).read()
-    return _parse_spec(text if text is not None else _EMPTY_FILE)
-
-
-def _parse_spec(text: str) -> HostSpec:
-    from vgpuctl.config.host_spec import parse_host_spec
-
-    return parse_host_spec(text, PATH)
+    return parse_host_spec(_EMPTY_FILE if text is None else text, PATH)
 
 
 def _as_written(changes: Mapping[str, object]) -> dict[str, object]:
-    from vgpuctl.config.host_spec import dump_value
-
     return {key: dump_value(value) for key, value in changes.items()}
 
 

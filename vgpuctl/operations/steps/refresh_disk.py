@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InUse, Refused, VerifyFailed
 from vgpuctl.model.port_values import DomainInfo, ImageFile
@@ -100,8 +101,6 @@ class SwitchDisk(Value):
         self._define(host, self.old_path, self.new_path, self.new_record)
 
     def _define(self, host: Host, old_path: str, new_path: str, record: VmRecord) -> None:
-        from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-
         xml = edit_domain(
             host.hypervisor.definition(self.uuid), DomainEdit(disk_change=(old_path, new_path), record=record)
         )
