@@ -310,6 +310,16 @@ def left_over() -> list[str]:
     return wrong
 
 
+def after_kernel_writes() -> list[str]:
+    """Wait for a kernel write that outlives the killed command: reconcile leaves its GPU alone. Return the findings."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while True:
+        findings = [f["kind"] for f in must("reconcile", "--dry-run")["findings"]]
+        if "stuck-write" not in findings or time.monotonic() > until:
+            return findings
+        time.sleep(0.5)
+
+
 def started_again() -> list[str]:
     """Wait for a guest shutdown that began before the kill, let reconcile start the VM, and return its findings."""
     until = time.monotonic() + SETTLE_SECONDS
@@ -335,7 +345,7 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
     killed, duration = killed_after(kill_time, words)
     if not killed:
         longest[operation.name] = duration
-    findings = [f["kind"] for f in must("reconcile", "--dry-run")["findings"]]
+    findings = after_kernel_writes()
     must("reconcile")
     if operation.runs:
         findings += started_again()
