@@ -245,7 +245,9 @@ def three(_chance: random.Random) -> list[str]:
     for vm in must("list-vms"):
         if vm["name"] in OTHERS:
             must("delete-vm", vm["name"])
-    have(1)
+    (first,) = have(1)
+    if first["profile"] != PROFILES[0]:
+        must("set-profile", VM, "--profile", PROFILES[0])  # the GPU takes one size at a time
     return AT_ONCE
 
 
