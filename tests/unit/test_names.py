@@ -10,16 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LEAVING = (
-    *(f"gpu/{name}.py" for name in ["together", "few", "intervals"]),
-    *(f"placement/{name}.py" for name in ["simplex", "prices", "ahead", "least_waste"]),
-)
-"""Modules that go soon: their names are not worth a change."""
-MODULES = [
-    path
-    for path in sorted((ROOT / "vgpuctl").rglob("*.py"))
-    if not str(path.relative_to(ROOT / "vgpuctl")).startswith(LEAVING)
-]
+MODULES = sorted((ROOT / "vgpuctl").rglob("*.py"))
 TEST_MODULES = sorted((ROOT / "tests").rglob("*.py"))
 GONE = (
     "afar", "crew", "emptied", "found", "homeless", "lent", "lends", "promise", "promised", "said", "seams", "someday",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.config import rules
 from vgpuctl.config.mig_spec import MIG_JSON_SCHEMA, check_gpu_keys, dump_mig, parse_mig_spec
-from vgpuctl.config.rules import Problem, ValidationError
 from vgpuctl.config.scheduler_spec import SCHEDULER_SHAPE, dump_scheduler, parse_scheduler_spec
 from vgpuctl.config.shape import Key, Shape, mapping_of, nonempty_list
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, GPU_MODES, PLACEMENT_POLICIES
@@ -29,34 +28,22 @@ if TYPE_CHECKING:
 else:
     yaml_reader = LazyModule("vgpuctl.config.yaml_reader")
 
-MAX_WEIGHT = 1_000_000
+
+class _PlacementSection(Value):
+    """`placement:` as it was read. `ignored`: the keys of earlier versions in it."""
+
+    spec: PlacementSpec
+    ignored: tuple[str, ...]
 
 
-def parse_placement_spec(value: object) -> PlacementSpec:
-    """Check `placement:`: how vgpuctl chooses a GPU for a new vGPU, and how often each profile is requested."""
+def _parse_placement(value: object) -> _PlacementSection:
+    """Check `placement:`: how vgpuctl chooses a GPU for a new vGPU."""
     checked: dict[str, Any] = PLACEMENT_SHAPE.check(value)
-    return PlacementSpec(**checked)
+    ignored = ("placement.demand",) if "demand" in checked else ()
+    return _PlacementSection(PlacementSpec(checked.get("policy")), ignored)
 
 
-def _parse_demand(value: object) -> dict[str, float]:
-    """Check `demand`: a mapping from profiles to weights, of which only the ratio counts."""
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError("a mapping from profiles to weights is due here, like {A40-4Q: 3, A40-8Q: 1}")
-    problems: list[Problem] = []
-    weights: dict[str, float] = {}
-    for name, weight in value.items():
-        try:
-            weights[rules.allowed_profile(name)] = _check_weight(weight)
-        except ValueError as exc:
-            problems.append(Problem((str(name),), str(exc)))
-    if problems:
-        raise ValidationError(tuple(problems))
-    return weights
-
-
-def _check_weight(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_WEIGHT:
-        raise ValueError(f"{value!r} is no weight: a number above 0, at most {MAX_WEIGHT}")
+def _accept(value: object) -> object:
     return value
 
 
@@ -72,14 +59,9 @@ PLACEMENT_SHAPE = Shape(
         ),
         Key(
             "demand",
-            _parse_demand,
-            "for least-waste: how often each profile is asked for, beside the others; without it the VMs that are "
-            "there tell, or all profiles count alike",
-            {
-                "additionalProperties": {"exclusiveMinimum": 0, "maximum": MAX_WEIGHT, "type": "number"},
-                "minProperties": 1,
-                "type": "object",
-            },
+            _accept,
+            "no effect any more: files of version 0.1 may have it",
+            {"deprecated": True},
         ),
     ),
 )
@@ -140,7 +122,8 @@ class BootSpec(Value):
 class HostSpec(Value):
     """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name.
 
-    `placement`: on which GPU new vGPUs go, of those with room.
+    `placement`: on which GPU new vGPUs go, of those with room. `ignored`: keys of earlier versions, which are read and
+    have no effect.
     """
 
     version: int
@@ -149,6 +132,12 @@ class HostSpec(Value):
     vgpus: Mapping[str, VgpuSpec] = EMPTY_MAPPING
     boot: BootSpec = BootSpec()
     placement: PlacementSpec = PlacementSpec()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each ignored key."""
+        return tuple(f"{key} has no effect since version 0.2: remove it" for key in self.ignored)
 
 
 def parse_host_spec(text: str, path: str) -> HostSpec:
@@ -161,7 +150,8 @@ def parse_host_spec(text: str, path: str) -> HostSpec:
     if all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines())):
         raise InvalidInput(f"{path} says nothing: a host.yaml has at least 'version: {FORMAT_VERSION}'", path=path)
     given: dict[str, Any] = yaml_reader.parse_document(text, path, HOST_SHAPE)
-    return HostSpec(**given)
+    section: _PlacementSection | None = given.pop("placement", None)
+    return HostSpec(**given) if section is None else HostSpec(**given, placement=section.spec, ignored=section.ignored)
 
 
 def dump_keys(entry: Value | None, keys: Iterable[str]) -> dict[str, object]:
@@ -317,6 +307,6 @@ HOST_SHAPE = Shape(
         ),
         Key("vgpus", _parse_vgpus, "vGPUs without a VM, by name", map_value_shape=VGPU_SHAPE),
         Key("boot", _parse_boot, "restoring after a boot", nested_shape=BOOT_SHAPE),
-        Key("placement", parse_placement_spec, "on which GPU new vGPUs go", nested_shape=PLACEMENT_SHAPE),
+        Key("placement", _parse_placement, "on which GPU new vGPUs go", nested_shape=PLACEMENT_SHAPE),
     ),
 )

@@ -77,9 +77,9 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "placement",
         "--placement",
-        "which GPU is taken of those with room. least-waste: the one where the least is lost for what else is asked "
-        "for; depth: the fullest; breadth: the emptiest; first-fit: the one with the lowest address. Without it: "
-        "placement: of host.yaml, else " + DEFAULT_PLACEMENT_POLICY,
+        "which GPU is taken of those with room. least-waste: where the least room is lost for other profiles; "
+        "depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with the lowest "
+        "address. Without it: placement: of host.yaml, else " + DEFAULT_PLACEMENT_POLICY,
         "depth",
         choices=PLACEMENT_POLICIES,
     ),

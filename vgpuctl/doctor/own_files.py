@@ -10,16 +10,12 @@ from vgpuctl.doctor.check import (
     Finding,
     PathsToRead,
     fail,
-    not_applicable,
     ok,
-    require_snapshot,
     unknown,
     warn,
 )
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.port_values import FilePermissions
-from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.placement.unoffered import find_unoffered_profiles
 
 RUN_DIRECTORY = "/run/vgpuctl"
 HOST_FILE = "/etc/vgpuctl/host.yaml"
@@ -52,9 +48,11 @@ def _check_host_file(context: CheckContext) -> Finding:
     if content.text is None:
         return ok(f"there is no {HOST_FILE}: what is built in applies")
     try:
-        parse_host_spec(content.text, HOST_FILE)
+        spec = parse_host_spec(content.text, HOST_FILE)
     except InvalidInput as error:
         return fail(*error.message.splitlines(), fix=context.host_file_hint)
+    if spec.warnings:
+        return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
     permissions = context.permissions.get(HOST_FILE)
     if permissions is None:
         return ok(f"{HOST_FILE} can be understood")
@@ -65,19 +63,6 @@ def _check_host_file(context: CheckContext) -> Finding:
             fix=f"chown root:root {HOST_FILE}; chmod 644 {HOST_FILE}",
         )
     return ok(f"{HOST_FILE} can be understood", _describe_permissions(HOST_FILE, permissions))
-
-
-def _check_demand(context: CheckContext, snapshot: Snapshot) -> Finding:
-    demand, text = snapshot.placement_spec.demand, context.file(HOST_FILE).text
-    if not demand or text is None:
-        return not_applicable(f"{HOST_FILE} says nothing of what is asked for")
-    unoffered = find_unoffered_profiles(snapshot, demand, text, HOST_FILE)
-    if any(profile.is_mistake for profile in unoffered):
-        return warn(
-            *(profile.message for profile in unoffered),
-            fix=f"correct placement.demand in {HOST_FILE}; vgpuctl list-profiles",
-        )
-    return ok(*(profile.message for profile in unoffered))
 
 
 def _check_machine_id(context: CheckContext) -> Finding:
@@ -114,14 +99,6 @@ CHECKS = (
         looks_at=f"`{HOST_FILE}`, its owner and mode",
         run=_check_host_file,
         paths=PathsToRead(files=(HOST_FILE,), permissions=(HOST_FILE,)),
-    ),
-    Check(
-        id="demand",
-        title="host.yaml asks for profiles that GPUs here offer",
-        looks_at=f"`placement: demand:` of `{HOST_FILE}`, the GPUs' vGPU types",
-        run=require_snapshot(_check_demand),
-        paths=PathsToRead(files=(HOST_FILE,)),
-        needs_types=True,
     ),
     Check(
         id="machine-id",

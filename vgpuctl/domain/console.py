@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.lazy_module import LazyModule
+from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
-
-    from vgpuctl.domain import domain_xml
-else:
-    domain_xml = LazyModule("vgpuctl.domain.domain_xml")
 
 
 class GraphicsDevice(Value):
@@ -39,7 +35,7 @@ class ConsoleDevices(Value):
 
 def parse_consoles(xml: str) -> ConsoleDevices:
     """Read a domain's XML: the live one when it runs, its config XML otherwise."""
-    devices = domain_xml.parse_root(xml).find("devices")
+    devices = parse_root(xml).find("devices")
     if devices is None:
         return ConsoleDevices()
     terminals = []

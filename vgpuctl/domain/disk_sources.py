@@ -11,16 +11,11 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from vgpuctl.lazy_module import LazyModule
+from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
-
-    from vgpuctl.domain import domain_xml
-else:
-    domain_xml = LazyModule("vgpuctl.domain.domain_xml")
-
 
 _BACKING_SOURCE = re.compile(r"<backingStore\s[^>]*>.*?<source\s(?:file|dev)='([^']*)'", re.DOTALL)
 
@@ -44,7 +39,7 @@ def parse_disk_sources(*documents: str | None) -> DiskSources:
     backing: dict[tuple[str, str], None] = {}
     formats: dict[tuple[str | tuple[str, str], str], None] = {}
     for text in documents:
-        root = None if text is None else domain_xml.parse_root(text)
+        root = None if text is None else parse_root(text)
         for disk in () if root is None else root.findall("devices/disk"):
             for source in (disk.find("source"), disk.find("mirror/source")):
                 path = _source_path(source)

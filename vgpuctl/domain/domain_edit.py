@@ -7,12 +7,12 @@ An admin may have changed anything by hand; all of it stays, even the guest's PC
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.domain_xml import hostdev_carrier
 from vgpuctl.domain.metadata import ROOT_TAG, record_to_xml
-from vgpuctl.errors import LibvirtFailed, Refused
+from vgpuctl.errors import Refused
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import VmRecord
@@ -64,7 +64,7 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
         LibvirtFailed: it is not a domain's XML.
         Refused: it lacks something that has to change.
     """
-    root = _parse_root(xml)
+    root = parse_root(xml, keep_comments=True)
     if edit.memory_mib is not None:
         _set_memory(root, edit.memory_mib)
     if edit.vcpus is not None:
@@ -88,23 +88,10 @@ def count_root_ports(xml: str) -> RootPorts:
 
     Hot-plugging a PCI Express device needs a free root port: the root bus does not support hotplug.
     """
-    root = _parse_root(xml)
+    root = parse_root(xml, keep_comments=True)
     indexes = {controller.get("index") for controller in root.iterfind("devices/controller[@model='pcie-root-port']")}
     used = {str(int(address.get("bus", "0"), 0)) for address in root.iterfind("devices/*/address[@type='pci']")}
     return RootPorts(len(indexes - used), len(indexes))
-
-
-@cache
-def _parser() -> etree.XMLParser:
-    return etree.XMLParser(resolve_entities=False, no_network=True)
-
-
-def _parse_root(xml: str) -> etree._Element:
-    try:
-        root = etree.fromstring(xml, _parser())
-    except (etree.XMLSyntaxError, ValueError) as exc:
-        raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
-    return root
 
 
 def _require_element(root: etree._Element, path: str) -> etree._Element:
@@ -214,4 +201,5 @@ def _set_record(root: etree._Element, record: VmRecord) -> None:
         root.insert(0, metadata)
     for old in metadata.findall(ROOT_TAG):
         metadata.remove(old)
-    metadata.append(etree.fromstring(record_to_xml(record), _parser()))
+    parser = etree.XMLParser(resolve_entities=False, no_network=True)
+    metadata.append(etree.fromstring(record_to_xml(record), parser))

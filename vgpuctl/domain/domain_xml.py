@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.record import ROOT_TAG, find_named_files, parse_record
-from vgpuctl.errors import LibvirtFailed
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.vm import DiskRef, HostdevRef, Vm, VmRecord, VmState
 
 if TYPE_CHECKING:
     from lxml import etree
-else:
-    etree = LazyModule("lxml.etree")
 
 _UNIT_BYTES = {
     "b": 1, "bytes": 1,
@@ -150,22 +146,6 @@ def missing_windows_features(xml: str) -> tuple[str, ...]:
     emulated = root.find("devices/tpm/backend[@type='emulator']") is not None
     missing = () if secure else ("secure boot is not on",)
     return missing if emulated else (*missing, "the TPM is not there")
-
-
-def parse_root(xml: str) -> etree._Element:
-    """Return the root element of a domain's XML, or raise LibvirtFailed."""
-    try:
-        root = etree.fromstring(xml, _parser())
-    except (etree.XMLSyntaxError, ValueError) as exc:
-        raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
-    if root.tag != "domain":
-        raise LibvirtFailed(f"a domain's XML starts with <{root.tag}>, not <domain>")
-    return root
-
-
-@cache
-def _parser() -> etree.XMLParser:
-    return etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
 
 
 def _first_child(element: etree._Element, tag: str) -> etree._Element | None:

@@ -26,7 +26,7 @@ from vgpuctl.gpu.division import (
     name_holders,
     sizes_of,
 )
-from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Filling, Placement, State
+from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Placement, State
 from vgpuctl.model.gpu import Backend, Vgpu, VgpuType
 from vgpuctl.model.numbers import format_mib
 
@@ -168,10 +168,6 @@ class EqualSizeKind(AlikeKind):
         self._max_vgpus = dict(max_vgpus)
         self._lock: dict[str, object] = {p: p if one_type else mib for p, mib in sizes.items()}
 
-    def lock_of(self, profile: str) -> object:
-        """Return what all vGPUs on a GPU with this profile must share: its framebuffer, or its type."""
-        return self._lock[profile]
-
     def footprint(self, profile: str) -> Hashable:
         """See `GpuKind.footprint`."""
         return (self._lock[profile], self._max_vgpus[profile]) if profile in self._max_vgpus else None
@@ -206,6 +202,10 @@ class EqualSizeKind(AlikeKind):
             return 0
         return max(0, self._max_vgpus[profile] - vgpu_count)
 
+    def sizes_in_use(self, state: State) -> frozenset[int]:
+        """See `GpuKind.sizes_in_use`."""
+        return frozenset(mib for profile, mib in self.sizes.items() if self._lock[profile] == state[0])
+
     def fits(self, state: State, requested: Mapping[str, int]) -> bool:
         """See `GpuKind.fits`: all must be of one size.
 
@@ -227,10 +227,6 @@ class EqualSizeKind(AlikeKind):
         """See `GpuKind.add_rows`."""
         lock, vgpu_count = state
         add_one_size_rows(program, lock, vgpu_count, self._lock, self._max_vgpus, columns, number)
-
-    def best_filling(self, values: Mapping[str, float]) -> Filling:
-        """See `GpuKind.best_filling`."""
-        return _EqualSizeFilling(self, {p: w for p, w in values.items() if p in self._max_vgpus and w > 0})
 
 
 def add_one_size_rows(
@@ -256,38 +252,3 @@ def add_one_size_rows(
         for limit in sorted({limit for limit, _ in limited}):
             row = {column: 1 for other, column in limited if other <= limit}
             program.add_row({**row, with_size[size]: -max(0, limit - vgpu_count)}, upper=0)
-
-
-class _EqualSizeFilling:
-    """A filling with profiles of one size: the most valuable profile takes what it can, then the next."""
-
-    def __init__(self, kind: EqualSizeKind, values: Mapping[str, float]) -> None:
-        self._kind = kind
-        self._values = values
-        self._sizes: dict[object, list[str]] = {}
-        for profile in sorted(values, key=lambda p: (-values[p], p)):
-            self._sizes.setdefault(kind.lock_of(profile), []).append(profile)
-
-    def value(self, state: State) -> float:
-        """See `Filling.value`."""
-        return max((self._total_value(counts) for counts in self._fillings_by_size(state)), default=0.0)
-
-    def counts(self, state: State) -> Mapping[str, int]:
-        """See `Filling.counts`."""
-        return {p: n for p, n in max(self._fillings_by_size(state), key=self._total_value, default={}).items() if n}
-
-    def _total_value(self, counts: Mapping[str, int]) -> float:
-        return sum(self._values[p] * n for p, n in counts.items())
-
-    def _fillings_by_size(self, state: State) -> list[dict[str, int]]:
-        """Return the best filling with each size. A profile leaves its unused room to profiles with a higher limit."""
-        fillings = []
-        for profiles in self._sizes.values():
-            limits = {p: self._kind.count_remaining(state, p) for p in profiles}
-            counts: dict[str, int] = {}
-            for profile in profiles:
-                wider = [limit for limit in limits.values() if limit >= limits[profile]]
-                taken = [sum(n for p, n in counts.items() if limits[p] <= limit) for limit in wider]
-                counts[profile] = max(0, min(limit - n for limit, n in zip(wider, taken, strict=True)))
-            fillings.append(counts)
-        return fillings

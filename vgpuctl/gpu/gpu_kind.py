@@ -8,6 +8,7 @@ choice, so a choice is among distinct states, not among GPUs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -29,7 +30,7 @@ class Placement(NamedTuple):
     state_after: State
 
 
-class AlikeKind:
+class AlikeKind(ABC):
     """The base of kinds that are equal if they have the same numbers: their GPUs are interchangeable then."""
 
     def __init__(self, *numbers: Hashable) -> None:
@@ -41,15 +42,17 @@ class AlikeKind:
     def __hash__(self) -> int:
         return hash(self._numbers)
 
+    @abstractmethod
+    def count_remaining(self, state: State, profile: str) -> int:
+        """See `GpuKind.count_remaining`."""
 
-class Filling(Protocol):
-    """The best way to fill up GPUs of one kind when each profile has a value; exact, and it caches results."""
+    def count_each(self, state: State, profiles: tuple[str, ...]) -> list[int]:
+        """See `GpuKind.count_each`."""
+        return [self.count_remaining(state, profile) for profile in profiles]
 
-    def value(self, state: State) -> float:
-        """Return the highest total value of the vGPUs that still fit on the GPU."""
-
-    def counts(self, state: State) -> Mapping[str, int]:
-        """Return how many of each profile give that value; the same for the same state."""
+    def sizes_in_use(self, state: State) -> frozenset[int]:
+        """See `GpuKind.sizes_in_use`."""
+        return frozenset()
 
 
 class GpuKind(Protocol):
@@ -95,6 +98,12 @@ class GpuKind(Protocol):
     def count_remaining(self, state: State, profile: str) -> int:
         """Return how many more of this one profile fit, exactly."""
 
+    def count_each(self, state: State, profiles: tuple[str, ...]) -> list[int]:
+        """Return how many more of each of these profiles alone fit."""
+
+    def sizes_in_use(self, state: State) -> frozenset[int]:
+        """Return the framebuffer sizes in MiB of the vGPUs on a GPU; none where the state does not have them."""
+
     def fits(self, state: State, requested: Mapping[str, int]) -> bool:
         """Return whether this many of each of these profiles fit together, exactly."""
 
@@ -102,10 +111,4 @@ class GpuKind(Protocol):
         """Add to an integer program what vGPUs on so many GPUs, each in this state, have to satisfy together.
 
         `columns`: for each (profile, place) the columns that count vGPUs there, of `all_placements` of this state.
-        """
-
-    def best_filling(self, values: Mapping[str, float]) -> Filling:
-        """Return the best ways to fill up its GPUs, given the value of one vGPU for each profile.
-
-        A profile without a value is not used.
         """

@@ -25,6 +25,7 @@ from vgpuctl.gpu.division import (
     name_holders,
     sizes_of,
 )
+from vgpuctl.gpu.room_lost import RoomLostByKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind, count_disjoint
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 
@@ -82,18 +83,19 @@ class MixedSize(DivisionOnVfs):
     def pack(self, vgpu_types: Sequence[VgpuType]) -> tuple[int, ...] | None:
         """Return a placement id for each of these vGPUs, in their order, so that all fit; None when they do not.
 
-        `vgpu_types`: types of this GPU. Larger vGPUs choose first. Each takes the id that costs the fewest placements
-        of larger types, then the fewest of other types, then the lowest id; but only an id that leaves room for the
-        rest. If an existing vGPU is at an unknown place, each new one must fit wherever that is.
+        `vgpu_types`: types of this GPU. Larger vGPUs choose first. Each takes the id that costs the least room, of
+        equal ones the lowest; but only an id that leaves room for the rest. If an existing vGPU is at an unknown place,
+        each new one must fit wherever that is.
         """
         covered, unplaced = self._occupancy
         state = (covered & self._all_slices) + (len(self.taken) << self._slices)
         order = sorted(range(len(vgpu_types)), key=lambda n: (-(vgpu_types[n].placement_size or 0), n))
+        room_lost = RoomLostByKind(self._packing_kind)
         chosen: dict[int, int] = {}
         for position, index in enumerate(order):
             rest = Counter(vgpu_types[n].profile for n in order[position + 1 :])
-            candidates = self._cheapest_first(state, vgpu_types[index])
-            place = next((p for p in candidates if self._packing_kind.fits(state + p, rest)), None)
+            candidates = room_lost.placements_by_cost(state, vgpu_types[index].profile)
+            place = next((p.place for _, p in candidates if self._packing_kind.fits(p.state_after, rest)), None)
             if place is None:
                 return None
             chosen[index] = place & self._all_slices
@@ -104,11 +106,11 @@ class MixedSize(DivisionOnVfs):
                 others = covered + sum(mask for index, mask in chosen.items() if index != n)
                 if min(self._counts(vgpu_type, others, unplaced)) == 0:
                     return None
-        return tuple(_start(chosen[n]) for n in range(len(vgpu_types)))
+        return tuple(placement_id_of(chosen[n]) for n in range(len(vgpu_types)))
 
     def is_placement_free(self, vgpu_type: VgpuType, placement_id: int) -> bool:
         """Return whether a vGPU of a type can be at a placement, as far as the places of the others are known."""
-        return any(_start(place) == placement_id for place in _free(vgpu_type, self._occupancy[0]))
+        return any(placement_id_of(place) == placement_id for place in _free(vgpu_type, self._occupancy[0]))
 
     @cached_property
     def _slices(self) -> int:
@@ -172,23 +174,6 @@ class MixedSize(DivisionOnVfs):
         mask = self._cover(vgpu, find_type(self.gpu, vgpu))
         return not mask or any(place & mask for place in _placements(vgpu_type))
 
-    def _cheapest_first(self, state: int, vgpu_type: VgpuType) -> list[int]:
-        """Return the free places of a type, first the one that costs the fewest places of larger types.
-
-        Types of one size have the same places, which count once.
-        """
-        if not self._packing_kind.count_remaining(state, vgpu_type.profile):
-            return []
-        covered = state & self._all_slices
-        size = vgpu_type.placement_size or 0
-        larger = {p for t in self.gpu.types if (t.placement_size or 0) > size for p in _free(t, covered)}
-        others = {p for t in self.gpu.types if (t.placement_size or 0) <= size for p in _free(t, covered)}
-
-        def cost(place: int) -> tuple[int, int, int]:
-            return sum(bool(place & p) for p in larger), sum(bool(place & p) for p in others), _start(place)
-
-        return [place + (1 << self._slices) for place in sorted(_free(vgpu_type, covered), key=cost)]
-
 
 def pack_vgpus(gpu: Gpu, taken: Sequence[Vgpu], vgpu_types: Sequence[VgpuType]) -> tuple[int, ...] | None:
     """Return placement ids for several more vGPUs: see `MixedSize.pack`."""
@@ -218,7 +203,7 @@ def _mask(start: int, size: int) -> int:
     return ((1 << size) - 1) << start
 
 
-def _start(place: int) -> int:
+def placement_id_of(place: int) -> int:
     """Return the placement id of a place: the lowest slice that it covers."""
     return (place & -place).bit_length() - 1
 

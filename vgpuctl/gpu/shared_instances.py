@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpuctl.gpu.equal_size import add_one_size_rows
-from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Filling, Placement, State
+from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Placement, State
 
 if TYPE_CHECKING:
     from vgpuctl.solver import Program
@@ -107,6 +107,10 @@ class SharedInstanceKind(AlikeKind):
         )
         return int(min(free, self._carriers - vgpu_count)) if free else 0
 
+    def sizes_in_use(self, state: State) -> frozenset[int]:
+        """See `GpuKind.sizes_in_use`."""
+        return frozenset(size for size, count in state[1] if count)
+
     def fits(self, state: State, requested: Mapping[str, int]) -> bool:
         """See `GpuKind.fits`. Each size uses the instances that already have it, and needs some of the free ones."""
         vgpu_count, instance_states = state
@@ -143,29 +147,6 @@ class SharedInstanceKind(AlikeKind):
         every: dict[int, float] = {column: 1 for same in columns.values() for column in same}
         program.add_row(every, upper=number * max(0, self._carriers - vgpu_count))
 
-    def best_filling(self, values: Mapping[str, float]) -> Filling:
-        """See `GpuKind.best_filling`."""
-        return _InstanceFilling(self, {p: w for p, w in values.items() if p in self._needs and w > 0})
-
-    def list_instance_fillings(
-        self, place: int, instance_state: tuple[int, int], values: Mapping[str, float]
-    ) -> list[list[str]]:
-        """Return what more an instance takes, for each size: at each position the most valuable profile."""
-        profiles = [p for p in values if self._needs[p].gi_profile_id == self._instances[place]]
-        rows = []
-        for size in sorted({self.sizes[p] for p in profiles if instance_state[0] in (0, self.sizes[p])}):
-            row: list[str] = []
-            while candidates := [
-                p for p in profiles if self.sizes[p] == size and self._needs[p].max_vgpus > instance_state[1] + len(row)
-            ]:
-                row.append(max(candidates, key=lambda p: values[p]))
-            rows.append(row)
-        return rows
-
-    def carriers_left(self, state: State) -> int:
-        """Return how many more vGPUs the VFs of the GPU carry."""
-        return self._carriers - int(state[0])
-
 
 def _count_extra_instances(counts: Mapping[int, int], current: Sequence[int]) -> int:
     """Return how many more instances these vGPUs of one size need. `counts`: by the maximum of vGPUs in their instance.
@@ -179,32 +160,3 @@ def _count_extra_instances(counts: Mapping[int, int], current: Sequence[int]) ->
         without_room = waiting - sum(max(0, max_vgpus - vgpu_count) for vgpu_count in current)
         extra = max(extra, -(-without_room // max_vgpus))
     return extra
-
-
-class _InstanceFilling:
-    """Fill instance by instance, with the best filling for each number of VFs so far."""
-
-    def __init__(self, kind: SharedInstanceKind, values: Mapping[str, float]) -> None:
-        self._kind = kind
-        self._values = values
-
-    def value(self, state: State) -> float:
-        """See `Filling.value`."""
-        return self._best(state)[0]
-
-    def counts(self, state: State) -> Mapping[str, int]:
-        """See `Filling.counts`."""
-        return Counter(self._best(state)[1])
-
-    def _best(self, state: State) -> tuple[float, tuple[str, ...]]:
-        best: list[tuple[float, tuple[str, ...]]] = [(0.0, ())] * (self._kind.carriers_left(state) + 1)
-        for place, instance_state in enumerate(state[1]):
-            before = list(best)
-            for row in self._kind.list_instance_fillings(place, instance_state, self._values):
-                value = 0.0
-                for number, profile in enumerate(row[: len(best) - 1], 1):
-                    value += self._values[profile]
-                    for used in range(number, len(best)):
-                        if before[used - number][0] + value > best[used][0]:
-                            best[used] = (before[used - number][0] + value, (*before[used - number][1], *row[:number]))
-        return best[-1]

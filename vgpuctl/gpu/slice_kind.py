@@ -9,12 +9,13 @@ value.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
-from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Filling, Placement, State
-from vgpuctl.gpu.intervals import Intervals, Piece
+from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Placement, State
 from vgpuctl.gpu.together import Shape, Together
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class SliceKind(AlikeKind):
         self._footprints = dict(footprints)
         self._placements_cache: dict[tuple[State, str], tuple[Placement, ...]] = {}
         self._remaining_cache: dict[tuple[State, str], int] = {}
+        self._run_cache: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         self._together: dict[int, Together] = {}
 
     def _places_of(self, footprint: Footprint) -> tuple[int, ...]:
@@ -129,6 +131,33 @@ class SliceKind(AlikeKind):
             )
         return cached
 
+    def count_each(self, state: State, profiles: tuple[str, ...]) -> list[int]:
+        """See `GpuKind.count_each`. Free slices come in runs, and states of one GPU share most of their runs."""
+        counts = [0] * len(profiles)
+        free = ~state & ((1 << self._slices) - 1)
+        while free:
+            run = free & ~(free + (free & -free))
+            counts = list(map(add, counts, self._count_in_run(run, profiles)))
+            free ^= run
+        limits: dict[object, int] = {}
+        for number, profile in enumerate(profiles):
+            units = self._units[profile]
+            limit = limits.get(units)
+            if limit is None:
+                limit = limits[units] = self._count_by_pools(state, profile)
+            counts[number] = min(counts[number], limit) if profile in self._shapes else limit
+        return counts
+
+    def _count_in_run(self, run: int, profiles: tuple[str, ...]) -> list[int]:
+        """Return how many places of each profile can be taken at once where only these slices are free."""
+        counts = self._run_cache.get((run, profiles))
+        if counts is None:
+            begin, end = (run & -run).bit_length() - 1, run.bit_length()
+            shapes = [self._shapes.get(profile) for profile in profiles]
+            counts = [0 if shape is None else _count_in_interval(shape, begin, end) for shape in shapes]
+            self._run_cache[run, profiles] = counts
+        return counts
+
     def _count_by_pools(self, state: int, profile: str) -> int:
         """Return for how many more vGPUs of a profile the pools have units."""
         if profile not in self._units:
@@ -176,18 +205,6 @@ class SliceKind(AlikeKind):
         for pool, row in enumerate(used):
             program.add_row(row, upper=number * max(0, self._pools[pool] - self.units_in_use(state, pool)))
 
-    def best_filling(self, values: Mapping[str, float]) -> Filling:
-        """See `GpuKind.best_filling`."""
-        pieces = [
-            self._piece(p, footprint, values[p]) for p, footprint in self._footprints.items() if values.get(p, 0) > 0
-        ]
-        return Intervals(pieces, self._slices, self._pools, COUNT_BITS)
-
-    def _piece(self, profile: str, footprint: Footprint, value: float) -> Piece:
-        units = dict(footprint.units)
-        counts = tuple(units.get(pool, 0) for pool in range(len(self._pools)))
-        return Piece(profile, footprint.size if footprint.starts else 0, footprint.starts, counts, value)
-
 
 def count_disjoint(places: Iterable[int], covered: int = 0) -> int:
     """Return how many of these places of one size can be taken at once: always the lowest that is free fits the most.
@@ -198,4 +215,13 @@ def count_disjoint(places: Iterable[int], covered: int = 0) -> int:
     for place in places:
         if not covered & place:
             count, covered = count + 1, covered | place
+    return count
+
+
+def _count_in_interval(shape: Shape, begin: int, end: int) -> int:
+    """Return how many places of a shape can be taken at once in an interval of slices: the lowest, then the next."""
+    size, starts = shape
+    count, index = 0, bisect_left(starts, begin)
+    while index < len(starts) and starts[index] + size <= end:
+        count, index = count + 1, bisect_left(starts, starts[index] + size, index + 1)
     return count

@@ -52,13 +52,9 @@ NO_CONSTRAINTS = GpuConstraints()
 
 
 class PlacementSpec(Value):
-    """The `placement:` section of host.yaml. `demand`: the weight of each profile in future requests.
-
-    An empty `demand` means that of the existing VMs.
-    """
+    """The `placement:` section of host.yaml."""
 
     policy: str | None = None
-    demand: Mapping[str, float] = EMPTY_MAPPING
 
 
 class VmRequest(Value):

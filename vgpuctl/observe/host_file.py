@@ -167,7 +167,10 @@ def read_host_file(host: Host) -> HostFileRead:
     except InvalidInput as error:
         problem = f"{HOST_FILE_PATH} cannot be used: {error.message}"
         return HostFileRead(problem=problem, hint=error.hint, warnings=(f"{problem}; {UNUSABLE_EFFECT}: {error.hint}",))
-    return HostFileRead() if spec is None else HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement)
+    if spec is None:
+        return HostFileRead()
+    warnings = tuple(f"{HOST_FILE_PATH}: {warning}" for warning in spec.warnings)
+    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement, warnings=warnings)
 
 
 def named_vgpus(vgpus: Mapping[str, VgpuSpec]) -> tuple[HostVgpu, ...]:

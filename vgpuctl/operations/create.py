@@ -17,7 +17,7 @@ from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
-from vgpuctl.operations.facts import demand_warnings, gather_host_facts
+from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.choose import choose_vgpus, vm_name
 from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
@@ -77,7 +77,7 @@ def prepare_vm(host: Host, look: Callable[[ReadScope], Snapshot], request: VmReq
     has_slots = reserves_slots(request, start=start)
     vgpus = choose_vgpus(snapshot, request, uuid) if has_slots else tentative_placement(snapshot, request, uuid)
     facts = gather_host_facts(host, snapshot, request, vgpus)
-    warnings = (*check_facts(snapshot, request, vgpus, facts), *demand_warnings(host, snapshot, request))
+    warnings = check_facts(snapshot, request, vgpus, facts)
     design = design_domain(snapshot, request, facts, uuid, vgpus)
     return PreparedVm(snapshot, request, uuid, facts, design, warnings, start)
 

@@ -28,7 +28,7 @@ from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.claim import claims_of_record, is_unchanged
 from vgpuctl.operations.create import create_vm, field_sources
 from vgpuctl.operations.ensure_vm import refuse_differences, refuse_incomplete_request
-from vgpuctl.operations.facts import demand_warnings, gather_host_facts
+from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
@@ -139,10 +139,7 @@ class _Batch:
         self.choices: VgpuChoices = choose_batch_vgpus(snapshot, request, self.vms, reserve_slots=self.reserves)
         vgpus = _flatten(self.choices)
         self.facts: HostFacts = gather_host_facts(host, snapshot, request, vgpus)
-        self.warnings = (
-            *check_facts(snapshot, request, vgpus, self.facts),
-            *demand_warnings(host, snapshot, request),
-        )
+        self.warnings = check_facts(snapshot, request, vgpus, self.facts)
         self.designs = self._designs()
 
     def _designs(self) -> tuple[DomainDesign, ...]:

@@ -8,7 +8,6 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
 from vgpuctl.errors import FileFailed, NotFound
 from vgpuctl.lazy_module import LazyModule
@@ -17,12 +16,10 @@ from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.request import ExistingDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.observe.host_file import HOST_FILE_PATH, read_host_yaml
 from vgpuctl.operations.chains import find_backing_chains, suggest_images
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
 from vgpuctl.operations.plans.pci_window import bars_mib
-from vgpuctl.placement.unoffered import find_unoffered_profiles
 
 if TYPE_CHECKING:
     from vgpuctl.domain import render
@@ -71,17 +68,6 @@ def host_memory_mib(host: Host) -> int | None:
         return parse_meminfo_mib(host.sysfs.read("/proc/meminfo"), "MemTotal")
     except OSError:
         return None
-
-
-def demand_warnings(host: Host, snapshot: Snapshot, request: VmRequest) -> tuple[str, ...]:
-    """Return likely mistakes in the demand of host.yaml, if this request is placed by it."""
-    policy = request.constraints.policy or snapshot.placement_spec.policy or DEFAULT_PLACEMENT_POLICY
-    if not snapshot.placement_spec.demand or policy != DEFAULT_PLACEMENT_POLICY or request.mode == "passthrough":
-        return ()
-    unoffered = find_unoffered_profiles(
-        snapshot, snapshot.placement_spec.demand, read_host_yaml(host) or "", HOST_FILE_PATH
-    )
-    return tuple(profile.message for profile in unoffered if profile.is_mistake)
 
 
 def read_template(host: Host, name: str) -> str:

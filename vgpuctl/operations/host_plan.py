@@ -25,7 +25,6 @@ from vgpuctl.operations.nvml_types import resolve_mig_spec
 from vgpuctl.operations.plans.host_diff import diff_gpu
 from vgpuctl.operations.plans.partition_plan import apply_request, build_partition_request, refuse_missing_mode
 from vgpuctl.operations.plans.scheduler_plan import needs_scheduler_change
-from vgpuctl.placement.unoffered import find_unoffered_profiles
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -88,11 +87,10 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
     absent_models = [
         model for model in models if not any(g.is_display_class and g.has_model_name(model) for g in snapshot.gpus)
     ]
-    unoffered = find_unoffered_profiles(snapshot, desired.spec.placement.demand, desired.file.text, desired.file.name)
-    return snapshot, (
-        *(f"no GPU of this host is a {model}; what {desired.source} says of it waits" for model in absent_models),
-        *(profile.message for profile in unoffered),
-    )
+    notes = [f"no GPU of this host is a {model}; what {desired.source} says of it waits" for model in absent_models]
+    if desired.spec.ignored != desired.current.ignored:
+        notes += [f"{desired.file.name}: {warning}" for warning in desired.spec.warnings]
+    return snapshot, tuple(notes)
 
 
 def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, options: ApplyOptions) -> tuple[GpuPlan, ...]:

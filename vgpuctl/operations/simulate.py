@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,8 +13,7 @@ from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.results.simulation import SimulationResult
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.policy import GPU_POLICIES, PlacementPolicy
+from vgpuctl.placement.policy import POLICIES
 from vgpuctl.placement.profile_resolution import ResolvedProfile, rename_profiles, resolve_profile
 from vgpuctl.simulate import patterns, trace
 from vgpuctl.simulate.gpus import SimulatedGpus, list_simulated_gpus
@@ -89,13 +87,10 @@ def simulate(host: Host, request: SimulationRequest, inputs: SimulationInputs) -
         Arrival(r.arrival_seconds, r.departure_seconds, resolved[r.profile].name, r.vgpu_count) for r in ordered
     ]
     kinds = rename_profiles(gpus.kinds, list(dict.fromkeys(resolved.values())))
-    mix = Counter[str]()
-    for arrival in arrivals:
-        mix[arrival.profile] += arrival.vgpu_count
     policy = request.placement or snapshot.placement_spec.policy or DEFAULT_PLACEMENT_POLICY
     runs = []
     for name in PLACEMENT_POLICIES if request.compare else (policy,):
-        replayed = replay_arrivals(gpus.make_fleet(kinds), gpus.used_mib, arrivals, _make_policy(name, mix))
+        replayed = replay_arrivals(gpus.make_fleet(kinds), gpus.used_mib, arrivals, POLICIES[name]())
         runs.append(report_replay(name, arrivals, replayed, kinds))
     begin, end = find_time_span(arrivals)
     data = SimulationResult(
@@ -109,11 +104,6 @@ def simulate(host: Host, request: SimulationRequest, inputs: SimulationInputs) -
     )
     csv = trace.format_trace([replace(r, profile=resolved[r.profile].name) for r in ordered])
     return Simulation(data, tuple(csv), (*snapshot.warnings, *_warn_of_excluded(all_gpus, useful)))
-
-
-def _make_policy(name: str, mix: Mapping[str, float]) -> PlacementPolicy:
-    """Return a new instance of a policy. `mix`: the profiles that least-waste protects."""
-    return GPU_POLICIES[name]() if name in GPU_POLICIES else LeastWaste(mix)
 
 
 def _require_profiles(host: Host, gpus: SimulatedGpus) -> None:

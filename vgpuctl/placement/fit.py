@@ -14,13 +14,16 @@ from vgpuctl.gpu.mdev_pool import MdevPool
 from vgpuctl.gpu.mixed_size import pack_vgpus
 from vgpuctl.gpu.profiles import drop_ambiguous_gpus, find_types
 from vgpuctl.gpu.room import divide
+from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.fleet_by_profile import fleet_by_profile
 from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
 from vgpuctl.placement.joint import fit_together
-from vgpuctl.placement.vm_placement import list_rooms, sum_guaranteed
+from vgpuctl.placement.policy_placement import place_in_turn
+from vgpuctl.placement.slot_search import ProfileRequest
+from vgpuctl.placement.vm_placement import list_open_gpus, list_rooms, sum_guaranteed
 from vgpuctl.value import Value
 
 _POOL_SIZE_UNKNOWN = (
@@ -76,7 +79,8 @@ def check_fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[
     requested = {p: n for p, n in counted.items() if n}
     joint = fit_together(by_profile.fleet, requested)
     if not joint.excess:
-        return FitResult(True, requested, planned=_plan_vgpus(snapshot, state, joint.by_gpu, types))
+        planned = _plan_in_turn(snapshot, gpus, profiles, types_by_text)
+        return FitResult(True, requested, planned=planned or _plan_vgpus(snapshot, state, joint.by_gpu, types))
     rooms = [
         ProfileRoom(gpu, profile, room)
         for profile in requested
@@ -136,6 +140,22 @@ def _check_one_profile(
         )
         planned += _plan_on_gpu(snapshot, profile_room.gpu, vgpu_types)
     return FitResult(True, requested, planned=tuple(planned))
+
+
+def _plan_in_turn(
+    snapshot: Snapshot,
+    gpus: Sequence[Gpu],
+    profiles: Sequence[tuple[str, int]],
+    types_by_text: Mapping[str, Mapping[str, VgpuType]],
+) -> tuple[PlannedVgpu, ...] | None:
+    """Return where create-vm would put these vGPUs, larger ones first; None when the last ones would find no room."""
+    requests = [ProfileRequest(types_by_text[text], text) for text, count in profiles for _ in range(count)]
+    requests.sort(key=lambda request: (-request.framebuffer_mib, request.text))
+    slots = place_in_turn(snapshot, list_open_gpus(snapshot, gpus), requests, None)
+    if slots is None:
+        return None
+    planned = (PlannedVgpu(slot.gpu, slot.vgpu_type.profile, slot.placement_id) for slot in slots)
+    return tuple(sorted(planned, key=lambda vgpu: address_sort_key(vgpu.gpu.address)))
 
 
 def _plan_on_gpu(snapshot: Snapshot, gpu: Gpu, vgpu_types: Sequence[VgpuType]) -> list[PlannedVgpu]:

@@ -67,12 +67,6 @@ class Fleet:
             heappop(members)
         return members[0]
 
-    def choices(self, profile: str) -> Iterator[PlacementChoice]:
-        """Return every distinct way to place one vGPU of the profile: on the first GPU of each group."""
-        for group in self._group_sizes:
-            for placement in self.kinds[group.kind_index].placements(group.state, profile):
-                yield PlacementChoice(self.first_gpu(group), group, placement)
-
     def add_vgpu(self, gpu: int, placement: Placement) -> None:
         """Place a vGPU on a GPU."""
         self._vgpu_counts[gpu] += 1

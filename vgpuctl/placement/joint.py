@@ -71,10 +71,11 @@ def _in_simple_order(fleet: Fleet, wanted: Mapping[str, int]) -> Joint:
     """
     with_room = sum(1 for profile in wanted if total_left(fleet, profile))
     fleet = copy_fleet(fleet)
+    first_fit = FirstFit()
     by_gpu: dict[int, Counter[str]] = {}
     excess = Counter(wanted)
     for profile in sorted(wanted, key=lambda p: (-largest_mib(fleet, p), p)):
-        while excess[profile] and (choice := FirstFit().choose(fleet, profile)) is not None:
+        while excess[profile] and (choice := first_fit.choose(fleet, profile)) is not None:
             fleet.add_vgpu(choice.gpu, choice.placement)
             by_gpu.setdefault(choice.gpu, Counter())[profile] += 1
             excess[profile] -= 1

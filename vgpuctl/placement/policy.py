@@ -1,56 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that choose the place of the next vGPU. Ties go to the lowest GPU number, then to the lowest place."""
+"""The policies that choose the GPU of the next vGPU, and its place on it.
+
+Every policy admits whatever fits, and puts a vGPU at the place of its GPU that costs the least room (`room_lost`). Ties
+go to the lowest address. The same fleet always gives the same answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
-from vgpuctl.placement.fleet import Fleet, PlacementChoice
+from vgpuctl.gpu.gpu_kind import GpuKind, Placement
+from vgpuctl.gpu.room_lost import RoomLost, RoomLostByKind
+from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
+
+SortKey: TypeAlias = tuple[int, ...]
 
 
-class PlacementPolicy(Protocol):
-    """A way to choose. It admits whatever fits: `choose` returns None only when nothing does."""
+class PlacementPolicy(ABC):
+    """A way to choose among the GPUs with room. One instance is for fleets of the same kinds; it caches."""
 
+    def __init__(self) -> None:
+        self._room_lost: dict[int, RoomLostByKind] = {}
+
+    @abstractmethod
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
-        """Return where the next vGPU of the profile goes; the same fleet always gives the same answer."""
+        """Return where the next vGPU of a profile goes; None only when no GPU has room."""
+
+    def _best_placements(self, fleet: Fleet, profile: str) -> Iterator[tuple[GpuGroup, RoomLost, Placement]]:
+        """Yield the best place on the GPUs of each group that have room."""
+        for group, _ in fleet.groups():
+            costs = self._room_lost_on(fleet.kinds, group.kind_index).placements_by_cost(group.state, profile)
+            if costs:
+                yield group, *costs[0]
+
+    def _room_lost_on(self, kinds: tuple[GpuKind, ...], index: int) -> RoomLostByKind:
+        return self._room_lost.get(index) or self._room_lost.setdefault(index, RoomLostByKind(kinds[index]))
 
 
-class FirstFit:
-    """The GPU with the lowest address that has room."""
+class LeastWaste(PlacementPolicy):
+    """The GPU on which the least room is wasted: docs/placement.md has the rule in words, and what was measured."""
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `PlacementPolicy.choose`."""
-        return min(fleet.choices(profile), key=lambda c: (c.gpu, c.placement.place), default=None)
+        best: tuple[SortKey, PlacementChoice] | None = None
+        for group, lost, placement in self._best_placements(fleet, profile):
+            gpu = fleet.first_gpu(group)
+            remaining = fleet.kind_of(group).count_remaining(group.state, profile)
+            key = (lost.extra, *self._cost_of_opening(fleet, gpu, profile), lost.total, remaining, gpu)
+            if best is None or key < best[0]:
+                best = key, PlacementChoice(gpu, group, placement)
+        return None if best is None else best[1]
+
+    def _cost_of_opening(self, fleet: Fleet, gpu: int, profile: str) -> SortKey:
+        """Return what makes a GPU in use better than an empty one, and one empty GPU better than another.
+
+        Of empty GPUs the best is of the model that vGPUs of this profile leave the least of unused; then of a model
+        that is not needed for a size in use; then the one with the most framebuffer. Where a driver does not report
+        what vGPUs take, a GPU in use has the state of an empty one, so the number of its vGPUs counts too.
+        """
+        group = fleet.group_of(gpu)
+        kind = fleet.kind_of(group)
+        if group.state != kind.empty or fleet.vgpu_count(gpu):
+            return 0, 0, 0, 0
+        unfilled = self._room_lost_on(fleet.kinds, group.kind_index).lost_when_empty(profile) - kind.sizes[profile]
+        return 1, unfilled, int(_is_alone_with_a_size_in_use(fleet, group.kind_index)), -kind.framebuffer_mib
 
 
-class Depth:
-    """The GPU with the most vGPUs that has room: one is filled before the next is used."""
+def _is_alone_with_a_size_in_use(fleet: Fleet, index: int) -> bool:
+    """Return whether vGPUs on these GPUs have a size that only the GPUs of this kind offer."""
+    in_use = {size for group, _ in fleet.groups() for size in fleet.kind_of(group).sizes_in_use(group.state)}
+    others = {size for number, kind in enumerate(fleet.kinds) if number != index for size in kind.sizes.values()}
+    return bool((in_use & set(fleet.kinds[index].sizes.values())) - others)
+
+
+class _GpuPolicy(PlacementPolicy):
+    """A policy that compares GPUs by one number."""
+
+    @abstractmethod
+    def rank(self, fleet: Fleet, gpu: int) -> int:
+        """Return the rank of a GPU; the lowest wins."""
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `PlacementPolicy.choose`."""
-        return _choose_by_vgpu_count(fleet, profile, -1)
+        placements = {group: placement for group, _, placement in self._best_placements(fleet, profile)}
+        gpus = (gpu for gpu in range(len(fleet)) if fleet.group_of(gpu) in placements)
+        best = min(gpus, key=lambda gpu: (self.rank(fleet, gpu), gpu), default=None)
+        if best is None:
+            return None
+        group = fleet.group_of(best)
+        return PlacementChoice(best, group, placements[group])
 
 
-class Breadth:
-    """The GPU with the fewest vGPUs that has room: each vGPU shares its GPU with as few others as possible."""
+class FirstFit(_GpuPolicy):
+    """The GPU with the lowest address."""
 
-    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
-        """See `PlacementPolicy.choose`."""
-        return _choose_by_vgpu_count(fleet, profile, 1)
-
-
-def _choose_by_vgpu_count(fleet: Fleet, profile: str, sign: int) -> PlacementChoice | None:
-    """Check every GPU, because the number of its vGPUs is not part of its state."""
-    choice_by_group = {choice.group: choice for choice in reversed(list(fleet.choices(profile)))}
-    gpus = (gpu for gpu in range(len(fleet)) if fleet.group_of(gpu) in choice_by_group)
-    best = min(gpus, key=lambda gpu: (sign * fleet.vgpu_count(gpu), gpu), default=None)
-    return None if best is None else choice_by_group[fleet.group_of(best)]._replace(gpu=best)
+    def rank(self, fleet: Fleet, gpu: int) -> int:
+        """See `_GpuPolicy.rank`."""
+        return gpu
 
 
-GPU_POLICIES: Mapping[str, type[Depth | Breadth | FirstFit]] = {
+class Depth(_GpuPolicy):
+    """The GPU with the most vGPUs: one is filled before the next is used."""
+
+    def rank(self, fleet: Fleet, gpu: int) -> int:
+        """See `_GpuPolicy.rank`."""
+        return -fleet.vgpu_count(gpu)
+
+
+class Breadth(_GpuPolicy):
+    """The GPU with the fewest vGPUs: each vGPU shares its GPU with as few others as possible."""
+
+    def rank(self, fleet: Fleet, gpu: int) -> int:
+        """See `_GpuPolicy.rank`."""
+        return fleet.vgpu_count(gpu)
+
+
+POLICIES: Mapping[str, Callable[[], PlacementPolicy]] = {
+    "least-waste": LeastWaste,
     "depth": Depth,
     "breadth": Breadth,
     "first-fit": FirstFit,
 }
-"""By name, the policies that only compare GPUs, not the places on one."""
+"""By name. Those of `PLACEMENT_POLICIES` in config/vm_fields.py."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.gpu.gpu_kind import Columns, Filling, GpuKind, Placement, State
+from vgpuctl.gpu.gpu_kind import Columns, GpuKind, Placement, State
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.profile_name import strip_board
 from vgpuctl.solver import Program
@@ -66,17 +66,18 @@ def _find_named_profile(kind: GpuKind, requested: Sequence[str], *, use_own_name
 
 
 def rename_profiles(kinds: Sequence[GpuKind], resolved_profiles: Sequence[ResolvedProfile]) -> tuple[GpuKind, ...]:
-    """Return the kinds with only the resolved profiles, under their new names."""
+    """Return the kinds with the resolved profiles under their new names, and all profiles without the model's name.
+
+    A policy weighs what is left for every profile of a model, whatever was requested.
+    """
+    by_name = {resolved.name: resolved for resolved in resolved_profiles}
+    for name in sorted({strip_board(profile) for kind in kinds for profile in kind.sizes}):
+        resolved = resolve_profile(name, kinds)
+        if resolved is not None:
+            by_name.setdefault(resolved.name, resolved)
     return tuple(
-        _RenamedKind(
-            kind,
-            {
-                resolved.name: own_profile
-                for resolved in resolved_profiles
-                if (own_profile := resolved.profiles[kind_number]) is not None
-            },
-        )
-        for kind_number, kind in enumerate(kinds)
+        _RenamedKind(kind, {name: own for name, r in by_name.items() if (own := r.profiles[number]) is not None})
+        for number, kind in enumerate(kinds)
     )
 
 
@@ -114,6 +115,12 @@ class _RenamedKind:
         own_profile = self._own_by_name.get(profile)
         return 0 if own_profile is None else self._kind.count_remaining(state, own_profile)
 
+    def count_each(self, state: State, profiles: tuple[str, ...]) -> list[int]:
+        return self._kind.count_each(state, tuple(self._own_by_name[profile] for profile in profiles))
+
+    def sizes_in_use(self, state: State) -> frozenset[int]:
+        return self._kind.sizes_in_use(state)
+
     def fits(self, state: State, requested: Mapping[str, int]) -> bool:
         counts = {profile: count for profile, count in requested.items() if count}
         if any(profile not in self._own_by_name for profile in counts):
@@ -128,26 +135,3 @@ class _RenamedKind:
         for (profile, place), same in columns.items():
             own.setdefault((self._own_by_name[profile], place), []).extend(same)
         self._kind.add_rows(program, state, own, number)
-
-    def best_filling(self, values: Mapping[str, float]) -> Filling:
-        best: dict[str, str] = {}
-        for name, own_profile in self._own_by_name.items():
-            if values.get(name, 0) > values.get(best.get(own_profile, ""), 0):
-                best[own_profile] = name
-        return _RenamedFilling(
-            self._kind.best_filling({own_profile: values[name] for own_profile, name in best.items()}), best
-        )
-
-
-class _RenamedFilling:
-    """A filling with other names. See `Filling` for each method."""
-
-    def __init__(self, filling: Filling, name_of: Mapping[str, str]) -> None:
-        self._filling = filling
-        self._name_of = name_of
-
-    def value(self, state: State) -> float:
-        return self._filling.value(state)
-
-    def counts(self, state: State) -> Mapping[str, int]:
-        return {self._name_of[own_profile]: count for own_profile, count in self._filling.counts(state).items()}

@@ -77,7 +77,7 @@ def place_vgpus(
     serving = [g for g in gpus if g.address not in excluded and any(g.address in types for types in types_of.values())]
     _refuse_stuck(snapshot, serving)
     open_gpus = [g for g in gpus if g.address not in excluded and why_unschedulable(snapshot, g, "vgpu", vm) is None]
-    candidates = _list_open_gpus(snapshot, open_gpus)
+    candidates = list_open_gpus(snapshot, open_gpus)
     totals = _count_by_profile(profiles)
     largest = sorted(totals.items(), key=lambda t: (-request_of[t[0]].framebuffer_mib, t[0]))
     ordered = [request_of[text] for text, count in largest for _ in range(count)]
@@ -114,7 +114,7 @@ def _has_choice(open_gpus: Sequence[OpenGpu]) -> bool:
     return len(open_gpus) > 1 or any(open_gpu.gpu.mixed_size for open_gpu in open_gpus)
 
 
-def _list_open_gpus(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[OpenGpu, ...]:
+def list_open_gpus(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[OpenGpu, ...]:
     """Return the GPUs with the vGPUs on each, fullest first."""
     vgpus_by_gpu: dict[str, list[Vgpu]] = {g.address: [] for g in gpus}
     for vgpu in snapshot.vgpus:

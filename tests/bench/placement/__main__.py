@@ -1,145 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run what is missing in the results CSV; then write docs/placement.md and its pictures from it."""
+"""Measure the cells that docs/reports/placement.csv does not have yet, then write the tables and the plot from it."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from multiprocessing import Pool
-from pathlib import Path
 
-from tests.bench.paired import ROOT
-from tests.bench.placement import claims, needs, page, pictures, sample, table, times
-from tests.bench.placement.fleets import BY_NAME, SETTINGS
-from tests.bench.placement.requests import LOADS
-from tests.bench.placement.runs import (
-    ARRIVALS,
-    CHURN,
-    MIGRATION,
-    MOVERS,
-    OFFERED,
-    OFFLINE,
-    POLICIES,
-    Run,
-    rows_of,
-)
+from tests.bench.placement import page, results
+from tests.bench.placement.fleets import SETTINGS
+from tests.bench.placement.runs import ARRIVALS, CHURN, MOST_SEEDS, Cell, Row, measure
 
-DOCS = ROOT / "docs"
-CSV = DOCS / "placement" / "results.csv"
-TIMES = DOCS / "placement" / "times.csv"
-NEEDS = DOCS / "placement" / "needs.csv"
+SAMPLE_GPUS, SAMPLE_SEEDS = 4, 4
+CELLS = [Cell(name, gpus, workload) for workload in (ARRIVALS, CHURN) for gpus in MOST_SEEDS for name in SETTINGS]
 
 
-MOVED, MOVED_GPUS = ("a40-a16", "a40-a10", "h100-mig", "h100-mig-uniform-5"), 16
-MARKS = {True: "[x]", False: "[ ]", None: "[?]"}
-
-
-def numbers(text: str) -> list[int]:
-    """Parse a comma-separated list of integers."""
-    return [int(word) for word in text.split(",")]
-
-
-def words(text: str) -> list[str]:
-    """Parse a comma-separated list of words."""
-    return text.split(",")
-
-
-def arguments() -> argparse.Namespace:
-    """Parse the command line."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the options say."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.placement", description=__doc__)
-    parser.add_argument("--sizes", type=numbers, default=[16, 160, 1600], help="GPUs in a fleet (16,160,1600)")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds from 1 on (10)")
-    parser.add_argument("--fleets", type=words, default=list(BY_NAME), help=f"of {', '.join(BY_NAME)}")
-    parser.add_argument("--policies", type=words, default=list(POLICIES), help=f"of {', '.join(POLICIES)}")
-    parser.add_argument("--workloads", type=words, default=[ARRIVALS, CHURN], help="arrivals,churn")
-    parser.add_argument("--loads", type=numbers, default=list(LOADS), help="loads of churn in percent")
-    parser.add_argument("--again", type=words, default=[], help="make the rows again that these policies have")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
-    parser.add_argument("--out", type=Path, default=CSV, help="the CSV; runs whose rows it has are not made again")
-    parser.add_argument("--sample", action="store_true", help="only make 16 GPUs and 3 seeds again and compare")
-    parser.add_argument("--check", action="store_true", help="only print what was to be reached, from the CSV")
-    parser.add_argument("--times", action="store_true", help="only time decisions, and write the page again")
-    parser.add_argument("--needs", action="store_true", help="only count the moves that refused requests need")
-    parser.add_argument("--page", action="store_true", help="only write the page and pictures from the CSV")
-    return parser.parse_args()
-
-
-def runs(options: argparse.Namespace) -> Iterator[Run]:
-    """Yield all requested runs, small fleets first."""
-    for gpus in sorted(options.sizes):
-        for workload in options.workloads:
-            references = [OFFERED, OFFLINE, MIGRATION] if workload == ARRIVALS else [OFFERED]
-            for seed in range(1, options.seeds + 1):
-                for setting in options.fleets:
-                    for load in [0] if workload == ARRIVALS else options.loads:
-                        for policy in [*references, *options.policies, *moving(setting, gpus, workload)]:
-                            yield Run(setting, gpus, workload, load, seed, policy)
-
-
-def moving(setting: str, gpus: int, workload: str) -> list[str]:
-    """Return the policies that move vGPUs, if there are claims about them for this fleet."""
-    return [*MOVERS] if setting in MOVED and gpus == MOVED_GPUS and workload == ARRIVALS else []
-
-
-def main() -> int:
-    """Run the requested actions."""
-    options = arguments()
-    if options.sample:
-        differences = sample.differing(table.read(options.out))
-        print("\n".join(differences) or "as committed")
-        return 1 if differences else 0
-    if options.check:
-        return check(options.out)
-    if options.times:
-        times.write(TIMES, table.machine(), list(times.timed()))
-    elif options.needs:
-        needs.write(NEEDS, table.machine(), [needs.needs_of(name) for name in MOVED])
-    elif not options.page:
-        carry_out(options)
-    if options.out == CSV:
-        write_page()
+    parser.add_argument("--hours", type=float, default=8.0, help="begin no more seeds after so many hours (8)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (all CPUs)")
+    parser.add_argument("--again", action="store_true", help="measure all cells again")
+    parser.add_argument("--page", action="store_true", help="only write the tables and the plot")
+    options = parser.parse_args(arguments)
+    if not options.page:
+        measure_cells(options.hours * 3600, options.jobs, again=options.again)
+    page.write()
     return 0
 
 
-def carry_out(options: argparse.Namespace) -> None:
-    """Do the missing runs. An interruption keeps the finished ones."""
-    finished_rows = table.read(options.out)
-    finished_runs = table.done(finished_rows)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    if options.again:
-        missing = sorted((run for run in finished_runs if run.policy in options.again), key=lambda run: (run.gpus, run))
-        finished_rows = [row for row in finished_rows if row.policy not in options.again]
-        table.write(options.out, finished_rows)
-    else:
-        missing = [run for run in runs(options) if run not in finished_runs]
-    with Pool(options.jobs) as pool:
-        for number, rows in enumerate(pool.imap(rows_of, missing), 1):
-            table.append(options.out, rows)
-            if number % 100 == 0 or number == len(missing):
-                print(f"{number} of {len(missing)} runs", file=sys.stderr, flush=True)
-    table.write(options.out, table.read(options.out))
+def measure_cells(seconds: float, jobs: int, *, again: bool) -> None:
+    """Measure cells until the time is over. What is measured is kept, also when this is interrupted."""
+    rows = [] if again else results.read(results.CSV)
+    finished = {Cell(row.setting, row.gpus, row.workload) for row in rows}
+    missing = [cell for cell in CELLS if cell not in finished]
+    budget = _Budget(seconds, jobs, len(missing))
+    results.FOLDER.mkdir(parents=True, exist_ok=True)
+    with Pool(jobs) as pool:
+        for number, new in enumerate(pool.imap_unordered(budget.measure, missing), 1):
+            rows += new
+            results.write(results.CSV, rows, [f"made by python -m tests.bench.placement on {results.machine()}"])
+            print(f"{number} of {len(missing)} cells: {new[0][:3]}, {new[0].seeds} seeds", file=sys.stderr, flush=True)
+    results.write(results.SAMPLE, sample_rows(), [f"the first {SAMPLE_SEEDS} seeds on {SAMPLE_GPUS} GPUs, arrivals"])
 
 
-def check(path: Path) -> int:
-    """Print whether each claim is reached; return 1 if one is not."""
-    result = list(claims.claims(table.by_key(table.read(path))))
-    for claim in result:
-        print(f"{MARKS[claim.reached]} {claim.says}: {claim.measured}")
-    slow = [t for t in times.read(TIMES) if float(t.milliseconds) > float(t.limit)]
-    for timing in times.read(TIMES):
-        print(f"{MARKS[timing not in slow]} {timing.what}: {timing.milliseconds} ms (at most {timing.limit})")
-    return 1 if slow or any(claim.reached is False for claim in result) else 0
+class _Budget:
+    """Divides the time among the cells: each one may use its share of what is left when it begins."""
+
+    def __init__(self, seconds: float, jobs: int, cells: int) -> None:
+        self._end = time.monotonic() + seconds
+        self._jobs = jobs
+        self._cells = cells
+
+    def measure(self, cell: Cell) -> list[Row]:
+        """Measure a cell in its share of the time; at least one batch of seeds."""
+        now = time.monotonic()
+        left = len(CELLS) - CELLS.index(cell)
+        return measure(cell, now + max(0.0, self._end - now) * self._jobs / max(1, min(left, self._cells)))
 
 
-def write_page() -> None:
-    """Write the page and the pictures from the committed CSV files."""
-    results = table.by_key(table.read(CSV))
-    page.write(DOCS / "placement.md", page.page(results, table.head(CSV), times.read(TIMES), needs.read(NEEDS)))
-    for setting in SETTINGS:
-        gpus = page.shown_size(results, setting.name)
-        if gpus and setting.asked == setting.name:
-            (DOCS / "placement" / f"{setting.name}.svg").write_bytes(pictures.picture(results, setting, gpus))
+def sample_rows() -> list[Row]:
+    """Return the rows of a small sample, which the tests measure again."""
+    cells = (Cell(name, SAMPLE_GPUS, ARRIVALS) for name in SETTINGS)
+    return [row for cell in cells for row in measure(cell, most_seeds=SAMPLE_SEEDS)]
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_host_yaml_fills_unset_options_and_a_dry_run_has_the_source(sim: Run, tm
     line = "create-vm vm --profile L40S-4Q --dry-run --json"
     assert sim(line, FOUR).document["data"]["sources"]["placement"] == {"value": "least-waste", "source": "default"}
     assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
-    host_file(tmp_path, "version: 1\nplacement: {policy: breadth, demand: {L40S-4Q: 1}}\n")
+    host_file(tmp_path, "version: 1\nplacement: {policy: breadth}\n")
     ran = sim(line, FOUR)
     assert (gpus(ran), ran.document["data"]["sources"]["placement"]["source"]) == ([FIRST], "host.yaml")
     typed = sim(f"{line} --placement depth", FOUR)
@@ -48,20 +48,21 @@ def test_host_yaml_fills_unset_options_and_a_dry_run_has_the_source(sim: Run, tm
     assert "placement.policy: 'deep' is not least-waste, depth" in sim(line.replace(" --json", ""), FOUR).err
 
 
-def test_an_unoffered_profile_of_the_demand_is_reported(sim: Run, tmp_path: Path) -> None:
-    host_file(tmp_path, "version: 1\nplacement:\n  demand:\n    L40S-4Q: 1\n    L40S-4X: 2\n    A16-2Q: 1\n")
+def test_the_demand_of_version_0_1_is_a_warning_and_has_no_effect(sim: Run, tmp_path: Path) -> None:
     line = "create-vm vm --profile L40S-4Q --dry-run --json"
-    (reported,) = sim(line, FOUR).document["warnings"]
-    assert (
-        "host.yaml:5: placement.demand: no GPU here offers 'L40S-4X', it counts for nothing (did you mean" in reported
-    )
-    assert "L40S-4Q" in reported
-    (again,) = sim("create-vm 'vm-{}' --count 2 --profile L40S-4Q --dry-run --json", FOUR).document["warnings"]
-    assert again == reported
-    assert sim(f"{line} --placement depth", FOUR).document["warnings"] == []
-    seen = sim("diff", FOUR)
-    assert reported in seen.err + seen.out
-    assert "host.yaml:6: placement.demand: no GPU here offers 'A16-2Q'" in seen.err + seen.out
+    without = gpus(sim(line, FOUR))
+    old = "version: 1\nplacement:\n  demand: {L40S-4Q: 1, L40S-4X: 2}\n"
+    (tmp_path / "old.yaml").write_text(old)
+    applied = sim(f"apply -f {tmp_path / 'old.yaml'}", FOUR)
+    assert "placement.demand has no effect since version 0.2: remove it" in applied.err + applied.out
+    host_file(tmp_path, old)
+    assert gpus(sim(line, FOUR)) == without
+    assert "demand" not in sim("export", FOUR).out
+    assert sim("diff", FOUR).status == 0
+    assert "placement.demand" in sim("doctor host-file", FOUR).out
+    assert sim("list-gpus --json", FOUR).document["warnings"] == [
+        "/etc/vgpuctl/host.yaml: placement.demand has no effect since version 0.2: remove it"
+    ]
 
 
 def test_several_gpus_and_none_of_some(sim: Run) -> None:
@@ -124,3 +125,12 @@ def test_a_profile_of_any_model_is_resolved_once(sim: Run, tmp_path: Path) -> No
     assert (refused.status, "'2B' may be A16-2B or L40S-2B on this host" in refused.err) == (2, True)
     fits = sim("fits --profile 2B:33", str(two))
     assert (fits.status, "no: 33 x 2B" in fits.out) == (4, True)
+
+
+def test_fits_shows_the_gpus_that_create_vm_would_use(sim: Run) -> None:
+    assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
+    places = sim("fits --profile L40S-4Q:2 --profile L40S-8Q:1 --json", FOUR).document["data"]["places"]
+    profiles = ["L40S-8Q", "L40S-4Q", "L40S-4Q"]
+    made = [gpus(sim(f"create-vm b-{n} --profile {p} --no-start --json", FOUR)) for n, p in enumerate(profiles)]
+    assert made == [[FIRST], [THIRD], [THIRD]]
+    assert sorted((place["profile"], [place["gpu"]]) for place in places) == sorted(zip(profiles, made, strict=True))

@@ -102,25 +102,26 @@ def test_invalid_gpus_values_have_a_line(text: str, message: str) -> None:
 
 
 def test_how_new_vgpus_are_placed_is_read_and_written_back() -> None:
-    text = "version: 1\nplacement:\n  policy: breadth\n  demand: {A16-2Q: 3, GRID A16-4Q: 0.5}\n"
-    read = parse_host_spec(text, NAME)
-    assert read.placement == PlacementSpec("breadth", {"A16-2Q": 3, "GRID A16-4Q": 0.5})
+    read = parse_host_spec("version: 1\nplacement:\n  policy: breadth\n", NAME)
+    assert read.placement == PlacementSpec("breadth")
     assert parse_host_spec(render_host_file(read), NAME) == read
     assert "placement" not in render_host_file(HostSpec(1))
     assert parse_host_spec("version: 1\nplacement: {}", NAME).placement == PlacementSpec()
+
+
+@pytest.mark.parametrize("demand", ["{A16-2Q: 3, GRID A16-4Q: 0.5}", "{A: .nan}", "[]"])
+def test_the_demand_of_version_0_1_is_read_and_not_written(demand: str) -> None:
+    read = parse_host_spec(f"version: 1\nplacement: {{policy: breadth, demand: {demand}}}\n", NAME)
+    assert (read.placement, read.ignored) == (PlacementSpec("breadth"), ("placement.demand",))
+    assert read.warnings == ("placement.demand has no effect since version 0.2: remove it",)
+    written = parse_host_spec(render_host_file(read), NAME)
+    assert (written.placement, written.ignored) == (PlacementSpec("breadth"), ())
 
 
 @pytest.mark.parametrize(
     ("output", "message"),
     [
         ("{policy: deep}", "2:21: placement.policy: 'deep' is not least-waste, depth, breadth or first-fit"),
-        ("{demand: {}}", "2:21: placement.demand: a mapping from profiles to weights is due here"),
-        ("{demand: [A]}", "2:21: placement.demand: a mapping from profiles to weights is due here"),
-        ("{demand: {A: 0}}", "2:25: placement.demand.A: 0 is no weight: a number above 0, at most 1000000"),
-        ("{demand: {A: '1'}}", "2:25: placement.demand.A: '1' is no weight"),
-        ("{demand: {A: true}}", "2:25: placement.demand.A: True is no weight"),
-        ("{demand: {A: .nan}}", "2:25: placement.demand.A: '.nan' is no weight"),
-        ("{demand: {'A:2': 1}}", "placement.demand.A:2: 'A:2' has a count: a profile is due here"),
         ("{order: depth}", "2:13: placement.order: there is no such field"),
     ],
 )  # fmt: skip

@@ -6,11 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.doctor.check_results import finding_text, run_check
-from tests.values import MACHINE, a100, snapshot, t4
+from tests.values import MACHINE
 from vgpuctl.doctor.check import FileContent, Verdict
 from vgpuctl.doctor.own_files import HOST_FILE, MACHINE_ID, RUN_DIRECTORY
 from vgpuctl.model.port_values import FilePermissions
-from vgpuctl.model.request import PlacementSpec
 
 
 @pytest.mark.parametrize(
@@ -71,28 +70,3 @@ def test_an_invalid_host_file_has_its_line():
 )
 def test_the_machine_id(text, verdict):
     assert run_check("machine-id", files={MACHINE_ID: text}).verdict is verdict
-
-
-@pytest.mark.parametrize(
-    ("demand", "verdict", "reported"),
-    [
-        ("A100-5C", Verdict.OK, ()),
-        ("A100-5D", Verdict.WARN, (f"{HOST_FILE}:3: placement.demand: no GPU here offers 'A100-5D'", "A100-5C")),
-        ("A100-7C", Verdict.WARN, ("no GPU here offers 'A100-7C'", "list-profiles")),
-        ("GRID A100-7C", Verdict.WARN, (f"{HOST_FILE}:3", "no GPU here offers 'GRID A100-7C'")),
-        ("A16-2Q", Verdict.OK, ("no GPU here offers 'A16-2Q'",)),
-    ],
-)
-def test_an_unoffered_demand_is_named_and_fails_when_a_typo_is_likely(demand, verdict, reported):
-    text = f"version: 1\nplacement:\n  demand: {{A100-4C: 2, {demand}: 1}}\n"
-    observed = snapshot(a100(), placement_spec=PlacementSpec(demand={"A100-4C": 2, demand: 1}))
-    result = run_check("demand", observed, files={HOST_FILE: text})
-    assert result.verdict is verdict
-    assert all(part in finding_text(result) for part in reported)
-
-
-def test_demand_is_not_checked_without_vfs_or_demand():
-    text = "version: 1\nplacement: {demand: {A100-5D: 1}}\n"
-    off = snapshot(a100(), t4(backend=None, vfs_total=16), placement_spec=PlacementSpec(demand={"A100-5D": 1}))
-    assert run_check("demand", off, files={HOST_FILE: text}).verdict is Verdict.OK
-    assert run_check("demand", snapshot(a100()), files={HOST_FILE: "version: 1\n"}).verdict is Verdict.NOT_APPLICABLE

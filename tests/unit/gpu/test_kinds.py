@@ -71,6 +71,14 @@ def test_as_many_are_left_as_fit_and_one_more_does_not(kind: GpuKind, data: st.D
     left = kind.count_remaining(state, profile)
     assert kind.fits(state, {profile: left})
     assert not kind.fits(state, {profile: left + 1})
+    assert kind.count_each(state, (profile,)) == [left]
+
+
+def test_the_sizes_in_use_are_those_that_the_state_has() -> None:
+    assert A40.sizes_in_use(A40.empty) == frozenset()
+    assert A40.sizes_in_use((8192, 2)) == {8192}
+    assert A40_OLD.sizes_in_use(("2Q", 3)) == {2048}
+    assert H100_MIG.sizes_in_use(0b11) == frozenset()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)

@@ -84,7 +84,7 @@ def test_no_more_than_32_of_all_sizes():
     assert compute_room(host, full, small).reasons[0].startswith("32 of 32 in use (the most that a GPU takes): vdi-000")
 
 
-def test_the_id_taken_loses_the_fewest_places_of_larger_types():
+def test_the_id_taken_costs_the_least_room():
     host = gpu()
     assert pack_vgpus(host, (), [Q8]) == (16,)  # like every id it blocks a Q24 and the Q48, but no Q16
     assert pack_vgpus(host, (on(host, Q12, 0, 0),), [Q8]) == (16,)  # in the half that is already fragmented

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.gpu.test_kinds import every_way, grown
@@ -51,21 +50,6 @@ def test_a_vgpu_taken_away_again_leaves_the_state_as_it_was(data: st.DataObject)
     for profile in KIND.sizes:
         for move in KIND.placements(state, profile):
             assert KIND.remove(move.state_after, profile, move.place) == state
-
-
-@settings(max_examples=30)
-@given(data=st.data())
-def test_the_best_filling_is_worth_the_most_of_all_that_fits(data: st.DataObject) -> None:
-    state = grown(KIND, data)
-    worth = {p: data.draw(st.integers(0, 9)) for p in ("1-24Q", "1-12Q", "2-48Q", "2-24Q")}
-    every = itertools.product(*(range(KIND.count_remaining(state, p) + 1) for p in worth))
-    fitting = [dict(zip(worth, counts, strict=True)) for counts in every]
-    fitting = [counts for counts in fitting if KIND.fits(state, counts)]
-    filling = KIND.best_filling(worth)
-    assert filling.value(state) == max(sum(worth[p] * n for p, n in counts.items()) for counts in fitting)
-    result = filling.counts(state)
-    assert KIND.fits(state, result)
-    assert sum(worth[p] * n for p, n in result.items()) == filling.value(state)
 
 
 def test_the_first_of_equal_instances_is_taken() -> None:

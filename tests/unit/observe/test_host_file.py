@@ -54,9 +54,9 @@ def test_each_gpu_has_its_entry(tmp_path):
 def test_observing_under_the_lock_reads_host_yaml_again(tmp_path):
     host = open_sim_host(tmp_path)
     host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
-    host.sim.host_file.write_text("version: 1\nplacement: {policy: breadth, demand: {A100-4C: 2.5}}\n")
+    host.sim.host_file.write_text("version: 1\nplacement: {policy: breadth}\n")
     before = observe(host.ports, ReadScope(types=True))
-    assert (before.placement_spec, before.partial) == (PlacementSpec("breadth", {"A100-4C": 2.5}), False)
+    assert (before.placement_spec, before.partial) == (PlacementSpec("breadth"), False)
     vgpus = choose_vgpus(before, request("A100-4C"), "6c9a3b4e-0000-4000-8000-000000000000")
 
     def locked():

@@ -25,7 +25,6 @@ def left(fleet, name):
 def test_what_one_model_alone_has_leaves_the_fleet_as_it_was():
     same = fleet_for("5C", "T4-2Q")
     assert (same.fleet, same.name_by_text) == (NUMBERS.fleet, {"5C": "A100-5C", "T4-2Q": "T4-2Q"})
-    assert same.weights_by_name({"A100-5C": 2}) == {"A100-5C": 2}
 
 
 def test_a_profile_of_any_model_has_one_name_and_room_on_each():
@@ -36,10 +35,5 @@ def test_a_profile_of_any_model_has_one_name_and_room_on_each():
         assert left(one.fleet, "A100-5C") == [8, 0]
 
 
-def test_weights_of_models_requested_together_are_summed():
-    assert fleet_for("4Q").weights_by_name({"A100-4Q": 1, "T4-4Q": 2, "A100-5C": 5}) == {
-        "4Q": 3,
-        "A100-5C": 5,
-        "T4-2Q": 0,
-    }
-    assert "T4-4Q" not in fleet_for("4Q").weights_by_name({"T4-4Q": 2})
+def test_the_other_profiles_are_in_it_too():
+    assert set(fleet_for("4Q").fleet.kinds[0].sizes) == {"4Q", "A100-5C"}

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requested policy chooses, it protects the requested profiles, and what fits is always placed."""
+"""The requested policy chooses, and what fits is always placed."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +16,6 @@ from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.request import GpuConstraints, PlacementSpec
 from vgpuctl.operations.plans.choose import choose_vgpus
-from vgpuctl.placement.fleet_state import build_fleet_state
-from vgpuctl.placement.policy_placement import weigh_profiles
 from vgpuctl.placement.vm_placement import list_rooms, place_vgpus, sum_free
 from vgpuctl.value import replace
 
@@ -45,7 +41,7 @@ def test_each_policy_takes_its_gpu_typed_or_from_the_host_file(policy, gpu):
 
 def test_by_default_the_gpu_is_taken_where_the_least_is_lost():
     (slot,) = place_vgpus(snapshot_with(), [("A100-4C", 1)])
-    assert slot.gpu == ONE  # an empty GPU could still take another size
+    assert slot.gpu == TWO  # the fullest; an empty GPU could still take another size
     assert place_vgpus(snapshot_with(), [("A100-4C", 1)], GpuConstraints(policy="least-waste")) == (slot,)
 
 
@@ -122,20 +118,6 @@ def test_the_default_takes_the_place_that_spoils_the_least():
     assert abs((after[0].placement_id or 0) - (slot.placement_id or 0)) in (4, 8)
 
 
-def weights(observed):
-    return weigh_profiles(observed, build_fleet_state(observed, observed.gpus))
-
-
-def test_the_demand_is_the_host_files_else_that_of_the_vms_else_all_alike():
-    assert weights(snapshot(EMPTY)) == {"A100-4C": 4.0, "A100-5C": 4.0}
-    assert weights(snapshot_with()) == {"A100-4C": 7.0, "A100-5C": 4.0}
-    lab = taken(ONE, A5C, 9, vm=None, vm_uuid=None, name="lab")
-    assert weights(snapshot_with(vgpus=(*snapshot_with().vgpus, lab)))["A100-5C"] == 5.0
-    text = PlacementSpec(demand={"GRID A100-5C": 3, "A16-2Q": 1})
-    assert weights(snapshot_with(placement_spec=text)) == {"A100-5C": 3}
-    assert weights(snapshot_with(placement_spec=PlacementSpec(demand={"A16-2Q": 1}))).keys() == {"A100-4C", "A100-5C"}
-
-
 SMALL, LARGE = (
     t4("0000:40:00.0"),
     a100("0000:30:00.0", types=(replace(A4C, name="NVIDIA A100-4Q", profile="A100-4Q"), A5C)),
@@ -157,23 +139,9 @@ def test_a_profile_of_any_model_is_placed_as_long_as_one_of_them_has_room(policy
         place_vgpus(observed, [("4Q", 1)], GpuConstraints(policy=policy))
 
 
-@pytest.mark.parametrize("text", ["4Q", "A100-4Q|T4-4Q"])
-@pytest.mark.parametrize(("alone", "goes"), [({"5C": 3}, "T4-4Q"), ({"T4-2Q": 3}, "A100-4Q")])
-def test_what_only_one_model_has_keeps_that_model_free_for_it(text, alone, goes):
-    output = PlacementSpec(demand={"4Q": 1, **alone})
-    (slot,) = place_vgpus(snapshot(SMALL, LARGE, placement_spec=output), [(text, 1)])
-    assert slot.vgpu_type.profile == goes
-
-
 def test_several_vgpus_of_one_vm_have_to_name_their_model():
     with pytest.raises(InvalidInput, match="'4Q' may be A100-4Q or T4-4Q"):
         place_vgpus(snapshot(SMALL, LARGE), [("4Q", 2)])
-
-
-def test_nothing_is_weighed_where_there_is_no_choice():
-    sys.modules.pop("vgpuctl.placement.least_waste", None)
-    place_vgpus(snapshot(EMPTY, t4()), [("A100-4C", 2)])
-    assert "vgpuctl.placement.least_waste" not in sys.modules
 
 
 @pytest.mark.parametrize(("policy", "address"), [("breadth", "0000:20:00.0"), ("depth", "0000:10:00.0")])

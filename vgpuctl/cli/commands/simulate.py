@@ -95,8 +95,6 @@ def command(
     It shows how many requests are admitted and refused for each profile, how much framebuffer is allocated over time,
     and how many GPUs are in use. THOUGH FREE counts the refused requests for which a GPU had enough framebuffer: other
     vGPUs on it blocked them.
-
-    least-waste protects the mix of the requests that are replayed.
     """
 
     def work(host: GpuHost) -> QueryResult[SimulationResult]:

@@ -37,7 +37,7 @@ def test_everything_goes_with_a_version_alone() -> None:
         f"gpus.{T4}: cordoned true",
         f"vgpus.lab: profile A100-4C, gpu {A100}, carrier 83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
         "defaults: memory 8GiB, vcpus 4",
-        "placement: policy breadth, demand {A100-4C: 2, T4-1Q: 1}",
+        "placement: policy breadth",
         "boot: deadline_seconds 60",
     ]
 
@@ -49,7 +49,7 @@ def test_everything_goes_with_a_version_alone() -> None:
         (", reserved_for: lab-*", "", ["gpus.A100: reserved_for [lab-*]"]),
         ("  A100: {", f'  "{A100}": {{', []),
         ("  A100: {mode: vgpu, ", f'  "{A100}": {{', ["gpus.A100: mode vgpu"]),
-        (", T4-1Q: 1", "", ["placement: demand {T4-1Q: 1}"]),
+        (", demand: {A100-4C: 2, T4-1Q: 1}", "", []),
         ("  H100: {mode: sriov}\n", "", ["gpus.H100: mode sriov"]),
         ("cordoned: true", "cordoned: false", []),
         ("vcpus: 4", "vcpus: 8", []),

@@ -49,9 +49,9 @@ options:
     type: str
     choices: [least-waste, depth, breadth, first-fit]
     description:
-      - 'Which GPU is taken of those with room. least-waste: the one where the least is lost for what else is
-        asked for; depth: the fullest; breadth: the emptiest; first-fit: the one with the lowest address.
-        Without it: placement: of host.yaml, else least-waste.'
+      - 'Which GPU is taken of those with room. least-waste: where the least room is lost for other profiles;
+        depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with the
+        lowest address. Without it: placement: of host.yaml, else least-waste.'
   mode:
     type: str
     choices: [vgpu, sriov, passthrough]
@@ -185,9 +185,9 @@ options:
     type: str
     choices: [least-waste, depth, breadth, first-fit]
     description:
-      - 'Which GPU is taken of those with room. least-waste: the one where the least is lost for what else is
-        asked for; depth: the fullest; breadth: the emptiest; first-fit: the one with the lowest address.
-        Without it: placement: of host.yaml, else least-waste.'
+      - 'Which GPU is taken of those with room. least-waste: where the least room is lost for other profiles;
+        depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with the
+        lowest address. Without it: placement: of host.yaml, else least-waste.'
   vgpu_params:
     type: dict
     description:
