@@ -28,7 +28,10 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
 
 cli = LazyGroup(
     PROGRAM,
-    help_texts={name: text for name, (_, text) in command_table.COMMANDS.items()},
+    headings={
+        heading: {name: text for name, (_, text) in group.items()}
+        for heading, group in command_table.COMMAND_GROUPS.items()
+    },
     load=load_command,
     help="Give virtual machines on this KVM host a slice of a GPU, or a whole one.",
     examples=(

@@ -8,6 +8,7 @@ table, and a group that imports a command's module only when that command is use
 from __future__ import annotations
 
 import importlib
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +52,13 @@ class Command(click.Command):
         return remote_command.run(settings, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then those of every command."""
+        """Write the command's own options, then the names of those of every command."""
         write_options(self.own_params, "Options", ctx, formatter)
         options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
-        shared: list[click.Option] = [p for p in options if p not in self.own_params]
-        write_options(shared, "Options of every command", ctx, formatter)
+        shared = [max(p.opts, key=len) for p in options if p not in self.own_params]
+        line = f"Options of every command: {' '.join(shared)} (vgpuctl --help explains them)"
+        formatter.write_paragraph()
+        formatter.write("\n".join(textwrap.wrap(line, formatter.width, break_on_hyphens=False)) + "\n")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they would be typed."""
@@ -68,13 +71,15 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *arguments: Any,
-        help_texts: dict[str, str],
+        headings: dict[str, dict[str, str]],
         load: Callable[[str], click.Command],
         examples: tuple[Example, ...] = (),
         **options: Any,
     ) -> None:
+        """`headings`: by heading of the help page, the commands with a line of help each."""
         super().__init__(*arguments, **options)
-        self.help_texts = help_texts
+        self.headings = headings
+        self.help_texts = {name: text for group in headings.values() for name, text in group.items()}
         self.load = load
         self.examples = examples
 
@@ -103,8 +108,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with the table's help, importing none of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.help_texts.items()))
+        longest = max(len(name) for name in self.help_texts)
+        for heading, group in self.headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(longest), text) for name, text in group.items()])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands first: they are what people look for."""

@@ -18,6 +18,7 @@ from vgpuctl import __version__
 from vgpuctl.cli import docs
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.command import Command
+from vgpuctl.cli.command_table import COMMAND_GROUPS
 from vgpuctl.cli.settings import Settings
 
 Run = Callable[..., Ran]
@@ -45,6 +46,21 @@ def test_every_command_has_a_page_of_help(vgpuctl: Run, words: str) -> None:
         assert "Examples:" in ran.out
         assert "Options of every command:" in ran.out
         assert all(line in ran.out for line, _ in TREE[words].examples)
+
+
+def test_the_first_page_lists_every_command_once_under_a_heading_in_80_columns(vgpuctl: Run) -> None:
+    page = vgpuctl("--help").out
+    for heading, group in COMMAND_GROUPS.items():
+        listed = page.partition(f"\n{heading}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in listed] == list(group)
+    assert max(map(len, page.splitlines())) <= 80
+
+
+def test_a_page_names_the_options_of_every_command_without_their_help(vgpuctl: Run) -> None:
+    page = vgpuctl("stop-vm", "--help").out
+    assert page.index("--force") < page.index("Options of every command: --host --hosts ")
+    assert "Ansible inventory" not in page
+    assert "--hosts-at-a-time" in page
 
 
 def test_short_help_option(vgpuctl: Run) -> None:

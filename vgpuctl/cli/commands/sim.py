@@ -84,7 +84,7 @@ _COMMANDS: dict[str, click.Command] = {
 
 command = LazyGroup(
     "sim",
-    help_texts=SIM_COMMANDS,
+    headings={"Commands": SIM_COMMANDS},
     load=_COMMANDS.__getitem__,
     help="Reboot or reset the simulated host that --host names, or list the built-in ones.",
     short_help=COMMANDS["sim"][1],
