@@ -179,5 +179,5 @@ def draw(by_key: Results, path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("framebuffer that least-waste admits, less the other policy's (percentage points)")
     axes.set_title("2 to 16 GPUs, 100 % asked for, a dot for each fleet")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left")
     figure.savefig(path, metadata={"Date": None})
