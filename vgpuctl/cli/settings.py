@@ -102,7 +102,7 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
             "host",
             metavar="local|sim:NAME|sim:FILE|ssh://[USER@]HOST[:PORT]",
             help="The host to work on: this one, a built-in simulated one, one described in a YAML file, or another one"
-            " by ssh; repeat it for several by ssh. VGPUCTL_HOST in the environment stands for it.",
+            " by ssh; repeat it for several by ssh. Without it: VGPUCTL_HOST in the environment.",
             envvar="VGPUCTL_HOST" if before_command else None,
             shell_complete=complete.hosts,
             multiple=True,
@@ -124,7 +124,7 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
             type=Seconds(),
             help="How long to wait for another vgpuctl or a busy device (60).",
         ),
-        _option("progress", is_flag=True, help="Say on stderr how the work goes on, also with --json."),
+        _option("progress", is_flag=True, help="Report progress on stderr, also with --json."),
         _option("verbose", "-v", is_flag=True, help="Say more: every fact of an error, and tracebacks."),
     ]
 
@@ -148,7 +148,7 @@ def _remote_options() -> list[click.Parameter]:
             "host-deadline",
             metavar="SECONDS",
             type=Seconds(),
-            help="By ssh: how long one host has, until it is told to stop and the others' answers are enough (600).",
+            help="By ssh: the time limit for each host. A slower one is stopped, and the others are reported (600).",
         ),
         _option(
             "hosts-at-a-time",

@@ -129,7 +129,7 @@ def _cell(by_key: Results, cell: Cell, load: int) -> str:
 
 def _summary(by_key: Results) -> Iterator[str]:
     """Yield the mean differences by group and size at 100 %: arrivals, then churn."""
-    yield "| GPUs that are full (100 % asked for) | workload | " + " | ".join(f"over {p}" for p in SHOWN) + " |"
+    yield "| fleets | workload | " + " | ".join(f"over {p}" for p in SHOWN) + " |"
     yield "|---" * (len(SHOWN) + 2) + "|"
     groups = list(dict.fromkeys(setting.group for setting in SETTINGS.values()))
     for group in groups:

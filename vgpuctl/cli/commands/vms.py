@@ -107,9 +107,9 @@ def start_vm(settings: Settings, name: str, dry_run: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def stop_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
-    """Stop a VM and wait until it is off, at most --wait seconds. It keeps its vGPUs and disks.
+    """Stop a VM and wait until it is off, at most --wait seconds; if it still runs then, the command fails.
 
-    A VM that was made with '--reserve running' gives its vGPUs back; its disks stay.
+    It keeps its disks, and its vGPUs unless it was made with '--reserve running'.
     """
     return run.call(settings, "stop-vm", lambda host: host.stop_vm(name, force=force, dry_run=dry_run))
 
