@@ -99,11 +99,11 @@ def start_vm(settings: Settings, name: str, dry_run: bool) -> int:
     "stop-vm",
     examples=(
         ("vgpuctl --host sim:a100-40 stop-vm vdi-001", "asks the guest to power off"),
-        ("vgpuctl --host sim:a100-40 stop-vm vdi-001 --force", "pulls the plug"),
+        ("vgpuctl --host sim:a100-40 stop-vm vdi-001 --force", "forces the VM off"),
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
-@click.option("--force", is_flag=True, help="Pull the plug instead of asking the guest.")
+@click.option("--force", is_flag=True, help="Force the VM off at once, without asking the guest.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def stop_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:

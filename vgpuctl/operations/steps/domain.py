@@ -220,7 +220,7 @@ class StopDomain(Value):
 
     def describe(self) -> str:
         """Say how it is stopped."""
-        how = "pull the plug of" if self.force else "shut down"
+        how = "force off" if self.force else "shut down"
         return f"{how} VM {self.name}"
 
     def perform(self, host: Host) -> None:
@@ -237,7 +237,7 @@ class StopDomain(Value):
                 hint=(
                     "the guest ignores the power button, or is slow and goes off later: "
                     f"vgpuctl start-vm {self.name} then starts it again; "
-                    f"vgpuctl stop-vm {self.name} --force pulls the plug"
+                    f"vgpuctl stop-vm {self.name} --force forces it off"
                 ),
                 vm=self.name,
             )
