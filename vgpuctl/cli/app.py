@@ -42,7 +42,7 @@ cli = LazyGroup(
     params=[
         *global_options(before_command=True),
         click.Option(
-            ["--version"],
+            ["-V", "--version"],
             is_flag=True,
             is_eager=True,
             expose_value=False,

@@ -121,6 +121,7 @@ SYNONYMS: dict[str, str] = {
 """Names that people try first, and the command for each: only suggested, never run."""
 
 OPTION_SYNONYMS: dict[str, str] = {
+    "-o": "--json",
     "--cores": "--vcpus",
     "--cpu": "--vcpus",
     "--cpus": "--vcpus",
@@ -129,6 +130,7 @@ OPTION_SYNONYMS: dict[str, str] = {
     "--iso": "--cdrom",
     "--mem": "--memory",
     "--net": "--network",
+    "--output": "--json",
     "--pool": "--storage-pool",
     "--ram": "--memory",
     "--size": "--disk",

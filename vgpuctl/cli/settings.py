@@ -117,7 +117,7 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
         ),
         _option("connect", metavar="URI", help="The libvirt to use; local URIs only."),
         _option("json", is_flag=True, help="Print exactly one JSON document; never ask."),
-        _option("yes", is_flag=True, help="Answer every question with yes."),
+        _option("yes", "-y", is_flag=True, help="Answer every question with yes."),
         _option(
             "wait",
             metavar="SECONDS",

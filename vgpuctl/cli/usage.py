@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 import click
 
 from vgpuctl.cli.command_table import OPTION_SYNONYMS, SYNONYMS
+
+_WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
+_EXTRA_ARGUMENT = re.compile(r"Got unexpected extra arguments? \(([^)]*)\)")
 
 
 class UsageErrorWithHint(click.UsageError):
@@ -23,8 +28,11 @@ def unknown_command(args: list[str], commands: Iterable[str], ctx: click.Context
     """Explain a command that does not exist: `vm create`, `list-gpu`, `destroy`."""
     names = list(commands)
     given = args[0]
-    suggestion = suggest_command(args, names)
     path = ctx.command_path
+    if given in _WORDS_FOR_OPTIONS:
+        line = " ".join([path, *[word for word in args[1:2] if word in names], _WORDS_FOR_OPTIONS[given]])
+        return UsageErrorWithHint(f"no such command '{given}'", f"it is an option: {line}", ctx)
+    suggestion = suggest_command(args, names)
     hint = f"did you mean '{path} {suggestion}'?" if suggestion else f"'{path} --help' lists the commands"
     return UsageErrorWithHint(f"no such command '{given}'", hint, ctx)
 
@@ -81,7 +89,22 @@ def explain_usage(exc: click.ClickException) -> tuple[str, str | None]:
         return f"{_parameter_name(exc.param)} is missing", hint
     if isinstance(exc, click.BadParameter) and exc.param is not None:
         return f"{_parameter_name(exc.param)}: {_describe_range(exc.param, _lower_first(exc.message))}", hint
-    return _lower_first(exc.format_message()), hint
+    return _lower_first(exc.format_message()), _extra_argument_hint(exc, context) or hint
+
+
+def _extra_argument_hint(exc: click.ClickException, context: click.Context | None) -> str | None:
+    """Return the hint for a word too many: a profile without its option, or a second name."""
+    extra = _EXTRA_ARGUMENT.match(exc.message)
+    if extra is None or context is None:
+        return None
+    params = context.command.get_params(context)
+    first = extra[1].split()[0] if extra[1].split() else ""
+    if any("--profile" in p.opts for p in params):
+        name = " NAME" if any(isinstance(p, click.Argument) for p in params) else ""
+        return f"a profile goes after --profile: {context.command_path}{name} --profile {shlex.quote(first)}"
+    if any(isinstance(p, click.Argument) for p in params):
+        return "one at a time: run the command once for each"
+    return None
 
 
 def _option_hint(given: str, context: click.Context | None) -> str | None:

@@ -67,8 +67,9 @@ def test_short_help_option(vgpuctl: Run) -> None:
     assert vgpuctl("-h").out == vgpuctl("--help").out
 
 
-def test_version(vgpuctl: Run) -> None:
-    assert vgpuctl("--version") == Ran(0, f"vgpuctl {__version__}\n", "")
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(vgpuctl: Run, option: str) -> None:
+    assert vgpuctl(option) == Ran(0, f"vgpuctl {__version__}\n", "")
 
 
 def test_python_dash_m() -> None:
@@ -83,6 +84,7 @@ def test_python_dash_m() -> None:
         (["--connect", "test:///default"], "connect", "test:///default"),
         (["--json"], "json", True),
         (["--yes"], "yes", True),
+        (["-y"], "yes", True),
         (["--wait", "2.5"], "wait", 2.5),
         (["--wait", "7s"], "wait", 7.0),
         (["--wait", "0"], "wait", 0.0),
@@ -116,6 +118,12 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("CREATE-VM", "did you mean 'vgpuctl create-vm'?"),
         ("sim rebot", "did you mean 'vgpuctl sim reboot'?"),
         ("frobnicate", "'vgpuctl --help' lists the commands"),
+        ("help", "it is an option: vgpuctl --help"),
+        ("help create-vm", "it is an option: vgpuctl create-vm --help"),
+        ("version", "it is an option: vgpuctl --version"),
+        ("list-gpus -o json", "did you mean --json?"),
+        ("create-vm vdi-001 A100-4C", "vgpuctl create-vm NAME --profile A100-4C"),
+        ("delete-vm vdi-001 vdi-002", "one at a time"),
         ("create-vm --profil A100-4C", "did you mean --profile?"),
         ("create-vm --ram 4096", "did you mean --memory?"),
         ("create-vm --hotplug_slots 4", "did you mean --hotplug-slots?"),
