@@ -125,10 +125,8 @@ class SliceKind(AlikeKind):
         key = (state, profile)
         cached = self._remaining_cache.get(key)
         if cached is None:
-            max_by_pools = self._count_by_pools(state, profile)
-            cached = self._remaining_cache[key] = (
-                min(max_by_pools, self._count_disjoint(state, profile)) if profile in self._shapes else max_by_pools
-            )
+            counts = self.count_each(state, (profile,)) if profile in self._units else [0]
+            cached = self._remaining_cache[key] = counts[0]
         return cached
 
     def count_each(self, state: State, profiles: tuple[str, ...]) -> list[int]:
@@ -164,11 +162,6 @@ class SliceKind(AlikeKind):
             return 0
         counts = [(self._pools[pool] - self.units_in_use(state, pool)) // n for pool, n in self._units[profile]]
         return max(0, min(counts)) if counts else self._slices
-
-    def _count_disjoint(self, state: int, profile: str) -> int:
-        """Return how many free places of a profile can be taken at once."""
-        all_slices = (1 << self._slices) - 1
-        return count_disjoint([place & all_slices for place in self._places[profile]], state)
 
     def fits(self, state: State, requested: Mapping[str, int]) -> bool:
         """See `GpuKind.fits`. The used units of the pools do not depend on the places."""

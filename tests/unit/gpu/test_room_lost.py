@@ -6,13 +6,13 @@ from __future__ import annotations
 from tests.unit.placement.test_policy import BLACKWELL, HALVED
 from vgpuctl.gpu.mixed_size import placement_id_of
 from vgpuctl.gpu.room_lost import RoomLost, RoomLostByKind
-from vgpuctl.gpu.slice_kind import SliceKind
+from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 
 
 def test_room_counts_once_for_profiles_that_take_the_same() -> None:
-    series = {p: footprint for p, footprint in (("1Q", HALVED.footprint("1Q")), ("1A", HALVED.footprint("1Q")))}
-    both = SliceKind("both", 16384, dict.fromkeys(series, 1024), series, slices=16)  # type: ignore[arg-type]
-    one = SliceKind("one", 16384, {"1Q": 1024}, {"1Q": series["1Q"]}, slices=16)  # type: ignore[dict-item]
+    footprint = Footprint(tuple(range(16)), 1)
+    both = SliceKind("both", 16384, {"1Q": 1024, "1A": 1024}, {"1Q": footprint, "1A": footprint}, slices=16)
+    one = SliceKind("one", 16384, {"1Q": 1024}, {"1Q": footprint}, slices=16)
     (lost, placement), *_ = RoomLostByKind(both).placements_by_cost(both.empty, "1A")
     assert (lost, placement.place) == (RoomLost(0, 1024), 1)
     assert RoomLostByKind(one).lost(one.empty, "1Q", 1) == lost
