@@ -51,17 +51,17 @@ def _check_host_file(context: CheckContext) -> Finding:
         spec = parse_host_spec(content.text, HOST_FILE)
     except InvalidInput as error:
         return fail(*error.message.splitlines(), fix=context.host_file_hint)
-    if spec.warnings:
-        return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
     permissions = context.permissions.get(HOST_FILE)
-    if permissions is None:
-        return ok(f"{HOST_FILE} can be understood")
-    if _is_writable_by_others(permissions):
+    if permissions is not None and _is_writable_by_others(permissions):
         return warn(
             _describe_permissions(HOST_FILE, permissions),
             "others than root could change what this host is set up for",
             fix=f"chown root:root {HOST_FILE}; chmod 644 {HOST_FILE}",
         )
+    if spec.warnings:
+        return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
+    if permissions is None:
+        return ok(f"{HOST_FILE} can be understood")
     return ok(f"{HOST_FILE} can be understood", _describe_permissions(HOST_FILE, permissions))
 
 
