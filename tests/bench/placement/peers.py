@@ -44,10 +44,10 @@ class BestFit(FirstFit):
 class Fgd:
     """Fragmentation gradient descent: Weng et al., "Beware of Fragmentation", USENIX ATC'23, section 4.
 
-    A GPU's fragmentation is the free framebuffer that a request drawn from the demand, which the policy is told, cannot
-    use: all of it if the profile does not fit, else none. A request goes where the sum grows least. `best_fit`: ties go
-    to the GPU with the least free framebuffer. The paper's figures are for a trace that is not in this repository, so
-    this follows the definition and is not compared with them.
+    The policy knows the demand in advance. A GPU's fragmentation is the free framebuffer that a request drawn from the
+    demand cannot use: all of it if the profile does not fit, else none. A request goes where the sum grows least.
+    `best_fit`: ties go to the GPU with the least free framebuffer. The paper's figures are for a trace that is not in
+    this repository, so this follows the definition and is not compared with them.
     """
 
     def __init__(self, demand: Mapping[str, float], *, best_fit: bool = False) -> None:
