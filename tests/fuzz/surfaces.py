@@ -131,7 +131,12 @@ def host_file(rng: Random, place: Path) -> Ended:
     file = _yaml(rng, place, HOST_FILE)
     if rng.random() < 0.5:
         line = rng.choice(
-            (("diff", "-f", file), ("apply", "-f", file), ("apply", "-f", file, "--dry-run"), ("assert", "-f", file))
+            (
+                ("diff", "-f", file),
+                ("apply", "-f", file),
+                ("apply", "-f", file, "--dry-run"),
+                ("diff", "--quiet", "-f", file),
+            )
         )
         return command(*HOST, *_form(rng), "--yes", *line)
     own = next((place / "state").glob("**/journal*")).parent / "etc/vgpuctl/host.yaml"
@@ -142,7 +147,7 @@ def host_file(rng: Random, place: Path) -> Ended:
         "start-vm vdi-2",
         "cordon 0000:3b:00.0",
         "restore-host",
-        "reconcile",
+        "reconcile-host",
         "apply",
     )
     line = rng.choice((*QUERIES, *changing))
@@ -158,7 +163,7 @@ def imports(rng: Random, place: Path) -> Ended:
 def scenario(rng: Random, place: Path) -> Ended:
     """A simulated host's file."""
     file = _yaml(rng, place, SCENARIO)
-    line = rng.choice((*QUERIES, "create-vm --profile A100-4C", "reconcile", "sim list-scenarios"))
+    line = rng.choice((*QUERIES, "create-vm --profile A100-4C", "reconcile-host", "sim list-scenarios"))
     return command("--host", f"sim:{file}", *_form(rng), "--yes", *line.split())
 
 
@@ -227,7 +232,7 @@ def tree(rng: Random, place: Path) -> Ended:
         "fits --profile A16-1B",
         "plan-moves --profile A16-1B",
         "move-vms --profile A16-1B --dry-run",
-        "reconcile --dry-run",
+        "reconcile-host --dry-run",
     )
     return command("--root", str(root), *_form(rng), *rng.choice(commands).split())
 

@@ -154,9 +154,9 @@ def have(vgpus: int, state: str = "stopped") -> list[dict[str, Any]]:
     current = vm["vgpus"]
     if len(current) > vgpus:
         extra = [word for vgpu in current[vgpus:] for word in ("--vgpu", vgpu["carrier"])]
-        must("detach", VM, *extra)
+        must("detach-vgpu", VM, *extra)
     for _ in range(vgpus - len(current)):
-        must("attach", VM, "--profile", current[0]["profile"] if current else PROFILES[0])
+        must("attach-vgpu", VM, "--profile", current[0]["profile"] if current else PROFILES[0])
     if state == "running":
         must("start-vm", VM)
     return list(must("show-vm", VM)["vgpus"])
@@ -177,18 +177,18 @@ def delete(_chance: random.Random) -> list[str]:
 def attach(_chance: random.Random) -> list[str]:
     """Attach a second vGPU to the stopped VM."""
     (first,) = have(1)
-    return ["attach", VM, "--profile", first["profile"]]
+    return ["attach-vgpu", VM, "--profile", first["profile"]]
 
 
 def attach_running(_chance: random.Random) -> list[str]:
     """Attach a second vGPU to the running VM."""
     (first,) = have(1, "running")
-    return ["attach", VM, "--profile", first["profile"]]
+    return ["attach-vgpu", VM, "--profile", first["profile"]]
 
 
 def detach(chance: random.Random) -> list[str]:
     """Detach one of two vGPUs."""
-    return ["detach", VM, "--vgpu", chance.choice(have(2))["carrier"]]
+    return ["detach-vgpu", VM, "--vgpu", chance.choice(have(2))["carrier"]]
 
 
 def set_profile(_chance: random.Random) -> list[str]:
@@ -297,7 +297,7 @@ def made_at_the_next_start(vms: list[dict[str, Any]]) -> list[str]:
 
 def left_over() -> list[str]:
     """Return everything that is still wrong after reconcile: it has no owner, or it does not match its record."""
-    wrong = [f"still to mend: {f}" for f in must("reconcile", "--dry-run")["findings"]]
+    wrong = [f"still to mend: {f}" for f in must("reconcile-host", "--dry-run")["findings"]]
     vms = must("list-vms")
     owned = {v["carrier"] for vm in vms for v in vm["vgpus"]}
     wrong += [f"VM {vm['name']} is {vm['owner']}" for vm in vms if vm["owner"] != "managed"]
@@ -316,7 +316,7 @@ def after_kernel_writes() -> list[str]:
     """Wait for a kernel write that outlives the killed command: reconcile leaves its GPU alone. Return the findings."""
     until = time.monotonic() + SETTLE_SECONDS
     while True:
-        findings = [f["kind"] for f in must("reconcile", "--dry-run")["findings"]]
+        findings = [f["kind"] for f in must("reconcile-host", "--dry-run")["findings"]]
         if "stuck-write" not in findings or time.monotonic() > until:
             return findings
         time.sleep(0.5)
@@ -327,7 +327,7 @@ def started_again() -> list[str]:
     until = time.monotonic() + SETTLE_SECONDS
     while names(DRAINED) and time.monotonic() < until:
         if must("show-vm", VM)["state"] == "stopped":
-            return [f["kind"] for f in must("reconcile")["findings"]]
+            return [f["kind"] for f in must("reconcile-host")["findings"]]
         time.sleep(0.5)
     return []
 
@@ -348,7 +348,7 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
     if not killed:
         longest[operation.name] = duration
     findings = after_kernel_writes()
-    must("reconcile")
+    must("reconcile-host")
     if operation.runs:
         findings += started_again()
     left = left_over()

@@ -33,7 +33,7 @@ def test_a_vgpu_is_restored_after_a_boot_and_a_plain_start_creates_a_missing_one
     wait_for_restore(lab)
     assert lab.run("ls /sys/bus/mdev/devices").stdout.split() == [carrier]
     assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [carrier]
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     lab.run(f"echo 1 > /sys/bus/mdev/devices/{carrier}/remove")
     lab.run("virsh start vm-1", timeout=120)
     assert A100 in guest_devices(lab, "vm-1")
@@ -107,7 +107,7 @@ def test_a_vm_that_reserves_while_running_has_its_vgpu_only_from_start_to_stop(l
     lab.run("virsh destroy lent")
     assert lab.run("ls /run/vgpuctl/claims").stdout.split() == []
     assert lab.run("ls /sys/bus/mdev/devices", check=False).stdout.split() == []
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     kept = must(lab, "create-vm", "kept", *words)["vgpus"][0]
     if form == "vendor-vf":
         assert kept["carrier"] == vgpu["carrier"]

@@ -22,14 +22,14 @@ def test_an_unmanaged_vm_gets_a_vgpu_live_and_stays_unmanaged(lab: Lab) -> None:
     xml = re.sub(r"<metadata>.*?</metadata>|<hostdev.*?</hostdev>|<disk .*?</disk>", "", xml, flags=re.DOTALL)
     lab.run("cat > /root/theirs.xml", stdin=xml)
     lab.run("virsh define /root/theirs.xml && virsh start theirs", timeout=120)
-    given = must(lab, "attach", "theirs", "--profile", "A100-4C")
+    given = must(lab, "attach-vgpu", "theirs", "--profile", "A100-4C")
     (vgpu,) = given["vgpus"]
     assert vgpu["present"]
     assert vgpu["carrier"] in lab.run("virsh dumpxml theirs").stdout
     assert call(lab, "delete-vm", "theirs")[0] == 3
     lab.run("virsh destroy theirs")
-    assert must(lab, "detach", "theirs")["vgpus"] == []
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "detach-vgpu", "theirs")["vgpus"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     lab.run("virsh undefine theirs")
     assert leftovers(lab) == before
 
@@ -77,21 +77,21 @@ def test_a_running_guest_releases_a_vgpu_and_a_paused_one_does_so_after_it_resum
     use_defaults(lab)
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
     assert guest_devices(lab, "vm-1").count(A100) == 1
-    given = must(lab, "attach", "vm-1", "--profile", "A100-4C")
+    given = must(lab, "attach-vgpu", "vm-1", "--profile", "A100-4C")
     (new,) = {v["carrier"] for v in given["vgpus"]} - {v["carrier"] for v in made["vgpus"]}
     assert guest_devices(lab, "vm-1").count(A100) == 2
-    left = must(lab, "--wait", "60", "detach", "vm-1", "--vgpu", new)
+    left = must(lab, "--wait", "60", "detach-vgpu", "vm-1", "--vgpu", new)
     assert left["vgpus"] == made["vgpus"]
     assert guest_devices(lab, "vm-1").count(A100) == 1
     assert lab.run("ls /sys/bus/mdev/devices").stdout.split() == [v["carrier"] for v in made["vgpus"]]
-    must(lab, "attach", "vm-1", "--profile", "A100-4C")
+    must(lab, "attach-vgpu", "vm-1", "--profile", "A100-4C")
     lab.run("virsh suspend vm-1")  # a paused guest does not answer
-    busy = must(lab, "--wait", "5", "detach", "vm-1", "--vgpu", extra_vgpu(lab, made), status=75)
+    busy = must(lab, "--wait", "5", "detach-vgpu", "vm-1", "--vgpu", extra_vgpu(lab, made), status=75)
     assert "vm-1" in busy["message"]
     assert len(must(lab, "show-vm", "vm-1")["vgpus"]) == 2
     lab.run("virsh resume vm-1")
     lab.wait_until("virsh dumpxml vm-1 | grep -c '<hostdev' | grep -qx 1", timeout=120)
-    must(lab, "reconcile")
+    must(lab, "reconcile-host")
     assert must(lab, "show-vm", "vm-1")["vgpus"] == made["vgpus"]
     must(lab, "delete-vm", "vm-1")
 

@@ -43,11 +43,11 @@ def test_what_kill_9_leaves_is_undone_by_reconcile(lab: Lab) -> None:
     before = leftovers(lab)
     lab.run(["python3", "-c", KILL], timeout=180)
     assert leftovers(lab) != before, "nothing was left: the crash came too early to prove anything"
-    result = must(lab, "reconcile", "--dry-run")["findings"]
+    result = must(lab, "reconcile-host", "--dry-run")["findings"]
     assert [f["kind"] for f in result] == ["half-made"]
-    must(lab, "reconcile")
+    must(lab, "reconcile-host")
     assert leftovers(lab) == before
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
 
 
 @pytest.mark.quick
@@ -87,6 +87,6 @@ def test_a_vm_undefined_with_virsh_leaves_a_leak_for_reconcile(lab: Lab) -> None
     lab.run("virsh undefine vm-1 --nvram")
     gpu = next(g for g in must(lab, "list-gpus") if g["address"] == IGB)
     assert [v["owner"] for v in gpu["vgpus"]] == ["leaked"]
-    must(lab, "reconcile")
+    must(lab, "reconcile-host")
     assert lab.run("ls /sys/bus/mdev/devices").stdout == before
     assert lab.run("ls /run/vgpuctl/claims").stdout == ""

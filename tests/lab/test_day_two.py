@@ -49,7 +49,7 @@ def test_libvirtd_restarted_during_create_vm_leaves_complete_vms_and_nothing_els
     use_defaults(lab)
     answers = json.loads(lab.run(["python3", "-c", RESTART], timeout=500).stdout)
     assert all(ok == (status == 0) for status, ok in answers)
-    must(lab, "reconcile")
+    must(lab, "reconcile-host")
     vms = must(lab, "list-vms")
     assert len(vms) == sum(ok for _, ok in answers)
     assert all(len(vm["vgpus"]) == 1 and vm["vgpus"][0]["present"] for vm in vms)
@@ -76,7 +76,7 @@ def test_a_vm_without_its_record_and_its_clone_are_recognized(lab: Lab) -> None:
     lab.run("virsh undefine vm-1 && virsh define /root/plain.xml")
     (row,) = must(lab, "list-vms")
     assert [v["carrier"] for v in row["vgpus"]] == [made["vgpus"][0]["carrier"]]
-    assert [f["kind"] for f in must(lab, "reconcile")["findings"]] == ["record-lost"]
+    assert [f["kind"] for f in must(lab, "reconcile-host")["findings"]] == ["record-lost"]
     (row,) = must(lab, "list-vms")
     assert row["owner"] == "managed"
     must(lab, "start-vm", "vm-1")
@@ -117,6 +117,6 @@ def test_a_vm_with_a_vgpu_that_cannot_be_saved_keeps_it_and_its_claim(lab: Lab) 
     now = must(lab, "show-vm", "vm-1")
     assert saved.returncode != 0
     assert (now["state"], now["vgpus"]) == ("running", made["vgpus"])
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     gpu = next(g for g in must(lab, "list-gpus") if g["address"] == IGB)
     assert [v["vm"] for v in gpu["vgpus"]] == ["vm-1"]

@@ -88,7 +88,7 @@ def test_a_vgpu_that_fails_in_a_running_vm_is_shown_and_the_vm_keeps_running(lab
         assert [(v["vm"], v["present"]) for v in gpu["vgpus"] if v["carrier"] == vf] == [("vm-1", False)]
         checks = {c["id"]: c for c in must(lab, "doctor", status=6)["checks"]}
         assert "VM vm-1 runs" in checks["lost-vgpus"]["evidence"][0]
-        assert must(lab, "reconcile")["steps"] == []
+        assert must(lab, "reconcile-host")["steps"] == []
         assert must(lab, "show-vm", "vm-1")["state"] == "running"
         refused = must(lab, "create-vm", "vm-2", "--profile", "A100-4C", "--no-start", status=4)
         assert "lost-vgpus" in [c["id"] for c in refused["facts"]["doctor"]], refused

@@ -42,12 +42,12 @@ def test_ctrl_c_undoes_and_twice_says_what_is_left_for_reconcile(lab: Lab) -> No
         assert status == 130, output
         assert "undone completely" in output
         assert leftovers(lab) == before, output
-        assert must(lab, "reconcile", "--dry-run")["findings"] == []
+        assert must(lab, "reconcile-host", "--dry-run")["findings"] == []
         status, output = json.loads(lab.run(["python3", "-c", INTERRUPT, "twice"], timeout=200).stdout)
         assert status == 130, output
         assert "left" in output
-        assert "vgpuctl reconcile" in output
+        assert "vgpuctl reconcile-host" in output
         assert leftovers(lab) != before, f"nothing was left, so the second signal stopped nothing: {output}"
-        must(lab, "reconcile")
+        must(lab, "reconcile-host")
         assert leftovers(lab) == before
-        assert must(lab, "reconcile")["findings"] == []
+        assert must(lab, "reconcile-host")["findings"] == []

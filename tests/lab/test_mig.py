@@ -39,7 +39,7 @@ def test_a_vm_runs_in_an_instance_and_apply_restores_a_vf_cycle(lab: Lab, form: 
     must(lab, "delete-vm", "vm-1")
     cycle_vfs(lab)
     assert (driver_lines(lab, "mig"), instances(lab)) == (ON, [])
-    must(lab, "assert", status=7)
+    must(lab, "diff", "--quiet", status=7)
     must(lab, "apply")
     assert instances(lab) == wanted
     assert must(lab, "apply")["steps"] == []
@@ -86,7 +86,7 @@ def test_a_boot_that_loses_mig_mode_restores_all_and_passthrough_disables_it_unt
     assert sorted(line.split()[1] for line in driver_lines(lab, "vgpu")) == ["474", "476"]
     vgpus = [must(lab, "show-vm", name)["vgpus"][0] for name in ("vm-1", "vm-2")]
     assert [(v["carrier"], v["present"]) for v in vgpus] == [(carrier, True) for carrier in carriers]
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     must(lab, "stop-vm", "vm-1", "--force")
     for name in ("vm-1", "vm-2"):
         must(lab, "delete-vm", name)

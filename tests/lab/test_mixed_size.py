@@ -41,14 +41,14 @@ def test_mixed_size_vms_leave_room_for_larger_ones_also_after_a_boot(lab: Lab) -
     wait_for_vm(lab, "vm-1")
     assert (driver_lines(lab, "mixed"), driver_lines(lab, "scheduler")) == (["1 1"], ["2 2 33 1041666"])
     assert {name: vf_says(lab, carrier, "placement_id") for name, carrier in carriers.items()} == wanted
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     must(lab, "stop-vm", "vm-1", "--force")  # the guest has not booted yet, so it ignores the power button
     for name in carriers:
         must(lab, "delete-vm", name)
     assert leftovers(lab) == before
     cycle_vfs(lab)
     assert driver_lines(lab, "mixed") == ["1 0"]
-    must(lab, "assert", status=7)
+    must(lab, "diff", "--quiet", status=7)
     must(lab, "apply")
     assert driver_lines(lab, "mixed") == ["1 1"]
     must(lab, "set-mixed-size", IGB, "off")

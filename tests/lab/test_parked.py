@@ -58,8 +58,8 @@ def test_a_hanging_write_exits_75_only_for_its_gpu_until_the_holder_ends(lab: La
         f"! ls {PCI}/{nvme}/virtfn0 && ! ls /sys/bus/mdev/devices/{mdev} && grep -x 0 {PCI}/{vf}/nvidia/c*type"
     )
     must(lab, "delete-vm", "vm-3")
-    must(lab, "reconcile")
-    assert must(lab, "reconcile")["findings"] == []
+    must(lab, "reconcile-host")
+    assert must(lab, "reconcile-host")["findings"] == []
     assert leftovers(lab) == before
     must(lab, "set-mode", nvme, "passthrough")
     must(lab, "create-vm", "vm-mdev", "--profile", "A100-4C", "--gpu", IGB, "--no-start")

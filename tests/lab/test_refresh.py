@@ -38,7 +38,7 @@ def test_a_running_vm_with_a_seed_is_refreshed_and_boots_from_the_new_image(lab:
     assert (images[TINY], images[NEWER]) == ([], [["vm-1"]])
     assert now["disks"][0]["path"] in lab.run("virsh domblklist vm-1").stdout
     assert made["disks"][0]["path"] not in images
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     must(lab, "delete-vm", "vm-1", "--keep-disks")
     assert lab.run(["ls", seed], check=False).returncode != 0
     lab.run(["rm", now["disks"][0]["path"]])

@@ -51,14 +51,14 @@ def test_a_saved_vm_keeps_vgpu_and_claim_and_resumes_also_after_a_boot(lab: Lab)
         assert lab.run("virsh start vm-1", check=False, timeout=120).returncode != 0
         lab.run(f"rm {OTHER_HOOK}")
         assert must(lab, "show-vm", "vm-1")["vgpus"][0]["present"], "the failed start's release took it away"
-        assert must(lab, "reconcile", "--dry-run")["findings"] == []
+        assert must(lab, "reconcile-host", "--dry-run")["findings"] == []
         must(lab, "start-vm", "vm-1")
         boot = guest_boot(lab, "vm-1")
         lab.run("virsh managedsave vm-1", timeout=120)
         saved = must(lab, "show-vm", "vm-1")
         assert (saved["state"], saved["vgpus"]) == ("stopped", made["vgpus"])
         assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [carrier]
-        assert must(lab, "reconcile")["findings"] == []
+        assert must(lab, "reconcile-host")["findings"] == []
         # The state after a host reboot: the saved memory is still there, the devices and claims are gone.
         lab.run(f"echo 1 > /sys/bus/mdev/devices/{carrier}/remove && rm /run/vgpuctl/claims/{carrier}")
         lab.run("virsh start vm-1", timeout=120)

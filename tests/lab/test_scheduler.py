@@ -59,7 +59,7 @@ def test_it_is_set_refused_while_a_vgpu_exists_drained_and_restored_after_a_boot
     must(lab, "start-vm", "vm-1")
     must(lab, "stop-vm", "vm-1", "--force")  # the guest has not booted yet, so it ignores the power button
     must(lab, "delete-vm", "vm-1")
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
 
 
 @pytest.mark.quick

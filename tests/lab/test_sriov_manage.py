@@ -60,7 +60,7 @@ def test_vfs_are_enabled_and_disabled_and_restored_after_a_boot(lab: Lab, form: 
     assert call(lab, "create-vm", "vm-2", "--profile", "A100-4C", "--no-start")[0] != 0
     assert must(lab, "set-mode", IGB, "passthrough")["vfs"]["enabled"] == vfs(lab) == 0
     assert "mode: passthrough" in lab.read("/etc/vgpuctl/host.yaml")
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
 
 
 @pytest.mark.quick

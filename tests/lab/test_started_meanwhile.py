@@ -43,6 +43,6 @@ def test_a_vm_that_another_program_starts_during_create_vm_keeps_its_disk_and_is
     assert first == ("VM vm-1 was started by another program" in document["warnings"])
     (disk,) = document["data"]["disks"]
     lab.run(["test", "-f", disk["path"]])
-    assert must(lab, "reconcile", "--dry-run")["findings"] == []
+    assert must(lab, "reconcile-host", "--dry-run")["findings"] == []
     must(lab, "stop-vm", "vm-1", "--force")
     assert must(lab, "start-vm", "vm-1")["state"] == "running"

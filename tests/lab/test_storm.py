@@ -85,4 +85,4 @@ def test_six_plain_starts_at_once_get_their_vgpu_without_long_waits(lab: Lab) ->
         assert sorted(ours) == [f"vm-{n}" for n in range(1, 7)]
         assert all(v["present"] for vgpus in ours.values() for v in vgpus)
         assert len({v["carrier"] for vgpus in ours.values() for v in vgpus}) == 6
-        assert must(lab, "reconcile", "--dry-run")["findings"] == []
+        assert must(lab, "reconcile-host", "--dry-run")["findings"] == []

@@ -49,7 +49,7 @@ def test_two_sizes_swap_gpus_and_each_guest_runs_there(lab: Lab, running: bool) 
     for name in NAMES[:2]:
         must(lab, "start-vm", name)
         assert A100 in guest_devices(lab, name)
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     for name in NAMES:
         must(lab, "delete-vm", name)
     assert leftovers(lab) == before

@@ -37,9 +37,9 @@ def test_claims_of_the_version_before_are_kept_under_a_running_guest(lab: Lab) -
     made = must(lab, "create-vm", "vm", "--profile", "A100-4C")
     carrier, stray = json.loads(lab.run(["python3", "-c", AS_WRITTEN_BEFORE], timeout=60).stdout)
     assert [v["carrier"] for v in made["vgpus"]] == [carrier]
-    assert [f["kind"] for f in must(lab, "reconcile", "--dry-run")["findings"]] == ["leaked"]
-    must(lab, "reconcile")
-    assert must(lab, "reconcile")["findings"] == []
+    assert [f["kind"] for f in must(lab, "reconcile-host", "--dry-run")["findings"]] == ["leaked"]
+    must(lab, "reconcile-host")
+    assert must(lab, "reconcile-host")["findings"] == []
     shown = must(lab, "show-vm", "vm")
     assert (shown["state"], shown["owner"], [v["present"] for v in shown["vgpus"]]) == ("running", "managed", [True])
     assert lab.run("ls /run/vgpuctl/claims /run/vgpuctl/drained | grep -v ':$'").stdout.split() == [carrier]

@@ -24,7 +24,7 @@ def test_a_vgpu_attached_with_virsh_cannot_be_deleted_in_use(lab: Lab) -> None:
     start(lab, "theirs", tiny_domain("theirs", devices=PORTS))
     made = must(lab, "create-vgpu", "spare", "--profile", "A100-4C")
     assert (made["gpu"], made["present"]) == (IGB, True)
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     device = made["usage"][1].removeprefix("virt-install --hostdev ")
     lab.wait_until(f"virsh nodedev-list --cap mdev | grep -qx {device}", timeout=60)
     lab.run("cat > /root/spare.xml", stdin=made["hostdev"])
@@ -38,7 +38,7 @@ def test_a_vgpu_attached_with_virsh_cannot_be_deleted_in_use(lab: Lab) -> None:
     assert must(lab, "delete-vgpu", "spare", status=3)["code"] == "in-use"
     lab.run("virsh detach-device theirs /root/spare.xml --config")
     must(lab, "delete-vgpu", "spare")
-    assert must(lab, "reconcile")["findings"] == []
+    assert must(lab, "reconcile-host")["findings"] == []
     lab.run("virsh undefine theirs")
     assert leftovers(lab) == before
     assert "spare" not in lab.run("cat /etc/vgpuctl/host.yaml").stdout

@@ -325,7 +325,7 @@ def test_ctrl_c_on_the_client_undoes_the_changes_on_the_host(network: Network) -
     error = json.loads(out)["error"]
     assert child.returncode == 130
     assert error["code"] == "interrupted"
-    assert network.vgpuctl("--host", url, "reconcile", "--dry-run", "--json").returncode == 0
+    assert network.vgpuctl("--host", url, "reconcile-host", "--dry-run", "--json").returncode == 0
     rows = json.loads(network.vgpuctl("--host", url, "list-vms", "--json").stdout)["data"]
     assert len([row for row in rows if row["name"].startswith("c-")]) < 10
 

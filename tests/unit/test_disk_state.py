@@ -80,15 +80,15 @@ def test_its_files_are_read(site: Site) -> None:
 
 def test_leftovers_of_killed_commands_can_be_fixed_and_removed(site: Site) -> None:
     ports = site.host()
-    result = [(f["kind"], f["what"].split()[1]) for f in site.run("reconcile", "--dry-run")["findings"]]
+    result = [(f["kind"], f["what"].split()[1]) for f in site.run("reconcile-host", "--dry-run")["findings"]]
     whole = [("half-set-up", SPARE)] if site.kind == "vendor-vf" else []
     assert {f for f in result if f[0] not in ("half-changed", "drained")} == {
         ("half-removed", "gone"), ("half-made", "half"), ("half-made", "idle"), ("half-exchanged", "second"),
         ("half-exchanged", "third"), ("half-refreshed", "refresh"), *whole,
     }  # fmt: skip
     assert {kind for kind, _ in result} >= {"half-changed", "drained"}
-    site.run("reconcile")
-    assert site.run("reconcile")["findings"] == []
+    site.run("reconcile-host")
+    assert site.run("reconcile-host")["findings"] == []
     vms = {vm["name"]: vm["state"] for vm in site.run("list-vms")}
     assert vms == {n: "running" if n in ("on", "spare") else "stopped" for n in
                    ("first", "lent", "off", "on", "second", "spare", "third")}  # fmt: skip

@@ -46,7 +46,7 @@ DOCTOR_FACT = "doctor"
 """The fact that vgpuctl.cli.attach_doctor adds; it is printed on lines of its own."""
 
 MAX_FACT_LENGTH = 200
-LEFT_HINT = "'vgpuctl reconcile' finishes or undoes what is left"
+LEFT_HINT = "'vgpuctl reconcile-host' finishes or undoes what is left"
 
 
 @dataclass

@@ -63,4 +63,4 @@ def _address(data: AddressesResult) -> Page:
     return Page([str(entry.address) for entry in data.addresses], [f"known from {source}"])
 
 
-PAGES: dict[str, Callable[[Any], Page]] = {"list-images": _images, "console": _console, "address": _address}
+PAGES: dict[str, Callable[[Any], Page]] = {"list-images": _images, "show-console": _console, "show-address": _address}

@@ -45,7 +45,9 @@ def check_options(
     if count is not None and print_xml:
         raise click.UsageError("--print-xml shows one VM: leave --count out and give one name")
     if count is not None and wait_for is not None:
-        raise click.UsageError("--wait-for waits for one VM: leave --count out, or wait with: vgpuctl address NAME")
+        raise click.UsageError(
+            "--wait-for waits for one VM: leave --count out, or wait with: vgpuctl show-address NAME"
+        )
     if count is not None and state != "present":
         raise click.UsageError(f"--count makes what is not there yet; --state {state} is for one VM")
     return parallel or DEFAULT_PARALLEL

@@ -21,7 +21,16 @@ else:
 LOCAL = ""
 """The host's name in `changes`, for a command that runs on one host."""
 
-_VM_COMMANDS = ("create-vm", "ensure-vm", "start-vm", "stop-vm", "attach", "detach", "refresh-vm", "set-profile")
+_VM_COMMANDS = (
+    "create-vm",
+    "ensure-vm",
+    "start-vm",
+    "stop-vm",
+    "attach-vgpu",
+    "detach-vgpu",
+    "refresh-vm",
+    "set-profile",
+)
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")
 _GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")
 _HOST_COMMANDS = {"apply": "diff", "install-host": "doctor", "uninstall-host": "doctor", "sim-reset": "list-gpus"}

@@ -39,8 +39,8 @@ LOCAL_ONLY_COMMANDS = {
 }
 READ_ONLY_COMMANDS = frozenset(
     {
-        "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff", "assert",
-        "export", "import", "console", "address", "list-images", "fits", "plan-moves", "simulate",
+        "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
+        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "simulate",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""
@@ -52,6 +52,7 @@ OUTPUT_FILE_OPTIONS = ("plot", "write")
 def run(settings: Settings, context: click.Context) -> int:
     """Run a command on the hosts that the global options name, print the result, and return the exit status."""
     settings.kind = "-".join(context.command_path.split()[1:])
+    settings.quiet = bool(context.params.get("quiet"))
     with signals.handle_signals() as guard:
         try:
             targets = _resolve_targets(settings)

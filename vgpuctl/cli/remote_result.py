@@ -68,7 +68,7 @@ def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
         changes = {output.LOCAL: result} if result.changed else {}
         printed = output.write_result(settings.kind, lambda: streams.write_out(document.text(body)), changes)
         return parsed.status if printed else 1
-    return run.print_result(settings, CommandOutput(result, _raw_text(settings.kind, result), parsed.status))
+    return run.print_result(settings, CommandOutput(result, _raw_text(settings, result), parsed.status))
 
 
 def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int) -> int:
@@ -88,7 +88,7 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
             if not printed:
                 _print_failures(settings, rows)
         return status if printed else 1
-    host_pages = [_host_page(host, result, *_render_page(settings.kind, result)) for host, result in results]
+    host_pages = [_host_page(host, result, *_render_page(settings, result)) for host, result in results]
     blocks = join_pages([(page.host, page.blocks) for page in host_pages])
 
     def write() -> None:
@@ -162,9 +162,9 @@ def _reply_error(reply: HostReply) -> BaseException:
     return reply.error if reply.error is not None else RuntimeError(f"{reply.target.name}: no answer and no error")
 
 
-def _raw_text(kind: str, result: AnyResult) -> str | None:
+def _raw_text(settings: Settings, result: AnyResult) -> str | None:
     """Return the text of commands that print plain text, without control characters; None for other commands."""
-    if kind == "assert":
+    if settings.quiet:
         return ""
     if isinstance(result.data, HostTextResult):
         return streams.sanitize(result.data.text)
@@ -237,12 +237,12 @@ def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: s
     return error
 
 
-def _render_page(kind: str, result: AnyResult) -> tuple[list[Block], list[str]]:
+def _render_page(settings: Settings, result: AnyResult) -> tuple[list[Block], list[str]]:
     """Return what people see of a reply on stdout, and the lines for stderr."""
-    raw = _raw_text(kind, result)
+    raw = _raw_text(settings, result)
     if raw is not None:
         return list(raw.splitlines()), []
-    page = pages.page(kind, result)
+    page = pages.page(settings.kind, result)
     return list(page.blocks), list(page.stderr_lines)
 
 

@@ -22,7 +22,8 @@ DEFAULT_WAIT_SECONDS = 60.0
 class Settings:
     """The values of the global options. `kind` is the running command, for the JSON document.
 
-    `args` is the command line. `is_host_explicit`: it contains --host, so VGPUCTL_HOST does not count.
+    `args` is the command line. `quiet`: it contains --quiet, so other hosts' results are not printed.
+    `is_host_explicit`: it contains --host, so VGPUCTL_HOST does not count.
     A plain class: importing dataclasses takes a tenth of the program's start.
     """
 
@@ -53,6 +54,7 @@ class Settings:
         self.host_deadline: float | None = None
         self.hosts_at_a_time: int | None = None
         self.kind = "vgpuctl"
+        self.quiet = False
         self.args: tuple[str, ...] = ()
 
     @property

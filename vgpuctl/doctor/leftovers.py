@@ -48,7 +48,7 @@ def _check_leftovers(context: CheckContext) -> Finding:
         by_hand = [
             leftover.action.removeprefix("nothing: ") for leftover in reported if leftover.action.startswith("nothing")
         ]
-        commands = ["vgpuctl reconcile"] if len(by_hand) < len(reported) else []
+        commands = ["vgpuctl reconcile-host"] if len(by_hand) < len(reported) else []
         lines = [f"{leftover.kind}: {leftover.description}" for leftover in reported]
         return warn(*shorten(lines), fix="; ".join(dict.fromkeys([*commands, *by_hand])))
     return ok("nothing is leaked, half made or half removed")

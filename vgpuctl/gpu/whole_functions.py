@@ -52,5 +52,5 @@ class GivenWhole(Division):
         if setting_up is None:
             return Room(0, (), (f"all of the GPU is given to {name_holders(holders)}",))
         if setting_up.owner is Ownership.LEAKED:
-            return Room(0, (), (f"it is {setting_up.reason}; vgpuctl reconcile",))
+            return Room(0, (), (f"it is {setting_up.reason}; vgpuctl reconcile-host",))
         return Room(0, (), (f"{setting_up.holder_text} sets it up",))

@@ -119,7 +119,7 @@ def release(host: Host, xml: str) -> None:
     """Release what the domain in `xml` holds and reserves only while it runs.
 
     Raises:
-        VgpuctlError: a device could not be removed; vgpuctl reconcile removes it later.
+        VgpuctlError: a device could not be removed; vgpuctl reconcile-host removes it later.
     """
     vm = parse_vm(xml, host.machine_id)
     if vm is None or vm.record is None or not vm.record.reserve_while_running:

@@ -80,12 +80,12 @@ class VmCalls(Calls):
         return queries.show_vm(self._ports, name)
 
     @query
-    def console(self, name: str) -> QueryResult[ConsoleResult]:
+    def show_console(self, name: str) -> QueryResult[ConsoleResult]:
         """Return where a VM's screen and serial console are."""
         return guest.read_console(self._ports, name)
 
     @query
-    def address(self, name: str) -> QueryResult[AddressesResult]:
+    def show_address(self, name: str) -> QueryResult[AddressesResult]:
         """Return a running VM's IP addresses, and who knows them. Busy: none is known yet."""
         return guest.read_addresses(self._ports, name)
 
@@ -249,15 +249,15 @@ class VmCalls(Calls):
             self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
 
-    @change("attach")
-    def attach(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
+    @change("attach-vgpu")
+    def attach_vgpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
         """Give vGPUs of `profile` to a VM that exists, also while it runs."""
         refuse_other_fields(fields, PlacementFields)
         request = requests.for_vm(self._ports, name, fields)
         return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
-    @change("detach")
-    def detach(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
+    @change("detach-vgpu")
+    def detach_vgpu(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Take vGPUs from a VM, by carrier; None: all of them. Busy: the guest has not let go of them yet."""
         carriers = () if vgpus is None else as_texts("vgpus", vgpus)
         if vgpus is not None and not carriers:

@@ -117,8 +117,8 @@ class HostCalls(Calls):
         """
         return import_host.import_host(self._ports, _read_foreign_config(path, config))
 
-    @change("reconcile")
-    def reconcile(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
+    @change("reconcile-host")
+    def reconcile_host(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
         """Finish or undo what a crash, a kill or a reboot interrupted."""
         return reconcile.reconcile(self._ports, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 

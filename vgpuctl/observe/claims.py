@@ -96,7 +96,9 @@ def refuse_claimed_name(host: Host, owner: str) -> None:
             work = f"{'makes' if alive else 'was making'} {claim.holder_text}"
             raise Busy(
                 f"process {claim.process.pid} {work}: {claim.command}",
-                hint="wait for it, then run the command again" if alive else "vgpuctl reconcile, then run it again",
+                hint="wait for it, then run the command again"
+                if alive
+                else "vgpuctl reconcile-host, then run it again",
                 pid=claim.process.pid,
                 vgpu=claim.vm.removeprefix(HOST_VGPU_CLAIM_PREFIX),
             )

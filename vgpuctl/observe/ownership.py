@@ -198,7 +198,7 @@ def _vgpu_while_held(
     ready = vm.record is not None and vm.record.state is RecordState.READY
     is_off = vm.state is VmState.STOPPED and not assigned.waits_for_place
     idle = ready and is_off and assigned.carrier not in live
-    reason = "its VM is off and keeps no place then: vgpuctl reconcile" if idle else None
+    reason = "its VM is off and keeps no place then: vgpuctl reconcile-host" if idle else None
     return _vgpu_of_vm(vm, assigned, device, place, reason=reason, idle=idle)
 
 

@@ -158,7 +158,7 @@ def _replace_invalid_file(
         f"put {desired.source} in the place of {PATH}? What that says cannot be told, so neither can what goes",
         (
             str(desired.current_error),
-            *(f"{v.carrier} on {v.gpu} is nobody's then, and reconcile removes it" for v in leaked),
+            *(f"{v.carrier} on {v.gpu} is nobody's then, and reconcile-host removes it" for v in leaked),
         ),
     )
     execute_plan(host, Plan(steps=desired.file_steps), progress)

@@ -240,7 +240,7 @@ def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:
     if whole_devices:
         raise Refused(
             f"{vm.name} has {', '.join(whole_devices)}, which is no vGPU and has no profile",
-            hint=f"vgpuctl detach {vm.name}, then vgpuctl attach {vm.name} --profile PROFILE",
+            hint=f"vgpuctl detach-vgpu {vm.name}, then vgpuctl attach-vgpu {vm.name} --profile PROFILE",
             vm=vm.name,
         )
 

@@ -92,7 +92,7 @@ def _refuse_other_holder(host: Host, claim: Claim, other: Claim) -> None:
     if other.vm_uuid != claim.vm_uuid:
         raise Busy(
             f"{claim.carrier} is claimed for {other.holder_text}",
-            hint="vgpuctl reconcile, then run the command again",
+            hint="vgpuctl reconcile-host, then run the command again",
             carrier=claim.carrier,
             vm=other.vm,
         )

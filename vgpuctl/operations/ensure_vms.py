@@ -272,12 +272,12 @@ def _combined_error(pool: WorkerPool, data: ManyVmsResult, names: tuple[str, ...
     error: VgpuctlError
     if pool.interruption is not None:
         number = pool.interruption.signal_number
-        hint = f"vgpuctl reconcile, then {RERUN_HINT}" if left else RERUN_HINT
+        hint = f"vgpuctl reconcile-host, then {RERUN_HINT}" if left else RERUN_HINT
         text = f"{pool.interruption.message}; {present_count} of {len(names)} VMs are there"
         error = Interrupted(text, signal_number=number, hint=hint, **facts)
     elif left:
         text = f"{len(failed)} of {len(names)} VMs could not be made, and not all of it could be taken back"
-        error = PartlyApplied(text, hint=f"vgpuctl reconcile, then {RERUN_HINT}", **facts)
+        error = PartlyApplied(text, hint=f"vgpuctl reconcile-host, then {RERUN_HINT}", **facts)
     else:
         error = SomeVmsFailed(f"{len(failed)} of {len(names)} VMs could not be made", hint=RERUN_HINT, **facts)
     error.left = left

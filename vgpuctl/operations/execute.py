@@ -165,7 +165,7 @@ def _may_undo_while_running(host: Host, step: Step) -> bool:
 
 
 def _reconcile_hint(failure: VgpuctlError) -> str:
-    return "; ".join(filter(None, (failure.hint, "then: vgpuctl reconcile")))
+    return "; ".join(filter(None, (failure.hint, "then: vgpuctl reconcile-host")))
 
 
 def _partly_applied(failure: VgpuctlError) -> PartlyApplied:

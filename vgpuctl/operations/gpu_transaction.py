@@ -208,7 +208,7 @@ def _restart_vms(
         vm = remaining.pop(0)
         if error is not None:
             not_started.append(f"VM {vm.name} is not started again: {error}")
-    hint = "vgpuctl reconcile starts them, or vgpuctl start-vm NAME"
+    hint = "vgpuctl reconcile-host starts them, or vgpuctl start-vm NAME"
     if failure is not None:
         failure.left += not_started
         failure.hint = "; ".join(filter(None, (failure.hint, hint if not_started else None))) or None

@@ -175,7 +175,7 @@ def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
     if record.exchange is not None:
         raise Busy(
             f"{vm.name} is half-way: its place is being exchanged",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile-host",
             vm=vm.name,
         )
 

@@ -260,5 +260,5 @@ def _place_again(
                 error = problem
         if error is not None:
             failure.left.append(f"VM {vm.name} has no place: {error}")
-            hint = f"vgpuctl reconcile, or vgpuctl start-vm {shlex.quote(vm.name)}, gives {vm.name} one"
+            hint = f"vgpuctl reconcile-host, or vgpuctl start-vm {shlex.quote(vm.name)}, gives {vm.name} one"
             failure.hint = "; ".join(filter(None, (failure.hint, hint)))

@@ -60,7 +60,7 @@ def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
     if record.state is not RecordState.READY:
         raise Busy(
             f"{vm.name} is half-way: its record says {record.state}",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile-host",
             vm=vm.name,
             record=str(record.state),
         )

@@ -120,7 +120,7 @@ def _observe(host: Host, *, dry_run: bool) -> Snapshot:
 def _rounds_error(unfixed: list[ReconcileFinding]) -> PartlyApplied:
     error = PartlyApplied(
         f"after {MAX_ROUNDS} rounds there still is something to fix: something else may be changing this host",
-        hint="vgpuctl reconcile --dry-run shows what is left",
+        hint="vgpuctl reconcile-host --dry-run shows what is left",
     )
     error.left = [f"{f.what}: {f.action}" for f in unfixed]
     return error

@@ -77,7 +77,7 @@ def _poll_guest(host: Host, name: str, uuid: str, timeout_seconds: float, on_pol
         if seconds_left <= 0:
             error = Busy(
                 f"{name} was made and runs, but its guest did not answer within {timeout_seconds:g} s",
-                hint=f"vgpuctl address {name} asks again; vgpuctl console {name} says where its screen is",
+                hint=f"vgpuctl show-address {name} asks again; vgpuctl show-console {name} says where its screen is",
                 vm=name,
                 uuid=uuid,
                 waited_seconds=timeout_seconds,

@@ -239,7 +239,7 @@ def _no_room_error(
     idle = sorted({str(v.vm) for v in snapshot.vgpus if v.idle and v.gpu in addresses})
     hint = f"vgpuctl explain {first if others else profiles[0][0]}"
     if idle:
-        hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
+        hint = f"vgpuctl reconcile-host frees what {', '.join(idle)} have no use for while off; {hint}"
     left_out = _describe_excluded(
         free_by_constraint, len({address for types in types_by_text.values() for address in types})
     )

@@ -19,7 +19,7 @@ MAX_LINE = 300
 MAX_DEPTH = 64
 MAX_VALUES = 1_000_000
 """Limits of a document: nesting depth and number of commas. A parsed list takes 20 times the memory of its text."""
-SUCCESS_STATUSES: Mapping[str, tuple[int, ...]] = {"fits": (1, 4), "doctor": (6,), "diff": (7,), "assert": (7,)}
+SUCCESS_STATUSES: Mapping[str, tuple[int, ...]] = {"fits": (1, 4), "doctor": (6,), "diff": (7,)}
 """Exit statuses besides 0 with which these commands succeed (docs/exit-codes.md)."""
 _FAILURE_STATUSES = frozenset({1, 2, 3, 4, 5, 6, 75, 130, 143})
 """Exit statuses of a command that failed (docs/exit-codes.md)."""
@@ -225,7 +225,7 @@ def _reply_lost_error(name: str, why: str, **facts: object) -> VgpuctlError:
     """Return the error of a lost reply. The command may be complete, undone or partial; it runs on unless killed."""
     exc = ResultUnknown(
         f"{name}: the command was begun there, and how it ended is not known: {why}",
-        hint="look there: vgpuctl list-vms, then vgpuctl reconcile",
+        hint="look there: vgpuctl list-vms, then vgpuctl reconcile-host",
         **facts,
     )
     exc.left = [f"{name}: whatever the command did there"]

@@ -75,7 +75,9 @@ EMPTIED: dict[str, str | bytes] = {
 
 
 @pytest.mark.parametrize("kind", EMPTIED)
-@pytest.mark.parametrize("command", ["apply --yes -f -", "apply --yes --dry-run -f -", "diff -f -", "assert -f -"])
+@pytest.mark.parametrize(
+    "command", ["apply --yes -f -", "apply --yes --dry-run -f -", "diff -f -", "diff --quiet -f -"]
+)
 def test_every_command_refuses_a_document_without_version_1(host: Host, kind: str, command: str) -> None:
     ran = host(command, EMPTIED[kind])
     assert (ran.status, "standard input" in ran.err) == (2, True)
@@ -188,7 +190,7 @@ def test_a_broken_host_yaml_can_be_replaced(host: Host, broken: str | bytes, wor
     assert host(f"{words} --yes", wanted).status == 0
     assert host.file.read_text() == wanted
     assert [v["name"] for v in host("list-vgpus --unassigned --json").document["data"]] == ["lab"]
-    assert "nothing to do" in host("reconcile").out
+    assert "nothing to do" in host("reconcile-host").out
     assert host("apply").out == "the host is as host.yaml says; nothing to do\n"
 
 
@@ -199,7 +201,7 @@ def test_an_error_keeps_the_broken_file(host: Host) -> None:
     ran = host("apply --yes -f -", 'version: 1\ngpus: {"0000:99:00.0": {mode: vgpu}}\n')
     assert (ran.status, host.etc_now) == (2, before)
     ran = host("apply -f -", "version: 1\n")
-    assert (ran.status, "reconcile removes it" in ran.err) == (2, True)
+    assert (ran.status, "reconcile-host removes it" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +276,7 @@ def test_the_hint_for_a_host_yaml_that_is_no_regular_file_works(host: Host, kind
     host.file.unlink()
     ODD_FILES[kind](host.file)
     move = f"mv {_etc()} {_etc()}.bad"
-    for line in ("apply -f -", "create-vm vm --profile A100-4C", "list-gpus", "doctor host-file", "reconcile"):
+    for line in ("apply -f -", "create-vm vm --profile A100-4C", "list-gpus", "doctor host-file", "reconcile-host"):
         ran = host(line, CONFIGURED)
         text = ran.out + ran.err
         assert (move in text, "vgpuctl apply --undo" in text) == (True, kept), line

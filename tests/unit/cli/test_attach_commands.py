@@ -16,15 +16,15 @@ Run = Callable[..., Ran]
 
 def test_attach_and_detach_of_a_running_vm(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
-    assert "attach" in sim("attach vdi-001 --profile A100-4C --gpu 0000:3b:00.0 --dry-run").out
-    data = sim("attach vdi-001 --profile A100-4C --gpu A100 --json").document["data"]
+    assert "attach" in sim("attach-vgpu vdi-001 --profile A100-4C --gpu 0000:3b:00.0 --dry-run").out
+    data = sim("attach-vgpu vdi-001 --profile A100-4C --gpu A100 --json").document["data"]
     carriers = [v["carrier"] for v in data["vgpus"]]
     assert (data["owner"], len(carriers)) == ("managed", 2)
-    assert sim(f"detach vdi-001 --vgpu {carriers[1]} --dry-run --json").document["data"]["steps"]
-    ran = sim(f"detach vdi-001 --vgpu {carriers[1]}")
+    assert sim(f"detach-vgpu vdi-001 --vgpu {carriers[1]} --dry-run --json").document["data"]["steps"]
+    ran = sim(f"detach-vgpu vdi-001 --vgpu {carriers[1]}")
     assert (ran.status, ran.out.count("vgpu  ")) == (0, 1)
-    assert sim("detach vdi-001 --wait 5 --json").document["data"]["vgpus"] == []
-    assert "nothing to do" in sim("detach vdi-001").out
+    assert sim("detach-vgpu vdi-001 --wait 5 --json").document["data"]["vgpus"] == []
+    assert "nothing to do" in sim("detach-vgpu vdi-001").out
 
 
 def test_a_stopped_vm_gets_another_profile(sim: Run) -> None:
@@ -39,14 +39,16 @@ def test_a_stopped_vm_gets_another_profile(sim: Run) -> None:
     assert "nothing to do" in sim("set-profile vdi-001 --profile A100-5C").out
 
 
-@pytest.mark.parametrize("command", ["attach nothing --profile A100-4C", "detach nothing", "attach nothing"])
+@pytest.mark.parametrize(
+    "command", ["attach-vgpu nothing --profile A100-4C", "detach-vgpu nothing", "attach-vgpu nothing"]
+)
 def test_invalid_arguments_exit_with_2(sim: Run, command: str) -> None:
     assert sim(command).status == 2
 
 
 def test_a_count_that_is_too_large_and_an_empty_name_are_reported_as_such(sim: Run) -> None:
-    assert "the count after ':' in 'A100-4C:99999' is too large" in sim("attach vm --profile A100-4C:99999").err
-    assert "there is no VM ''" in sim("attach '' --profile A100-4C").err
+    assert "the count after ':' in 'A100-4C:99999' is too large" in sim("attach-vgpu vm --profile A100-4C:99999").err
+    assert "there is no VM ''" in sim("attach-vgpu '' --profile A100-4C").err
 
 
 UNMANAGED = """\
@@ -64,11 +66,11 @@ gpus:
 @pytest.mark.parametrize(
     ("running", "line", "hint"),
     [
-        ("true", "attach 'old desktop' --profile T4-4Q", "stop it first: virsh shutdown 'old desktop'; "),
+        ("true", "attach-vgpu 'old desktop' --profile T4-4Q", "stop it first: virsh shutdown 'old desktop'; "),
         ("true", "stop-vm 'old desktop'", "virsh shutdown 'old desktop'; "),
         ("true", "delete-vm 'old desktop' --yes", "virsh undefine 'old desktop'; "),
         ("false", "start-vm 'old desktop'", "virsh start 'old desktop'; "),
-        ("false", "address 'old desktop'", "virsh start 'old desktop'\n"),
+        ("false", "show-address 'old desktop'", "virsh start 'old desktop'\n"),
         ("false", "set-profile 'old desktop' --profile T4-8Q", "virsh edit 'old desktop'; "),
     ],
 )

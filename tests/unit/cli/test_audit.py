@@ -49,11 +49,11 @@ def test_only_changing_commands_write_an_audit_entry(vgpuctl: Vgpuctl, entries: 
         ("show-vm", "vdi-001"),
         ("plan-moves", "--defragment"),
         ("delete-vm", "vdi-001", "--yes"),
-        ("reconcile",),
+        ("reconcile-host",),
     )
     for words in lines:
         assert vgpuctl(*HOST, *words).status == 0
-    assert [e["command"] for e in entries()] == ["create-vm", "stop-vm", "start-vm", "delete-vm", "reconcile"]
+    assert [e["command"] for e in entries()] == ["create-vm", "stop-vm", "start-vm", "delete-vm", "reconcile-host"]
     assert [e["changed"] for e in entries()] == [True, True, True, True, False]
 
 

@@ -75,7 +75,7 @@ def test_a_running_vm_is_refreshed_only_when_it_may_be_stopped(sim: Run) -> None
     assert sim(f"refresh-vm vdi-001 --image {IMAGE} --drain").status == 2
     ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE} --drain --json")
     assert (ran.document["changed"], ran.document["data"]["state"]) == (True, "running")
-    assert sim("reconcile --json").document["data"]["findings"] == []
+    assert sim("reconcile-host --json").document["data"]["findings"] == []
 
 
 def test_ensure_vm_names_refresh_vm_for_another_image(sim: Run, tmp_path: Path) -> None:

@@ -59,20 +59,20 @@ def test_images_and_their_clones(sim: Run) -> None:
 
 def test_reaching_a_vm(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2").status == 0
-    assert sim("console vdi-001 --json").document["data"]["graphics"][0]["password"] is False
-    page = sim("console vdi-001")
+    assert sim("show-console vdi-001 --json").document["data"]["graphics"][0]["password"] is False
+    page = sim("show-console vdi-001")
     assert "vnc:    127.0.0.1:59" in page.out
     assert "serial: virsh -c qemu:///system console vdi-001" in page.out
     assert "ssh -L 59" in page.err
-    known = sim("address vdi-001 --json").document["data"]
+    known = sim("show-address vdi-001 --json").document["data"]
     assert known["source"] == "lease"
-    result = sim("address vdi-001")
+    result = sim("show-address vdi-001")
     assert result.out == f"{known['addresses'][0]['address']}\n"
     assert result.err == "known from a DHCP lease\n"
     assert sim("create-vm bare --profile A100-4C").status == 0
-    assert sim("address bare").status == 75
+    assert sim("show-address bare").status == 75
     assert sim("stop-vm bare --force").status == 0
-    assert sim("address bare").status == 3
+    assert sim("show-address bare").status == 3
 
 
 def test_waiting_for_the_guest(sim: Run) -> None:
@@ -216,17 +216,17 @@ def test_ensure_vm_by_name_alone(sim: Run, tmp_path: Path) -> None:
 def test_reconcile_leaves_missing_vgpus_to_start_vm(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     assert sim("sim reboot").status == 0
-    assert sim("reconcile").status == 0
+    assert sim("reconcile-host").status == 0
     assert sim("show-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is False
-    assert "made by start-vm" in sim("reconcile --help").out
+    assert "made by start-vm" in sim("reconcile-host --help").out
 
 
 def test_reboot_and_reset(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     assert sim("sim reboot --json").document["changed"] is True
     assert sim("show-vm vdi-001 --json").document["data"]["state"] == "stopped"
-    assert sim("reconcile --dry-run --json").status == 0
-    assert sim("reconcile").status == 0
+    assert sim("reconcile-host --dry-run --json").status == 0
+    assert sim("reconcile-host").status == 0
     assert sim("start-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is True
     assert sim("sim reset --json").status == 2
     assert sim("sim reset --yes --json").status == 0
@@ -246,7 +246,7 @@ def test_the_eleventh_is_refused_with_numbers(sim: Run) -> None:
 
 
 def test_a_captured_tree_takes_no_change(vgpuctl: Run, tmp_path: Path) -> None:
-    for line in ("create-vm --profile A100-4C", "reconcile", "start-vm x", "delete-vm x --yes"):
+    for line in ("create-vm --profile A100-4C", "reconcile-host", "start-vm x", "delete-vm x --yes"):
         ran = vgpuctl("--root", os.fspath(tmp_path), *line.split(), "--json")
         assert (ran.status, ran.document["error"]["code"]) == (2, "invalid-input")
     assert vgpuctl("list-gpus", "--root", os.fspath(tmp_path), "--json").document["data"] == []

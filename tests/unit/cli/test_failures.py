@@ -90,7 +90,7 @@ def test_json_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    exc = PartlyApplied("it failed", hint="vgpuctl reconcile")
+    exc = PartlyApplied("it failed", hint="vgpuctl reconcile-host")
     exc.undone, exc.left = ["define the VM"], ["make vGPU: busy", "claim 0000:3b:00.4"]
     assert printed(exc, capsys)[2].splitlines() == [
         "vgpuctl: it failed   [partly-applied]",
@@ -98,7 +98,7 @@ def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture
         "  left:",
         "    make vGPU: busy",
         "    claim 0000:3b:00.4",
-        "  hint: vgpuctl reconcile",
+        "  hint: vgpuctl reconcile-host",
     ]
 
 
@@ -130,7 +130,7 @@ def test_an_interrupted_command(number: int, status: int, capsys: pytest.Capture
     exc.left = ["the disk"]
     got, _, err = printed(exc, capsys)
     assert got == status
-    assert "hint: 'vgpuctl reconcile'" in err
+    assert "hint: 'vgpuctl reconcile-host'" in err
 
 
 def test_a_second_signal_lists_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:

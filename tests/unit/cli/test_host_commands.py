@@ -45,14 +45,14 @@ def test_a_file_is_compared_applied_and_then_right(mixed: Run, tmp_path: Path) -
     gpu = document["data"]["gpus"][0]
     assert (document["changed"], gpu["before"]["mode"], gpu["after"]["mode"]) == (True, None, "vgpu")
     assert gpu["differences"] == [{"key": "mode", "wanted": "vgpu", "is": "unmanaged"}]
-    ran = mixed(f"assert --file {file}")
+    ran = mixed(f"diff --quiet --file {file}")
     assert (ran.status, ran.out, ran.err) == (7, "", "")
-    assert mixed(f"assert -f {file} --json").document["data"]["gpus"] == document["data"]["gpus"]
+    assert mixed(f"diff --quiet -f {file} --json").document["data"]["gpus"] == document["data"]["gpus"]
     assert mixed(f"apply -f {file} --dry-run").out.startswith("would do:\n")
     ran = mixed(f"apply -f {file}")
     assert (ran.status, ran.out.splitlines()[0]) == (0, f"{A16}: mode vgpu")
     assert mixed("diff").out == "the host is as asked for\n"
-    assert (mixed("assert").status, mixed(f"apply -f {file}").out) == (
+    assert (mixed("diff --quiet").status, mixed(f"apply -f {file}").out) == (
         0,
         "the host is as host.yaml says; nothing to do\n",
     )
@@ -87,7 +87,7 @@ def test_what_export_prints_is_no_difference(mixed: Run) -> None:
     text = mixed("export").out
     assert (mixed("export --json").document["data"]["text"], "cordoned: true" in text) == (text, True)
     assert mixed("diff -f -", text).status == 0
-    assert mixed("assert -f -", text.replace("cordoned: true", "cordoned: false")).status == 7
+    assert mixed("diff --quiet -f -", text.replace("cordoned: true", "cordoned: false")).status == 7
     assert "standard input:1:1" in mixed("apply -f -", "gpus: {}\n").err
 
 
@@ -112,13 +112,13 @@ def test_what_mdevctl_prints_becomes_vgpus_through_import_and_apply(mixed: Run) 
     uuid, card = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001", "0000:5e:00.0"
     dump = f'[{{"{card}": [{{"{uuid}": {{"mdev_type": "nvidia-232", "start": "auto"}}}}]}}]'
     text = mixed("import -", dump).out
-    assert mixed("assert -f -", text).status == 7
+    assert mixed("diff --quiet -f -", text).status == 7
     ran = mixed("diff -f -", text)
     assert (ran.status, f"make vGPU mdev-{uuid[:8]} (T4-4Q on GPU {card})" in ran.out) == (7, True)
     ran = mixed("apply -f -", text)
     assert (ran.status, f"vgpus.mdev-{uuid[:8]}: profile T4-4Q" in ran.out) == (0, True)
     assert uuid in mixed("list-vgpus").out
-    assert mixed("assert").status == 0
+    assert mixed("diff --quiet").status == 0
     full = text.replace(f"mdev-{uuid[:8]}:", "other:").replace("T4-4Q", "T4-16Q").replace(uuid, f"{uuid[:-1]}2")
     both = text + full.partition("vgpus:\n")[2]
     ran = mixed("apply -f -", both)

@@ -137,7 +137,7 @@ def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
     assert 1 <= len(there) < 150
     listed = vgpuctl(*host, "--json", "list-vms").document["data"]
     assert [(vm["name"], vm["state"]) for vm in listed] == [(name, "running") for name in there]
-    assert vgpuctl(*host, "--json", "reconcile", "--dry-run").document["data"]["findings"] == []
+    assert vgpuctl(*host, "--json", "reconcile-host", "--dry-run").document["data"]["findings"] == []
     assert len(vgpuctl(*host, "--json", *MANY).document["data"]["vms"]) == 150
 
 

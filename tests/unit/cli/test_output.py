@@ -87,12 +87,12 @@ from vgpuctl.remote.target import Target
 done = {"steps": ["cordon it"], "notes": [], "dry_run": False, "findings": [
     {"kind": "leaked", "what": "a claim", "action": "removed"}]}
 error = {"code": "busy", "message": "it works", "hint": None, "facts": {}, "exit_status": 75, "undone": [], "left": []}
-body = {"schema": "vgpuctl/1", "kind": "reconcile", "warnings": []}
+body = {"schema": "vgpuctl/1", "kind": "reconcile-host", "warnings": []}
 good = Reply({**body, "ok": True, "changed": True, "data": done}, 0)
 bad = Reply({**body, "ok": False, "changed": False, "error": error}, 75)
 replies = [HostReply(Target(name, name), 0.1, answer) for name, answer in (("gpu-1", good), ("gpu-2", bad))]
 settings = Settings(json="--json" in sys.argv)
-settings.kind = "reconcile"
+settings.kind = "reconcile-host"
 publish = (remote_result.print_reply, replies[0]) if "one" in sys.argv else (remote_result.print_replies, replies)
 try:
     sys.exit(publish[0](settings, publish[1], 0))
@@ -108,7 +108,7 @@ def test_results_of_other_hosts_are_shown(words: list[str]) -> None:
         ran = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, env=child_environment(), check=False
         )
-    assert (ran.returncode, "reconcile is done" in ran.stderr, "[output-lost]" in ran.stderr) == (5, True, True)
+    assert (ran.returncode, "reconcile-host is done" in ran.stderr, "[output-lost]" in ran.stderr) == (5, True, True)
     if "all" in words:
         assert "gpu-2: it works" in ran.stderr
         assert "gpu-1: " in ran.stderr

@@ -206,9 +206,9 @@ def test_passthrough_names_the_gpu_once() -> None:
 def test_reconcile() -> None:
     leaked = {"kind": "leaked", "what": "A100-4C on x: its VM is gone", "action": "remove it"}
     data = {"findings": [leaked], "steps": ["remove it"], "notes": [], "dry_run": False}
-    assert text("reconcile", data) == "A100-4C on x: its VM is gone\n  remove it\n"
-    assert text("reconcile", {**data, "dry_run": True}).endswith("\nwould do:\n  1  remove it\n")
-    assert text("reconcile", {**data, "findings": [], "steps": []}) == "nothing to do\n"
+    assert text("reconcile-host", data) == "A100-4C on x: its VM is gone\n  remove it\n"
+    assert text("reconcile-host", {**data, "dry_run": True}).endswith("\nwould do:\n  1  remove it\n")
+    assert text("reconcile-host", {**data, "findings": [], "steps": []}) == "nothing to do\n"
 
 
 @pytest.mark.parametrize("kind", ["list-gpus", "list-profiles", "list-vms"])
@@ -250,7 +250,7 @@ def test_a_console() -> None:
     ]
     serial = [{"target": "serial", "terminal": None, "command": ["virsh", "console", "a b"]}]
     vm = {"name": "a b", "uuid": "6f1c", "state": "running"}
-    page = pages.page("console", result("console", {**vm, "graphics": screens, "serial": serial}))
+    page = pages.page("show-console", result("show-console", {**vm, "graphics": screens, "serial": serial}))
     assert render_plain(page.blocks) == (
         "name:   a b\nstate:  running\nvnc:    127.0.0.1:5901, no password\n"
         "spice:  [::]:5902 and [::]:5903 (TLS), asks for a password\n"
@@ -258,4 +258,4 @@ def test_a_console() -> None:
         "serial: virsh console 'a b'\n"
     )
     assert len(page.stderr_lines) == 1
-    assert pages.page("console", result("console", {**vm, "graphics": [], "serial": []})).stderr_lines
+    assert pages.page("show-console", result("show-console", {**vm, "graphics": [], "serial": []})).stderr_lines

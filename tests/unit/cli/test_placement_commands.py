@@ -86,7 +86,7 @@ def test_a_spread_group_is_saved_and_shown(sim: Run) -> None:
     assert two.status == 4
     assert "1 fit now; none was made; --spread-group exam leaves out 4 of 4 GPUs" in two.err
     assert gpus(sim("create-vm f-1 --profile L40S-4Q --spread-group exam --no-start --json", FOUR)) == [FOURTH]
-    assert gpus(sim("attach e-2 --profile L40S-4Q --json", FOUR)) == [SECOND, SECOND]
+    assert gpus(sim("attach-vgpu e-2 --profile L40S-4Q --json", FOUR)) == [SECOND, SECOND]
     moved = sim(f"set-profile e-3 --profile L40S-6Q --gpu {FOURTH} --dry-run", FOUR)
     assert (moved.status, "it has f-1 of the group" in moved.err) == (4, True)
 
@@ -94,8 +94,8 @@ def test_a_spread_group_is_saved_and_shown(sim: Run) -> None:
 def test_other_placing_commands_have_the_options(sim: Run, tmp_path: Path) -> None:
     assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
     words = f"--placement breadth --not-gpu {FIRST} --numa-node 0 --scheduler best_effort"
-    assert sorted(gpus(sim(f"attach a --profile L40S-4Q {words} --dry-run --json", FOUR))) == [THIRD]
-    assert sorted(gpus(sim(f"attach a --profile L40S-4Q {words} --json", FOUR))) == [SECOND, THIRD]
+    assert sorted(gpus(sim(f"attach-vgpu a --profile L40S-4Q {words} --dry-run --json", FOUR))) == [THIRD]
+    assert sorted(gpus(sim(f"attach-vgpu a --profile L40S-4Q {words} --json", FOUR))) == [SECOND, THIRD]
     made = sim(f"create-vgpu spare --profile L40S-4Q --placement breadth --not-gpu {FIRST} --json", FOUR)
     assert made.document["data"]["gpu"] == FOURTH
     changed = sim(f"set-profile a --profile L40S-6Q --gpu L40S {words.replace(FIRST, SECOND)} --json", FOUR)

@@ -46,7 +46,7 @@ def test_a_vm_is_what_its_spec_says_whatever_its_capitals(sim: Run, tmp_path: Pa
     assert sim("create-vm a --profile A100-4C").status == 0
     ran = sim(f"ensure-vm -f {tmp_path}/spec.yaml --json")
     assert (ran.status, ran.document["changed"]) == (0, False)
-    assert sim("attach a --profile a100-4c").status == 0
+    assert sim("attach-vgpu a --profile a100-4c").status == 0
     assert sim("stop-vm a --force").status == 0
     changed = sim("set-profile a --profile a100-5c --json")
     assert {vgpu["profile"] for vgpu in changed.document["data"]["vgpus"]} == {"A100-5C"}

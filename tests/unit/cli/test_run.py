@@ -29,7 +29,7 @@ GPUS = CommandOutput(result("list-gpus", [GPU]))
 
 
 def test_text_on_stdout_and_the_rest_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.perform(Settings(), "reconcile", lambda guard: CommandOutput(RECONCILED)) == 0
+    assert run.perform(Settings(), "reconcile-host", lambda guard: CommandOutput(RECONCILED)) == 0
     captured = capsys.readouterr()
     assert captured.out == "a claim\n  removed\n"
     assert captured.err == "warning: libvirt was not asked\nnote: no system is on its disk\n"
@@ -38,7 +38,7 @@ def test_text_on_stdout_and_the_rest_on_stderr(capsys: pytest.CaptureFixture[str
 
 
 def test_json_output_has_no_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.perform(Settings(json=True), "reconcile", lambda guard: CommandOutput(RECONCILED)) == 0
+    assert run.perform(Settings(json=True), "reconcile-host", lambda guard: CommandOutput(RECONCILED)) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     assert json.loads(captured.out)["warnings"] == ["libvirt was not asked"]

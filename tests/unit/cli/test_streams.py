@@ -44,7 +44,8 @@ gpus:
 """
 LINES = (
     "list-vms", "list-gpus", "list-vgpus", "show-gpu 0000:5e:00.0", "show-vm 'NAME'", "stop-vm 'NAME'",
-    "start-vm 'NAME'", "delete-vm 'NAME' --yes", "attach 'NAME' --profile T4-4Q --dry-run", "reconcile", "doctor",
+    "start-vm 'NAME'", "delete-vm 'NAME' --yes", "attach-vgpu 'NAME' --profile T4-4Q --dry-run",
+    "reconcile-host", "doctor",
     "explain T4-16Q", "create-vm 'NAME' --profile T4-4Q", "show-vm 'NAMEx'", "cordon 0000:5e:00.0", "import /NAME",
     "create-vm a --profile 'NAME'", "create-vm a --profile T4-4Q --image '/NAME'", "'NAME'", "--'NAME' list-vms",
 )  # fmt: skip

@@ -40,7 +40,7 @@ def test_a_leak_is_a_warning_for_reconcile():
     result = run_check(
         "leftovers", leftovers=(Leftover("leaked", "A100-4C on 0000:3b:00.4: its VM is gone", "remove it"),)
     )
-    assert (result.verdict, result.fix) == (Verdict.WARN, "vgpuctl reconcile")
+    assert (result.verdict, result.fix) == (Verdict.WARN, "vgpuctl reconcile-host")
     assert "leaked: A100-4C on 0000:3b:00.4" in finding_text(result)
 
 
@@ -48,7 +48,7 @@ def test_other_leftovers_name_another_fix():
     newer = Leftover("unreadable-record", "VM x has a record", "nothing: upgrade vgpuctl")
     assert run_check("leftovers", leftovers=(newer,)).fix == "upgrade vgpuctl"
     leak = Leftover("leaked", "A100-4C on 0000:3b:00.4: its VM is gone", "remove it")
-    assert run_check("leftovers", leftovers=(newer, leak)).fix == "vgpuctl reconcile; upgrade vgpuctl"
+    assert run_check("leftovers", leftovers=(newer, leak)).fix == "vgpuctl reconcile-host; upgrade vgpuctl"
 
 
 def test_leftovers_are_unknown_without_libvirt():

@@ -153,7 +153,9 @@ def test_a_gpu_given_away_whole_has_no_room():
     works = replace(whole, vm=None, command="vgpuctl set-mig 0000:3b:00.0 --off")
     assert compute_room(gpu, [works], A4C).reasons == ("'vgpuctl set-mig 0000:3b:00.0 --off' sets it up",)
     killed = replace(works, owner=Ownership.LEAKED, reason="half set up: process 100 is gone")
-    assert compute_room(gpu, [killed], A4C).reasons == ("it is half set up: process 100 is gone; vgpuctl reconcile",)
+    assert compute_room(gpu, [killed], A4C).reasons == (
+        "it is half set up: process 100 is gone; vgpuctl reconcile-host",
+    )
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_captured_tree_can_be_read_and_not_changed(tmp_path: Path) -> None:
     assert host.list_gpus().data == ()
     for dry_run in (False, True):
         with pytest.raises(InvalidInput, match="works on / only"):
-            host.reconcile(dry_run=dry_run)
+            host.reconcile_host(dry_run=dry_run)
 
 
 def test_a_name_without_sim_in_front_is_recognised() -> None:

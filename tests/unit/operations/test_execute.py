@@ -144,4 +144,4 @@ def test_a_write_that_the_kernel_has_parked_says_try_again_though_it_cannot_be_t
     error, log = run(Step("a", [], Stuck("still"), "undo"), Step("b", [], parked))
     assert error is parked
     assert error.left == ["a: still"]
-    assert error.hint == "let go; then: vgpuctl reconcile"
+    assert error.hint == "let go; then: vgpuctl reconcile-host"

@@ -301,7 +301,7 @@ def test_a_command_that_goes_on_alone_keeps_the_gpu_claimed_and_is_not_run_again
         do(replace(host.ports, vendor_commands=Left()), A16, "vgpu")
     assert (calls, raised.value.status, configured_modes(host)) == (["-e"], 75, {})
     assert raised.value.left
-    assert raised.value.hint == "then: vgpuctl reconcile"
+    assert raised.value.hint == "then: vgpuctl reconcile-host"
     assert [c.carrier for c in host.ports.claims.all()] == [A16]
 
 

@@ -64,13 +64,13 @@ def test_until_reconcile_has_run_its_vms_are_left_alone(site: Site) -> None:
 def test_what_was_decided_is_finished(site: Site, decided: SimulatedHost, booted: bool) -> None:
     if booted:
         decided.sim.reboot()
-    findings = site.run("reconcile")["findings"]
+    findings = site.run("reconcile-host")["findings"]
     assert len([f for f in findings if f["kind"] == "half-exchanged"]) == 2
     for name in NAMES[1:]:
         record = record_of(site.xml(name))
         assert record.find(f"{NAMESPACE}exchange") is None
         assert carrier_of(record) == new_carrier(site, name)
-    left = {f["kind"] for f in site.run("reconcile", "--dry-run")["findings"]}
+    left = {f["kind"] for f in site.run("reconcile-host", "--dry-run")["findings"]}
     assert left == ({"vgpu-missing"} if booted else set())  # restore-host makes that one
     for name in NAMES:
         site.run("start-vm", name)
@@ -78,7 +78,7 @@ def test_what_was_decided_is_finished(site: Site, decided: SimulatedHost, booted
 
 
 def test_what_was_not_decided_is_taken_back(site: Site) -> None:
-    site.run("reconcile")
+    site.run("reconcile-host")
     for name in NAMES:
         assert carrier_of(record_of(site.xml(name))) == carrier_of(written(site, name))
         site.run("start-vm", name)

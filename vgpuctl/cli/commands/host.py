@@ -48,10 +48,10 @@ def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -
 
 
 @make_command(
-    "reconcile",
+    "reconcile-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 reconcile --dry-run", "what is unfinished, and what would be done"),
-        ("vgpuctl --host sim:a100-40 reconcile", "do it"),
+        ("vgpuctl --host sim:a100-40 reconcile-host --dry-run", "what is unfinished, and what would be done"),
+        ("vgpuctl --host sim:a100-40 reconcile-host", "do it"),
     ),
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
@@ -65,7 +65,7 @@ def reconcile(settings: Settings, dry_run: bool) -> int:
     devices are left alone. vGPUs that are missing after a reboot are made by start-vm, those of host.yaml by
     restore-host.
     """
-    return run.call(settings, "reconcile", lambda host: host.reconcile(dry_run=dry_run))
+    return run.call(settings, "reconcile-host", lambda host: host.reconcile_host(dry_run=dry_run))
 
 
 @make_command(

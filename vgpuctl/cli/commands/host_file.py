@@ -48,18 +48,6 @@ def compare_options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
-def compare(settings: Settings, kind: str, path: str | None, sets: tuple[str, ...], drain: bool, quiet: bool) -> int:
-    """Run diff or assert: print the result, and return 7 when something differs."""
-
-    def present(result: Outcome[HostDifferenceResult]) -> CommandOutput:
-        status = DIFFERS_STATUS if result.changed else 0
-        if not quiet:
-            return CommandOutput(result, status=status)
-        return CommandOutput(result if settings.json else replace(result, warnings=(), notes=()), "", status)
-
-    return run.call(settings, kind, lambda host: host.diff(file=path, sets=sets, drain=drain), present)
-
-
 @make_command(
     "apply",
     examples=(
@@ -126,28 +114,26 @@ def _number(undo: bool, version: str | None, path: str | None) -> int | None:
     examples=(
         ("vgpuctl --host sim:mixed diff", "what is not as host.yaml says"),
         ("vgpuctl diff --set 'gpus[0000:17:00.0].mode=vgpu'", "what apply would do; exit status 7 when it would"),
+        ("vgpuctl --host sim:mixed diff --quiet", "in a script: exit status 0 when the host is as host.yaml says"),
     ),
 )
 @compare_options
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing: the exit status says whether anything differs.")
 @click.pass_obj
-def diff(settings: Settings, path: str | None, sets: tuple[str, ...], drain: bool) -> int:
-    """Say what is not as host.yaml says, key by key, and what apply would do about it; nothing is changed.
+def diff(settings: Settings, path: str | None, sets: tuple[str, ...], drain: bool, quiet: bool) -> int:
+    """Show where this host differs from its host.yaml, and what apply would do. It changes nothing.
 
-    The exit status is 7 when something differs, 0 when not. What stands against a change, as a running VM, is a
-    warning here. Comments of a file and the way in which it names GPUs are no difference.
+    The exit status is 7 if something differs, 0 if nothing does. Whatever prevents a change, such as a running VM, is
+    a warning here. Comments in the file, and how it names GPUs, do not count as differences.
     """
-    return compare(settings, "diff", path, sets, drain, quiet=False)
 
+    def present(result: Outcome[HostDifferenceResult]) -> CommandOutput:
+        status = DIFFERS_STATUS if result.changed else 0
+        if not quiet:
+            return CommandOutput(result, status=status)
+        return CommandOutput(result if settings.json else replace(result, warnings=(), notes=()), "", status)
 
-@make_command(
-    "assert",
-    examples=(("vgpuctl --host sim:mixed assert", "in a script: exit status 0 when the host is as host.yaml says"),),
-)
-@compare_options
-@click.pass_obj
-def assert_host(settings: Settings, path: str | None, sets: tuple[str, ...], drain: bool) -> int:
-    """Exit with 0 when the host is as host.yaml says, with 7 when it is not. As diff, without its output."""
-    return compare(settings, "assert", path, sets, drain, quiet=True)
+    return run.call(settings, "diff", lambda host: host.diff(file=path, sets=sets, drain=drain), present)
 
 
 @make_command(

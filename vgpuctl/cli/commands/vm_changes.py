@@ -13,10 +13,13 @@ from vgpuctl.cli.settings import Settings
 
 
 @make_command(
-    "attach",
+    "attach-vgpu",
     examples=(
-        ("vgpuctl --host sim:a100-40 attach vdi-001 --profile A100-4C", "at once when it runs, else at its next start"),
-        ("vgpuctl attach old-desktop --profile A100-4C --gpu A100", "a VM that vgpuctl did not make, on this GPU"),
+        (
+            "vgpuctl --host sim:a100-40 attach-vgpu vdi-001 --profile A100-4C",
+            "at once when it runs, else at its next start",
+        ),
+        ("vgpuctl attach-vgpu old-desktop --profile A100-4C --gpu A100", "a VM that vgpuctl did not make, on this GPU"),
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
@@ -30,14 +33,17 @@ def attach(settings: Settings, /, name: str, dry_run: bool, **explicit: Any) -> 
     its maker's: delete-vm refuses it, detach takes the vGPU back. A VM whose memory is bound to NUMA nodes gets a GPU
     of these, and one of a spread group a GPU that no other VM of the group is on.
     """
-    return run.call(settings, "attach", lambda host: host.attach(name, dry_run=dry_run, **explicit))
+    return run.call(settings, "attach-vgpu", lambda host: host.attach_vgpu(name, dry_run=dry_run, **explicit))
 
 
 @make_command(
-    "detach",
+    "detach-vgpu",
     examples=(
-        ("vgpuctl --host sim:a100-40 detach vdi-001", "all vGPUs that it has from vgpuctl"),
-        ("vgpuctl detach vdi-001 --vgpu 0000:3b:00.5 --dry-run", "one of them, and only to see what would be done"),
+        ("vgpuctl --host sim:a100-40 detach-vgpu vdi-001", "all vGPUs that it has from vgpuctl"),
+        (
+            "vgpuctl detach-vgpu vdi-001 --vgpu 0000:3b:00.5 --dry-run",
+            "one of them, and only to see what would be done",
+        ),
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
@@ -50,7 +56,7 @@ def detach(settings: Settings, name: str, vgpu: tuple[str, ...], dry_run: bool) 
     The guest of a running VM is asked, and lets its device go when nothing uses it. Has it not done so within
     --wait, the command ends with exit 75 and the vGPU stays the VM's; detach again, or reconcile, finishes it.
     """
-    return run.call(settings, "detach", lambda host: host.detach(name, vgpu or None, dry_run=dry_run))
+    return run.call(settings, "detach-vgpu", lambda host: host.detach_vgpu(name, vgpu or None, dry_run=dry_run))
 
 
 @make_command(

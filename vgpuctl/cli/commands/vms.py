@@ -32,8 +32,8 @@ def show_vm(settings: Settings, name: str) -> int:
 
 
 @make_command(
-    "console",
-    examples=(("vgpuctl console vdi-001", "where its screen and its serial console are"),),
+    "show-console",
+    examples=(("vgpuctl show-console vdi-001", "where its screen and its serial console are"),),
 )
 @click.argument("name", shell_complete=complete.vms)
 @click.pass_obj
@@ -43,12 +43,12 @@ def console(settings: Settings, name: str) -> int:
     Address and ports are the running VM's own. Whether a password is set is said, the password never is; null in JSON
     means that this user may not see it. Nothing is opened or changed.
     """
-    return run.call(settings, "console", lambda host: host.console(name))
+    return run.call(settings, "show-console", lambda host: host.show_console(name))
 
 
 @make_command(
-    "address",
-    examples=(("vgpuctl address vdi-001", "its IP addresses, and who knows them"),),
+    "show-address",
+    examples=(("vgpuctl show-address vdi-001", "its IP addresses, and who knows them"),),
 )
 @click.argument("name", shell_complete=complete.vms)
 @click.pass_obj
@@ -58,7 +58,7 @@ def address(settings: Settings, name: str) -> int:
     Asked are the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table; the first that
     knows one answers. Loopback and link-local addresses do not count. While none is known the exit status is 75.
     """
-    return run.call(settings, "address", lambda host: host.address(name))
+    return run.call(settings, "show-address", lambda host: host.show_address(name))
 
 
 @make_command(

@@ -232,7 +232,7 @@ def _current_placement(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> int 
         raise InUse(
             f"placement {vgpu.placement_id} of {gpu.address}, where {vgpu.profile} on {vgpu.carrier} was to be, is"
             f" taken by {name_holders(blocking)}",
-            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl detach and attach give a VM another place",
+            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl detach-vgpu and attach-vgpu give a VM another place",
             gpu=gpu.address,
             placement_id=vgpu.placement_id,
             carriers=[v.carrier for v in blocking],

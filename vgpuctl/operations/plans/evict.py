@@ -155,7 +155,7 @@ def _suspended_vgpu(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, reason: EvictionRe
     if vm is not None and vm.record is not None and vm.record.state is not RecordState.READY:
         raise Busy(
             f"{vm.name} on {gpu.address} is half-way: its record says {vm.record.state}",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile-host",
             vm=vm.name,
         )
     if vgpu.owner is Ownership.MANAGED and vm is not None and assigned is not None:
@@ -164,7 +164,7 @@ def _suspended_vgpu(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, reason: EvictionRe
     if entry is not None:
         hint = f"shut {vm.name if vm else 'the VM'} down first{reason.alternative}"
     elif vgpu.owner is Ownership.LEAKED:
-        hint = "vgpuctl reconcile"
+        hint = "vgpuctl reconcile-host"
     else:
         hint = f"remove it with what made it{reason.alternative}"
     raise InUse(

@@ -105,7 +105,7 @@ def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
         if vgpu.command is not None and vgpu.owner is Ownership.LEAKED:
             raise InUse(
                 f"{gpu.address} is {vgpu.reason}",
-                hint=f"vgpuctl reconcile gives it free; then run this, or that again: {vgpu.command}",
+                hint=f"vgpuctl reconcile-host gives it free; then run this, or that again: {vgpu.command}",
                 gpu=gpu.address,
                 command=vgpu.command,
             )
@@ -210,7 +210,7 @@ def _in_use_error(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     carriers = sorted(v.carrier for v in vgpus)
     return InUse(
         f"{gpu.address} is in use by {', '.join(names)} ({', '.join(carriers)}), {why}",
-        hint="vgpuctl reconcile"
+        hint="vgpuctl reconcile-host"
         if any(v.owner is Ownership.LEAKED for v in vgpus)
         else f"vgpuctl show-gpu {gpu.address}",
         gpu=gpu.address,

@@ -34,13 +34,13 @@ def system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
     if record.spare_disks():
         raise Busy(
             f"an earlier refresh of {vm.name} was interrupted: {record.spare_disks()[0].path} is to be deleted",
-            hint="vgpuctl reconcile, then run the command again",
+            hint="vgpuctl reconcile-host, then run the command again",
             vm=vm.name,
         )
     if not record.vgpus:
         raise Refused(
             f"{vm.name} has no vGPU, by whose claim vgpuctl keeps other commands from it meanwhile",
-            hint=f"vgpuctl attach {vm.name} --profile PROFILE",
+            hint=f"vgpuctl attach-vgpu {vm.name} --profile PROFILE",
             vm=vm.name,
         )
     clones = [d for d in record.data_disks() if d.base is not None]

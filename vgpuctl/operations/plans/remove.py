@@ -37,7 +37,7 @@ def own_record(vm: Vm, action: str) -> VmRecord:
     if vm.record is not None:
         raise Unmanaged(
             f"{vm.name} was not made by vgpuctl, which only gave it {len(vm.record.vgpus)} vGPU(s)",
-            hint=f"vgpuctl detach {vm.name} takes them back; then use virsh",
+            hint=f"vgpuctl detach-vgpu {vm.name} takes them back; then use virsh",
             vm=vm.name,
         )
     if vm.copied_record is not None:
@@ -54,7 +54,7 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         )
     raise Unmanaged(
         f"{vm.name} was not made by vgpuctl, which does not {action} it",
-        hint=f"{_virsh_command(vm, action)}; if vgpuctl made it and its record was lost: vgpuctl reconcile",
+        hint=f"{_virsh_command(vm, action)}; if vgpuctl made it and its record was lost: vgpuctl reconcile-host",
         vm=vm.name,
     )
 

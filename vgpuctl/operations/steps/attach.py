@@ -197,8 +197,8 @@ class DetachDevice(Value):
     def _still_attached_error(self, reason: str) -> Busy:
         return Busy(
             f"the guest of {self.name} {reason}; the vGPU stays its own until then",
-            hint=f"close what uses the GPU there, or vgpuctl stop-vm {self.name}; then vgpuctl detach {self.name} "
-            f"--vgpu {self.carrier} again, or vgpuctl reconcile",
+            hint=f"close what uses the GPU there, or vgpuctl stop-vm {self.name}; then vgpuctl detach-vgpu {self.name} "
+            f"--vgpu {self.carrier} again, or vgpuctl reconcile-host",
             vm=self.name,
             carrier=self.carrier,
         )

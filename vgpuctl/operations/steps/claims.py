@@ -38,7 +38,7 @@ def _conflict_error(host: Host, claim: Claim, path: str) -> InUse | None:
         whose = "to set it up" if holder.vm == GPU_SETUP_CLAIM else f"for {holder.holder_text}"
         return InUse(
             f"{carrier} is claimed {whose}, by process {holder.process.pid}: {holder.command}",
-            hint="vgpuctl reconcile, then run the command again",
+            hint="vgpuctl reconcile-host, then run the command again",
             carrier=carrier,
             path=path,
             vm=None if holder.vm == GPU_SETUP_CLAIM else holder.vm,
@@ -48,7 +48,7 @@ def _conflict_error(host: Host, claim: Claim, path: str) -> InUse | None:
     if carrier in listed.unreadable:
         message, hint = (
             f"{carrier} is claimed, but for whom cannot be read: {path}",
-            f"when no vgpuctl works on it any more: rm {path}, then vgpuctl reconcile",
+            f"when no vgpuctl works on it any more: rm {path}, then vgpuctl reconcile-host",
         )
     else:
         message, hint = f"{carrier} was claimed until just now", "run the command again"

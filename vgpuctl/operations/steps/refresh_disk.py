@@ -31,7 +31,7 @@ def _refuse_disk_in_use(host: Host, name: str, uuid: str, disk: ManagedDisk) -> 
     if domain is not None and disk.path in parse_disk_sources(domain.xml, domain.live_xml).files:
         raise InUse(
             f"{name} uses {disk.path}, which is to be deleted",
-            hint=f"vgpuctl stop-vm {name}, then vgpuctl reconcile",
+            hint=f"vgpuctl stop-vm {name}, then vgpuctl reconcile-host",
             vm=name,
             disk=disk.path,
         )

@@ -36,7 +36,7 @@ def test_another_vms_claim_is_neither_overwritten_nor_removed(tmp_path):
     with pytest.raises(InUse) as raised:
         TakeClaim(MINE).perform(ports)
     assert "claimed for VM vdi-002, by process 100: vgpuctl create-vm" in str(raised.value)
-    assert "vgpuctl reconcile" in str(raised.value.hint)
+    assert "vgpuctl reconcile-host" in str(raised.value.hint)
     assert (raised.value.facts["carrier"], raised.value.facts["pid"]) == (MINE.carrier, 100)
     TakeClaim(MINE).undo(ports)
     ReleaseClaim(MINE.carrier, MINE.vm_uuid).perform(ports)
