@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vgpuctl` runs the program `vgpuctl`."""
+"""The program `vgpuctl`, also as `python -m vgpuctl`.
+
+Until `vgpuctl.cli.signals` is loaded, Ctrl-C just ends what has done nothing yet: a traceback would help nobody.
+"""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the stubs know only `signal`, which takes long to import
-
-if __name__ == "__main__" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # as in vgpuctl/_program/vgpuctl
-
 import sys
 
-from vgpuctl.cli.entry import main
+
+def main() -> int:
+    """Run the process's own command line and return its exit status."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    from vgpuctl.cli import entry
+
+    return entry.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

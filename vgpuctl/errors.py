@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
+from vgpuctl import extras
+
 
 class VgpuctlError(Exception):
     """A failure that vgpuctl can explain. Subclasses set `code` and `status`."""
@@ -213,31 +215,14 @@ class Interrupted(VgpuctlError):
         self.signal_number = signal_number
 
 
-_PACKAGE_NAMES = {
-    "libvirt": ("python3-libvirt", "libvirt-python"),
-    "libvirtmod": ("python3-libvirt", "libvirt-python"),
-    "nacl": ("python3-nacl", "PyNaCl"),
-    "pynvml": ("python3-pynvml", "nvidia-ml-py"),
-    "ruamel": ("python3-ruamel.yaml", "ruamel.yaml"),
-}
-"""A library's import name -> its Debian package and its PyPI package, where those have other names."""
-_DEBIAN_PACKAGES_PATH = "/usr/lib/python3/dist-packages"
-
-
 def missing_library_error(exc: ImportError) -> HostCannot | None:
     """Return the error for a library that cannot be loaded; None for a module of vgpuctl's own."""
     name = (exc.name or "").partition(".")[0]
     if name in ("", "vgpuctl"):
         return None
-    if name in sys.stdlib_module_names:
-        debian, pip = "python3", ""
-    else:
-        debian, pip = _PACKAGE_NAMES.get(name, (f"python3-{name}", name))
-    packages = f"Debian's package {debian}" + (f", pip's {pip}" if pip else "")
-    apt = not pip or _DEBIAN_PACKAGES_PATH in sys.path
     return HostCannot(
-        f"the Python library {name} cannot be loaded by {sys.executable}: {exc} ({packages})",
-        hint=f"apt install {debian}" if apt else f"{sys.executable} -m pip install {pip}",
+        f"the Python library {name} cannot be loaded by {sys.executable}: {exc} ({extras.describe_sources(name)})",
+        hint=extras.install_command(name),
         check="python-library",
         library=name,
     )

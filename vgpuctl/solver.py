@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from vgpuctl import extras
 from vgpuctl.errors import HostCannot
 from vgpuctl.value import Value
 
@@ -141,7 +142,7 @@ def _quiet_solver() -> Highs:
     except ImportError as error:
         raise SolverFailed(
             f"this needs HiGHS (highspy), which {sys.executable} cannot load: {error}",
-            hint=f"{sys.executable} -m pip install highspy",
+            hint=extras.install_command("highspy"),
             check="solver",
             library="highspy",
         ) from error

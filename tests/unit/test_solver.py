@@ -81,7 +81,7 @@ def test_without_highs_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "highspy", None)
     with pytest.raises(SolverFailed) as missing:
         knapsack((1,), 1).maximize({0: 1})
-    assert missing.value.hint == f"{sys.executable} -m pip install highspy"
+    assert missing.value.hint == f"{sys.executable} -m pip install 'vgpuctl[solver]'"
 
 
 def test_nothing_is_printed() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program's entry point: every outcome becomes text or JSON and an exit status.
 
-Signals are handled before click is imported. Until this module is imported, `vgpuctl/_program/vgpuctl` handles Ctrl-C.
+Signals are handled before click is imported. Until this module is imported, `vgpuctl/__main__.py` handles Ctrl-C.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from vgpuctl import extras
 from vgpuctl.cli.streams import sanitize
 from vgpuctl.errors import HostCannot, InvalidInput
 
@@ -40,7 +41,7 @@ def check_format(path: str) -> str:
     except Exception as exc:
         raise HostCannot(
             f"a picture needs matplotlib, which cannot be used here: {exc}",
-            hint="pip install 'vgpuctl[plot]', or omit --plot: --json has the same numbers",
+            hint=f"{extras.install_command('matplotlib')}; or omit --plot: --json has the same numbers",
             check="matplotlib",
         ) from exc
     return file_format
