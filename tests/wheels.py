@@ -47,14 +47,14 @@ def build(directory: Path, version: str) -> None:
 
 
 def needed() -> Iterator[metadata.Distribution]:
-    """Yield the installed dependencies of vgpuctl, direct and indirect."""
+    """Yield the installed dependencies of vgpuctl on a host, direct and indirect."""
     seen = {PROGRAM, DISTRO_PACKAGE}
     pending = [PROGRAM]
     while pending:
         for line in metadata.distribution(pending.pop()).requires or []:
             requirement = Requirement(line)
             name = normalize_name(requirement.name)
-            if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": "host"})):
                 continue
             seen.add(name)
             yield metadata.distribution(name)

@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         **options: Any,
     ) -> None:
         """`headings`: by heading of the help page, the commands with a line of help each."""
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, no_args_is_help=False, **options)  # click 8.1 prints help then, and exits with 0
         self.headings = headings
         self.help_texts = {name: text for group in headings.values() for name, text in group.items()}
         self.load = load

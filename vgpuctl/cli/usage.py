@@ -81,7 +81,7 @@ def explain_usage(exc: click.ClickException) -> tuple[str, str | None]:
     hint = f"'{path} --help' shows how it is used"
     if isinstance(exc, UsageErrorWithHint):
         return exc.message, exc.hint
-    if isinstance(exc, click.exceptions.NoArgsIsHelpError):
+    if context is not None and isinstance(context.command, click.Group) and exc.message == "Missing command.":
         return "a command is missing", f"'{path} --help' lists the commands"
     if isinstance(exc, click.NoSuchOption):
         return f"no such option '{exc.option_name}'", _option_hint(exc.option_name, context) or hint

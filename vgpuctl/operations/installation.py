@@ -47,10 +47,13 @@ def install_host(
 ) -> Outcome[InstalledResult]:
     """Write each file that is missing or comes from another version.
 
-    `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell.
+    `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell. The Debian package
+    brings unit and completion itself: then only the hook is written, and the files that another installation's
+    install-host wrote are removed.
 
     Raises:
         HostCannot: libvirt is too old for a second hook and already has one.
+        Refused: the Debian package is installed, and this is another installation.
         Failed: a file could not be written; files written before are removed or restored.
     """
     if not dry_run:
@@ -58,16 +61,24 @@ def install_host(
     system = require_system(host)
     version = host.hypervisor.status().libvirt_version
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
-    files = [texts.unit_file(python), hook, *_completion_files(system, completions)]
+    texts.refuse_beside_package(python, system.read(texts.PACKAGE_UNIT_PATH))
+    is_package = texts.is_package(python)
+    files = [hook] if is_package else [texts.unit_file(python), hook, *_completion_files(system, completions)]
     steps: list[Step] = []
     if not system.is_directory(texts.CONFIG_DIRECTORY):
         steps.append(CreateDirectory(texts.CONFIG_DIRECTORY))
     writes, kept_paths = _write_steps(system, files)
     steps += writes
-    if system.readlink(texts.UNIT_WANTS_LINK) is None and texts.UNIT_PATH not in kept_paths:
+    if is_package:
+        removals, changed_paths = _hand_over_to_package(system)
+        steps += removals
+        kept_paths += changed_paths
+    elif system.readlink(texts.UNIT_WANTS_LINK) is None and texts.UNIT_PATH not in kept_paths:
         steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
     if system.has_systemd and any(
-        s.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK) for s in steps if isinstance(s, WriteFile | CreateLink)
+        s.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK)
+        for s in steps
+        if isinstance(s, WriteFile | CreateLink | RemoveFile)
     ):
         steps.append(RunSystemctl(("daemon-reload",)))
     steps += _restart_steps(system) if restart_libvirt else []
@@ -91,12 +102,11 @@ def uninstall_host(
     if not dry_run:
         require_writable(host)
     system = require_system(host)
-    completion_paths = [f"{d}/{n}" for entries in texts.COMPLETION_DIRECTORIES.values() for d, n in entries]
     steps: list[Step] = []
     kept_paths: list[str] = []
     target = system.readlink(texts.UNIT_WANTS_LINK)
     hook_paths = (texts.HOOK_PATH, texts.MAIN_HOOK_PATH)
-    for path in (*hook_paths, texts.UNIT_PATH, *completion_paths):
+    for path in (*hook_paths, texts.UNIT_PATH, *_completion_paths()):
         text = system.read(path)
         if text is None:
             continue
@@ -104,7 +114,7 @@ def uninstall_host(
             steps.append(RemoveFile(path, text, 0o755 if path in hook_paths else 0o644))
         elif path != texts.MAIN_HOOK_PATH:
             kept_paths.append(path)
-    if target is not None and texts.UNIT_PATH not in kept_paths:
+    if target == texts.UNIT_PATH and texts.UNIT_PATH not in kept_paths:
         steps.insert(0, RemoveLink(texts.UNIT_WANTS_LINK, target))
     if steps and system.has_systemd:
         steps.append(RunSystemctl(("daemon-reload",)))
@@ -113,6 +123,29 @@ def uninstall_host(
     steps += _restart_steps(system) if restart_libvirt else []
     files = [s.path for s in steps if isinstance(s, RemoveFile)]
     return _execute_steps(host, steps, UninstalledResult, files, kept_paths, (), progress, dry_run=dry_run)
+
+
+def _hand_over_to_package(system: System) -> tuple[list[Step], list[str]]:
+    """Return the steps that remove what another installation's install-host wrote, and the paths that are kept.
+
+    systemd would read a unit in /etc instead of the package's. A unit that was disabled stays disabled.
+    """
+    steps: list[Step] = []
+    kept_paths: list[str] = []
+    for path in (texts.UNIT_PATH, *_completion_paths()):
+        text = system.read(path)
+        if text is not None and texts.has_valid_checksum(text):
+            steps.append(RemoveFile(path, text, 0o644))
+        elif text is not None and path == texts.UNIT_PATH:
+            kept_paths.append(path)
+    if system.readlink(texts.UNIT_WANTS_LINK) == texts.UNIT_PATH and not kept_paths:
+        steps.append(RemoveLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
+        steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.PACKAGE_UNIT_PATH))
+    return steps, kept_paths
+
+
+def _completion_paths() -> list[str]:
+    return [f"{d}/{n}" for entries in texts.COMPLETION_DIRECTORIES.values() for d, n in entries]
 
 
 def _completion_files(system: System, scripts: Mapping[str, str]) -> list[InstalledFile]:

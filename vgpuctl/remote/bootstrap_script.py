@@ -319,7 +319,7 @@ def _install_wheels(request: Request, environment: Path, wheels: Path, stops: Si
     python = str(environment / "bin/python")
     venv = [sys.executable, "-I", "-m", "venv", "--system-site-packages", str(environment)]
     pip = [python, "-I", "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels), "--no-input",
-           "--no-cache-dir", "--disable-pip-version-check", f"vgpuctl=={request['version']}"]  # fmt: skip
+           "--no-cache-dir", "--disable-pip-version-check", f"vgpuctl[host]=={request['version']}"]  # fmt: skip
     for words, what in ((venv, "make the environment"), (pip, f"install vgpuctl {request['version']} in it")):
         status, out, err = _run(words, stops, env)
         stops.raise_if_signaled()

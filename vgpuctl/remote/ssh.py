@@ -269,7 +269,7 @@ def _agent_keys() -> Sequence[Any]:
 def load_key(path: str) -> Any:
     """Return a file's key, the reason (text) why it cannot be used, or None if the file does not exist."""
     try:
-        return None if path.endswith(".pub") else paramiko.PKey.from_path(path)
+        return None if path.endswith(".pub") else _read_key(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
@@ -278,6 +278,16 @@ def load_key(path: str) -> Any:
         if isinstance(exc, TypeError) or _has_passphrase(path):  # TypeError: a PEM file with a passphrase
             return "has a passphrase: give it to the agent with ssh-add"
         return f"is no key that paramiko reads: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}"
+
+
+def _read_key(path: str) -> Any:
+    """Return a file's key of any type. paramiko has `from_path` since 3.2; before, each class reads its own type."""
+    if hasattr(paramiko.PKey, "from_path"):
+        return paramiko.PKey.from_path(path)
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey):
+        with contextlib.suppress(paramiko.SSHException):
+            return kind.from_private_key_file(path)
+    return paramiko.RSAKey.from_private_key_file(path)
 
 
 def _has_passphrase(path: str) -> bool:

@@ -33,6 +33,7 @@ _VERSION = re.compile(
 )
 _STAGES = {"alpha": 0, "a": 0, "beta": 1, "b": 1, "preview": 2, "pre": 2, "rc": 2, "c": 2}
 _DEV, _FINAL = -1, 3
+_OF_HOST = re.compile(r"extra\s*==\s*[\"']host[\"']", re.ASCII)
 _OLDEST_PYTHON = re.compile(r">=\s*([0-9]+)\.([0-9]+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
@@ -190,11 +191,11 @@ def _read_metadata(directory: str, program: Wheel) -> Message:
 
 
 def _required_packages(metadata: Message) -> set[str]:
-    """Return vgpuctl's required packages, without extras and without the distribution's package."""
+    """Return what vgpuctl needs on a host: its own packages and those of the extra host, but the distribution's."""
     names = set()
     for line in metadata.get_all("Requires-Dist", []):
         requirement, _, marker = line.partition(";")
         name = _NAME.match(requirement.strip())
-        if name is not None and "extra" not in marker:
+        if name is not None and ("extra" not in marker or _OF_HOST.search(marker)):
             names.add(normalize_name(name[0]))
     return names - {DISTRO_PACKAGE}

@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import Silent, SimulatedHost, open_sim_host
-from vgpuctl.errors import Failed, HostCannot
+from vgpuctl.errors import Failed, HostCannot, Refused
+from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.operations.installation import install_host, uninstall_host
-from vgpuctl.operations.plans.installation import HOOK_PATH, MAIN_HOOK_PATH, UNIT_PATH, UNIT_WANTS_LINK
+from vgpuctl.operations.plans.installation import (
+    HOOK_PATH,
+    MAIN_HOOK_PATH,
+    PACKAGE_UNIT_PATH,
+    UNIT_PATH,
+    UNIT_WANTS_LINK,
+    unit_text,
+)
 from vgpuctl.value import replace
 
 BASH = "usr/share/bash-completion/completions"
@@ -71,6 +79,51 @@ def test_another_version_of_our_own_file_is_replaced(host: SimulatedHost):
     install(host)
     assert install(host, python="/opt/python3").changed
     assert "/opt/python3" in (host.directory / "state" / HOOK_PATH[1:]).read_text()
+
+
+def put_package_unit(host: SimulatedHost) -> None:
+    unit = host.directory / "state" / PACKAGE_UNIT_PATH[1:]
+    unit.parent.mkdir(parents=True)
+    unit.write_text(unit_text(PACKAGE_PYTHON))
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_package_takes_over_what_install_host_wrote(host: SimulatedHost, is_enabled: bool):
+    root = host.directory / "state"
+    install(host, python="/opt/vgpuctl/bin/python")
+    if not is_enabled:
+        (root / UNIT_WANTS_LINK[1:]).unlink()
+    put_package_unit(host)
+    done = install(host, python=PACKAGE_PYTHON)
+    assert (done.changed, done.data.kept) == (True, ())
+    after = files(root)
+    assert PACKAGE_PYTHON in after[HOOK_PATH[1:]]
+    assert not {UNIT_PATH[1:], f"{BASH}/vgpuctl"} & after.keys()
+    assert after.get(UNIT_WANTS_LINK[1:]) == (PACKAGE_UNIT_PATH if is_enabled else None)
+    assert not install(host, python=PACKAGE_PYTHON).changed
+    assert uninstall(host).changed
+    assert HOOK_PATH[1:] not in files(root)
+    assert files(root).get(UNIT_WANTS_LINK[1:]) == (PACKAGE_UNIT_PATH if is_enabled else None)
+
+
+def test_the_package_keeps_and_names_a_unit_that_was_changed_by_hand(host: SimulatedHost):
+    root = host.directory / "state"
+    install(host, python="/opt/vgpuctl/bin/python")
+    unit = root / UNIT_PATH[1:]
+    unit.write_text(unit.read_text() + "# mine\n")
+    put_package_unit(host)
+    assert install(host, python=PACKAGE_PYTHON).data.kept == (UNIT_PATH,)
+    assert files(root)[UNIT_WANTS_LINK[1:]] == UNIT_PATH
+
+
+def test_another_installation_does_not_replace_the_packages_hook(host: SimulatedHost):
+    put_package_unit(host)
+    install(host, python=PACKAGE_PYTHON)
+    before = files(host.directory / "state")
+    with pytest.raises(Refused, match="the Debian package vgpuctl has libvirt's hook") as refused:
+        install(host, python="/opt/vgpuctl/bin/python")
+    assert "apt remove vgpuctl" in (refused.value.hint or "")
+    assert files(host.directory / "state") == before
 
 
 @pytest.mark.parametrize("path", [HOOK_PATH, UNIT_PATH])

@@ -16,7 +16,10 @@ from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.remote import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[3]
-NEEDS = "Requires-Dist: click>=8.2\nRequires-Dist: libvirt-python>=9\nRequires-Dist: pytest; extra == 'dev'\n"
+NEEDS = (
+    "Requires-Dist: click>=8.2\nRequires-Dist: libvirt-python>=9; extra == 'host'\n"
+    "Requires-Dist: pycdlib>=1.12; extra == 'host'\nRequires-Dist: pytest; extra == 'dev'\n"
+)
 
 
 def wheel(directory: Path, name: str, version: str, needs: str = "", tags: str = "py3-none-any") -> Path:
@@ -31,11 +34,11 @@ def test_the_newest_vgpuctl_is_taken_and_all_else_that_is_a_wheel(tmp_path):
     for version in ("0.9.0", "0.10.0", "0.2"):
         wheel(tmp_path, "vgpuctl", version, NEEDS)
     wheel(tmp_path, "Click", "8.2.1")
-    wheel(tmp_path, "ruamel.yaml", "1.0")
+    wheel(tmp_path, "pycdlib", "1.14")
     (tmp_path / "libvirt-python-12.8.0.tar.gz").touch()
     result = wheelhouse.read_wheelhouse(str(tmp_path))
     assert result.version == "0.10.0"
-    assert [one.name for one in result.wheels] == ["click", "ruamel-yaml", "vgpuctl"]
+    assert [one.name for one in result.wheels] == ["click", "pycdlib", "vgpuctl"]
     assert result.size_bytes == sum(len(one.content) for one in result.wheels)
     assert not result.has("libvirt-python")
 
@@ -76,7 +79,9 @@ def test_another_wheel_makes_another_wheelhouse(tmp_path):
 
 def test_what_is_needed_and_not_there_is_named(tmp_path):
     wheel(tmp_path, "vgpuctl", "0.1.0", NEEDS)
-    with pytest.raises(InvalidInput, match=r"has no wheel of click, which vgpuctl-0\.1\.0-py3-none-any\.whl needs"):
+    with pytest.raises(
+        InvalidInput, match=r"has no wheel of click, pycdlib, which vgpuctl-0\.1\.0-py3-none-any\.whl needs"
+    ):
         wheelhouse.read_wheelhouse(str(tmp_path))
 
 
@@ -144,5 +149,6 @@ def test_the_documents_download_what_vgpuctl_needs():
     text = re.search(r"pip download (.*?)```", (ROOT / "docs/remote.md").read_text(), re.DOTALL)
     assert text
     downloaded = {word for word in shlex.split(text[1].replace("\\\n", "")) if not word.startswith("-")} - {"wheels"}
-    needed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["host"]]
     assert downloaded == {one for one in needed if not one.startswith(wheelhouse.DISTRO_PACKAGE)}

@@ -11,13 +11,17 @@ import hashlib
 import shlex
 from collections.abc import Mapping
 
-from vgpuctl.errors import HostCannot
+from vgpuctl.errors import HostCannot, Refused
+from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.value import Value
 
 CONFIG_DIRECTORY = "/etc/vgpuctl"
 UNIT_NAME = "vgpuctl-restore.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT_NAME}"
 UNIT_WANTS_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
+PACKAGE_UNIT_PATH = f"/usr/lib/systemd/system/{UNIT_NAME}"
+"""The Debian package brings the unit and the completion files itself, and has install-host write the hook: libvirtd's
+AppArmor profile runs scripts in /etc/libvirt/hooks alone."""
 MAIN_HOOK_PATH = "/etc/libvirt/hooks/qemu"
 HOOK_PATH = "/etc/libvirt/hooks/qemu.d/vgpuctl"
 HOOK_DIRECTORY_SINCE = 6_005_000
@@ -97,12 +101,35 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def unit_file(python: str) -> InstalledFile:
-    """Return the systemd unit; `python` is the interpreter that has vgpuctl."""
+def is_package(python: str) -> bool:
+    """Return whether the Debian package has this interpreter."""
+    return python == PACKAGE_PYTHON
+
+
+def refuse_beside_package(python: str, package_unit: str | None) -> None:
+    """Refuse to replace the package's hook by one of another installation; `package_unit` is the text of its unit.
+
+    Raises:
+        Refused: the Debian package is installed, and this is not it.
+    """
+    if package_unit is not None and not is_package(python):
+        raise Refused(
+            f"the Debian package vgpuctl has libvirt's hook and the boot unit of this host; {python} is not its Python",
+            hint="/usr/bin/vgpuctl install-host; or first: apt remove vgpuctl",
+            path=PACKAGE_UNIT_PATH,
+            python=python,
+        )
+
+
+def unit_text(python: str) -> str:
+    """Return the systemd unit without its checksum; `python` is the interpreter that has vgpuctl."""
     quoted = '"' + python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
-    return InstalledFile(
-        UNIT_PATH, with_checksum(_UNIT_TEMPLATE.format(python=quoted)), 0o644, "restores the vGPUs after a boot"
-    )
+    return _UNIT_TEMPLATE.format(python=quoted)
+
+
+def unit_file(python: str) -> InstalledFile:
+    """Return the systemd unit of an installation that is no package."""
+    return InstalledFile(UNIT_PATH, with_checksum(unit_text(python)), 0o644, "restores the vGPUs after a boot")
 
 
 def hook_text(python: str) -> str:
