@@ -11,7 +11,7 @@ import click
 from vgpuctl.cli.app import PROGRAM, cli
 from vgpuctl.cli.command import Command, LazyGroup
 
-_STATUSES = (
+STATUSES = (
     (0, "it worked, or there was nothing to do"),
     (1, "it failed and was undone"),
     (2, "invalid input or usage"),
@@ -62,7 +62,7 @@ def _page() -> Iterator[str]:
     yield ""
     yield "| status | meaning |"
     yield "|---|---|"
-    yield from (f"| {status} | {meaning} |" for status, meaning in _STATUSES)
+    yield from (f"| {status} | {meaning} |" for status, meaning in STATUSES)
     yield ""
     for full_name, command in walk_commands():
         yield from _command(full_name, command)
@@ -75,7 +75,7 @@ def _command(full_name: str, command: click.Command) -> Iterator[str]:
         yield command.help or ""
         yield ""
         return
-    yield f"    {' '.join([full_name, *_usage(command)])}"
+    yield f"    {' '.join([full_name, *usage_words(command)])}"
     yield ""
     yield from inspect.cleandoc(command.help or "").splitlines()
     yield ""
@@ -89,7 +89,8 @@ def _command(full_name: str, command: click.Command) -> Iterator[str]:
         yield ""
 
 
-def _usage(command: click.Command) -> list[str]:
+def usage_words(command: click.Command) -> list[str]:
+    """Return what follows the command's name on its usage line."""
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
     words = ["[OPTIONS]"]
     for argument in arguments:
@@ -109,6 +110,11 @@ def _options(options: list[click.Option]) -> Iterator[str]:
         shown = f"{spellings} `{value.strip()}`" if value else spellings
         yield f"| {_cell(shown)} | {_cell(option.help or '')} |"
     yield ""
+
+
+def option_words(option: click.Option) -> str:
+    """Return an option as it is typed."""
+    return ", ".join(option.opts) + ("" if option.is_flag else f" {_metavar(option)}")
 
 
 def _cell(text: str) -> str:

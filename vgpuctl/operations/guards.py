@@ -35,6 +35,23 @@ def require_writable(host: Host) -> None:
         HostCannot: the host has no machine id.
         InvalidInput: with the reason.
     """
+    require_root(host)
+    if not host.machine_id:
+        raise HostCannot(
+            "this host has no machine id, by which vgpuctl tells its own VMs from copies",
+            hint="systemd-machine-id-setup",
+            check="machine-id",
+        )
+    if host.read_only_reason is not None:
+        raise InvalidInput(f"nothing can be changed here: {host.read_only_reason}", host=host.name)
+
+
+def require_root(host: Host) -> None:
+    """Refuse a user who may not change the host.
+
+    Raises:
+        FileFailed: root is required.
+    """
     if host.unprivileged_user is not None:
         words = host.operations.current().command.removeprefix("vgpuctl")
         raise FileFailed(
@@ -44,14 +61,6 @@ def require_writable(host: Host) -> None:
             else "run the same command with sudo in front",
             errno=errno.EPERM,
         )
-    if not host.machine_id:
-        raise HostCannot(
-            "this host has no machine id, by which vgpuctl tells its own VMs from copies",
-            hint="systemd-machine-id-setup",
-            check="machine-id",
-        )
-    if host.read_only_reason is not None:
-        raise InvalidInput(f"nothing can be changed here: {host.read_only_reason}", host=host.name)
 
 
 def require_libvirt(snapshot: Snapshot) -> None:

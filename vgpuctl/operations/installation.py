@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.host import InstalledResult, UninstalledResult
 from vgpuctl.operations.execute import execute_plan
-from vgpuctl.operations.guards import require_writable
+from vgpuctl.operations.guards import require_root
 from vgpuctl.operations.plans import installation as texts
 from vgpuctl.operations.plans.installation import InstalledFile
 from vgpuctl.operations.steps.system_files import (
@@ -56,9 +56,9 @@ def install_host(
         Refused: the Debian package is installed, and this is another installation.
         Failed: a file could not be written; files written before are removed or restored.
     """
-    if not dry_run:
-        require_writable(host)
     system = require_system(host)
+    if not dry_run:
+        require_root(host)  # a machine id is not needed: the image of a host, which is never booted, has none
     version = host.hypervisor.status().libvirt_version
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
     texts.refuse_beside_package(python, system.read(texts.PACKAGE_UNIT_PATH))
@@ -99,9 +99,9 @@ def uninstall_host(
     Raises:
         Failed: a file could not be removed; files removed before are restored.
     """
-    if not dry_run:
-        require_writable(host)
     system = require_system(host)
+    if not dry_run:
+        require_root(host)
     steps: list[Step] = []
     kept_paths: list[str] = []
     target = system.readlink(texts.UNIT_WANTS_LINK)

@@ -29,9 +29,7 @@ def parsed(*words: str) -> Settings:
     """Return the settings after parsing a whole line, without running it."""
     settings = Settings()
     with cli.make_context("vgpuctl", list(words), obj=settings) as context:
-        left = getattr(context, "_protected_args", None) or getattr(
-            context, "protected_args", []
-        )  # click 8.1: without _
+        left = getattr(context, "_protected_args", None) or getattr(context, "protected_args", [])  # click 8.1
         name, command, rest = cli.resolve_command(context, list(words)[-len(left + context.args) :])
         assert command is not None
         with command.make_context(name, rest, parent=context):

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manual pages, one for vgpuctl and one for each command, from the same command tree as --help and docs/cli.md.
+
+click-man would drop the examples, the groups' lists of commands, and each line that begins with an apostrophe.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterable, Iterator
+
+import click
+
+from vgpuctl.cli import docs
+from vgpuctl.cli.app import PROGRAM, cli
+from vgpuctl.cli.command import Command, Example, LazyGroup
+from vgpuctl.version import __version__
+
+
+def render_pages(epoch: int) -> dict[str, str]:
+    """Return file name -> page."""
+    date = time.strftime("%Y-%m-%d", time.gmtime(epoch))
+    pages = {PROGRAM: _page(PROGRAM, cli, date)}
+    pages |= {name.replace(" ", "-"): _page(name, command, date) for name, command in docs.walk_commands()}
+    return {f"{name}.1": text for name, text in pages.items()}
+
+
+def _page(full_name: str, command: click.Command, date: str) -> str:
+    title = full_name.replace(" ", "-")
+    group = command if isinstance(command, LazyGroup) else None
+    purpose = "give virtual machines a slice of a GPU, or a whole one" if command is cli else _purpose(command)
+    usage = ["[OPTIONS]", "COMMAND [ARGUMENTS]"] if group else docs.usage_words(command)
+    options = command.own_params if isinstance(command, Command) else _options(command)
+    lines = [f'.TH "{title.upper()}" "1" "{date}" "vgpuctl {__version__}" "vgpuctl"']
+    lines += [".SH NAME", f"{_escape(title)} \\- {_escape(purpose)}"]
+    lines += [".SH SYNOPSIS", f".B {_escape(full_name)}", _escape(" ".join(usage))]
+    lines += [".SH DESCRIPTION", *_paragraphs(command.help or "")]
+    if group is not None:
+        lines += [".SH COMMANDS"]
+        for heading, texts in group.headings.items():
+            lines += [f".SS {_escape(heading)}"] if len(group.headings) > 1 else []
+            lines += _terms((f"{full_name} {name}", text) for name, text in texts.items())
+    if options:
+        lines += [".SH OPTIONS", *_terms((docs.option_words(option), option.help or "") for option in options)]
+    if command is cli:
+        lines += [".SH EXIT STATUS", *_terms((str(status), meaning) for status, meaning in docs.STATUSES)]
+    lines += _examples(command.examples if isinstance(command, Command | LazyGroup) else ())
+    if command is not cli:
+        lines += [".SH SEE ALSO", ".BR vgpuctl (1)", "explains the options of every command and the exit status."]
+    return "\n".join(lines) + "\n"
+
+
+def _purpose(command: click.Command) -> str:
+    return (command.short_help or (command.help or "").partition(".")[0]).rstrip(".")
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [param for param in command.params if isinstance(param, click.Option)]
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
+        if number:
+            yield ".PP"
+        lines = paragraph.splitlines()
+        is_verbatim = lines[:1] == ["\b"]
+        yield from [".nf", *map(_escape, lines[1:]), ".fi"] if is_verbatim else map(_escape, lines)
+
+
+def _terms(terms: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for term, text in terms:
+        yield from (".TP", f".B {_escape(term)}", *map(_escape, inspect.cleandoc(text).splitlines()))
+
+
+def _examples(examples: tuple[Example, ...]) -> Iterator[str]:
+    if not examples:
+        return
+    yield ".SH EXAMPLES"
+    for line, purpose in examples:
+        yield from (".TP", f".B {_escape(line)}", _escape(purpose))
+
+
+def _escape(text: str) -> str:
+    """Return a line of text for roff: a dot or an apostrophe at its beginning would make it a request."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+    return f"\\&{escaped}" if escaped.startswith(".") else escaped
