@@ -77,7 +77,8 @@ class LazyGroup(click.Group):
         **options: Any,
     ) -> None:
         """`headings`: by heading of the help page, the commands with a line of help each."""
-        super().__init__(*arguments, no_args_is_help=False, **options)  # click 8.1 prints help then, and exits with 0
+        options["no_args_is_help"] = False  # click 8.1 exits with 0 then
+        super().__init__(*arguments, **options)
         self.headings = headings
         self.help_texts = {name: text for group in headings.values() for name, text in group.items()}
         self.load = load

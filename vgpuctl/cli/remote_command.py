@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.library import text_file, whole_host
-    from vgpuctl.remote import bootstrap, inventory, ssh, wheelhouse
+    from vgpuctl.remote import bootstrap, debian_package, inventory, ssh, wheelhouse
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
     from vgpuctl.remote.target import Target
 else:
     bootstrap = LazyModule("vgpuctl.remote.bootstrap")
+    debian_package = LazyModule("vgpuctl.remote.debian_package")
     inventory = LazyModule("vgpuctl.remote.inventory")
     ssh = LazyModule("vgpuctl.remote.ssh")
     text_file = LazyModule("vgpuctl.library.text_file")
@@ -137,12 +138,22 @@ def _build_task(settings: Settings, context: click.Context, *, single_host: bool
 def _prepare_bootstrap(
     context: click.Context, remote_args: tuple[str, ...], report_line: Callable[[str, str], None] | None
 ) -> BootstrapPlan | None:
-    """Return the plan that installs vgpuctl on the other host before install-host runs; None without --wheelhouse.
+    """Return the plan that installs vgpuctl on the other host before install-host runs; None if that is not asked.
 
     Raises:
-        InvalidInput, NotFound: there is no wheelhouse with vgpuctl.
+        InvalidInput, NotFound: there is no wheelhouse with vgpuctl, or no Debian package of it.
     """
-    directory = context.params.get("wheelhouse")
+    directory, package = context.params.get("wheelhouse"), context.params.get("deb")
+    if directory is not None and package is not None:
+        raise InvalidInput("--wheelhouse and --deb exclude each other", hint="leave one out")
+    if package is not None:
+        return bootstrap.plan_package(
+            debian_package.read_package(package),
+            remote_args,
+            whole_host.INSTALLED_PATHS,
+            dry_run=bool(context.params["dry_run"]),
+            report_line=report_line,
+        )
     if directory is None:
         return None
     contents = wheelhouse.read_wheelhouse(directory)
@@ -169,7 +180,7 @@ def may_change_host(settings: Settings, context: click.Context) -> bool:
 
 
 LOCAL_OPTIONS = frozenset(
-    {"host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "progress", "wheelhouse"}
+    {"host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "progress", "wheelhouse", "deb"}
 )
 """Names of options that are not forwarded. --json and --progress are added again as needed."""
 FILE_OPTION = "--file"

@@ -63,7 +63,8 @@ def install_host(
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
     texts.refuse_beside_package(python, system.read(texts.PACKAGE_UNIT_PATH))
     is_package = texts.is_package(python)
-    files = [hook] if is_package else [texts.unit_file(python), hook, *_completion_files(system, completions)]
+    others = [] if is_package else [texts.unit_file(python), *_completion_files(system, completions)]
+    files = [hook, *others]
     steps: list[Step] = []
     if not system.is_directory(texts.CONFIG_DIRECTORY):
         steps.append(CreateDirectory(texts.CONFIG_DIRECTORY))
@@ -75,11 +76,7 @@ def install_host(
         kept_paths += changed_paths
     elif system.readlink(texts.UNIT_WANTS_LINK) is None and texts.UNIT_PATH not in kept_paths:
         steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
-    if system.has_systemd and any(
-        s.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK)
-        for s in steps
-        if isinstance(s, WriteFile | CreateLink | RemoveFile)
-    ):
+    if system.has_systemd and _changes_unit(steps):
         steps.append(RunSystemctl(("daemon-reload",)))
     steps += _restart_steps(system) if restart_libvirt else []
     notes = []
@@ -142,6 +139,11 @@ def _hand_over_to_package(system: System) -> tuple[list[Step], list[str]]:
         steps.append(RemoveLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
         steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.PACKAGE_UNIT_PATH))
     return steps, kept_paths
+
+
+def _changes_unit(steps: Sequence[Step]) -> bool:
+    changes = (s for s in steps if isinstance(s, WriteFile | CreateLink | RemoveFile))
+    return any(s.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK) for s in changes)
 
 
 def _completion_paths() -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from vgpuctl.errors import HostCannot, Interrupted, Refused, ResultUnknown, Unreachable, VgpuctlError
 from vgpuctl.remote import reply as replies
 from vgpuctl.remote import wheelhouse
+from vgpuctl.remote.debian_package import DebianPackage
 from vgpuctl.remote.reply import Reply
 from vgpuctl.remote.session import RemoteCommand, RemoteOutput, RunControl, Session
 from vgpuctl.remote.wheelhouse import Wheelhouse
@@ -33,13 +34,15 @@ _PROGRESS_LINES = 4
 
 
 class BootstrapPlan(Value):
-    """The version to install and the commands for every host: built once, because it holds all wheels.
+    """The version to install and the commands for every host: built once, because it holds all wheels or the package.
+
+    `source`: the wheelhouse's directory or the package's file.
 
     `report_line` gets a host's name and a line of progress, if the user wants progress.
     """
 
     version: str
-    directory: str
+    source: str
     probe: RemoteCommand
     install: RemoteCommand
     dry_run: bool
@@ -67,16 +70,44 @@ def plan_bootstrap(
         "needs_bytes": BASE_BYTES + WHEEL_SPACE_FACTOR * wheelhouse_data.size_bytes, "wheels": wheels,
         "progress": report_line is not None,
     }  # fmt: skip
-    program = Path(__file__).with_name("bootstrap_script.py").read_bytes()
-
-    def remote_command(act: str, contents: Sequence[bytes]) -> RemoteCommand:
-        header = json.dumps({"act": act, **request}).encode()
-        return RemoteCommand((), b"".join([program, header, b"\n", *contents]), len(program))
-
-    install = remote_command("bring", [wheel.content for wheel in wheelhouse_data.wheels])
     return BootstrapPlan(
-        wheelhouse_data.version, wheelhouse_data.directory, remote_command("look", []), install, dry_run, report_line
+        wheelhouse_data.version,
+        wheelhouse_data.directory,
+        _remote_command("look", request, []),
+        _remote_command("bring", request, [wheel.content for wheel in wheelhouse_data.wheels]),
+        dry_run,
+        report_line,
     )
+
+
+def plan_package(
+    package: DebianPackage,
+    arguments: Sequence[str],
+    referring_files: Sequence[str],
+    *,
+    dry_run: bool,
+    report_line: Callable[[str, str], None] | None,
+) -> BootstrapPlan:
+    """Return the plan that installs a Debian package; the arguments are those of `plan_bootstrap`."""
+    file = {"name": package.filename, "bytes": len(package.content), "sha256": package.sha256}
+    request = {
+        "directory": DIRECTORY, "link": LINK, "lock": LOCK_PATH, "referring": referring_files,
+        "version": package.version, "words": arguments, "wheels": [file], "progress": report_line is not None,
+    }  # fmt: skip
+    return BootstrapPlan(
+        package.version,
+        package.path,
+        _remote_command("look-deb", request, []),
+        _remote_command("bring-deb", request, [package.content]),
+        dry_run,
+        report_line,
+    )
+
+
+def _remote_command(act: str, request: Mapping[str, object], contents: Sequence[bytes]) -> RemoteCommand:
+    program = Path(__file__).with_name("bootstrap_script.py").read_bytes()
+    header = json.dumps({"act": act, **request}).encode()
+    return RemoteCommand((), b"".join([program, header, b"\n", *contents]), len(program))
 
 
 def bootstrap_host(session: Session, name: str, control: RunControl, plan: BootstrapPlan) -> Reply | None:
@@ -145,10 +176,10 @@ def _refuse_downgrade(name: str, remote_version: str | None, plan: BootstrapPlan
     remote_key, local_key = wheelhouse.version_key(remote_version or ""), wheelhouse.version_key(plan.version)
     if remote_key is not None and local_key is not None and remote_key > local_key:
         raise Refused(
-            f"{name}: its vgpuctl {remote_version} is newer than {plan.version} of {plan.directory}: an "
+            f"{name}: its vgpuctl {remote_version} is newer than {plan.version} of {plan.source}: an "
             "older one may not"
             " understand what it recorded",
-            hint="take a newer wheelhouse",
+            hint="take a newer one",
             remote_version=remote_version,
             wheelhouse=plan.version,
         )

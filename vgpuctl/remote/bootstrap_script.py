@@ -2,7 +2,7 @@
 """The program that installs vgpuctl on a host. vgpuctl sends it there as text, and the host's Python runs it.
 
 So it imports only the standard library of Python 3.11 and nothing of vgpuctl. Its standard input is one line of JSON
-(the request), then the wheels in order. It prints one document in vgpuctl's format.
+(the request), then the wheels in order, or the Debian package. It prints one document in vgpuctl's format.
 
 Each installed vgpuctl has its own virtual environment: DIRECTORY-VERSION-xxxxxx. DIRECTORY is a link to the active
 environment; the program replaces the link as its last step. An older environment stays while a file or a process
@@ -38,6 +38,8 @@ MARKER = "brought-by-vgpuctl.json"
 WHEELS_PREFIX = ".vgpuctl-wheels-"
 REPLACED_SUFFIX = "-before"
 """The suffix of a replaced environment that was a directory, not a link."""
+_PACKAGE_PREFIX = "/usr"
+"""Where a Debian package has its bin."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 """Both are from linux/fcntl.h and linux/fs.h."""
@@ -87,7 +89,10 @@ def main(stream: BinaryIO, signals: SignalHandler) -> int:
     undone: list[str] = []
     try:
         request = json.loads(stream.readline())
-        action = {"look": probe, "bring": install}[request["act"]]
+        actions = {
+            "look": probe, "bring": install, "look-deb": probe_package, "bring-deb": install_package,
+        }  # fmt: skip
+        action = actions[request["act"]]
         document = action(request, stream, signals, undone)
     except BootstrapRefused as exc:
         document = _failure(exc.code, exc.status, str(exc), exc.hint, exc.facts, undone, exc.left)
@@ -144,6 +149,103 @@ def install(request: Request, stream: BinaryIO, stops: SignalHandler, undone: li
         document["data"]["steps"] = [*first_steps, *document["data"]["steps"], *last_steps]
         document["data"]["brought"] = {"version": request["version"], "was": installed_version}
     return document
+
+
+def probe_package(request: Request, stream: BinaryIO, stops: SignalHandler, undone: list[str]) -> Document:
+    """Return the installed Debian package and the steps of an installation; nothing is changed.
+
+    Raises:
+        BootstrapRefused: it could not be installed here.
+    """
+    installed_version = _read_package(request, stops)
+    present = installed_version == request["version"]
+    steps = [] if present else _describe_package_steps(request)
+    return _success({"present": present, "was": installed_version, "steps": steps})
+
+
+def install_package(request: Request, stream: BinaryIO, stops: SignalHandler, undone: list[str]) -> Document:
+    """Install the Debian package with what it depends on, and remove the link and environments of a wheelhouse.
+
+    Raises:
+        BootstrapRefused, OSError, KeyboardInterrupt: it failed.
+    """
+    with _exclusive_lock(request), tempfile.TemporaryDirectory(prefix=WHEELS_PREFIX, dir="/var/tmp") as temporary:
+        installed_version = _read_package(request, stops)
+        steps = _describe_package_steps(request)
+        _receive_wheels(request, stream, Path(temporary), stops)
+        for line in steps:
+            _report_line(request, line)
+        _run_apt(request, str(Path(temporary) / request["wheels"][0]["name"]), stops)
+        document = _install_host(request, Path(_PACKAGE_PREFIX), stops)
+        warnings = _remove_own_environments(request) if document["ok"] else []
+    if document["ok"]:
+        document["changed"] = True
+        document["warnings"] = [*document.get("warnings", []), *warnings]
+        document["data"]["steps"] = [*steps, *document["data"]["steps"]]
+        document["data"]["brought"] = {"version": request["version"], "was": installed_version}
+    return document
+
+
+def _read_package(request: Request, stops: SignalHandler) -> str | None:
+    """Return the version of the installed Debian package, None if there is none.
+
+    Raises:
+        BootstrapRefused: this host has no apt, or a vgpuctl that neither the package nor a wheelhouse brought.
+    """
+    if shutil.which("apt-get") is None or shutil.which("dpkg-query") is None:
+        hint = "bring wheels instead: --wheelhouse DIR"
+        raise BootstrapRefused("host-cannot", 6, "this host has no apt-get, and gets no .deb", hint, check="apt")
+    command, directory = shutil.which("vgpuctl"), os.path.realpath(request["directory"])
+    is_own = command is None or command.startswith((f"{_PACKAGE_PREFIX}/bin/", "/bin/"))
+    if not is_own and not os.path.realpath(str(command)).startswith(f"{directory}/"):
+        hint = "remove it, or renew it in the way in which it came"
+        raise BootstrapRefused(
+            "unmanaged", 3, f"PATH has another vgpuctl before the package's: {command}", hint, path=command
+        )
+    query = ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", "vgpuctl"]
+    status, out, _ = _run(query, stops)
+    stops.raise_if_signaled()
+    words = out.split()
+    return words[1] if status == 0 and words[:1] == ["installed"] else None
+
+
+def _describe_package_steps(request: Request) -> list[str]:
+    package, link = request["wheels"][0], request["link"]
+    steps = [f"copy {package['name']} ({_mib(package['bytes'])})", f"apt-get install {package['name']}"]
+    is_linked = os.path.islink(link) and os.readlink(link) == f"{request['directory']}/bin/vgpuctl"
+    return [*steps, f"remove {link} and {request['directory']}, which a wheelhouse made"] if is_linked else steps
+
+
+def _run_apt(request: Request, path: str, stops: SignalHandler) -> None:
+    """Install the package, and check that its vgpuctl runs. apt ignores a Ctrl-C while dpkg works.
+
+    Raises:
+        BootstrapRefused: apt or the package failed.
+    """
+    apt = ["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=60", "install",
+           "--no-install-recommends", "--reinstall", path]  # fmt: skip
+    stops.raise_if_signaled()
+    status, out, err = _run(apt, stops, {**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    if status:
+        lines = [line.strip() for line in f"{out}\n{err}".splitlines() if line.strip()][-_MAX_ERROR_LINES:]
+        hint = "look at it there: dpkg --audit; apt-get -f install"
+        raise BootstrapRefused("failed", 1, "apt-get could not install it", hint, lines=lines, exit_status=status)
+    program, expected = f"{_PACKAGE_PREFIX}/bin/vgpuctl", request["version"].rpartition("-")[0] or request["version"]
+    status, out, err = _run([program, "--version"], stops)
+    if status or out.split() != ["vgpuctl", expected]:
+        output = (out + err).strip().splitlines()[-1:]
+        raise BootstrapRefused("failed", 1, f"{program} is not {expected}", lines=output, exit_status=status)
+
+
+def _remove_own_environments(request: Request) -> list[str]:
+    """Remove the link in PATH and the environments that a wheelhouse made: the package replaced them."""
+    directory, link = Path(request["directory"]), Path(request["link"])
+    with contextlib.suppress(OSError):
+        if os.readlink(link) == f"{directory}/bin/vgpuctl":
+            link.unlink()
+        if directory.is_symlink():
+            directory.unlink()
+    return _remove_unused(request)
 
 
 def _install_environment(

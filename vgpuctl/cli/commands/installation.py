@@ -38,17 +38,27 @@ else:
     type=click.Path(file_okay=False),
     help="By ssh: bring vgpuctl itself there first, from a directory here with its wheels.",
 )
+@click.option(
+    "--deb",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="By ssh: bring vgpuctl itself there first, as the Debian package in a file here.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def install_host(settings: Settings, restart_libvirt: bool, wheelhouse: str | None, dry_run: bool) -> int:
+def install_host(
+    settings: Settings, restart_libvirt: bool, wheelhouse: str | None, deb: str | None, dry_run: bool
+) -> int:
     """Put in place what makes vGPUs come back after a boot, and what makes a plain 'virsh start' safe.
 
     That is vgpuctl-restore.service, a hook of libvirt (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for bash, zsh and
-    fish where the host has them, and /etc/vgpuctl. A file that was changed by hand is kept, so is somebody else's
-    hook. A second run changes nothing. libvirt sees a new hook only after its daemon was restarted once.
+    fish where the host has them, and /etc/vgpuctl. The Debian package brings all but the hook itself. A file that was
+    changed by hand is kept, so is somebody else's hook. A second run changes nothing. libvirt sees a new hook only
+    after its daemon was restarted once.
     """
-    if wheelhouse is not None:
-        raise click.UsageError("--wheelhouse goes with --hosts FILE or --host ssh://HOST")
+    for option, value in (("--wheelhouse", wheelhouse), ("--deb", deb)):
+        if value is not None:
+            raise click.UsageError(f"{option} goes with --hosts FILE or --host ssh://HOST")
 
     return run.call(
         settings,

@@ -97,7 +97,7 @@ class UninstalledResult(Value):
 
 
 class InstalledResult(UninstalledResult):
-    """What install-host put in place. `brought` is there with --wheelhouse, unless that vgpuctl was there already."""
+    """What install-host put in place. `brought`: the vgpuctl that --wheelhouse or --deb installed, if any."""
 
     brought: BroughtResult | Absent = ABSENT
 
