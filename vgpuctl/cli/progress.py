@@ -35,9 +35,9 @@ class LineProgress(SilentProgress):
         self.total = len(steps)
 
     def on_step_progress(self, number: int, text: str, percent: float) -> None:
-        """Write how far a copy is, a line every few seconds."""
+        """Write how far a copy is, a line every few seconds; a short copy gets none."""
         now = time.monotonic()
-        if now >= self.next_report.get(text, 0):
+        if now >= self.next_report.setdefault(text, now + SECONDS_BETWEEN_LINES):
             self.next_report[text] = now + SECONDS_BETWEEN_LINES
             streams.write_err(f"{_count(number, self.total)} {percent:.0f}% {streams.sanitize(text)}")
 

@@ -19,7 +19,12 @@ _NO_SPACE = "No space left on device"
 
 
 def copy_image(
-    source: str, source_format: str, target: str, target_format: str, report: Callable[[float], None]
+    source: str,
+    source_format: str,
+    target: str,
+    target_format: str,
+    report: Callable[[float], None],
+    find_command: Callable[[str], str | None] = commands.find_command,
 ) -> None:
     """Write what a guest sees in `source` into the existing file or block device `target`.
 
@@ -33,8 +38,8 @@ def copy_image(
     """
     cache = "none" if target.startswith("/dev/") else "writeback"  # its default "unsafe" does not wait for the disk
     argv = [
-        *(_require_command("setpriv", "util-linux"), "--pdeathsig", "KILL", "--"),
-        *(_require_command("qemu-img", "qemu-utils"), "convert", "-p", "-n", "-t", cache),
+        *(_require_command(find_command, "setpriv"), "--pdeathsig", "KILL", "--"),
+        *(_require_command(find_command, "qemu-img"), "convert", "-p", "-n", "-t", cache),
         *("-f", source_format, "-O", target_format, source, target),
     ]
 
@@ -57,12 +62,12 @@ def copy_image(
         )
 
 
-def _require_command(name: str, package: str) -> str:
-    path = commands.find_command(name)
+def _require_command(find_command: Callable[[str], str | None], name: str) -> str:
+    path = find_command(name)
     if path is None:
         raise HostCannot(
             f"{name} is not installed, and vgpuctl copies images with it",
-            hint=f"apt install {package}" if name == "setpriv" else "apt install qemu-utils, or dnf install qemu-img",
+            hint="apt install util-linux" if name == "setpriv" else "apt install qemu-utils, or dnf install qemu-img",
             check="qemu-img",
         )
     return path

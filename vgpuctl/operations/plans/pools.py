@@ -61,9 +61,10 @@ def check_pool(name: str, pool: PoolInfo | None) -> None:
         )
 
 
-def check_full_size(pool: PoolInfo | None, sizes: Sequence[int], *, vms: int = 1) -> None:
+def check_full_size(pool: PoolInfo | None, sizes: Sequence[int], *, vms: int = 1, growth: bool = False) -> None:
     """Check that disks of these sizes fit into a logical pool, once for each of several VMs.
 
+    `growth`: a disk that is there grows by the size.
     An inactive pool reports no sizes: LVM itself refuses then, and what was made is undone.
 
     Raises:
@@ -75,10 +76,10 @@ def check_full_size(pool: PoolInfo | None, sizes: Sequence[int], *, vms: int = 1
     if needed <= pool.available_bytes:
         return
     count = len(sizes) * vms
-    what = f"{count} disks need {format_bytes(needed)}" if count != 1 else f"a disk needs {format_bytes(needed)}"
+    what = f"{count} disks need" if count != 1 else "the disk needs"
     total = "" if pool.capacity_bytes is None else f" of {format_bytes(pool.capacity_bytes)}"
     raise NoSpace(
-        f"{what}, and the storage pool '{pool.name}' has {format_bytes(pool.available_bytes)}{total} free: "
+        f"{what} {format_bytes(needed)}{' more' if growth else ''}, and the storage pool '{pool.name}' has {format_bytes(pool.available_bytes)}{total} free: "
         "it is logical, where a disk takes its full size at once",
         hint=f"vgpuctl list-images --pool {quote(pool.name)} shows what takes it; or add a disk to the volume group: "
         "vgextend; or choose another pool with --storage-pool",
