@@ -145,7 +145,7 @@ def test_space_that_goes_meanwhile_is_refused_by_the_pool_and_undone(tmp_path: P
 
 def test_other_kinds_of_pools_are_refused_by_name(tmp_path: Path) -> None:
     host = empty(tmp_path)
-    with pytest.raises(HostCannot, match="'ceph' is of kind rbd; .* dir, fs, netfs, logical"):
+    with pytest.raises(HostCannot, match=r"'ceph' is of kind rbd; .* dir, fs, netfs, logical"):
         make(host.ports, storage_pool="ceph")
 
 

@@ -77,9 +77,10 @@ def check_full_size(pool: PoolInfo | None, sizes: Sequence[int], *, vms: int = 1
         return
     count = len(sizes) * vms
     what = f"{count} disks need" if count != 1 else "the disk needs"
+    size = f"{format_bytes(needed)}{' more' if growth else ''}"
     total = "" if pool.capacity_bytes is None else f" of {format_bytes(pool.capacity_bytes)}"
     raise NoSpace(
-        f"{what} {format_bytes(needed)}{' more' if growth else ''}, and the storage pool '{pool.name}' has {format_bytes(pool.available_bytes)}{total} free: "
+        f"{what} {size}, and the storage pool '{pool.name}' has {format_bytes(pool.available_bytes)}{total} free: "
         "it is logical, where a disk takes its full size at once",
         hint=f"vgpuctl list-images --pool {quote(pool.name)} shows what takes it; or add a disk to the volume group: "
         "vgextend; or choose another pool with --storage-pool",

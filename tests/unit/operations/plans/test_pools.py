@@ -47,7 +47,7 @@ def test_full_sizes_are_counted_in_a_logical_pool_alone() -> None:
     check_full_size(pool("dir"), [50 * GIB])
     check_full_size(None, [50 * GIB])
     check_full_size(pool(free=None), [50 * GIB])
-    with pytest.raises(NoSpace, match="2 disks need 10 GiB, .* has 9 GiB of 20 GiB free"):
+    with pytest.raises(NoSpace, match=r"2 disks need 10 GiB, .* has 9 GiB of 20 GiB free"):
         check_full_size(pool(free=9 * GIB), [5 * GIB, 5 * GIB])
     with pytest.raises(NoSpace, match="6 disks need 12 GiB"):
         check_full_size(pool(), [GIB, 3 * GIB], vms=3)
