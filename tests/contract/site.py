@@ -25,7 +25,7 @@ title: one card for the contract tests
 kernel: {kernel}
 nvidia: {{driver: 590.48.01}}
 storage:
-  pools: [{{name: default}}]
+  pools: [{{name: default}}, {{name: vg0, kind: logical, capacity_gib: 1}}]
 networks: [{{name: default}}]
 gpus:
   - {{model: {model}, backend: {form}, address: "0000:01:00.0"{vfs}}}

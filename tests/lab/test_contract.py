@@ -7,6 +7,7 @@ import pytest
 from tests.lab.machine import Lab
 from tests.lab.nvidia_host import put_nvml, put_sriov_manage
 from tests.lab.vgpuctl_in import put_gpu
+from tests.lab.volume_groups import put_volume_group
 
 
 @pytest.mark.deadline(1000)
@@ -26,6 +27,7 @@ def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> Non
         put_gpu(lab, form)
         put_nvml(lab)
         put_sriov_manage(lab)
+    put_volume_group(lab)
     script = f"""cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib VGPUCTL_CONTRACT={form} \
         python3 -m pytest -q -p no:cacheprovider tests/contract 2>&1"""
     result = lab.run(script, check=False, timeout=900)

@@ -62,6 +62,7 @@ KINDS: dict[str, object] = {
     "detach-vgpu": Outcome[VmResult | PlannedVmResult],
     "set-profile": Outcome[VmResult | PlannedVmResult],
     "refresh-vm": Outcome[VmResult | PlannedVmResult],
+    "resize-disk": Outcome[VmResult | PlannedVmResult],
     "create-vgpu": Outcome[NamedVgpuResult],
     "ensure-vgpu": Outcome[EnsuredVgpuResult | AbsentVgpuResult],
     "delete-vgpu": Outcome[VgpuResult],

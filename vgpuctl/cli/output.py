@@ -29,6 +29,7 @@ _VM_COMMANDS = (
     "attach-vgpu",
     "detach-vgpu",
     "refresh-vm",
+    "resize-disk",
     "set-profile",
 )
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")

@@ -248,7 +248,7 @@ def location(vgpu: VgpuResult) -> str:
 def _disk_line(disk: DiskResult | KeptDiskResult) -> str:
     if getattr(disk, "device", "disk") == "cdrom" and disk.size_bytes is None:
         return f"{disk.path} (cdrom)"
-    base = f", clone of {disk.base}" if disk.base else ""
+    base = f", clone of {disk.base}" if disk.base else f", copy of {disk.copied_from}" if disk.copied_from else ""
     return f"{disk.path} ({size(disk.size_bytes)}{base})"
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
 from vgpuctl.model.outcome import NoProgress
+
+SECONDS_BETWEEN_LINES = 3.0
+"""How often a pipe gets a line about a copy that is running."""
 
 
 class SilentProgress(NoProgress):
@@ -24,10 +28,18 @@ class LineProgress(SilentProgress):
     def __init__(self) -> None:
         self.total = 0
         self.failed = 0
+        self.next_report: dict[str, float] = {}
 
     def on_plan(self, steps: tuple[str, ...]) -> None:
         """Remember how many steps there are."""
         self.total = len(steps)
+
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Write how far a copy is, a line every few seconds; a short copy gets none."""
+        now = time.monotonic()
+        if now >= self.next_report.setdefault(text, now + SECONDS_BETWEEN_LINES):
+            self.next_report[text] = now + SECONDS_BETWEEN_LINES
+            streams.write_err(f"{_count(number, self.total)} {percent:.0f}% {streams.sanitize(text)}")
 
     def on_step_finish(self, number: int, text: str) -> None:
         """Write the finished step."""
@@ -54,6 +66,10 @@ class TerminalProgress(LineProgress):
     def on_step_start(self, number: int, text: str) -> None:
         """Show the step as running."""
         self._show(f"… {_count(number, self.total)} {streams.sanitize(text)}")
+
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Show how far the running step is."""
+        self._show(f"… {_count(number, self.total)} {percent:.0f}% {streams.sanitize(text)}")
 
     def on_step_finish(self, number: int, text: str) -> None:
         """Replace the running step's line with the finished step."""

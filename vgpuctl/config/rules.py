@@ -218,6 +218,11 @@ def disk(value: object) -> str:
     return format_size(parse_disk_size(text))
 
 
+def disk_size_mib(value: object) -> int:
+    """Return a disk's size in MiB; a bare number is GiB."""
+    return parse_disk_size(_size_text(value))
+
+
 def pci_window(value: object) -> str:
     """Return `auto`, `none`, or the window's size in its shortest spelling."""
     text = _size_text(value)

@@ -30,8 +30,8 @@ class DomainEdit(Value):
     """The changes: None and empty mean unchanged.
 
     `hostdev_changes` holds (current carrier, device in its place): None as carrier adds the device, None as device
-    removes the carrier's device. `network`: of the first network card that has one. `disk_change`: (current file, qcow2
-    file in its place).
+    removes the carrier's device. `network`: of the first network card that has one. `disk_change`: (current file or
+    block device, one of the same kind and format in its place).
     """
 
     memory_mib: int | None = None
@@ -142,8 +142,9 @@ def _replace_disk(root: etree._Element, current: str, replacement: str) -> None:
     """Replace the file; a chain below it in the XML belongs to the old file and is removed."""
     for disk in root.iterfind("devices/disk"):
         source = disk.find("source")
-        if source is not None and source.get("file") == current:
-            source.set("file", replacement)
+        kind = next((k for k in ("file", "dev") if source is not None and source.get(k) == current), None)
+        if source is not None and kind is not None:
+            source.set(kind, replacement)
             for chain in disk.findall("backingStore"):
                 disk.remove(chain)
             return

@@ -15,7 +15,8 @@ same one ("failed to create a new XML namespace", libvirt 9.0). So one text serv
 domain, and as a new record of a defined domain.
 A vGPU's `placement-id` says where it is on a mixed-size GPU. `waits-for-place="yes"` marks one that gave up its place
 and waits for another; where it is then is its last place.
-A disk's `role` marks a disk without user data: a seed, or a spare of refresh-vm.
+A disk's `role` marks a disk without user data: a seed, or a spare of refresh-vm. A disk is qcow2 unless its `format`
+says otherwise.
 `exchange` says where a vGPU moves together with those of other VMs; only an interrupted move of version 0.1 left one,
 and nothing writes it any more.
 `made-vm="no"` marks a VM that vgpuctl did not create and that only gets vGPUs from it.
@@ -71,6 +72,8 @@ def record_to_xml(record: VmRecord) -> str:
                 "capacity-bytes": _number_text(disk.capacity_bytes),
                 "base": disk.base,
                 "base-format": disk.base_format,
+                "copied-from": disk.copied_from,
+                "format": None if disk.format == "qcow2" else disk.format,
                 "role": None if disk.role is DiskRole.DISK else disk.role.value,
             },
         )

@@ -105,6 +105,8 @@ def _parse_disk(element: Element) -> ManagedDisk:
         base=_optional_attribute(element, "base"),
         base_format=_optional_attribute(element, "base-format"),
         role=DiskRole(_optional_attribute(element, "role") or DiskRole.DISK),
+        copied_from=_optional_attribute(element, "copied-from"),
+        format=_optional_attribute(element, "format") or "qcow2",
     )
 
 

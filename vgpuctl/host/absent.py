@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from vgpuctl.errors import HostCannot, NvmlFailed
@@ -122,6 +122,10 @@ class AbsentHypervisor(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
+    def resize_disk(self, uuid: str, path: str, capacity_bytes: int) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Raise HostCannot."""
         self._raise_absent()
@@ -166,6 +170,16 @@ class AbsentStorage(_Absent):
         base: str | None = None,
         base_format: str | None = None,
     ) -> VolumeInfo:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def copy_image(
+        self, source: str, source_format: str, target: VolumeInfo, target_format: str, report: Callable[[float], None]
+    ) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def resize_volume(self, pool: str, name: str, capacity_bytes: int) -> VolumeInfo:
         """Raise HostCannot."""
         self._raise_absent()
 

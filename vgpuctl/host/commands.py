@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.value import Value
@@ -23,6 +24,7 @@ else:
     tempfile = LazyModule("tempfile")
 
 _DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/usr/libexec")
+_OUTPUT_BYTES = 64 << 10
 _REAP_SECONDS = 2.0
 _SLOW_SECONDS = 0.5
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -85,6 +87,44 @@ def run_command(argv: Sequence[str], *, deadline_seconds: float, stdin: str | No
         _kill(child)
         raise
     return CompletedCommand(child.returncode, stdout, stderr)
+
+
+def run_watched(argv: Sequence[str], report: Callable[[str], None]) -> CompletedCommand:
+    """Run a command that takes as long as it takes; `report` gets its latest output about twice a second.
+
+    When `report` raises, or a signal arrives, the command is killed before the exception goes on.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    import subprocess  # slow to load, and commands that only read start no program
+
+    if not os.path.isabs(argv[0]):
+        raise ValueError(f"not an absolute path: {argv[0]}")
+    with tempfile.TemporaryFile() as errors:  # not a pipe: nobody reads it before the end
+        child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={"LC_ALL": "C", "PATH": _PATH},
+            start_new_session=True,
+        )
+        try:
+            while child.stdout is not None and (output := _read_output(child.stdout)) != b"":
+                report(output.decode(errors="replace") if output is not None else "")
+            child.wait()
+        except BaseException:
+            _kill(child)
+            raise
+        errors.seek(0)
+        return CompletedCommand(child.returncode, "", errors.read().decode(errors="replace"))
+
+
+def _read_output(pipe: IO[bytes]) -> bytes | None:
+    """Return what arrived in a pipe, None if nothing arrived for half a second, and no bytes at its end."""
+    readable, _, _ = select.select([pipe], [], [], _SLOW_SECONDS)
+    return os.read(pipe.fileno(), _OUTPUT_BYTES) if readable else None
 
 
 def run_uninterrupted(
@@ -152,7 +192,7 @@ def _wait_for_child(
             interruption = error
 
 
-def _kill(child: subprocess.Popen[str]) -> None:
+def _kill(child: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
     """Kill a child and close its pipes; a grandchild may keep them open forever."""
     import subprocess  # slow to load, and commands that only read start no program
 

@@ -159,6 +159,15 @@ class _WatchedProgress:
         self._check()
         self._inner.on_step_start(number, text)
 
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Pass it on, unless the call is cancelled.
+
+        Raises:
+            Interrupted: it is.
+        """
+        self._check()
+        self._inner.on_step_progress(number, text, percent)
+
     def on_step_finish(self, number: int, text: str) -> None:
         """Pass it on."""
         self._inner.on_step_finish(number, text)

@@ -23,6 +23,7 @@ from vgpuctl.library.fields import PlacementFields, Texts, VmFields, refuse_othe
 from vgpuctl.model.outcome import QueryResult
 
 if TYPE_CHECKING:
+    from vgpuctl.config import rules
     from vgpuctl.library import requests
     from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.results import vms as vm_results
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         power,
         queries,
         refresh,
+        resize_disk,
         wait,
     )
     from vgpuctl.operations import change as vm_change
@@ -61,6 +63,8 @@ else:
     queries = LazyModule("vgpuctl.operations.queries")
     refresh = LazyModule("vgpuctl.operations.refresh")
     requests = LazyModule("vgpuctl.library.requests")
+    resize_disk = LazyModule("vgpuctl.operations.resize_disk")
+    rules = LazyModule("vgpuctl.config.rules")
     vm_change = LazyModule("vgpuctl.operations.change")
     vm_results = LazyModule("vgpuctl.model.results.vms")
     wait = LazyModule("vgpuctl.operations.wait")
@@ -273,6 +277,25 @@ class VmCalls(Calls):
         request = requests.for_vm(self._ports, name, fields)
         return vm_change.set_profile(
             self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("resize-disk")
+    def resize_disk(
+        self, name: str, size: str | int, *, disk: str | None = None, dry_run: bool = False
+    ) -> Outcome[VmReport]:
+        """Grow a VM's disk to `size` ("60GiB"; a bare number is GiB); it never shrinks. `disk`: None, its only one."""
+        try:
+            size_mib = rules.disk_size_mib(size)
+        except ValueError as error:
+            raise InvalidInput(f"size: {error}", value=str(size)) from error
+        return resize_disk.resize_disk(
+            self._ports,
+            name,
+            size_mib,
+            disk,
+            dry_run=dry_run,
+            wait_seconds=self._wait,
+            progress=self._progress,
         )
 
     @change("refresh-vm")

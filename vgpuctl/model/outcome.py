@@ -56,6 +56,13 @@ class Progress(Protocol):
     def on_step_start(self, number: int, text: str) -> None:
         """Step `number` (from 1) starts."""
 
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Step `number` is done to this part; called at least once a second by a step that copies.
+
+        Raises:
+            Interrupted: the step is to stop.
+        """
+
     def on_step_finish(self, number: int, text: str) -> None:
         """Step `number` is done and was read back."""
 
@@ -95,6 +102,9 @@ class NoProgress:
         """Do nothing."""
 
     def on_step_start(self, number: int, text: str) -> None:
+        """Do nothing."""
+
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
         """Do nothing."""
 
     def on_step_finish(self, number: int, text: str) -> None:

@@ -76,9 +76,11 @@ class HostVgpu(Value):
 
 
 class ManagedDisk(Value):
-    """A volume that vgpuctl creates for a VM and deletes with it. `base`: the image that it is a clone of.
+    """A volume that vgpuctl creates for a VM and deletes with it.
 
-    `capacity_bytes` of a seed is 0: its size is known only when the seed is created.
+    `base`: the image that it is a linked clone of. `copied_from`: the image that it is a full copy of. `base_format`:
+    the format of either. `format`: its own, as QEMU opens it. `capacity_bytes` of a seed is 0: its size is known only
+    when the seed is created.
     """
 
     pool: str
@@ -88,6 +90,13 @@ class ManagedDisk(Value):
     base: str | None = None
     base_format: str | None = None
     role: DiskRole = DiskRole.DISK
+    copied_from: str | None = None
+    format: str = "qcow2"
+
+    @property
+    def image(self) -> str | None:
+        """The image that it was made from, as a linked clone or a full copy; None for an empty disk."""
+        return self.base or self.copied_from
 
 
 class Exchange(Value):

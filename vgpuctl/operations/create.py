@@ -176,6 +176,7 @@ def _planned_vm(design: DomainDesign, state: StateWord, *, present: bool) -> Pla
                 device="cdrom" if d.role is DiskRole.SEED else "disk",
                 size_bytes=d.capacity_bytes or None,
                 base=d.base,
+                copied_from=d.copied_from,
                 made=True,
             )
             for d in design.record.disks

@@ -139,7 +139,7 @@ class _Batch:
         self.choices: VgpuChoices = choose_batch_vgpus(snapshot, request, self.vms, reserve_slots=self.reserves)
         vgpus = _flatten(self.choices)
         self.facts: HostFacts = gather_host_facts(host, snapshot, request, vgpus)
-        self.warnings = check_facts(snapshot, request, vgpus, self.facts)
+        self.warnings = check_facts(snapshot, request, vgpus, self.facts, vms=len(names))
         self.designs = self._designs()
 
     def _designs(self) -> tuple[DomainDesign, ...]:

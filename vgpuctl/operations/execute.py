@@ -8,7 +8,8 @@ it. When something cannot be undone, the claims and the domain that record its o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_domain
@@ -28,7 +29,7 @@ from vgpuctl.model.outcome import Progress
 from vgpuctl.observe.claims import is_claim_in_use
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.steps.domain import MakePersistent, StartDomain, StopDomain, explain_not_stopped
-from vgpuctl.ports.step import Plan, Step
+from vgpuctl.ports.step import LongStep, Plan, Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -56,7 +57,8 @@ def execute_plan(host: Host, plan: Plan, progress: Progress, earlier_steps: Sequ
             progress.on_step_start(number, step.describe())
             if not plan.undo_on_failure and not isinstance(step, StopDomain | MakePersistent):
                 require_vms_off(host, plan)
-            notes.append(_perform(host, step, performed))
+            report = partial(progress.on_step_progress, number, step.describe())
+            notes.append(_perform(host, step, performed, report))
             step.verify(host)
             progress.on_step_finish(number, step.describe())
             finished += 1
@@ -107,10 +109,10 @@ def _changed_nothing(failure: VgpuctlError) -> bool:
     return isinstance(failure, (Refused, Temporary))
 
 
-def _perform(host: Host, step: Step, performed: list[Step]) -> str | None:
+def _perform(host: Host, step: Step, performed: list[Step], report: Callable[[float], None]) -> str | None:
     performed.append(step)
     try:
-        return step.perform(host)
+        return step.perform_with_progress(host, report) if isinstance(step, LongStep) else step.perform(host)
     except BaseException as error:
         if isinstance(step, StartDomain) or isinstance(error, Exists | InUse | FileExistsError):
             performed.pop()  # a VM that runs although our start failed: somebody else started it

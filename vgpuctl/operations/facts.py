@@ -20,6 +20,7 @@ from vgpuctl.operations.chains import find_backing_chains, suggest_images
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
 from vgpuctl.operations.plans.pci_window import bars_mib
+from vgpuctl.operations.plans.pools import is_logical
 
 if TYPE_CHECKING:
     from vgpuctl.domain import render
@@ -57,6 +58,8 @@ def _file_system_bytes(host: Host, pool: PoolInfo | None) -> int | None:
     """Return the size of a pool's file system, also of a pool yet to be created; None if it is not mounted."""
     if pool is None:
         return host.storage.file_system_bytes(DEFAULT_POOL_PATH)
+    if is_logical(pool):
+        return None  # no file system: its free space is checked
     if pool.capacity_bytes is None and pool.kind == "dir" and pool.path is not None:
         return host.storage.file_system_bytes(pool.path)
     return pool.capacity_bytes

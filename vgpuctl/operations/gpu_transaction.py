@@ -171,6 +171,9 @@ class UninterruptedProgress(Value):
     def on_step_start(self, number: int, text: str) -> None:
         """Report nothing: the wrapped progress checks for a signal in this call."""
 
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Report nothing, as `on_step_start`."""
+
     def on_step_finish(self, number: int, text: str) -> None:
         """Report the step."""
         self.progress.on_step_finish(number, text)

@@ -311,5 +311,5 @@ def delete_vm(
         tx.carry_out(plan)
     host.claims.remove_drained_vm(vm.uuid)
     kept_disks = record.data_disks() if keep_disks else ()
-    disks = tuple(KeptDiskResult(d.path, d.capacity_bytes, d.base) for d in kept_disks)
+    disks = tuple(KeptDiskResult(d.path, d.capacity_bytes, d.base, d.copied_from) for d in kept_disks)
     return Outcome(True, PlannedVmResult(vm.name, vm.uuid, "absent", disks=disks), steps, snapshot.warnings, plan.notes)

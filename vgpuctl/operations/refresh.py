@@ -19,7 +19,8 @@ from vgpuctl.operations.chains import find_backing_chains, suggest_images
 from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import refresh as plan
 from vgpuctl.operations.plans.chains import refuse_shared_disks
-from vgpuctl.operations.plans.facts import check_files, check_pool
+from vgpuctl.operations.plans.facts import check_files
+from vgpuctl.operations.plans.pools import check_full_size, check_pool
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.transient import refuse_transient_vms
@@ -119,6 +120,7 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     refuse_shared_disks(chains, vm, replace(record, disks=(old_disk,)), can_keep=False)
     pool = host.storage.pool(old_disk.pool)
     check_pool(old_disk.pool, pool)
+    check_full_size(pool, [max(old_disk.capacity_bytes, image_info.virtual_size_bytes)])
     if pool is None:
         raise NotFound(
             f"the storage pool {old_disk.pool} of {old_disk.path} is gone",

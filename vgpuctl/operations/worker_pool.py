@@ -50,7 +50,8 @@ class WorkerPool:
     """The worker threads. After `run`, `created` and `failed` are complete.
 
     `interruption`: the first signal, as an exception, or None. `abort_undo`: the second signal came, and the workers
-    stop their undo. `warnings`: those of the VMs' plans, such as that another program started the VM.
+    stop their undo. `warnings`: those of the VMs' plans, such as that another program started the VM. `copies`: the
+    copies of images that are running, each with the percentage that is done.
 
     The threads write `created` and `failed` themselves: a signal may make the main thread lose a result that arrives
     at that moment.
@@ -60,6 +61,7 @@ class WorkerPool:
         self.created: list[str] = []
         self.failed: dict[str, VgpuctlError] = {}
         self.warnings: list[str] = []
+        self.copies: dict[str, float] = {}
         self.interruption: Interrupted | None = None
         self.abort_undo = False
         self._host = host
@@ -114,6 +116,8 @@ class WorkerPool:
         except Empty:
             if self.interruption is None:
                 self._progress.on_wait()
+                for text, percent in sorted(self.copies.items()):
+                    self._progress.on_step_progress(self._done_count, text, percent)
             return
         self._done_count += 1
         self._failed_count += error is not None
@@ -147,7 +151,7 @@ class WorkerPool:
 
 
 class _JobProgress:
-    """The progress of one VM's steps. It shows nothing; after a signal its methods raise, which stops the worker."""
+    """The progress of one VM's steps. It only notes copies; after a signal its methods raise: the worker stops."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -165,8 +169,18 @@ class _JobProgress:
         if interruption is not None:
             raise Interrupted(interruption.message, signal_number=interruption.signal_number)
 
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Note it for the main thread, or stop the copy after a signal; the steps done are then undone.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        self.on_step_start(number, text)
+        self._pool.copies[text] = percent
+
     def on_step_finish(self, number: int, text: str) -> None:
-        """Do nothing."""
+        """Forget the copy that it was."""
+        self._pool.copies.pop(text, None)
 
     def on_step_undo(self, text: str) -> None:
         """Stop the undo after the second signal.

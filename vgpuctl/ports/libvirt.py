@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -109,6 +109,12 @@ class Hypervisor(Protocol):
         Libvirt's error 55 when the domain is off.
         """
 
+    def resize_disk(self, uuid: str, path: str, capacity_bytes: int) -> None:
+        """Grow a running domain's disk, and tell the guest. A block device must have this size already.
+
+        Error 55 when the domain is off, 8 when it has no such disk.
+        """
+
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Return the graphics types ("vnc") that have a password, never a password; None without permission to read."""
 
@@ -148,7 +154,28 @@ class Storage(Protocol):
         base: str | None = None,
         base_format: str | None = None,
     ) -> VolumeInfo:
-        """Create a thin qcow2 volume; an existing name is an error. `base`: create a linked clone of this image."""
+        """Create a thin qcow2 volume; an existing name is an error. `base`: create a linked clone of this image.
+
+        In a logical pool it is a raw volume of full size, rounded up by LVM, that still holds what was there before;
+        libvirt's error 1 or 67 for a `base`.
+        """
+
+    def copy_image(
+        self, source: str, source_format: str, target: VolumeInfo, target_format: str, report: Callable[[float], None]
+    ) -> None:
+        """Copy what a guest sees in an image, with its backing files, into an existing volume.
+
+        `report` gets the percentage that is done, at least every second; when it raises, the copy stops at once, and
+        the volume holds part of the image.
+
+        Raises:
+            NoSpace: the volume's file system is full.
+            FileFailed: qemu-img's reason.
+            HostCannot: qemu-img is not installed.
+        """
+
+    def resize_volume(self, pool: str, name: str, capacity_bytes: int) -> VolumeInfo:
+        """Grow a volume that no running VM uses, or any volume of a logical pool; LVM rounds the size up."""
 
     def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
         """Create a raw volume of mode 0600 with these bytes; an existing name is an error. A failure leaves none."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from vgpuctl.value import Value
 
@@ -31,6 +32,14 @@ class Step(Protocol):
 
     def undo(self, host: Host) -> None:
         """Undo the change."""
+
+
+@runtime_checkable
+class LongStep(Step, Protocol):
+    """A step that may take minutes, such as a copy, and says how far it is."""
+
+    def perform_with_progress(self, host: Host, report: Callable[[float], None]) -> str | None:
+        """Perform the change; `report` gets the percentage, and when it raises, the step stops at once."""
 
 
 class Plan(Value):

@@ -51,6 +51,9 @@ CALLS = (
     "make-volume",
     "put-volume",
     "remove-volume",
+    "copy-image",
+    "resize-volume",
+    "resize-disk",
     "image",
 )
 """The values that `on` may have in a scenario."""

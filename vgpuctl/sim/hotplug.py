@@ -10,6 +10,7 @@ later, which libvirt reports by the event DEVICE_REMOVAL_FAILED.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from vgpuctl.model.port_values import DetachOutcome, DomainInfo
 from vgpuctl.sim import domain_xml, hostdevs
 from vgpuctl.sim.core import Core, FaultInjected, serialize_calls
 from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber, read_call, require_libvirt, translate_error, write_call
+from vgpuctl.sim.state import file_record
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -92,6 +94,20 @@ class SimHotplug:
                     change.records += state.release_records(carrier)
             if config:
                 change.add("domain", uuid, domain.name, domain_xml.unparse(config_element))
+
+    def resize_disk(self, uuid: str, path: str, capacity_bytes: int) -> None:
+        """Grow a running domain's disk. QEMU changes a file's size, and takes only a block device's own."""
+        with write_call(self._core, "resize-disk", self._domain_name(uuid)) as change:
+            state = self._core.state
+            element = domain_xml.parse(_require_running(state, uuid).xml)
+            sources = {value for source in element.iterfind("devices/disk/source") for value in source.attrib.values()}
+            file = state.find_file(path)
+            if path not in sources or file is None:
+                raise VirError(VirErrorNumber.INVALID_ARG, f"invalid argument: disk '{path}' was not found in domain")
+            if file.path.startswith("/dev/") and capacity_bytes != file.size:
+                text = "internal error: unable to execute QEMU command 'block_resize': Cannot grow device"
+                raise VirError(VirErrorNumber.INTERNAL_ERROR, text)
+            change.add(*file_record(replace(file, size=capacity_bytes)))
 
     def watch_device_removal(self, uuid: str, alias: str) -> SimDeviceRemoval:
         """Watch what happens to a device that the caller detaches inside the `with` block."""

@@ -16,6 +16,7 @@ class VirErrorNumber(IntEnum):
     """The libvirt error numbers that the simulator uses."""
 
     INTERNAL_ERROR = 1
+    INVALID_ARG = 8
     OPERATION_FAILED = 9
     XML_ERROR = 27
     XML_DETAIL = 35
@@ -23,6 +24,7 @@ class VirErrorNumber(IntEnum):
     NO_DOMAIN = 42
     NO_NETWORK = 43
     NO_STORAGE_POOL = 49
+    NO_STORAGE_VOL = 50
     OPERATION_INVALID = 55
     CONFIG_UNSUPPORTED = 67
     STORAGE_VOL_EXIST = 90
@@ -60,6 +62,9 @@ _LIBVIRT_CALLS = {
     "volume": ("virStorageVolLookupByName", "cannot look up volume {}"),
     "make-volume": ("virStorageVolCreateXML", "cannot make volume {}"),
     "put-volume": ("virStorageVolCreateXML", "cannot make volume {}"),
+    "copy-image": ("qemu-img convert", "cannot copy an image to {}"),
+    "resize-volume": ("virStorageVolResize", "cannot resize volume {}"),
+    "resize-disk": ("virDomainBlockResize", "cannot resize a disk of VM {}"),
     "remove-volume": ("virStorageVolDelete", "cannot delete volume {}"),
     "image": ("virStorageVolGetInfo", "cannot look at image {}"),
 }

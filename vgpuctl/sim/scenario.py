@@ -165,17 +165,19 @@ def _read_pools(value: YamlValue | None) -> list[list[Any]]:
     for entry in value.mapping(STORAGE_KEYS).items("pools"):
         mapping = entry.mapping(POOL_KEYS)
         name = mapping.require("name").text()
-        path = mapping.text(
-            "path", f"/var/lib/libvirt/images/{name}" if name != "default" else "/var/lib/libvirt/images"
-        )
+        kind = mapping.text("kind", "dir")
+        directory = "/dev" if kind == "logical" else "/var/lib/libvirt/images"
+        path = mapping.text("path", f"{directory}/{name}" if name != "default" else "/var/lib/libvirt/images")
         capacity = mapping.get("capacity_gib")
+        if kind == "logical" and capacity is None:
+            entry.reject("a logical pool is a volume group of its own: give its size as capacity_gib")
         records.append(
             [
                 "pool",
                 name,
                 path,
                 mapping.flag("active", True),
-                mapping.text("kind", "dir"),
+                kind,
                 capacity.number() * _GIB if capacity is not None else None,
                 mapping.number("used_gib", 0) * _GIB,
             ]

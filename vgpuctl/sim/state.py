@@ -339,12 +339,16 @@ class State:
         journal += [["transient", domain.uuid] for domain in self.domains.values() if not domain.persistent]
         for pool in self.pools.values():
             journal.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])
-        for file in self.files.values():
-            fields = [file.path, file.size, file.format, file.base, file.allocation]
-            journal.append(["file", *fields, file.firmware, file.problem, file.digest, file.link])
+        journal += [file_record(file) for file in self.files.values()]
         journal += [["hits", *item] for item in self.fault_hits.items()]
         for blocked in self.blocked_writes.values():
             fields = [blocked.pid, blocked.gpu, blocked.path, blocked.text]
             journal.append(["park", *fields, list(blocked.carriers), blocked.records])
         journal.append(["counters", self.next_pid, self.next_iommu_group])
         return journal
+
+
+def file_record(file: SimFile) -> JournalRecord:
+    """Return the record that creates a file, or replaces it."""
+    fields = [file.path, file.size, file.format, file.base, file.allocation]
+    return ["file", *fields, file.firmware, file.problem, file.digest, file.link]

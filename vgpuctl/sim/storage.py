@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Storage port of a simulated host: directory pools on one file system, thin volumes, and the scenario's images."""
+"""The Storage port of a simulated host: the scenario's images, and pools.
+
+The directory pools are on one file system, and their volumes are thin. A logical pool is a volume group of its own.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import posixpath
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from vgpuctl.errors import Exists, NoSpace
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber, read_call, write_call
 from vgpuctl.sim.objects import SimFile, SimPool
-from vgpuctl.sim.state import State
+from vgpuctl.sim.state import State, file_record
 
 EMPTY_QCOW2_BYTES = 200 << 10
 """The disk space of an empty qcow2 image."""
+EXTENT_BYTES = 4 << 20
+"""LVM's usual extent (lvm.conf(5), physical_extent_size)."""
 
 
 @serialize_calls
@@ -94,11 +100,11 @@ class SimStorage:
         base: str | None = None,
         base_format: str | None = None,
     ) -> VolumeInfo:
-        """Create a thin qcow2 volume, exclusively.
+        """Create a thin qcow2 volume, or a raw logical volume of whole extents, exclusively.
 
         Raises:
             Exists: the name is taken.
-            NoSpace: not even an empty image fits.
+            NoSpace: not even an empty image fits; in a logical pool, the volume does not fit.
         """
         with write_call(self._core, "make-volume", name) as change:
             state = self._core.state
@@ -106,10 +112,70 @@ class SimStorage:
             if base is not None and backing_file is None:
                 problem = f"cannot open backing store '{base}': No such file or directory"
                 raise VirError(VirErrorNumber.SYSTEM_ERROR, problem)
+            if self._require_pool(pool).kind == "logical":
+                if base is not None:
+                    raise VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: lvcreate: no snapshot of {base}")
+                file = self._new_logical_volume(state, pool, name, capacity_bytes)
+                change.add("file", file.path, file.size, "raw", None, file.allocation)
+                return _volume_info(pool, file)
             path = self._new_volume_path(state, pool, name, EMPTY_QCOW2_BYTES)
             firmware = backing_file.firmware if backing_file is not None else "none"
             change.add("file", path, capacity_bytes, "qcow2", base, EMPTY_QCOW2_BYTES, firmware)
         return _volume_info(pool, SimFile(path, capacity_bytes, "qcow2", base, EMPTY_QCOW2_BYTES))
+
+    def copy_image(
+        self, source: str, source_format: str, target: VolumeInfo, target_format: str, report: Callable[[float], None]
+    ) -> None:
+        """Copy an image into a volume, in two halves; without the second the volume has no firmware to boot with.
+
+        Raises:
+            NoSpace: the volume's file system is full.
+        """
+        report(0.0)
+        with write_call(self._core, "copy-image", target.path) as change:
+            state = self._core.state
+            image, file = state.find_file(source), state.find_file(target.path)
+            if image is None or file is None:
+                missing = source if image is None else target.path
+                raise VirError(VirErrorNumber.SYSTEM_ERROR, f"Could not open '{missing}': No such file or directory")
+            if image.format != source_format or file.format != target_format or image.size > file.size:
+                problem = f"{source} is not a {source_format} image that fits into {target.path}"
+                raise VirError(VirErrorNumber.INTERNAL_ERROR, problem)
+            is_block = file.path.startswith("/dev/")
+            allocation = file.allocation if is_block else _chain_allocation(state, image)
+            if self._space(state, self._require_pool(target.pool))[1] < allocation - file.allocation:
+                raise NoSpace(f"cannot copy {source} to {target.path}: No space left on device", path=source)
+            report(50.0)
+            change.add("file", file.path, file.size, file.format, file.base, allocation, image.firmware)
+        report(100.0)
+
+    def resize_volume(self, pool: str, name: str, capacity_bytes: int) -> VolumeInfo:
+        """Grow a volume. In a logical pool its size is whole extents.
+
+        Raises:
+            NoSpace: the logical volume does not fit.
+        """
+        with write_call(self._core, "resize-volume", name) as change:
+            state, storage_pool = self._core.state, self._require_pool(pool)
+            path = posixpath.join(storage_pool.path, name)
+            file = state.files.get(path)
+            if file is None:
+                raise VirError(
+                    VirErrorNumber.NO_STORAGE_VOL,
+                    f"Storage volume not found: no storage vol with matching name '{name}'",
+                )
+            size, allocation = capacity_bytes, file.allocation
+            if storage_pool.kind == "logical":
+                size = allocation = max(file.size, _whole_extents(capacity_bytes))
+                if self._space(state, storage_pool)[1] < allocation - file.allocation:
+                    raise NoSpace(
+                        f"cannot resize volume {name}: insufficient free space", hint=f"virsh pool-info {pool}"
+                    )
+            elif capacity_bytes < file.size:
+                raise VirError(VirErrorNumber.INVALID_ARG, "Can't shrink capacity below current capacity")
+            grown = replace(file, size=size, allocation=allocation)
+            change.add(*file_record(grown))
+        return _volume_info(pool, grown)
 
     def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
         """Create a raw volume with this content, exclusively. The simulator stores only the content's digest.
@@ -119,10 +185,14 @@ class SimStorage:
             NoSpace: the content does not fit.
         """
         with write_call(self._core, "put-volume", name) as change:
-            path = self._new_volume_path(self._core.state, pool, name, len(data))
-            digest = hashlib.sha256(data).hexdigest()
-            change.add("file", path, len(data), "raw", None, len(data), "none", None, digest)
-        return _volume_info(pool, SimFile(path, len(data), "raw", None, len(data)))
+            if self._require_pool(pool).kind == "logical":
+                file = self._new_logical_volume(self._core.state, pool, name, len(data))
+            else:
+                path = self._new_volume_path(self._core.state, pool, name, len(data))
+                file = SimFile(path, len(data), "raw", None, len(data))
+            file.digest = hashlib.sha256(data).hexdigest()
+            change.add(*file_record(file))
+        return _volume_info(pool, file)
 
     def remove_volume(self, pool: str, name: str) -> None:
         """Delete a volume. It is no error if the volume or its pool does not exist."""
@@ -216,6 +286,10 @@ class SimStorage:
             )
         return path
 
+    def _new_logical_volume(self, state: State, pool: str, name: str, capacity_bytes: int) -> SimFile:
+        size = _whole_extents(capacity_bytes)
+        return SimFile(self._new_volume_path(state, pool, name, size), size, "raw", None, size)
+
     def _space(self, state: State, pool: SimPool) -> tuple[int, int]:
         """Return capacity and free space: the pool's own, or those of the shared file system."""
         has_own_capacity = pool.capacity is not None
@@ -228,6 +302,22 @@ class SimStorage:
             if folder == pool.path if has_own_capacity else folder not in separate_dirs:
                 used += file.allocation
         return capacity, max(0, capacity - used)
+
+
+def _whole_extents(size_bytes: int) -> int:
+    """Return a size as LVM rounds it up."""
+    return -(-size_bytes // EXTENT_BYTES) * EXTENT_BYTES
+
+
+def _chain_allocation(state: State, image: SimFile) -> int:
+    """Return the space that an image takes together with its backing files."""
+    total, current = 0, image
+    while True:
+        total += current.allocation
+        base = None if current.base is None else state.find_file(current.base)
+        if base is None:
+            return total
+        current = base
 
 
 def _volume_info(pool: str, file: SimFile) -> VolumeInfo:

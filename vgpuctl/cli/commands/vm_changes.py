@@ -106,3 +106,27 @@ def refresh_vm(settings: Settings, name: str, image: str, drain: bool, dry_run: 
     --image. A VM with snapshots or a saved state is refused, and so is one whose disk another disk is a clone of.
     """
     return run.call(settings, "refresh-vm", lambda host: host.refresh_vm(name, image, drain=drain, dry_run=dry_run))
+
+
+@make_command(
+    "resize-disk",
+    examples=(
+        ("vgpuctl --host sim:a100-40 resize-disk vdi-001 200GiB", "its only disk, also while it runs"),
+        (
+            "vgpuctl resize-disk vdi-001 500GiB --disk vdb --dry-run",
+            "one of several, and only to see what would be done",
+        ),
+    ),
+)
+@click.argument("name", shell_complete=complete.vms)
+@click.argument("size", metavar="SIZE")
+@click.option("--disk", metavar="DISK", help="The guest's name of the disk (vda), or its path (the only one).")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def resize_disk(settings: Settings, name: str, size: str, disk: str | None, dry_run: bool) -> int:
+    """Grow a disk of a VM to SIZE (60GiB, 2TiB; a bare number is GiB), while the VM runs or is off.
+
+    Only disks that vgpuctl made; it never shrinks one. The guest must grow its partition and file system itself:
+    cloud-init does that at the next boot.
+    """
+    return run.call(settings, "resize-disk", lambda host: host.resize_disk(name, size, disk=disk, dry_run=dry_run))

@@ -173,6 +173,11 @@ class DomainChanges:
         with self._open_domain(uuid, "virDomainDetachDeviceAlias", "detach the device from") as domain:
             domain.detachDeviceAlias(alias, _affect_flags(live=live, config=config))
 
+    def resize_disk(self, uuid: str, path: str, capacity_bytes: int) -> None:
+        """Grow a running domain's disk, given by its path."""
+        with self._open_domain(uuid, "virDomainBlockResize", "resize a disk of") as domain:
+            domain.blockResize(path, capacity_bytes, constants.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
+
     def watch_device_removal(self, uuid: str, alias: str) -> AbstractContextManager[DeviceRemoval]:
         """Watch the events about a device whose removal the caller requests inside the block."""
         return watch_device_removal(self._connection, self._clock, uuid, alias)

@@ -75,6 +75,14 @@ def private_volume_xml(name: str, size_bytes: int) -> str:
     return etree.tostring(root, encoding="unicode")
 
 
+def logical_volume_xml(name: str, capacity_bytes: int) -> str:
+    """Return the definition of a logical volume of full size: with an allocation libvirt makes a sparse one."""
+    root = etree.Element("volume")
+    etree.SubElement(root, "name").text = name
+    etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(capacity_bytes)
+    return etree.tostring(root, encoding="unicode")
+
+
 def volume_xml(name: str, capacity_bytes: int, base: str | None, base_format: str | None) -> str:
     """Return the definition of a thin qcow2 volume, a linked clone if `base` is given.
 

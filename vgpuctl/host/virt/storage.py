@@ -16,7 +16,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Exists, LibvirtFailed, NoSpace
+from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, NoSpace
+from vgpuctl.host import commands, image_copy
 from vgpuctl.host.backing_chain import read_image_file
 from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
@@ -31,6 +32,7 @@ _NAME_TAKEN_ERRORS = (
     constants.VIR_ERR_STORAGE_VOL_EXIST,
     constants.VIR_ERR_OPERATION_INVALID,  # a file that the pool does not know (observed with 9.0)
     constants.VIR_ERR_OPERATION_FAILED,  # the test driver
+    constants.VIR_ERR_INTERNAL_ERROR,  # lvcreate: a logical volume that the pool does not know
 )
 _BUSY_ERRORS = frozenset({constants.VIR_ERR_INTERNAL_ERROR, constants.VIR_ERR_OPERATION_INVALID})
 _REFRESH_TRIES = 20
@@ -38,7 +40,9 @@ _REFRESH_PAUSE_SECONDS = 0.05
 _SEND_BYTES = 256 << 10
 """The maximum in one message of libvirt's remote protocol."""
 _MAX_FILES = 10_000
-_NO_SPACE = "No space left on device"
+_LVEXTEND_SECONDS = 60.0
+_NO_SPACE = ("No space left on device", "insufficient free space")
+"""The C library's text, and that of LVM (lib/metadata/lv_manip.c)."""
 
 
 InspectImage = Callable[[str, Callable[[], Iterable[str]]], ImageInfo | None]
@@ -57,6 +61,9 @@ class LibvirtStorage:
         failure = f"cannot look up storage pool {name}"
         with self._connection.call("virStoragePoolLookupByName", failure, pool=name) as connect:
             storage_pool = self._find_pool(connect, name)
+            if storage_pool is not None and storage_pool.isActive() and _volume_group(storage_pool) is not None:
+                # libvirt learns what others took from a volume group only in a refresh
+                self._connection.attempt(constants.PERMISSION_ERRORS, partial(self._refresh_pool, storage_pool))
             return None if storage_pool is None else _read_pool(storage_pool)
 
     def pools(self) -> tuple[PoolInfo, ...]:
@@ -132,11 +139,39 @@ class LibvirtStorage:
         base: str | None = None,
         base_format: str | None = None,
     ) -> VolumeInfo:
-        """Create a thin qcow2 volume; libvirt refuses an existing name or file."""
+        """Create a thin qcow2 volume, in a logical pool a raw one; libvirt refuses an existing name or file."""
         with self._create_in_pool(pool, name) as connect:
-            text = libvirt_xml.volume_xml(name, capacity_bytes, base, base_format)
-            volume = connect.storagePoolLookupByName(pool).createXML(text, 0)
-            return _read_volume(pool, name, volume)
+            storage_pool = connect.storagePoolLookupByName(pool)
+            if _volume_group(storage_pool) is not None and base is None:
+                text = libvirt_xml.logical_volume_xml(name, capacity_bytes)
+            else:
+                text = libvirt_xml.volume_xml(name, capacity_bytes, base, base_format)
+            return _read_volume(pool, name, storage_pool.createXML(text, 0))
+
+    def copy_image(
+        self, source: str, source_format: str, target: VolumeInfo, target_format: str, report: Callable[[float], None]
+    ) -> None:
+        """Copy an image into a volume with qemu-img."""
+        image_copy.copy_image(source, source_format, target.path, target_format, report)
+
+    def resize_volume(self, pool: str, name: str, capacity_bytes: int) -> VolumeInfo:
+        """Grow a volume; libvirt cannot do that in a logical pool, so lvextend does it there."""
+        failure = f"cannot resize volume {name} in pool {pool}"
+        try:
+            with self._connection.call("virStorageVolResize", failure, pool=pool, volume=name) as connect:
+                storage_pool = connect.storagePoolLookupByName(pool)
+                group = _volume_group(storage_pool)
+                volume = storage_pool.storageVolLookupByName(name)
+                if group is None:
+                    volume.resize(capacity_bytes, 0)
+                elif int(volume.info()[1]) < capacity_bytes:
+                    _extend_logical_volume(group, name, capacity_bytes, failure)
+                    self._refresh_pool(storage_pool)
+                return _read_volume(pool, name, storage_pool.storageVolLookupByName(name))
+        except LibvirtFailed as error:
+            if isinstance(no_space := _as_no_space(error, pool), NoSpace):
+                raise no_space from error
+            raise
 
     def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
         """Create a raw volume of mode 0600 and upload these bytes through a libvirt stream."""
@@ -158,8 +193,8 @@ class LibvirtStorage:
             with self._connection.call("virStorageVolCreateXML", failure, pool=pool, volume=name) as connect:
                 yield connect
         except LibvirtFailed as error:
-            if _NO_SPACE in error.message:
-                raise NoSpace(error.message, hint=f"virsh pool-info {pool}", **error.facts) from error
+            if isinstance(no_space := _as_no_space(error, pool), NoSpace):
+                raise no_space from error
             if libvirt_code_of(error) in _NAME_TAKEN_ERRORS and self.volume(pool, name) is not None:
                 raise Exists(
                     f"a volume named {name} exists already in pool {pool}", hint=None, **error.facts
@@ -244,6 +279,34 @@ def _read_pool(pool: virStoragePool) -> PoolInfo:
     )
 
 
+def _volume_group(pool: virStoragePool) -> str | None:
+    """Return the LVM volume group of a logical pool, None for any other pool."""
+    root = libvirt_xml.parse_xml(pool.XMLDesc(0))
+    return libvirt_xml.find_text(root, "source/name") if root.get("type") == "logical" else None
+
+
+def _extend_logical_volume(group: str, name: str, capacity_bytes: int, failure: str) -> None:
+    """Grow a logical volume; LVM takes a size in bytes with the unit b, and rounds it up to whole extents."""
+    lvextend = commands.find_command("lvextend")
+    if lvextend is None:
+        raise HostCannot(f"{failure}: lvextend is not installed", hint="apt install lvm2", check="lvm2")
+    try:
+        argv = [lvextend, "--size", f"{capacity_bytes}b", "--", f"{group}/{name}"]
+        result = commands.run_command(argv, deadline_seconds=_LVEXTEND_SECONDS)
+    except OSError as error:
+        raise LibvirtFailed(f"{failure}: {error}", call="lvextend", libvirt_code=None) from error
+    if result.status != 0:
+        text = f"{failure}: {result.error_line}"
+        raise LibvirtFailed(text, hint=f"vgs {group}; lvs {group}", call="lvextend", libvirt_code=None)
+
+
+def _as_no_space(error: LibvirtFailed, pool: str) -> LibvirtFailed | NoSpace:
+    """Return the error as NoSpace if it is the pool's missing space."""
+    if any(text in error.message for text in _NO_SPACE):
+        return NoSpace(error.message, hint=f"virsh pool-info {pool}", **error.facts)
+    return error
+
+
 def _upload(connect: virConnect, volume: virStorageVol, data: bytes) -> None:
     """Write bytes into a volume; `finish` waits until libvirt has received them."""
     stream = connect.newStream(0)
@@ -279,6 +342,7 @@ def _read_volume(pool: str, name: str, volume: virStorageVol) -> VolumeInfo:
         name=name,
         path=volume.path(),
         capacity_bytes=int(volume.info()[1]),
-        format=libvirt_xml.find_attribute(root, "target/format", "type"),
+        format=libvirt_xml.find_attribute(root, "target/format", "type")
+        or ("raw" if root.get("type") == "block" else None),
         backing_path=libvirt_xml.find_text(root, "backingStore/path"),
     )

@@ -72,13 +72,15 @@ class GuestResult(Value):
 class DiskResult(Value):
     """A disk or CD-ROM of a VM. `made`: vgpuctl made it, and deletes it with the VM.
 
-    `base` is the image it is a linked clone of; the size is null for what vgpuctl did not make.
+    `base` is the image that it is a linked clone of, `copied_from` the one that it is a full copy of; the size is null
+    for what vgpuctl did not make.
     """
 
     path: str | None
     device: Annotated[str, "disk", "cdrom"]
     size_bytes: int | None
     base: str | None
+    copied_from: str | None
     made: bool
 
 
@@ -88,6 +90,7 @@ class KeptDiskResult(Value):
     path: str
     size_bytes: int | None
     base: str | None
+    copied_from: str | None
 
 
 class CloneResult(Value):

@@ -35,6 +35,12 @@ def disk_stem(name: str, uuid: str) -> str:
     return name if name.endswith(f"-{uuid[:8]}") else f"{name}-{uuid[:8]}"
 
 
+def disk_volume_name(stem: str, number: int, disk_format: str) -> str:
+    """Return the name of a VM's n-th disk (from 0); a logical volume, which is raw, has no suffix."""
+    name = f"{stem}-{number}" if number else stem
+    return name if disk_format == "raw" else f"{name}.{disk_format}"
+
+
 def choose_vgpus(
     snapshot: Snapshot,
     request: VmRequest,

@@ -14,9 +14,10 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.model.request import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
-from vgpuctl.operations.plans.choose import disk_stem, make_steps, vm_name
+from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name, make_steps, vm_name
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, HostFacts, choose_firmware, creates_disks, has_boot_source
 from vgpuctl.operations.plans.pci_window import supports_maxphysaddr, window_mib, window_warnings
+from vgpuctl.operations.plans.pools import is_logical
 from vgpuctl.operations.plans.vm_diff import request_fields_json
 from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
 from vgpuctl.operations.steps.storage import CreatePool, CreateSeed, CreateVolume, StartPool
@@ -29,8 +30,9 @@ MIB = 1 << 20
 def disks_to_create(request: VmRequest, facts: HostFacts, uuid: str) -> tuple[ManagedDisk, ...]:
     """Return the disks to create: first the clone of the image, then the requested sizes, else one empty disk.
 
-    The seed for cloud-init comes last.
+    A logical pool has no linked clones: there the first disk is a full copy. The seed for cloud-init comes last.
     """
+    disk_format = "raw" if is_logical(facts.pool) else "qcow2"
     directory = facts.pool.path if facts.pool is not None and facts.pool.path else DEFAULT_POOL_PATH
     directory = directory.rstrip("/")
     stem = disk_stem(vm_name(request, uuid), uuid)
@@ -45,11 +47,15 @@ def disks_to_create(request: VmRequest, facts: HostFacts, uuid: str) -> tuple[Ma
         disk_specs.append((DEFAULT_DISK_GIB * 1024 * MIB, None, None))
     disks = []
     for number, (size, base_path, base_format) in enumerate(disk_specs):
-        volume = f"{stem}.qcow2" if number == 0 else f"{stem}-{number}.qcow2"
-        disks.append(ManagedDisk(request.storage_pool, volume, f"{directory}/{volume}", size, base_path, base_format))
+        volume = disk_volume_name(stem, number, disk_format)
+        path = f"{directory}/{volume}"
+        disk = ManagedDisk(request.storage_pool, volume, path, size, base_format=base_format, format=disk_format)
+        copied = base_path is not None and disk_format == "raw"
+        disks.append(replace(disk, copied_from=base_path) if copied else replace(disk, base=base_path))
     if request.cloud_init is not None:
-        volume = f"{stem}-seed.iso"
-        disks.append(ManagedDisk(request.storage_pool, volume, f"{directory}/{volume}", 0, role=DiskRole.SEED))
+        volume = f"{stem}-seed" if disk_format == "raw" else f"{stem}-seed.iso"
+        path = f"{directory}/{volume}"
+        disks.append(ManagedDisk(request.storage_pool, volume, path, 0, role=DiskRole.SEED, format="raw"))
     return tuple(disks)
 
 
@@ -67,7 +73,7 @@ def design_domain(
         request_json=request_fields_json(request),
         reserve=request.reserve,
     )
-    disks = [DesignDisk("disk", d.path, "qcow2") for d in managed_disks if d.role is DiskRole.DISK]
+    disks = [DesignDisk("disk", d.path, d.format) for d in managed_disks if d.role is DiskRole.DISK]
     for disk in request.disks:
         if isinstance(disk, ExistingDisk):
             image = facts.files.get(disk.path)
@@ -137,8 +143,8 @@ def _create_disk_step(disk: ManagedDisk, request: VmRequest, design: DomainDesig
         from vgpuctl.domain.cloud_init_seed import hostname_of_vm
 
         return CreateSeed(disk, request.cloud_init, design.uuid, hostname_of_vm(design.name))
-    base = facts.files.get(disk.base) if disk.base else None
-    return CreateVolume(disk, () if base is None else base.backing_chain)
+    image = facts.files.get(disk.image) if disk.image else None
+    return CreateVolume(disk, () if image is None else image.backing_chain)
 
 
 def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign, facts: HostFacts) -> tuple[str, ...]:

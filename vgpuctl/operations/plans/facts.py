@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
@@ -20,16 +21,14 @@ from vgpuctl.operations.plans.chains import (
     refuse_base_image,
     refuse_written_file,
 )
+from vgpuctl.operations.plans.pools import SEED_BYTES, check_full_size, check_pool
 from vgpuctl.operations.plans.windows import WINDOWS_11, check_windows, refuse_bios_image
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.domain.render import DomainTemplate
 
-DEFAULT_POOL = "default"
 DEFAULT_POOL_PATH = "/var/lib/libvirt/images"
-MIN_POOL_FREE_BYTES = 64 << 20
-POOL_TYPES = ("dir", "fs", "netfs")
 DISK_FORMATS = ("raw", "qcow2", "directory", "unknown")
 """The formats that a disk may have; other checks refuse the last two."""
 
@@ -75,9 +74,9 @@ class HostFacts(Value):
 
 
 def check_facts(
-    snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...], facts: HostFacts
+    snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...], facts: HostFacts, *, vms: int = 1
 ) -> tuple[str, ...]:
-    """Check everything a new VM needs before the first write, and return warnings.
+    """Check everything that new VMs need before the first write, and return warnings. `vms`: how many there are.
 
     Raises:
         HostCannot, InvalidInput, NotFound, NoSpace, InUse: as the message says.
@@ -93,7 +92,8 @@ def check_facts(
     if vgpus:
         refuse_open_gpu(vgpus[0].gpu, facts.holders, force_console=request.force_console)
     if needs_pool(request):
-        warnings += check_pool(request.storage_pool, facts.pool)
+        check_pool(request.storage_pool, facts.pool)
+        check_full_size(facts.pool, _disk_sizes(request, facts), vms=vms)
     _check_sizes(request, facts)
     return warnings
 
@@ -212,36 +212,14 @@ def _refuse_unsafe(path: str, image: ImageInfo) -> None:
     )
 
 
-def check_pool(name: str, pool: PoolInfo | None) -> tuple[str, ...]:
-    """Check the pool in which to create volumes, and return warnings.
-
-    Raises:
-        NotFound, HostCannot, NoSpace: as the message says.
-    """
-    if pool is None:
-        if name == DEFAULT_POOL:
-            return ()
-        raise NotFound(
-            f"libvirt has no storage pool '{name}'",
-            hint="virsh pool-list --all shows those there are",
-            pool=name,
-        )
-    if pool.path is None or pool.kind not in POOL_TYPES:
-        raise HostCannot(
-            f"the storage pool '{pool.name}' is of kind {pool.kind}, which has no directory for qcow2 disks",
-            hint="choose a directory pool with --storage-pool",
-            check="pool-kind",
-            pool=pool.name,
-        )
-    free = pool.available_bytes
-    if free is not None and free < MIN_POOL_FREE_BYTES:
-        raise NoSpace(
-            f"the storage pool '{pool.name}' is full: {format_bytes(free)} free in {pool.path}",
-            hint="delete what is not needed, or choose another pool with --storage-pool",
-            pool=pool.name,
-            available_bytes=free,
-        )
-    return ()
+def _disk_sizes(request: VmRequest, facts: HostFacts) -> list[int]:
+    """Return the sizes in bytes of the volumes that a new VM gets."""
+    image = facts.files.get(request.image) if request.image is not None else None
+    sizes = [] if image is None else [image.virtual_size_bytes]
+    sizes += [d.size_mib << 20 for d in request.disks if isinstance(d, NewDisk)]
+    if not sizes and creates_disks(request):
+        sizes.append(DEFAULT_DISK_GIB << 30)
+    return [*sizes, SEED_BYTES] if request.cloud_init is not None else sizes
 
 
 def needs_pool(request: VmRequest) -> bool:

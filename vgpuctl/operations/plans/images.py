@@ -26,6 +26,8 @@ else:
 
 _MANAGED_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-9]+)?\.qcow2|-seed\.iso)", re.ASCII)
 """vgpuctl's volumes: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; seeds end in -seed.iso."""
+_MANAGED_LOGICAL_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}(-[0-9]+|-seed)?", re.ASCII)
+"""The same in a logical pool: without a suffix."""
 
 
 class DiskUser(Value):
@@ -80,7 +82,7 @@ def collect_references(users: Sequence[DiskUser], volumes: Sequence[VolumeInfo])
         for disk in user.created_disks:
             if disk.base is not None:
                 bases[disk.path] = disk.base
-                formats.setdefault(disk.path, set()).add("qcow2")  # vgpuctl makes no other clones
+                formats.setdefault(disk.path, set()).add("qcow2")  # vgpuctl makes no other linked clones
         bases.update(user.sources.backing_pairs)
     bases.update((v.path, v.backing_path) for v in volumes if v.backing_path is not None)
     return DiskReferences(
@@ -124,7 +126,8 @@ def image_results(
 
 
 def _volume_row(references: DiskReferences, volume: VolumeInfo) -> ImageResult:
-    is_managed_name = _MANAGED_VOLUME_NAME.fullmatch(volume.name) is not None
+    pattern = _MANAGED_LOGICAL_VOLUME_NAME if volume.path.startswith("/dev/") else _MANAGED_VOLUME_NAME
+    is_managed_name = pattern.fullmatch(volume.name) is not None
     return replace(
         _file_row(references, volume.path, is_managed_name=is_managed_name),
         pool=volume.pool,

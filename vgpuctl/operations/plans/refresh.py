@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a VM's new system disk: a clone of another base image replaces the VM's current clone.
+"""Plan a VM's new system disk: a clone of another image replaces the VM's current clone, or a full copy a copy.
 
 vgpuctl records the new disk as a spare and creates it. One redefinition switches it in and makes the old disk the
 spare. Then the old disk is deleted and removed from the record. So the record always names what to keep and what to
@@ -15,7 +15,7 @@ from itertools import count
 from vgpuctl.errors import Busy, InUse, InvalidInput, Refused
 from vgpuctl.model.port_values import DomainLeftovers, ImageInfo, PoolInfo
 from vgpuctl.model.vm import DiskRole, ManagedDisk, Vm, VmRecord
-from vgpuctl.operations.plans.choose import disk_stem
+from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name
 from vgpuctl.operations.plans.remove import describe_leftovers
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.refresh_disk import CreateSpareDisk, DeleteSpareDisk, SwitchDisk
@@ -43,7 +43,7 @@ def system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
             hint=f"vgpuctl attach-vgpu {vm.name} --profile PROFILE",
             vm=vm.name,
         )
-    clones = [d for d in record.data_disks() if d.base is not None]
+    clones = [d for d in record.data_disks() if d.image is not None]
     if not clones:
         raise Refused(
             f"{vm.name} has no disk that vgpuctl made as a clone of an image, so there is none to make anew",
@@ -97,15 +97,16 @@ def free_volume_names(vm: Vm, record: VmRecord, old: ManagedDisk) -> Iterator[st
     """Return volume names for a disk in the same pool as the old one, in the order to try them."""
     stem = disk_stem(vm.name, vm.uuid)
     used = {d.volume for d in record.disks if d.pool == old.pool}
-    names = (f"{stem}-{n}.qcow2" if n else f"{stem}.qcow2" for n in count())
+    names = (disk_volume_name(stem, n, old.format) for n in count())
     return (name for name in names if name not in used)
 
 
 def new_disk(old: ManagedDisk, image: ImageInfo, volume: str) -> ManagedDisk:
-    """Return the clone to create next to the old disk, never smaller than that."""
+    """Return the clone or copy to create next to the old disk, as that was made, and never smaller."""
     path = f"{posixpath.dirname(old.path)}/{volume}"
     size = max(old.capacity_bytes, image.virtual_size_bytes)
-    return ManagedDisk(old.pool, volume, path, size, image.path, image.format)
+    disk = ManagedDisk(old.pool, volume, path, size, base_format=image.format, format=old.format)
+    return replace(disk, copied_from=image.path) if old.copied_from else replace(disk, base=image.path)
 
 
 def disk_switch_plan(
@@ -135,7 +136,7 @@ def _record_with_spare(record: VmRecord, old: ManagedDisk, spare: ManagedDisk, *
 def spare_removal_plan(vm: Vm, record: VmRecord) -> Plan:
     """Return the steps that delete every spare and its record entry; reconcile uses them after a crash."""
     new_record = replace(record, disks=tuple(d for d in record.disks if d.role is not DiskRole.SPARE))
-    clones = tuple(d for d in record.data_disks() if d.base is not None)
+    clones = tuple(d for d in record.data_disks() if d.image is not None)
     delete_steps = (DeleteSpareDisk(vm.name, vm.uuid, d, clones) for d in record.spare_disks())
     record_step = WriteRecord(
         vm.name, vm.uuid, new_record, record, f"record that VM {vm.name} has no other disk any more"

@@ -107,8 +107,8 @@ def _is_profile_text(profile: str, recorded_text: str, text: str) -> bool:
 def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
     record = vm.record
     data_disks = record.data_disks() if record else ()
-    clones = [d for d in data_disks if d.base is not None]
-    empty_sizes_mib = [d.capacity_bytes >> 20 for d in data_disks if d.base is None]
+    images = [d.image for d in data_disks if d.image is not None]
+    empty_sizes_mib = [d.capacity_bytes >> 20 for d in data_disks if d.image is None]
     managed_paths = {d.path for d in record.disks} if record else set()
     existing = [d.source for d in vm.disks if d.device == "disk" and d.source not in managed_paths]
     values: FieldValues = {
@@ -116,7 +116,7 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         "memory": vm.memory_mib,
         "vcpus": vm.vcpus,
         "network": vm.networks[0] if vm.networks else None,
-        "image": clones[0].base if clones else None,
+        "image": images[0] if images else None,
         "disk": sorted([format_mib(m) for m in empty_sizes_mib] + [str(p) for p in existing]),
         "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in managed_paths), None),
         "cloud_init": None,

@@ -35,6 +35,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
                 device=d.device,
                 size_bytes=(made[d.source].capacity_bytes or None) if d.source in made else None,
                 base=made[d.source].base if d.source in made else None,
+                copied_from=made[d.source].copied_from if d.source in made else None,
                 made=d.source in made,
             )
             for d in vm.disks

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
@@ -52,6 +53,10 @@ class CreateSpareDisk(Value):
     def perform(self, host: Host) -> None:
         """Create it; raises what `CreateVolume` raises."""
         CreateVolume(self.disk, self.checked_files).perform(host)
+
+    def perform_with_progress(self, host: Host, report: Callable[[float], None]) -> None:
+        """Create it and report how far a copy is; raises what `CreateVolume` raises."""
+        CreateVolume(self.disk, self.checked_files).perform_with_progress(host, report)
 
     def verify(self, host: Host) -> None:
         """Read path, size and base back."""

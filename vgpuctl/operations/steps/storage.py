@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -94,46 +95,64 @@ class StartPool(Value):
 
 
 class CreateVolume(Value):
-    """Create a VM's disk: empty and thin, or a linked clone of a base image.
+    """Create a VM's disk: empty, a linked clone of an image, or a full copy of one.
 
-    `checked_files`: the base and its backing files, as they were when the plan was made.
+    `checked_files`: the image and its backing files, as they were when the plan was made.
     """
 
     disk: ManagedDisk
     checked_files: tuple[ImageFile, ...] = ()
 
     def describe(self) -> str:
-        """Say its size and its base image."""
-        size = format_bytes(self.disk.capacity_bytes)
-        what = f"linked clone of {self.disk.base}" if self.disk.base else "empty, thin"
-        return f"make disk {self.disk.path} ({size}, {what})"
+        """Say its size and its image."""
+        disk = self.disk
+        what = f"linked clone of {disk.base}" if disk.base else "empty, thin"
+        if disk.format == "raw":
+            content = f"full copy of {disk.copied_from}" if disk.copied_from else "empty, full size"
+            what = f"{content}: pool {disk.pool} is logical"
+        return f"make disk {disk.path} ({format_bytes(disk.capacity_bytes)}, {what})"
 
     def perform(self, host: Host) -> None:
-        """Create it.
+        """Create it without reporting progress; raises what `perform_with_progress` raises."""
+        self.perform_with_progress(host, lambda _: None)
+
+    def perform_with_progress(self, host: Host, report: Callable[[float], None]) -> None:
+        """Create it, and copy the image into it if it is a full copy.
 
         Raises:
             Exists: the name is taken.
-            Busy: the base is not the checked file any more, or was written to since.
+            Busy: the image is not the checked file any more, or was written to since.
         """
         disk = self.disk
+        self._refuse_changed_image(host)
+        volume = host.storage.create_volume(
+            disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format if disk.base else None
+        )
+        if disk.copied_from is not None:
+            host.storage.copy_image(disk.copied_from, disk.base_format or "raw", volume, disk.format, report)
+            self._refuse_changed_image(host)
+
+    def _refuse_changed_image(self, host: Host) -> None:
         for file in self.checked_files:
             now = host.storage.image_file(file.path)
             if now is None or (now.identity, now.content_stamp) != (
                 file.identity,
                 file.content_stamp,
             ):
+                what = "removed" if now is None else "changed"
                 raise Busy(
-                    f"{file.path} was {'removed' if now is None else 'changed'} since it was checked; it is not cloned",
+                    f"{file.path} was {what} since it was checked; it cannot be cloned",
                     hint="run the command again when nobody writes to it",
                     path=file.path,
                 )
-        host.storage.create_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
 
     def verify(self, host: Host) -> None:
         """Read path, size and base back."""
         volume = host.storage.volume(self.disk.pool, self.disk.volume)
         expected = (self.disk.path, self.disk.capacity_bytes, self.disk.base)
         actual = None if volume is None else (volume.path, volume.capacity_bytes, volume.backing_path)
+        if actual is not None and self.disk.format == "raw":  # LVM rounds a size up
+            actual = (actual[0], min(actual[1], self.disk.capacity_bytes), actual[2])
         if actual != expected:
             raise VerifyFailed(
                 f"the disk {self.disk.path} reads back as {actual or 'nothing'}",
@@ -183,7 +202,10 @@ class DeleteVolume(Value):
         host.storage.remove_volume(self.disk.pool, self.disk.volume)
 
     def _pool_arguments(self) -> str:
-        return f"{self.disk.pool} dir --target {posixpath.dirname(self.disk.path)}"
+        directory = posixpath.dirname(self.disk.path)
+        is_block = self.disk.path.startswith("/dev/")
+        kind = f"logical --source-name {posixpath.basename(directory)}" if is_block else "dir"
+        return f"{self.disk.pool} {kind} --target {directory}"
 
     def _disk_remains_error(self, why: str, remedy: str) -> HostCannot:
         """Return an error that names the disk: once the VM is gone, nobody would find it."""

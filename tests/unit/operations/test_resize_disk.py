@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""resize-disk: a disk grows in both kinds of pools, while its VM runs or is off, and never shrinks."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import Trial
+from tests.hosts import Silent, SimulatedHost, create, open_sim_host, operation, picture, request, run_reconcile, start
+from tests.unit.operations.test_change_faults import whole as is_whole
+from tests.unit.operations.test_faults import spawn
+from tests.unit.operations.test_refresh import refresh, the_vm
+from vgpuctl.errors import (
+    HostCannot,
+    InUse,
+    InvalidInput,
+    NoSpace,
+    NotFound,
+    Refused,
+    Unmanaged,
+)
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.request import ExistingDisk, NewDisk
+from vgpuctl.operations.resize_disk import resize_disk
+from vgpuctl.ports.host import Host
+
+__all__ = ["spawn"]
+SCENARIO = """version: 1
+storage:
+  filesystem_gib: 1000
+  pools: [{name: default}, {name: vg0, kind: logical, capacity_gib: 100}]
+networks: [{name: default}]
+images:
+  - {path: /old.qcow2, size_gib: 20, firmware: both}
+  - {path: /new.qcow2, size_gib: 10, firmware: both}
+  - {path: /data.qcow2, size_gib: 10, firmware: none}
+gpus: [{model: A100, vfs: {total: 3, enabled: 3}}]
+"""
+GIB = 1 << 30
+POOLS = ("default", "vg0")
+
+
+def prepared(directory: Path, pool: str = "default", *, on: bool = False, **changes: object) -> SimulatedHost:
+    host = open_sim_host(directory, text=SCENARIO)
+    create(host.ports, request("A100-4C", name="vm", image="/old.qcow2", storage_pool=pool, **changes), start=on)
+    return host.again()
+
+
+def resize(
+    ports: Host, gib: float = 30, disk: str | None = None, *, dry_run: bool = False, name: str = "vm"
+) -> Outcome:
+    with operation(ports):
+        return resize_disk(ports, name, int(gib * 1024), disk, dry_run=dry_run, wait_seconds=5, progress=Silent())
+
+
+def sizes(host: SimulatedHost, number: int = 0) -> tuple[int, int]:
+    """The size of a disk in GiB, by the VM's record and by libvirt."""
+    disk = the_vm(host).record.disks[number]
+    return disk.capacity_bytes // GIB, host.ports.storage.volume(disk.pool, disk.volume).capacity_bytes // GIB
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("on", [False, True])
+def test_a_disk_grows_and_its_record_with_it(tmp_path: Path, pool: str, on: bool) -> None:
+    host = prepared(tmp_path, pool, on=on)
+    before = the_vm(host)
+    made = resize(host.ports)
+    assert (made.changed, sizes(host)) == (True, (30, 30))
+    assert [d.size_bytes for d in made.data.disks] == [30 * GIB]
+    assert [step.split()[0] for step in made.steps] == ["grow", "record"]
+    assert ("while it runs" in made.steps[0]) is on
+    assert "cloud-init does that at its next boot" in made.notes[0]
+    assert the_vm(host).disks == before.disks
+    is_whole(host, "")
+    again = resize(host.ports)
+    assert (again.changed, again.steps, sizes(host)) == (False, (), (30, 30))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_dry_run_changes_nothing(tmp_path: Path, pool: str) -> None:
+    host = prepared(tmp_path, pool)
+    before = picture(host)
+    planned = resize(host.ports, dry_run=True)
+    assert (planned.changed, planned.dry_run) == (True, True)
+    assert planned.steps[0].endswith("of vm: 20 GiB -> 30 GiB")
+    assert (picture(host), sizes(host)) == (before, (20, 20))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_it_never_shrinks(tmp_path: Path, pool: str) -> None:
+    host = prepared(tmp_path, pool)
+    with pytest.raises(Refused, match="has 20 GiB, and 19968 MiB is less") as caught:
+        resize(host.ports, 19.5)
+    assert (caught.value.facts["size_bytes"], sizes(host)) == (20 * GIB, (20, 20))
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [("default", "2000 GiB does not fit: .* has 1000 GiB"), ("vg0", "needs 1980 GiB more, .* has 80 GiB of 100 GiB")],
+)
+def test_it_must_fit_into_the_pool(tmp_path: Path, pool: str, message: str) -> None:
+    host = prepared(tmp_path, pool)
+    with pytest.raises(NoSpace, match=message):
+        resize(host.ports, 2000)
+    assert sizes(host) == (20, 20)
+
+
+@pytest.mark.parametrize("name", ["vdb", "path", "volume"])
+def test_one_of_several_disks_is_named(tmp_path: Path, name: str) -> None:
+    host = prepared(tmp_path, disks=(NewDisk(1024),))
+    disk = the_vm(host).record.disks[1]
+    with pytest.raises(InvalidInput, match=r"has 2 disks: vda \(.*, vdb \("):
+        resize(host.ports)
+    resize(host.ports, disk={"vdb": "vdb", "path": disk.path, "volume": disk.volume}[name])
+    assert (sizes(host), sizes(host, 1)) == ((20, 20), (30, 30))
+
+
+def test_a_disk_that_is_not_vgpuctls_is_refused(tmp_path: Path) -> None:
+    host = prepared(tmp_path, disks=(ExistingDisk("/data.qcow2"),))
+    with pytest.raises(Refused, match=r"did not make /data.qcow2"):
+        resize(host.ports, disk="vdb")
+    with pytest.raises(NotFound, match="no disk vdc"):
+        resize(host.ports, disk="vdc")
+    resize(host.ports)
+    assert sizes(host) == (30, 30)
+
+
+def test_a_vm_that_is_not_vgpuctls_is_refused(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    xml = host.ports.hypervisor.find_domain("vm").xml
+    host.ports.hypervisor.set_record(the_vm(host).uuid, None)
+    assert "urn:vgpuctl" in xml
+    with pytest.raises(Unmanaged):
+        resize(host.ports)
+
+
+def test_a_pool_that_is_gone_is_named(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    host.ports.storage.remove_pool("default")
+    with pytest.raises(HostCannot, match=r"default of .* is not there any more"):
+        resize(host.ports)
+
+
+def test_a_refreshed_disk_keeps_its_size(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "vg0")
+    resize(host.ports)
+    refresh(host.ports)
+    assert sizes(host) == (30, 30)
+
+
+def test_a_size_that_is_there_already_is_only_recorded(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    disk = the_vm(host).record.disks[0]
+    host.ports.storage.resize_volume(disk.pool, disk.volume, 30 * GIB)
+    with pytest.raises(Refused, match="has 30 GiB, and 25 GiB is less"):
+        resize(host.ports, 25)
+    made = resize(host.ports)
+    assert ([step.split()[0] for step in made.steps], sizes(host)) == (["record"], (30, 30))
+
+
+def test_a_vm_that_is_started_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    class Starts(Silent):
+        def on_step_start(self, number: int, text: str) -> None:
+            if text.startswith("grow"):
+                host.ports.hypervisor.start(the_vm(host).uuid)
+
+    host = prepared(tmp_path)
+    with operation(host.ports), pytest.raises(InUse, match="was started just now"):
+        resize_disk(host.ports, "vm", 30 << 10, None, dry_run=False, wait_seconds=5, progress=Starts())
+    assert sizes(host) == (20, 20)
+
+
+def whole(host: SimulatedHost, where: str) -> None:
+    """Check that nothing is left to do, and that the same command again gives the disk its size."""
+    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
+    resize(host.ports)
+    assert sizes(host) == (30, 30), where
+
+
+def prepared_running(directory: Path, pool: str, on: bool) -> SimulatedHost:
+    return prepared(directory, pool, on=on)
+
+
+@pytest.mark.parametrize(("pool", "on"), [("default", True), ("vg0", True), ("vg0", False)])
+def test_whatever_fails_the_same_command_again_finishes_it(tmp_path: Path, pool: str, on: bool, spawn) -> None:
+    trial = Trial(tmp_path, partial(prepared_running, pool=pool, on=on), resize, whole)
+    calls = trial.calls()
+    assert trial.failures(calls) >= 3
+    trial.deaths(calls, spawn)
+
+
+def test_after_a_reboot_it_grows_while_off(tmp_path: Path) -> None:
+    host = prepared(tmp_path, on=True)
+    host.sim.reboot()
+    resize(host.again().ports)
+    start(host.ports, "vm")
+    assert sizes(host) == (30, 30)
