@@ -41,7 +41,7 @@ _SEND_BYTES = 256 << 10
 """The maximum in one message of libvirt's remote protocol."""
 _MAX_FILES = 10_000
 _LVEXTEND_SECONDS = 60.0
-_NO_SPACE = ("No space left on device", "insufficient free space")
+_NO_SPACE = ("no space left on device", "insufficient free space")
 """The C library's text, and that of LVM (lib/metadata/lv_manip.c)."""
 
 
@@ -302,7 +302,7 @@ def _extend_logical_volume(group: str, name: str, capacity_bytes: int, failure: 
 
 def _as_no_space(error: LibvirtFailed, pool: str) -> LibvirtFailed | NoSpace:
     """Return the error as NoSpace if it is the pool's missing space."""
-    if any(text in error.message for text in _NO_SPACE):
+    if any(text in error.message.lower() for text in _NO_SPACE):
         return NoSpace(error.message, hint=f"virsh pool-info {pool}", **error.facts)
     return error
 
