@@ -85,7 +85,9 @@ def test_the_disks_are_raw_volumes_of_full_size_and_the_first_a_copy(tmp_path: P
 
 def test_without_an_image_the_disk_is_empty(tmp_path: Path) -> None:
     host = empty(tmp_path)
-    make(host.ports, image=None)
+    made = make(host.ports, image=None)
+    assert any("LVM does not erase" in note for note in made.notes)
+    assert not make(host.ports, "other").notes
     (disk,) = the_vm(host).record.disks
     assert (disk.image, disk.capacity_bytes, disk.format) == (None, DEFAULT_DISK_GIB * GIB, "raw")
 
