@@ -242,6 +242,12 @@ def test_a_private_volume_of_a_logical_pool(site: Site) -> None:
                 assert device.read(len(data)) == data
     finally:
         storage.remove_volume("vg0", name)
+    storage.create_volume("vg0", name, EXTENT)
+    try:
+        if site.real:  # the same extent
+            assert not any(Path(volume.path).read_bytes())
+    finally:
+        storage.remove_volume("vg0", name)
 
 
 def write_pattern(path: str) -> None:

@@ -204,6 +204,13 @@ def refresh(_chance: random.Random) -> list[str]:
     return ["refresh-vm", VM, "--image", str(IMAGES / TINY)]
 
 
+def resize(_chance: random.Random) -> list[str]:
+    """Grow the VM's disk by a MiB."""
+    have(1)
+    size = must("show-vm", VM)["disks"][0]["size_bytes"]
+    return ["resize-disk", VM, f"{(size >> 20) + 1}MiB", "--disk", "vda"]
+
+
 def refresh_drained(_chance: random.Random) -> list[str]:
     """Rebuild the running VM; its guest reacts to the power button."""
     have(1, "running")
@@ -259,6 +266,7 @@ OPERATIONS = (
     Operation("detach", detach),
     Operation("set-profile", set_profile),
     Operation("refresh-vm", refresh),
+    Operation("resize-disk", resize),
     Operation("refresh-vm --drain, running", refresh_drained, LONG_GUESS_SECONDS, runs=True),
     Operation("three operations of one process", three, 6.0),
     Operation("set-mode", set_mode),

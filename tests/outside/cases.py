@@ -46,6 +46,7 @@ from vgpuctl.operations.host_plan import ApplyOptions
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
 from vgpuctl.operations.refresh import refresh_vm
+from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
@@ -177,6 +178,10 @@ def _refresh(ports: Host, *, drain: bool) -> Outcome:
     )
 
 
+def _resize(ports: Host) -> Outcome:
+    return resize_disk(ports, "vm", 30 << 10, "vda", dry_run=False, wait_seconds=5, progress=Silent())
+
+
 def _stop(ports: Host, *, force: bool) -> Outcome:
     return stop(ports, "vm", force=force)
 
@@ -270,6 +275,8 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("delete-vm --reserve running", kind, off_reserve, partial(delete, name="vm"))
     yield Case("refresh-vm", kind, off, partial(_refresh, drain=False))
     yield Case("refresh-vm --drain", kind, on, partial(_refresh, drain=True))
+    yield Case("resize-disk (on)", kind, on, _resize)
+    yield Case("resize-disk (off)", kind, off, _resize)
     yield Case("restore-host", kind, partial(off, reboot=True), _restore)
     create_one = partial(_create, kind=kind)
     for call, act, before in (

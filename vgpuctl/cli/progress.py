@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
@@ -23,9 +24,10 @@ class SilentProgress(NoProgress):
 
 
 class LineProgress(SilentProgress):
-    """Prints one plain line for each finished step."""
+    """Prints one plain line for each finished step. `clock`: seconds that only increase."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.total = 0
         self.failed = 0
         self.next_report: dict[str, float] = {}
@@ -36,7 +38,7 @@ class LineProgress(SilentProgress):
 
     def on_step_progress(self, number: int, text: str, percent: float) -> None:
         """Write how far a copy is, a line every few seconds; a short copy gets none."""
-        now = time.monotonic()
+        now = self.clock()
         if now >= self.next_report.setdefault(text, now + SECONDS_BETWEEN_LINES):
             self.next_report[text] = now + SECONDS_BETWEEN_LINES
             streams.write_err(f"{_count(number, self.total)} {percent:.0f}% {streams.sanitize(text)}")

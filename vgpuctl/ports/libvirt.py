@@ -181,7 +181,7 @@ class Storage(Protocol):
         """Create a raw volume of mode 0600 with these bytes; an existing name is an error. A failure leaves none."""
 
     def remove_volume(self, pool: str, name: str) -> None:
-        """Delete a volume; a missing one is no error."""
+        """Delete a volume; a missing one is no error. A small one of a logical pool (a seed) is overwritten first."""
 
     def image(self, path: str) -> ImageInfo | None:
         """Inspect an image file without changing it; None when there is no such file."""

@@ -87,6 +87,7 @@ ON_THE_OTHERS = (
     "ensure-vm vdi-1 --profile A100-4C",
     "refresh-vm vdi-1",
     "set-profile vdi-1 A100-8C",
+    "resize-disk vdi-1 300GiB",
     "detach-vgpu vdi-1",
     "delete-vm vdi-1 --yes",
 )

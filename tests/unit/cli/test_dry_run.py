@@ -30,6 +30,7 @@ MIXED = {
     "detach-vgpu": "off --vgpu 0000:3b:00.5",
     "set-profile": "off --profile A100-4C",
     "move-vms": "--defragment",
+    "resize-disk": "cloned 300GiB",
     "refresh-vm": "cloned --image /srv/images/ubuntu-24.04.qcow2 --drain",
     "create-vgpu": "new --profile A100-4C",
     "ensure-vgpu": "new --profile A100-4C",

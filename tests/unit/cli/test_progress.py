@@ -57,3 +57,35 @@ def test_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     go(progress.choose_progress(Settings()))
     assert "✓ [1/2] make the disk\n" in stream.getvalue()
     assert "\x1b[32m" not in stream.getvalue()
+
+
+def copying(shown: progress.SilentProgress, *percentages: float) -> None:
+    shown.on_plan(("copy",))
+    for percent in percentages:
+        shown.on_step_progress(1, "copy", percent)
+    shown.on_step_finish(1, "copy")
+    shown.close()
+
+
+def test_a_pipe_gets_a_line_about_a_long_copy_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, times = io.StringIO(), iter([10.0, 12.9, 13.0, 15.9, 16.1])
+    monkeypatch.setattr("sys.stderr", stream)
+    copying(progress.LineProgress(lambda: next(times)), 0.0, 10.0, 20.0, 30.0, 40.6)
+    assert stream.getvalue() == "[1/1] 20% copy\n[1/1] 41% copy\n[1/1] copy\n"
+
+
+def test_a_program_gets_them_only_if_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    copying(progress.choose_progress(Settings(json=True)), 10.0)
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_shows_the_percentage_on_the_line_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Screen()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    copying(progress.choose_progress(Settings()), 10.0, 55.2)
+    assert "… [1/1] 10% copy" in stream.getvalue()
+    assert "… [1/1] 55% copy" in stream.getvalue()
+    assert stream.getvalue().count("\n") == 1

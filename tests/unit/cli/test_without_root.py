@@ -37,6 +37,7 @@ LINES = (
     "attach-vgpu vdi-1 --profile A100-4C",
     "detach-vgpu vdi-1 --vgpu 0",
     "set-profile vdi-1 --profile A100-4C",
+    "resize-disk vdi-1 300GiB",
     "create-vgpu lab --profile A100-4C",
     "delete-vgpu lab",
     "set-mode A100 vgpu",

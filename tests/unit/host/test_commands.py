@@ -67,3 +67,41 @@ def test_the_deadline_kills_the_child_alone_and_does_not_wait_for_what_it_starte
 def test_commands_are_looked_for_where_the_system_installs_them():
     assert commands.find_command("sh") == "/usr/bin/sh"
     assert commands.find_command("no-such-command-here") is None
+
+
+def watched(code, report):
+    return commands.run_watched([sys.executable, "-c", code], report)
+
+
+def test_a_watched_command_reports_its_output_and_ends_with_its_status():
+    seen = []
+    result = watched("import sys; print('1%', flush=True); print('why', file=sys.stderr); sys.exit(3)", seen.append)
+    assert (result.status, result.error_line) == (3, "why")
+    assert "".join(seen) == "1%\n"
+
+
+def test_a_watched_command_that_says_nothing_is_reported_too(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    seen = []
+
+    def report(text):
+        seen.append(text)
+        fifo.write_text("go on")
+
+    assert watched(f"open({str(fifo)!r}).read()", report).status == 0
+    assert seen == [""]
+
+
+def test_a_watched_command_dies_when_its_report_raises():
+    pids = []
+
+    def report(text):
+        if text:
+            pids.append(int(text))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watched("import os, signal; print(os.getpid(), flush=True); signal.pause()", report)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)

@@ -44,10 +44,10 @@ def empty(directory: Path) -> SimulatedHost:
 
 def make(ports: Host, name: str = "vm", **changes: object) -> Outcome:
     start = bool(changes.pop("start", False))
-    return create(ports, wish(name, **changes), start=start)
+    return create(ports, wanted(name, **changes), start=start)
 
 
-def wish(name: str = "vm", **changes: object) -> object:
+def wanted(name: str = "vm", **changes: object) -> object:
     return request("A100-4C", name=name, **{"image": "/old.qcow2", "storage_pool": "vg0", **changes})
 
 
@@ -85,7 +85,9 @@ def test_the_disks_are_raw_volumes_of_full_size_and_the_first_a_copy(tmp_path: P
 
 def test_without_an_image_the_disk_is_empty(tmp_path: Path) -> None:
     host = empty(tmp_path)
-    make(host.ports, image=None)
+    made = make(host.ports, image=None)
+    assert any("LVM does not erase" in note for note in made.notes)
+    assert not make(host.ports, "other").notes
     (disk,) = the_vm(host).record.disks
     assert (disk.image, disk.capacity_bytes, disk.format) == (None, DEFAULT_DISK_GIB * GIB, "raw")
 
@@ -120,11 +122,13 @@ def test_several_vms_must_fit_together(tmp_path: Path) -> None:
     before = picture(host)
     names = tuple(f"vm-{n}" for n in range(5))
     with operation(host.ports), pytest.raises(NoSpace, match="5 disks need 100 GiB"):
-        ensure_vms(host.ports, wish(), names, start=True, parallel=2, dry_run=False, wait_seconds=5, progress=Silent())
+        ensure_vms(
+            host.ports, wanted(), names, start=True, parallel=2, dry_run=False, wait_seconds=5, progress=Silent()
+        )
     assert picture(host) == before
     with operation(host.ports):
         ensure_vms(
-            host.ports, wish(), names[:4], start=True, parallel=2, dry_run=False, wait_seconds=5, progress=Silent()
+            host.ports, wanted(), names[:4], start=True, parallel=2, dry_run=False, wait_seconds=5, progress=Silent()
         )
     assert free(host) == 10 * GIB
 
@@ -137,7 +141,7 @@ def test_space_that_goes_meanwhile_is_refused_by_the_pool_and_undone(tmp_path: P
 
     host = empty(tmp_path)
     with operation(host.ports), pytest.raises(NoSpace):
-        create_vm(host.ports, wish(), start=True, dry_run=False, wait_seconds=5, progress=Taken())
+        create_vm(host.ports, wanted(), start=True, dry_run=False, wait_seconds=5, progress=Taken())
     assert logical_volumes(host) == {"somebody": 80 * GIB}
     assert not picture(host).domains
     assert not picture(host).claims
@@ -166,7 +170,7 @@ class Percentages(Silent):
 def test_the_copy_reports_its_progress(tmp_path: Path) -> None:
     host, progress = empty(tmp_path), Percentages()
     with operation(host.ports):
-        create_vm(host.ports, wish(), start=True, dry_run=False, wait_seconds=5, progress=progress)
+        create_vm(host.ports, wanted(), start=True, dry_run=False, wait_seconds=5, progress=progress)
     assert progress.seen == [0.0, 50.0, 100.0]
 
 
@@ -174,7 +178,7 @@ def test_a_signal_during_the_copy_undoes_everything(tmp_path: Path) -> None:
     host = empty(tmp_path)
     before = picture(host)
     with operation(host.ports), pytest.raises(Interrupted) as caught:
-        create_vm(host.ports, wish(), start=True, dry_run=False, wait_seconds=5, progress=Percentages(stop_at=50.0))
+        create_vm(host.ports, wanted(), start=True, dry_run=False, wait_seconds=5, progress=Percentages(stop_at=50.0))
     assert caught.value.undone
     assert not caught.value.left
     assert (picture(host), logical_volumes(host)) == (before, {})

@@ -162,3 +162,43 @@ def test_a_bug_in_one_is_reported_and_the_others_go_on(tmp_path):
     at_work.run()
     assert at_work.created == ["b"]
     assert "oops" in at_work.failed["a"].message
+
+
+class Copy(Step):
+    """A step that reports how far it is."""
+
+    def perform_with_progress(self, ports, report):
+        self.act(report)
+
+
+def test_a_copy_is_shown_by_the_main_thread_until_it_ends(tmp_path):
+    seen, shown = [], threading.Event()
+
+    class Shown(RecordedProgress):
+        def on_step_progress(self, number, text, percent):
+            assert threading.current_thread() is threading.main_thread()
+            seen.append((text, percent))
+            shown.set()
+
+    def copy(report):
+        report(40.0)
+        assert shown.wait(WAIT_SECONDS)
+
+    at_work = worker_pool(tmp_path, [job("a", Copy("copy", [], copy))], 1, Shown())
+    at_work.run()
+    assert (at_work.created, at_work.copies) == (["a"], {})
+    assert seen[0] == ("copy", 40.0)
+
+
+def test_a_signal_stops_a_copy(tmp_path):
+    log = []
+
+    def copy(report):
+        at_work.interruption = Interrupted("stopped", signal_number=2)
+        report(40.0)
+        log.append("went on")
+
+    at_work = worker_pool(tmp_path, [job("a", Copy("copy", log, copy))], 1)
+    at_work.run()
+    assert log == ["undo copy"]
+    assert isinstance(at_work.failed["a"], Interrupted)

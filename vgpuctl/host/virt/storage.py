@@ -41,7 +41,8 @@ _SEND_BYTES = 256 << 10
 """The maximum in one message of libvirt's remote protocol."""
 _MAX_FILES = 10_000
 _LVEXTEND_SECONDS = 60.0
-_NO_SPACE = ("No space left on device", "insufficient free space")
+_WIPED_BYTES = 16 << 20
+_NO_SPACE = ("no space left on device", "insufficient free space")
 """The C library's text, and that of LVM (lib/metadata/lv_manip.c)."""
 
 
@@ -208,7 +209,14 @@ class LibvirtStorage:
             storage_pool = self._find_pool(connect, pool)
             volume = None if storage_pool is None else self._find_volume(storage_pool, name)
             if volume is not None:
+                if storage_pool is not None and _volume_group(storage_pool) is not None:
+                    self._wipe_small_volume(volume)
                 self._connection.attempt(frozenset({constants.VIR_ERR_NO_STORAGE_VOL}), partial(volume.delete, 0))
+
+    def _wipe_small_volume(self, volume: virStorageVol) -> None:
+        """Overwrite a logical volume of a seed's size: LVM gives its extents to the next volume as they are."""
+        if int(volume.info()[1]) <= _WIPED_BYTES:
+            self._connection.attempt(None, partial(volume.wipe, 0))
 
     def image(self, path: str) -> ImageInfo | None:
         """Inspect an image file without changing it; None when there is no such file."""
@@ -302,7 +310,7 @@ def _extend_logical_volume(group: str, name: str, capacity_bytes: int, failure: 
 
 def _as_no_space(error: LibvirtFailed, pool: str) -> LibvirtFailed | NoSpace:
     """Return the error as NoSpace if it is the pool's missing space."""
-    if any(text in error.message for text in _NO_SPACE):
+    if any(text in error.message.lower() for text in _NO_SPACE):
         return NoSpace(error.message, hint=f"virsh pool-info {pool}", **error.facts)
     return error
 

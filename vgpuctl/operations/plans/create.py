@@ -149,7 +149,7 @@ def _create_disk_step(disk: ManagedDisk, request: VmRequest, design: DomainDesig
 
 def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign, facts: HostFacts) -> tuple[str, ...]:
     """Return notes for the user about the plan."""
-    window = window_warnings(snapshot, request, design, facts.bars_mib)
+    window = (*window_warnings(snapshot, request, design, facts.bars_mib), *_old_data_notes(design))
     if has_boot_source(request):
         return window
     return (
@@ -157,3 +157,11 @@ def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign,
         f"no system is on {design.name}'s disk: it boots from the network; "
         "give one with --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
     )
+
+
+def _old_data_notes(design: DomainDesign) -> tuple[str, ...]:
+    """Return a note about disks on LVM that nothing is written to: a guest can read what was there before."""
+    paths = [d.path for d in design.record.data_disks() if d.format == "raw" and d.image is None]
+    if not paths:
+        return ()
+    return (f"{', '.join(paths)}: LVM does not erase, so {design.name} can read there what earlier volumes left",)
