@@ -163,9 +163,8 @@ def demo() -> int:
         say(f"vgpuctl {' '.join(words)}")
         must(vgpuctl, *words, env=env)
     say("type this next, in this directory; the simulated host keeps its VMs:")
-    print(
-        f"export XDG_STATE_HOME={shlex.quote(str(state))} VGPUCTL_HOST=sim:a100-40 PATH={shlex.quote(str(vgpuctl.parent))}:$PATH"
-    )
+    print(f"export VGPUCTL_HOST=sim:a100-40 XDG_STATE_HOME={shlex.quote(str(state))}")
+    print(f"export PATH={shlex.quote(str(vgpuctl.parent))}:$PATH")
     print("vgpuctl list-vms")
     print("vgpuctl fits --profile A100-8C:3")
     print("vgpuctl create-vm vdi-002 --profile A100-4C")
