@@ -166,7 +166,7 @@ def demo() -> int:
     print(f"export VGPUCTL_HOST=sim:a100-40 XDG_STATE_HOME={shlex.quote(str(state))}")
     print(f"export PATH={shlex.quote(str(vgpuctl.parent))}:$PATH")
     print("vgpuctl list-vms")
-    print("vgpuctl fits --profile A100-8C:3")
+    print("vgpuctl fits --profile A100-4C:3")
     print("vgpuctl create-vm vdi-002 --profile A100-4C")
     print("vgpuctl --help")
     return 0
