@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian package asks for what pyproject.toml asks for, and every command has a manual page that roff reads whole."""
+"""The Debian package needs what pyproject.toml asks for, and each command has a manual page that roff reads whole."""
 
 from __future__ import annotations
 
