@@ -5,6 +5,8 @@
     python3 tests/bootstrap.py demo     the main job on a simulated host
     python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
     python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18
+    python3 tests/bootstrap.py floors   the unit tests with the lowest versions that pyproject.toml allows
+    python3 tests/bootstrap.py packages [--try]    sdist, wheel and .deb in dist; --try: installed in bare roots
 
 Needs git, python3 and root (for apt-get, and for the lab's chroots). It uses the distribution's own python3,
 because libvirt's Python module comes from the distribution and always matches its libvirt.
@@ -14,19 +16,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 ANSIBLE_VENVS = {".venv-ansible": "requirements.txt", ".venv-ansible-2.18": "requirements-2.18.txt"}
+FLOORS_VENV = ROOT / ".venv-floors"
+PACKAGES_VENV = ROOT / ".venv-packages"
 PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
 UNIT = ("tests/unit", "tests/contract", "tests/fuzz", PLACEMENT)
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
+PACKAGING_PACKAGES = ("lintian", "mmdebstrap", "git")
 TEST_PACKAGES = (
     "libvirt0",
     "python3-apt",
@@ -97,21 +105,25 @@ def make_venv(extra: str) -> None:
 
     Only libvirt's module comes from the distribution. Other packages on the machine have no effect.
     """
-    modules = libvirt_modules()
-    recipe = f"{extra}\n{(ROOT / 'pyproject.toml').read_text()}{ROOT}\n{modules}"
+    recipe = f"{extra}\n{(ROOT / 'pyproject.toml').read_text()}{ROOT}\n{libvirt_modules()}"
     digest = hashlib.sha256(recipe.encode()).hexdigest()
     stamp = VENV / f"stamp-{extra or 'core'}"
     if stamp.is_file() and stamp.read_text() == digest:
         return
     say("making the Python environment in .venv")
     must(PYTHON, "-m", "venv", VENV)
-    for module in modules:
-        link = next(VENV.glob("lib/python3*/site-packages")) / module.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(module)
+    link_libvirt(VENV)
     target = f"{ROOT}[{extra}]" if extra else str(ROOT)
     must(VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "-e", target)
     stamp.write_text(digest)
+
+
+def link_libvirt(venv: Path) -> None:
+    """Give an environment the libvirt module of the distribution."""
+    for module in libvirt_modules():
+        link = next(venv.glob("lib/python3*/site-packages")) / module.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(module)
 
 
 def make_ansible_venvs() -> None:
@@ -120,14 +132,18 @@ def make_ansible_venvs() -> None:
     They are separate because their versions must not affect vgpuctl's own environment.
     """
     for name, requirements in ANSIBLE_VENVS.items():
-        venv, recipe = ROOT / name, ROOT / "tests/ansible" / requirements
-        stamp = venv / "stamp"
-        if stamp.is_file() and stamp.read_text() == recipe.read_text():
-            continue
-        say(f"making Ansible's environment in {name}")
-        must(PYTHON, "-m", "venv", venv)
-        must(venv / "bin/pip", "install", "-q", "--disable-pip-version-check", "-r", recipe)
-        stamp.write_text(recipe.read_text())
+        make_venv_of(ROOT / name, ROOT / "tests/ansible" / requirements)
+
+
+def make_venv_of(venv: Path, requirements: Path) -> None:
+    """Create an environment with what a file of requirements names, unless it exists already for that file."""
+    stamp = venv / "stamp"
+    if stamp.is_file() and stamp.read_text() == requirements.read_text():
+        return
+    say(f"making the environment {venv.name}")
+    must(PYTHON, "-m", "venv", venv)
+    must(venv / "bin/pip", "install", "-q", "--disable-pip-version-check", "-r", requirements)
+    stamp.write_text(requirements.read_text())
 
 
 def demo() -> int:
@@ -146,7 +162,41 @@ def demo() -> int:
     ):
         say(f"vgpuctl {' '.join(words)}")
         must(vgpuctl, *words, env=env)
+    say("type this next, in this directory; the simulated host keeps its VMs:")
+    print(f"export VGPUCTL_HOST=sim:a100-40 XDG_STATE_HOME={shlex.quote(str(state))}")
+    print(f"export PATH={shlex.quote(str(vgpuctl.parent))}:$PATH")
+    print("vgpuctl list-vms")
+    print("vgpuctl fits --profile A100-4C:3")
+    print("vgpuctl create-vm vdi-002 --profile A100-4C")
+    print("vgpuctl --help")
     return 0
+
+
+def floors() -> int:
+    """Run the unit tests with the lowest versions that pyproject.toml allows, in an environment of its own."""
+    install(BASE_PACKAGES)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [line for names in (project["dependencies"], *extras.values()) for line in names]
+    lowest = [f"{match[1]}=={match[2]}" for line in lines if (match := re.match(r"([\w.-]+)>=([\w.]+)", line))]
+    core = {re.split("[>=]", line)[0] for line in lines} - {re.split("[>=]", line)[0] for line in extras["dev"]}
+    pins = [pin for pin in lowest if pin.partition("==")[0] in core - {"libvirt-python"}]
+    say(f"making the environment {FLOORS_VENV.name} with {' '.join(pins)}")
+    must(PYTHON, "-m", "venv", "--clear", FLOORS_VENV)
+    link_libvirt(FLOORS_VENV)
+    pip = (FLOORS_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check")
+    tools = [line for line in extras["dev"] if not line.startswith("vgpuctl")]
+    must(*pip, *pins, "cryptography<43", "numpy<2", *tools)  # what paramiko 2.12 and matplotlib 3.6 were built for
+    must(*pip, "--no-deps", "-e", ROOT)
+    return run(FLOORS_VENV / "bin/python", "-m", "pytest", *IN_PARALLEL, "tests/unit")
+
+
+def packages() -> int:
+    """Build the packages and check them; `--try` installs them in bare roots."""
+    install(BASE_PACKAGES + PACKAGING_PACKAGES)
+    make_venv("dev")
+    make_venv_of(PACKAGES_VENV, ROOT / "tests/packaging/requirements.txt")
+    return run(VENV / "bin/python", "-m", "tests.packaging", *sys.argv[2:])
 
 
 def phases() -> list[tuple[str, list[str]]]:
@@ -189,9 +239,10 @@ def environments() -> int:
 
 
 def main() -> int:
-    """Run the action that the only argument names."""
-    actions = {"demo": demo, "test": test, "venv": environments}
-    if len(sys.argv) != 2 or sys.argv[1] not in actions:
+    """Run the action that the first argument names."""
+    actions = {"demo": demo, "test": test, "venv": environments, "floors": floors, "packages": packages}
+    options = {"packages": [["--try"]]}
+    if len(sys.argv) < 2 or sys.argv[1] not in actions or sys.argv[2:] not in [[], *options.get(sys.argv[1], [])]:
         print(__doc__)
         return 2
     return actions[sys.argv[1]]()

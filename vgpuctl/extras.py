@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 
 PACKAGE_PREFIX = "/usr/lib/vgpuctl"
@@ -49,6 +48,8 @@ def describe_sources(library: str) -> str:
 
 def install_command(library: str) -> str:
     """Return the command that adds a library to this installation, quoted for the shell."""
+    import shlex  # libvirt's hook imports this module
+
     debian = _debian_package(library)
     if debian is not None and (_DEBIAN_PACKAGES_PATH in sys.path or library in sys.stdlib_module_names):
         return f"apt install {debian}"

@@ -7,6 +7,7 @@ libvirtd nor systemd runs in it; tests/lab has a host where they do.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from tests.packaging.build import ROOT
 from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH, UNIT_WANTS_LINK
+from vgpuctl.remote import bootstrap, bootstrap_script, debian_package
 from vgpuctl.version import __version__
 
 SUITES = {"bookworm": ("Debian 12", "3.11"), "trixie": ("Debian 13", "3.13")}
@@ -74,7 +76,7 @@ def try_all(wheel: Path, deb: Path) -> None:
     """Run every trial in every root, print a line for each, and exit if one fails."""
     failed = []
     for suite, (name, python) in SUITES.items():
-        for trial in (fresh, over_old_files, upgrade, removal, pip_without_compiler):
+        for trial in (fresh, over_old_files, brought, upgrade, removal, pip_without_compiler):
             started = time.monotonic()
             with _root(suite, wheel, deb, python) as root:
                 try:
@@ -124,6 +126,30 @@ def over_old_files(root: BareRoot, deb: Path) -> None:
         assert (f"{HOOK_PATH} was changed by hand" in output) == bool(changed), output
         root.run(f"{APT} purge vgpuctl")
         assert hook.exists() == bool(changed)
+
+
+def brought(root: BareRoot, deb: Path) -> None:
+    """What install-host --deb sends to a host installs the package there once, in place of what a wheelhouse made."""
+    package = debian_package.read_package(str(deb))
+    words = ("--json", "--host", "local", "install-host")
+    plan = bootstrap.plan_package(package, words, (HOOK_PATH, UNIT_PATH), dry_run=False, report_line=None)
+    root.file("/opt/vgpuctl-0.0.1-x/bin").mkdir(parents=True)
+    root.file(f"/opt/vgpuctl-0.0.1-x/{bootstrap_script.MARKER}").write_text("{}")
+    root.file("/opt/vgpuctl").symlink_to("vgpuctl-0.0.1-x")
+    link = root.file(bootstrap.LINK)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to("/opt/vgpuctl/bin/vgpuctl")
+    for name, command in (("probe", plan.probe), ("install", plan.install)):
+        root.file(f"/packages/{name}").write_bytes(command.stdin[command.program_bytes :])
+    shutil.copy(bootstrap_script.__file__, root.file("/packages/script.py"))
+    act = "python3 -I /packages/script.py </packages/%s 2>/dev/null"
+    assert not json.loads(root.run(act % "probe"))["data"]["present"]
+    result = json.loads(root.run(act % "install"))
+    assert (result["changed"], result["data"]["brought"]) == (True, {"version": package.version, "was": None}), result
+    assert not link.is_symlink()
+    assert not list(root.file("/opt").iterdir())
+    assert json.loads(root.run(act % "probe"))["data"] == {"present": True, "was": package.version, "steps": []}
+    assert root.run("command -v vgpuctl") == "/usr/bin/vgpuctl\n"
 
 
 def upgrade(root: BareRoot, deb: Path) -> None:

@@ -24,6 +24,8 @@ from vgpuctl.value import Value, replace
 DIRECTORY = "/opt/vgpuctl"
 LINK = "/usr/local/bin/vgpuctl"
 """Both paths are those of the role in the Ansible collection."""
+PACKAGE_PREFIX = "/usr"
+"""Where a Debian package has its bin."""
 LOCK_PATH = "/run/vgpuctl-bring.lock"
 """Locked on the host during the bootstrap; /run belongs to root and is empty after a boot."""
 BASE_BYTES = 64 << 20
@@ -93,6 +95,7 @@ def plan_package(
     request = {
         "directory": DIRECTORY, "link": LINK, "lock": LOCK_PATH, "referring": referring_files,
         "version": package.version, "words": arguments, "wheels": [file], "progress": report_line is not None,
+        "prefix": PACKAGE_PREFIX,
     }  # fmt: skip
     return BootstrapPlan(
         package.version,

@@ -38,8 +38,6 @@ MARKER = "brought-by-vgpuctl.json"
 WHEELS_PREFIX = ".vgpuctl-wheels-"
 REPLACED_SUFFIX = "-before"
 """The suffix of a replaced environment that was a directory, not a link."""
-_PACKAGE_PREFIX = "/usr"
-"""Where a Debian package has its bin."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 """Both are from linux/fcntl.h and linux/fs.h."""
@@ -176,7 +174,7 @@ def install_package(request: Request, stream: BinaryIO, stops: SignalHandler, un
         for line in steps:
             _report_line(request, line)
         _run_apt(request, str(Path(temporary) / request["wheels"][0]["name"]), stops)
-        document = _install_host(request, Path(_PACKAGE_PREFIX), stops)
+        document = _install_host(request, Path(request["prefix"]), stops)
         warnings = _remove_own_environments(request) if document["ok"] else []
     if document["ok"]:
         document["changed"] = True
@@ -196,7 +194,7 @@ def _read_package(request: Request, stops: SignalHandler) -> str | None:
         hint = "bring wheels instead: --wheelhouse DIR"
         raise BootstrapRefused("host-cannot", 6, "this host has no apt-get, and gets no .deb", hint, check="apt")
     command, directory = shutil.which("vgpuctl"), os.path.realpath(request["directory"])
-    is_own = command is None or command.startswith((f"{_PACKAGE_PREFIX}/bin/", "/bin/"))
+    is_own = command is None or command.startswith((f"{request['prefix']}/bin/", "/bin/"))
     if not is_own and not os.path.realpath(str(command)).startswith(f"{directory}/"):
         hint = "remove it, or renew it in the way in which it came"
         raise BootstrapRefused(
@@ -230,7 +228,8 @@ def _run_apt(request: Request, path: str, stops: SignalHandler) -> None:
         lines = [line.strip() for line in f"{out}\n{err}".splitlines() if line.strip()][-_MAX_ERROR_LINES:]
         hint = "look at it there: dpkg --audit; apt-get -f install"
         raise BootstrapRefused("failed", 1, "apt-get could not install it", hint, lines=lines, exit_status=status)
-    program, expected = f"{_PACKAGE_PREFIX}/bin/vgpuctl", request["version"].rpartition("-")[0] or request["version"]
+    program = f"{request['prefix']}/bin/vgpuctl"
+    expected = request["version"].rpartition("-")[0] or request["version"]
     status, out, err = _run([program, "--version"], stops)
     if status or out.split() != ["vgpuctl", expected]:
         output = (out + err).strip().splitlines()[-1:]

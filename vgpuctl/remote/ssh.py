@@ -259,6 +259,10 @@ def _parse_config(text: str) -> Any:
         raise InvalidInput(f"ssh_config cannot be understood: {exc}", hint="see ~/.ssh/config") from exc
 
 
+_LONGEST_FIRST_LINE = 100
+"""-----BEGIN ENCRYPTED PRIVATE KEY-----"""
+
+
 def _agent_keys() -> Sequence[Any]:
     with contextlib.suppress(paramiko.SSHException, OSError):
         keys: Sequence[Any] = paramiko.Agent().get_keys()
@@ -275,7 +279,8 @@ def load_key(path: str) -> Any:
     except OSError as exc:
         return f"cannot be read: {exc.strerror}"
     except Exception as exc:  # noqa: BLE001 - paramiko and cryptography have many ways to refuse a file
-        if isinstance(exc, TypeError) or _has_passphrase(path):  # TypeError: a PEM file with a passphrase
+        locked = (TypeError, paramiko.PasswordRequiredException)  # TypeError: a PEM file, with paramiko 3.2 and newer
+        if isinstance(exc, locked) or _has_passphrase(path):
             return "has a passphrase: give it to the agent with ssh-add"
         return f"is no key that paramiko reads: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}"
 
@@ -285,17 +290,25 @@ def _read_key(path: str) -> Any:
     if hasattr(paramiko.PKey, "from_path"):
         return paramiko.PKey.from_path(path)
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey):
-        with contextlib.suppress(paramiko.SSHException):
+        try:
             return kind.from_private_key_file(path)
+        except paramiko.PasswordRequiredException:
+            raise
+        except paramiko.SSHException:  # another type of key
+            continue
     return paramiko.RSAKey.from_private_key_file(path)
 
 
 def _has_passphrase(path: str) -> bool:
-    """Return whether a file in OpenSSH's format has a passphrase: cryptography 43 calls it damaged.
+    """Return whether a file has a passphrase: cryptography 43 calls it damaged in OpenSSH's format.
 
-    Each of paramiko's key classes looks for a passphrase before it looks for its own type of key.
+    Each of paramiko's key classes looks for a passphrase before it looks for its own type of key. paramiko 2.12 does
+    not know PKCS8, whose first line says it.
     """
     try:
+        with open(path, "rb") as file:
+            if b"ENCRYPTED" in file.readline(_LONGEST_FIRST_LINE):
+                return True
         paramiko.Ed25519Key.from_private_key_file(path)
     except Exception as exc:  # noqa: BLE001 - as above
         return isinstance(exc, paramiko.PasswordRequiredException)

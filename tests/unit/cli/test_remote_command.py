@@ -39,6 +39,7 @@ from vgpuctl.remote.target import Target
         ("apply --undo --json --host ssh://a", "apply --undo", None),
         ("apply --undo 3 --yes", "apply --undo 3 --yes", None),
         ("install-host --wheelhouse=wheels --dry-run", "install-host --dry-run", None),
+        ("install-host --deb vgpuctl.deb --dry-run", "install-host --dry-run", None),
         ("import -", "import -", "-"),
         ("import /etc/mdevctl.d", "import /etc/mdevctl.d", None),
     ],
@@ -214,6 +215,9 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
         ("--hosts-at-a-time 0 --host ssh://a list-gpus", "--hosts-at-a-time"),
         ("--host sim:t4 install-host --wheelhouse /nowhere/wheels", "--wheelhouse goes with --hosts FILE or"),
         ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "there is no wheelhouse /nowhere/wheels"),
+        ("--host sim:t4 install-host --deb /nowhere/vgpuctl.deb", "--deb goes with --hosts FILE or"),
+        ("--host ssh://a install-host --deb /nowhere/vgpuctl.deb", "there is no Debian package /nowhere/vgpuctl.deb"),
+        ("--host ssh://a install-host --deb a.deb --wheelhouse b", "--wheelhouse and --deb exclude each other"),
     ],
 )
 def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:

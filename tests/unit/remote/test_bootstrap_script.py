@@ -382,3 +382,76 @@ def test_a_stop_is_handed_on_to_install_host_and_the_old_one_stays(place: Path) 
         out, _ = child.communicate(timeout=60)
     assert (json.loads(out)["error"]["code"], child.returncode) == ("interrupted", 130)
     assert names(place) == ["vgpuctl"]
+
+
+DEB_VERSION = "1.0-1"
+APT = """#!/bin/sh
+echo "$@" >PLACE/apt-words
+[ ! -e PLACE/apt-fails ] || { echo "E: no room" >&2; exit 100; }
+mkdir -p PLACE/usr/bin
+cp PLACE/program PLACE/usr/bin/vgpuctl
+"""
+
+
+def put_tools(place: Path, installed: str | None, program: str = WORKS) -> str:
+    """Put stand-ins for apt-get and dpkg-query on a host, and return its PATH."""
+    tools = place / "tools"
+    tools.mkdir()
+    answer = f"echo 'installed {installed}'" if installed else "exit 1"
+    (place / "program").write_text(program.replace("#!python", f"#!{PYTHON}"))
+    for name, text in (("apt-get", APT.replace("PLACE", str(place))), ("dpkg-query", f"#!/bin/sh\n{answer}\n")):
+        (tools / name).write_text(text)
+    for path in (*tools.iterdir(), place / "program"):
+        path.chmod(0o755)
+    return f"{tools}:{place}/usr/bin:/usr/bin:/bin"
+
+
+def deb_input(place: Path, act: str, **more: Any) -> bytes:
+    package = place / "vgpuctl.deb"
+    package.write_bytes(b"a package")
+    return input_for(place, act, *([package] if act == "bring-deb" else []), version=DEB_VERSION,
+                     prefix=str(place / "usr"), **({"wheels": [{"name": "vgpuctl.deb", "bytes": 9}]}
+                     if act == "look-deb" else {}), **more)  # fmt: skip
+
+
+@pytest.mark.parametrize(("installed", "present"), [(DEB_VERSION, True), ("0.9-1", False), (None, False)])
+def test_a_package_that_is_there_is_not_copied(place: Path, installed: str | None, present: bool) -> None:
+    data = run(deb_input(place, "look-deb"), path=put_tools(place, installed))["data"]
+    assert (data["present"], data["was"], bool(data["steps"])) == (present, installed, not present)
+    assert not (place / "apt-words").exists()
+
+
+def test_a_package_replaces_what_a_wheelhouse_brought(place: Path) -> None:
+    old = old_one(place, mark="0.5")
+    (place / "bin/vgpuctl").symlink_to(place / "opt/vgpuctl/bin/vgpuctl")
+    result = run(deb_input(place, "bring-deb"), path=f"{place}/bin:{put_tools(place, None)}")
+    assert result["data"]["brought"] == {"version": DEB_VERSION, "was": None}
+    assert "install --no-install-recommends --reinstall" in (place / "apt-words").read_text()
+    assert not (place / "bin/vgpuctl").is_symlink()
+    assert not (place / "opt/vgpuctl").is_symlink()
+    assert not old.exists()
+
+
+def test_a_package_that_apt_refuses_is_reported_with_its_words(place: Path) -> None:
+    path = put_tools(place, "0.9-1")
+    (place / "apt-fails").touch()
+    refused = error(deb_input(place, "bring-deb"), path=path)
+    assert (refused["code"], refused["facts"]["lines"]) == ("failed", ["E: no room"])
+
+
+def test_a_package_with_another_program_is_reported(place: Path) -> None:
+    refused = error(deb_input(place, "bring-deb"), path=put_tools(place, None, OLD))
+    assert refused["message"] == f"{place}/usr/bin/vgpuctl is not 1.0"
+
+
+def test_a_host_without_apt_gets_no_package(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    refused = error(deb_input(place, "look-deb"), path=str(tmp_path / "few"))
+    assert (refused["code"], refused["exit_status"], refused["facts"]["check"]) == ("host-cannot", 6, "apt")
+
+
+def test_another_vgpuctl_in_path_is_refused_before_a_package(place: Path) -> None:
+    path = put_tools(place, None)
+    (place / "tools/vgpuctl").write_text(OLD)
+    (place / "tools/vgpuctl").chmod(0o755)
+    assert error(deb_input(place, "look-deb"), path=path)["code"] == "unmanaged"
