@@ -128,6 +128,10 @@ def change(
     return decorate
 
 
+_HAS_VARARGS = 0x04
+"""A bit of co_flags (inspect.CO_VARARGS)."""
+
+
 class _Named(Value):
     """The VMs and GPUs that the arguments of a call name."""
 
@@ -136,10 +140,14 @@ class _Named(Value):
 
 
 def _named_in(method: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> _Named:
-    """Return what a call's first argument names: a VM, several, or a GPU."""
-    code = method.__code__  # inspect.signature would cost a command more than the rest of the call
-    parameter = code.co_varnames[1] if code.co_argcount > 1 else ""
-    value = args[0] if args else kwargs.get(parameter)
+    """Return what a call's first argument names: a VM, several, or a GPU. `*names` and `*gpus` name several."""
+    code = method.__code__  # inspect.signature would take longer than the rest of a short call
+    parameter, value = "", None
+    if code.co_argcount > 1:
+        parameter = code.co_varnames[1]
+        value = args[0] if args else kwargs.get(parameter)
+    elif code.co_flags & _HAS_VARARGS:
+        parameter, value = code.co_varnames[1 + code.co_kwonlyargcount], args
     texts = (value,) if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ()
     names = tuple(text for text in texts if isinstance(text, str))
     if parameter in ("gpu", "gpus"):

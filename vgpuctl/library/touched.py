@@ -129,9 +129,9 @@ class _Watched:
 
 
 def _records(data: object) -> Iterator[Any]:
-    """Yield the records that a result consists of; those of several VMs without those that were left alone."""
+    """Yield the records that a result consists of: one, or those of several VMs or moves."""
     several = getattr(data, "vms", None) or getattr(data, "moves", None)
     if isinstance(several, tuple):
-        yield from (record for record in several if getattr(record, "changed", True))
+        yield from several
     elif data is not None and hasattr(data, "__dict__"):
         yield data

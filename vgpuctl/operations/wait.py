@@ -122,20 +122,18 @@ def wait_for_guest(
 def _poll(
     host: Host, vms: tuple[Vm, ...], target: str, timeout_seconds: float, on_poll: Callable[[], None]
 ) -> tuple[_Seen, ...]:
-    """Read the VMs until all have reached the target. `on_poll`: reports progress, and raises after a signal.
+    """Read all VMs until they have reached the target at the same time.
 
-    A VM that has reached it is not read again.
+    `on_poll`: reports progress, and raises after a signal.
     """
     start_time = host.clock.monotonic()
-    seen = {vm.uuid: _Seen(vm, vm.state, reached=False) for vm in vms}
     while True:
         on_poll()
-        for uuid, last in seen.items():
-            if not last.reached:
-                seen[uuid] = _look(host, last.vm, target)
-        pending = [s for s in seen.values() if not s.reached]
+        seen = tuple(_look(host, vm, target) for vm in vms)
+        vms = tuple(s.vm for s in seen)
+        pending = [s for s in seen if not s.reached]
         if not pending:
-            return tuple(seen.values())
+            return seen
         seconds_left = start_time + timeout_seconds - host.clock.monotonic()
         if seconds_left <= 0:
             raise _time_over(pending, len(seen), target, timeout_seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import EagerClock, Silent, create, delete, open_sim_host, request, stop
+from tests.hosts import EagerClock, Silent, create, delete, open_sim_host, request, start, stop
 from vgpuctl.errors import Busy, Interrupted, InvalidInput, NotFound, PartlyApplied, Refused
 from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.model.results.vms import GuestResult
@@ -126,6 +126,22 @@ def test_states_of_several_vms_and_each_only_once(tmp_path):
     assert (a.name, a.state, a.guest, b.name) == ("a", "running", None, "b")
     stop(ports, "a")
     assert [vm.state for vm in waited(ports, "a", a.uuid, event="off")] == ["stopped"]
+
+
+def test_all_vms_are_there_at_the_same_time(tmp_path):
+    clock = ThenOff()
+    ports = open_sim_host(tmp_path, clock=clock).ports
+    for name in ("a", "b"):
+        create(ports, request("A100-4C", name=name), start=name == "a")
+
+    def exchange():
+        stop(ports, "a")
+        start(ports, "b")
+
+    clock.off = exchange
+    with pytest.raises(Busy, match="1 of 2 VMs") as caught:
+        waited(ports, "a", "b", event="running", timeout=8.0)
+    assert caught.value.facts["lines"] == ["a is still stopped"]
 
 
 def test_the_end_of_the_time_shows_what_is_missing(tmp_path):

@@ -99,6 +99,9 @@ def console(settings: Settings, name: str, force: bool) -> int:
     if settings.json:
         raise click.UsageError("--json does not go with console: it connects a terminal and prints no document")
 
+    if sys.stdout is None:
+        raise click.UsageError("console prints what the guest writes, and stdout is closed")
+
     def work(guard: SignalGuard) -> run.CommandOutput:
         host = hosts.open_host(settings, cancelled=guard.check)
         with host.open_console(name, force=force) as stream:
