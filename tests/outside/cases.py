@@ -19,6 +19,7 @@ from tests.hosts import (
     create,
     delete,
     open_sim_host,
+    operation,
     request,
     run_reconcile,
     start,
@@ -45,6 +46,7 @@ from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.host_plan import ApplyOptions
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
+from vgpuctl.operations.reboot import reboot_vm
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.operations.restore import restore_host
@@ -182,6 +184,11 @@ def _resize(ports: Host) -> Outcome:
     return resize_disk(ports, "vm", 30 << 10, "vda", dry_run=False, wait_seconds=5, progress=Silent())
 
 
+def _reboot(ports: Host) -> Outcome:
+    with operation(ports):
+        return reboot_vm(ports, "vm", force=False, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
 def _stop(ports: Host, *, force: bool) -> Outcome:
     return stop(ports, "vm", force=force)
 
@@ -270,6 +277,7 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("start-vm --reserve running", kind, off_reserve, partial(start, name="vm"))
     yield Case("stop-vm", kind, on, partial(_stop, force=False))
     yield Case("stop-vm --reserve running", kind, partial(on, **reserve), partial(_stop, force=True))
+    yield Case("reboot-vm", kind, on, _reboot)
     yield Case("delete-vm", kind, on, partial(delete, name="vm"))
     yield Case("delete-vm (off)", kind, off, partial(delete, name="vm"))
     yield Case("delete-vm --reserve running", kind, off_reserve, partial(delete, name="vm"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages about VM images, about a VM's screen and console, and about its addresses."""
+"""The pages about VM images, about a VM's screen and console, its addresses, and about waiting for VMs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 
 from vgpuctl.cli.pages import Page, shorten_names, size
 from vgpuctl.cli.tables import Pairs, Table
-from vgpuctl.model.results.vms import AddressesResult, CloneResult, ConsoleResult, ImageResult, ScreenResult
+from vgpuctl.model.results.vms import (
+    AddressesResult,
+    CloneResult,
+    ConsoleResult,
+    ImageResult,
+    ScreenResult,
+    WaitedVmResult,
+)
 
 
 def _images(data: tuple[ImageResult, ...]) -> Page:
@@ -63,4 +70,17 @@ def _address(data: AddressesResult) -> Page:
     return Page([str(entry.address) for entry in data.addresses], [f"known from {source}"])
 
 
-PAGES: dict[str, Callable[[Any], Page]] = {"list-images": _images, "show-console": _console, "show-address": _address}
+def _waited(data: tuple[WaitedVmResult, ...]) -> Page:
+    lines = []
+    for vm in data:
+        addresses = [str(entry.address) for entry in (() if vm.guest is None else vm.guest.addresses)]
+        lines.append(", ".join((f"{vm.name}: {vm.state}", *addresses)))
+    return Page(lines)
+
+
+PAGES: dict[str, Callable[[Any], Page]] = {
+    "list-images": _images,
+    "show-console": _console,
+    "show-address": _address,
+    "wait": _waited,
+}

@@ -19,6 +19,7 @@ from vgpuctl.model.results.host import (
     HostTextResult,
     ImportedResult,
     InstalledResult,
+    LogEntryResult,
     ReconcileResult,
     RestoreResult,
     UninstalledResult,
@@ -42,6 +43,7 @@ from vgpuctl.model.results.vms import (
     PlannedVmResult,
     VmResult,
     VmRowResult,
+    WaitedVmResult,
     XmlResult,
 )
 
@@ -58,6 +60,8 @@ KINDS: dict[str, object] = {
     "delete-vm": Outcome[VmResult | PlannedVmResult],
     "start-vm": Outcome[VmResult | PlannedVmResult],
     "stop-vm": Outcome[VmResult | PlannedVmResult],
+    "reboot-vm": Outcome[VmResult | PlannedVmResult],
+    "wait": QueryResult[tuple[WaitedVmResult, ...]],
     "attach-vgpu": Outcome[VmResult | PlannedVmResult],
     "detach-vgpu": Outcome[VmResult | PlannedVmResult],
     "set-profile": Outcome[VmResult | PlannedVmResult],
@@ -72,6 +76,7 @@ KINDS: dict[str, object] = {
     "show-console": QueryResult[ConsoleResult],
     "show-address": QueryResult[AddressesResult],
     "list-images": QueryResult[tuple[ImageResult, ...]],
+    "log": QueryResult[tuple[LogEntryResult, ...]],
     "reconcile-host": Outcome[ReconcileResult],
     "simulate": QueryResult[SimulationResult],
     "doctor": Outcome[DoctorResult],

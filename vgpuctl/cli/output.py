@@ -26,6 +26,7 @@ _VM_COMMANDS = (
     "ensure-vm",
     "start-vm",
     "stop-vm",
+    "reboot-vm",
     "attach-vgpu",
     "detach-vgpu",
     "refresh-vm",

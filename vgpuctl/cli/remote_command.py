@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,7 @@ READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
         "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "simulate",
+        "wait", "log",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""
@@ -97,6 +100,11 @@ def _collect_replies(
             f"{command_words[0]} is not for other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
             hint="leave --host ssh:// out",
         )
+    if settings.kind == "console":
+        raise InvalidInput(
+            "console needs a terminal on the host itself",
+            hint=console_command(targets[0], context, settings),
+        )
     option = next(
         (name for name in OUTPUT_FILE_OPTIONS if settings.kind == "simulate" and context.params.get(name)), None
     )
@@ -109,6 +117,17 @@ def _collect_replies(
     with signals.block_signals():
         connect = ssh.SshConnector()  # imports paramiko
     return fanout.run(targets, task, connect, lambda: len(guard.received))
+
+
+def console_command(target: Target, context: click.Context, settings: Settings) -> str:
+    """Return the command line that opens a console on another host, quoted for this shell and for the one there."""
+    becomes_root = target.user != "root" if target.user is not None else os.geteuid() != 0
+    there = [*(["sudo"] if becomes_root else []), "vgpuctl", "console", str(context.params["name"])]
+    there += ["--force"] if context.params["force"] else []
+    there += [] if settings.connect is None else ["--connect", settings.connect]
+    login = target.host if target.user is None else f"{target.user}@{target.host}"
+    port = [] if target.port is None else ["-p", str(target.port)]
+    return shlex.join(["ssh", "-t", *port, login, shlex.join(there)])
 
 
 def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:
@@ -129,10 +148,15 @@ def _build_task(settings: Settings, context: click.Context, *, single_host: bool
         may_change_host(settings, context),
         __version__,
         report_line,
-        settings.host_deadline or fanout.DEADLINE_SECONDS,
+        settings.host_deadline or fanout.DEADLINE_SECONDS + _own_wait(context),
         settings.hosts_at_a_time or fanout.MAX_PARALLEL,
         _prepare_bootstrap(context, remote_args, report_line if show_progress else None),
     )
+
+
+def _own_wait(context: click.Context) -> float:
+    """Return how long the command itself may wait for a VM, in seconds."""
+    return max(float(context.params.get(name) or 0) for name in ("timeout", "wait_timeout"))
 
 
 def _prepare_bootstrap(

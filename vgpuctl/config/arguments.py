@@ -12,11 +12,16 @@ from vgpuctl.errors import InvalidInput
 
 VM_STATES = ("present", "absent", "started", "stopped")
 VGPU_STATES = ("present", "absent")
-WAIT_EVENTS = ("guest",)
+WAIT_EVENTS = ("guest", "address")
+"""What create-vm waits for."""
+WAIT_TARGETS = ("running", "off", *WAIT_EVENTS)
 SCHEDULER_METHODS = ("auto", "nvml", "modprobe")
 SIMULATION_PATTERNS = {"vdi-day": 1, "churn": 7}
 """Patterns of generated requests, the usual one first, and how many days each is by default."""
 MAX_WAIT_SECONDS = 1e9
+DEFAULT_TIMEOUT_SECONDS = 300.0
+"""How long wait, and create-vm --wait-for, wait."""
+DEFAULT_LOG_LINES, MAX_LOG_LINES = 50, 10_000
 MAX_UNDO = 10
 """So many former versions of host.yaml are kept."""
 MAX_VMS, MAX_PARALLEL, DEFAULT_PARALLEL = 1000, 64, 4

@@ -30,7 +30,7 @@ from vgpuctl.value import EMPTY_MAPPING
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from vgpuctl.ports.libvirt import DeviceRemoval
+    from vgpuctl.ports.libvirt import ConsoleStream, DeviceRemoval, GuestReboot
 
 
 class _Absent:
@@ -91,6 +91,22 @@ class AbsentHypervisor(_Absent):
         self._raise_absent()
 
     def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def reboot(self, uuid: str) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def reset(self, uuid: str) -> None:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def watch_reboot(self, uuid: str) -> AbstractContextManager[GuestReboot]:
+        """Raise HostCannot."""
+        self._raise_absent()
+
+    def open_console(self, uuid: str, *, force: bool) -> AbstractContextManager[ConsoleStream]:
         """Raise HostCannot."""
         self._raise_absent()
 

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import _socket  # the module socket, which wraps it, takes several milliseconds to import
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.host.commands import find_command, run_command
+from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from vgpuctl.model.port_values import AuditEntry
-
+    from vgpuctl.host import audit_reader
+    from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery
+else:
+    audit_reader = LazyModule("vgpuctl.host.audit_reader")
 
 _BOOT = ("-b", "-o", "cat", "--no-pager", "-q")
 _KERNEL = (("journalctl", ("-k", *_BOOT)), ("dmesg", ()))
@@ -82,6 +85,11 @@ MESSAGE_ID = "5d1c0c1b0f7a4a3c9b0e6c7f2b7f4f0e"
 MAX_FIELD_BYTES = 24 << 10
 """Five fields may be long; with this limit all five fit into one datagram."""
 
+MAX_VMS, MAX_GPUS = 960, 40
+"""So many VMs and GPUs of one entry have a field each: journald refuses an entry with more than 1024 fields."""
+
+_MAX_NAME_BYTES = 60 << 10
+
 _NOTICE, _WARNING = "5", "4"
 
 
@@ -102,14 +110,35 @@ class JournalSocket:
             finally:
                 sender.close()
 
+    def read_entries(self, query: AuditQuery) -> AuditEntries:
+        """Read entries with journalctl."""
+        return audit_reader.read_journal(MESSAGE_ID, query)
+
 
 def encode_entry(entry: AuditEntry) -> bytes:
     """Return the datagram of one entry."""
-    return b"".join(_encode_field(name, value) for name, value in journal_fields(entry).items() if value != "")
+    names = {"VGPUCTL_VM": entry.vms[:MAX_VMS], "VGPUCTL_GPU": entry.gpus[:MAX_GPUS]}
+    several = ((field, name) for field, texts in names.items() for name in _within_bytes(texts))
+    return b"".join(
+        _encode_field(name, value) for name, value in (*journal_fields(entry).items(), *several) if value != ""
+    )
+
+
+def _within_bytes(names: Sequence[str]) -> Iterator[str]:
+    """Yield names until they are too long together for the datagram."""
+    size = 0
+    for name in names:
+        size += len(name.encode("utf-8", "replace"))
+        if size > _MAX_NAME_BYTES:
+            return
+        yield name
 
 
 def journal_fields(entry: AuditEntry) -> dict[str, str]:
-    """Return the journal's fields by name; the datagram omits empty ones."""
+    """Return the journal's fields by name, but for VMs and GPUs, of which there may be several.
+
+    The datagram omits empty ones.
+    """
     ok = entry.exit_status == 0
     result = (
         f"{entry.result}, exit status {entry.exit_status}" if not ok else "ok" if entry.changed else "nothing to do"

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """One entry in the host's audit journal for each call that may have changed the host. It never fails a call.
 
-The journal is for people, and vgpuctl never reads it: the host stays the record of what exists.
+The journal is for people, and only `vgpuctl log` reads it: the host stays the record of what exists.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Interrupted, VgpuctlError
 from vgpuctl.host.processes import redact_command
+from vgpuctl.library.touched import Touched
 from vgpuctl.model.port_values import AuditEntry
 
 if TYPE_CHECKING:
@@ -28,15 +30,17 @@ _BUG = ("bug", 1)
 
 
 class Call:
-    """A call that may change the host; `arguments` is its command line."""
+    """A call that may change the host; `arguments` is its command line, `touched` what it changes."""
 
-    def __init__(self, command: str, arguments: str) -> None:
+    def __init__(self, command: str, arguments: str, touched: Touched | None = None) -> None:
         self._command = command
         self._arguments = arguments
+        self._touched = touched or Touched()
         self._started = time.monotonic()
 
     def succeeded(self, host: Host, outcome: Outcome[object]) -> None:
         """Write the entry of a call that returned."""
+        self._touched.add_result(outcome.data)
         self._write(host, outcome.steps, changed=outcome.changed)
 
     def failed(self, host: Host, error: BaseException, steps: tuple[str, ...]) -> None:
@@ -57,13 +61,14 @@ class Call:
 
     def _entry(self, host: Host, steps: tuple[str, ...], error: BaseException | None, *, changed: bool) -> AuditEntry:
         result, status = ("ok", 0) if error is None else _code_and_status(error)
+        login_uid, sudo_user = _login_uid(), os.environ.get("SUDO_USER")
         return AuditEntry(
             command=self._command,
             arguments=self._arguments,
             host=host.name,
             uid=os.getuid(),
-            login_uid=_login_uid(),
-            sudo_user=os.environ.get("SUDO_USER"),
+            login_uid=login_uid,
+            sudo_user=sudo_user,
             result=result,
             exit_status=status,
             changed=changed,
@@ -72,6 +77,10 @@ class Call:
             plan=steps,
             undone=tuple(error.undone) if isinstance(error, VgpuctlError) else (),
             left=tuple(error.left) if isinstance(error, VgpuctlError) else (),
+            vms=tuple(join((name,)) for name in self._touched.vms),
+            gpus=self._touched.gpus,
+            time=time.time(),
+            user=sudo_user or _user_name(os.getuid() if login_uid is None else login_uid),
         )
 
 
@@ -96,3 +105,10 @@ def _login_uid() -> int | None:
     except (OSError, ValueError):
         return None
     return None if uid == UNSET_LOGIN_UID else uid
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

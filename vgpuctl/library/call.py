@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, explain_exception
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.library.touched import Touched
 from vgpuctl.model.outcome import NoProgress
 from vgpuctl.value import Value
 
@@ -54,7 +55,8 @@ class Calls:
     """The host that calls work on. One call at a time: open the host once more for another thread."""
 
     def __init__(self, ports: Host, settings: CallSettings, captured_root: str | None = None) -> None:
-        self._ports = ports
+        self._touched = Touched()
+        self._ports = self._touched.watch(ports)
         self._settings = settings
         self._captured_root = captured_root
         self._wait = settings.wait_seconds
@@ -66,11 +68,17 @@ class Calls:
         """The name by which the host was opened."""
         return self._ports.name
 
-    def _carry_out(self, command: str, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
-        """Carry out a change and write its entry to the host's audit journal."""
+    def _carry_out(self, command: str, named: _Named, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
+        """Carry out a change and write its entry to the host's audit journal. `named`: what its caller named."""
         self._progress.steps = ()
+        self._touched.clear()
+        self._touched.add_vms(named.vms)
+        for gpu in named.gpus:
+            self._touched.add_gpu(gpu)
         words = self._settings.command_line
-        call = audit.Call(command, self._ports.operations.current().command if words is None else audit.join(words))
+        call = audit.Call(
+            command, self._ports.operations.current().command if words is None else audit.join(words), self._touched
+        )
         try:
             outcome = _as_library_call(self._ports, act)
         except BaseException as exc:
@@ -113,11 +121,39 @@ def change(
             self._refuse_captured()
             if kwargs.get("dry_run"):
                 return _as_library_call(self._ports, lambda: method(self, *args, **kwargs))
-            return self._carry_out(command, lambda: method(self, *args, **kwargs))
+            return self._carry_out(command, _named_in(method, args, kwargs), lambda: method(self, *args, **kwargs))
 
         return call
 
     return decorate
+
+
+_HAS_VARARGS = 0x04
+"""A bit of co_flags (inspect.CO_VARARGS)."""
+
+
+class _Named(Value):
+    """The VMs and GPUs that the arguments of a call name."""
+
+    vms: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+def _named_in(method: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> _Named:
+    """Return what a call's first argument names: a VM, several, or a GPU. `*names` and `*gpus` name several."""
+    code = method.__code__  # inspect.signature would take longer than the rest of a short call
+    parameter, value = "", None
+    if code.co_argcount > 1:
+        parameter = code.co_varnames[1]
+        value = args[0] if args else kwargs.get(parameter)
+    elif code.co_flags & _HAS_VARARGS:
+        parameter, value = code.co_varnames[1 + code.co_kwonlyargcount], args
+    texts = (value,) if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ()
+    names = tuple(text for text in texts if isinstance(text, str))
+    if parameter in ("gpu", "gpus"):
+        return _Named(gpus=names)
+    is_about_vms = method.__qualname__.startswith("VmCalls.") and parameter in ("name", "names")
+    return _Named(names) if is_about_vms else _Named()
 
 
 def _as_library_call(ports: Host, act: Callable[[], Result]) -> Result:

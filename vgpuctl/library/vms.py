@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import (
     DEFAULT_PARALLEL,
+    DEFAULT_TIMEOUT_SECONDS,
     MAX_PARALLEL,
     MAX_VMS,
     VM_STATES,
     WAIT_EVENTS,
+    WAIT_TARGETS,
     as_texts,
     require_choice,
     require_range,
@@ -23,6 +25,8 @@ from vgpuctl.library.fields import PlacementFields, Texts, VmFields, refuse_othe
 from vgpuctl.model.outcome import QueryResult
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from vgpuctl.config import rules
     from vgpuctl.library import requests
     from vgpuctl.model.outcome import Outcome
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
         VmReport,
         VmResult,
         VmRowResult,
+        WaitedVmResult,
     )
     from vgpuctl.operations import (
         attach,
@@ -47,11 +52,13 @@ if TYPE_CHECKING:
         images,
         power,
         queries,
+        reboot,
         refresh,
         resize_disk,
         wait,
     )
     from vgpuctl.operations import change as vm_change
+    from vgpuctl.ports.libvirt import ConsoleStream as ConsoleStream
 else:
     attach = LazyModule("vgpuctl.operations.attach")
     create = LazyModule("vgpuctl.operations.create")
@@ -61,6 +68,7 @@ else:
     images = LazyModule("vgpuctl.operations.images")
     power = LazyModule("vgpuctl.operations.power")
     queries = LazyModule("vgpuctl.operations.queries")
+    reboot = LazyModule("vgpuctl.operations.reboot")
     refresh = LazyModule("vgpuctl.operations.refresh")
     requests = LazyModule("vgpuctl.library.requests")
     resize_disk = LazyModule("vgpuctl.operations.resize_disk")
@@ -94,6 +102,28 @@ class VmCalls(Calls):
         return guest.read_addresses(self._ports, name)
 
     @query
+    def wait(
+        self, *names: str, event: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> QueryResult[tuple[WaitedVmResult, ...]]:
+        """Wait until all these VMs are `running` or `off`, or their guests answer (`guest`) or have an `address`.
+
+        Busy: the time was over. NotFound: a VM was deleted. Refused: a VM is off and its guest cannot answer.
+        """
+        require_choice("event", event, WAIT_TARGETS)
+        require_seconds("timeout_seconds", timeout_seconds)
+        if not as_texts("names", names):
+            raise InvalidInput("no VM is named")
+        return wait.wait(self._ports, names, event, timeout_seconds, self._progress)
+
+    def open_console(self, name: str, *, force: bool = False) -> AbstractContextManager[ConsoleStream]:
+        """Open a running VM's serial console until the block ends; `force` takes it from another session.
+
+        InUse: another session has it. Refused: the VM is off, or has no serial console.
+        """
+        self._refuse_captured()
+        return guest.open_console(self._ports, name, force=force)
+
+    @query
     def list_images(self, *, pool: str | None = None) -> QueryResult[tuple[ImageResult, ...]]:
         """Return the volumes of the storage pools, or of one, and the images that disks are clones of."""
         return images.list_images(self._ports, pool=pool)
@@ -119,8 +149,8 @@ class VmCalls(Calls):
     ) -> Outcome[ChangedVmResult | PlannedVmResult]:
         """Make a VM with its vGPUs and disks, and start it.
 
-        `wait_for`: "guest" returns when the guest answers or has an address, or after
-        `wait_timeout` seconds (300).
+        `wait_for`: "guest" returns when the guest answers or has an address, "address" when it has an address, or
+        after `wait_timeout` seconds (300).
         """
         if wait_for is not None:
             require_choice("wait_for", wait_for, WAIT_EVENTS)
@@ -137,8 +167,8 @@ class VmCalls(Calls):
         )
         if wait_for is None:
             return outcome
-        seconds = wait.DEFAULT_SECONDS if wait_timeout is None else wait_timeout
-        return wait.wait_for_guest(self._ports, outcome, seconds, self._progress)
+        seconds = DEFAULT_TIMEOUT_SECONDS if wait_timeout is None else wait_timeout
+        return wait.wait_for_guest(self._ports, outcome, seconds, self._progress, wait_for)
 
     @change("create-vm")
     def create_vms(
@@ -217,6 +247,7 @@ class VmCalls(Calls):
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         request, names = requests.for_several(self._ports, pattern, file, count, fields)
+        self._touched.add_vms(names)
         return ensure_vms.ensure_vms(
             self._ports,
             request,
@@ -250,6 +281,13 @@ class VmCalls(Calls):
     def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Stop a VM and wait until it is off; with `force` at once."""
         return power.stop_vm(
+            self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("reboot-vm")
+    def reboot_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
+        """Reboot a running VM, which keeps its vGPUs, and wait until it has; with `force` it is reset at once."""
+        return reboot.reboot_vm(
             self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.arguments import MAX_UNDO, as_texts, require_range
+from vgpuctl.config.arguments import DEFAULT_LOG_LINES, MAX_LOG_LINES, MAX_UNDO, as_texts, require_range
 from vgpuctl.errors import InvalidInput, NotFound, PartlyApplied
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
@@ -18,11 +18,12 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.operations.plans.installation import HOOK_PATH, MAIN_HOOK_PATH, UNIT_PATH
 
 if TYPE_CHECKING:
-    from vgpuctl.config import host_spec, import_formats
+    from vgpuctl.config import host_spec, import_formats, time_text
     from vgpuctl.config.import_formats import ImportedConfig
     from vgpuctl.doctor import catalogue
     from vgpuctl.errors import VgpuctlError
     from vgpuctl.library import requests
+    from vgpuctl.model import address
     from vgpuctl.model.outcome import QueryResult
     from vgpuctl.model.results.host import (
         DoctorFindingResult,
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
         HostTextResult,
         ImportedResult,
         InstalledResult,
+        LogEntryResult,
         ReconcileResult,
         RestoreResult,
         UninstalledResult,
     )
     from vgpuctl.operations import (
         apply,
+        audit_log,
         desired_state,
         diagnose,
         export,
@@ -48,7 +51,9 @@ if TYPE_CHECKING:
     )
     from vgpuctl.operations.desired_state import DesiredState
 else:
+    address = LazyModule("vgpuctl.model.address")
     apply = LazyModule("vgpuctl.operations.apply")
+    audit_log = LazyModule("vgpuctl.operations.audit_log")
     catalogue = LazyModule("vgpuctl.doctor.catalogue")
     desired_state = LazyModule("vgpuctl.operations.desired_state")
     diagnose = LazyModule("vgpuctl.operations.diagnose")
@@ -61,6 +66,7 @@ else:
     reconcile = LazyModule("vgpuctl.operations.reconcile")
     requests = LazyModule("vgpuctl.library.requests")
     restore = LazyModule("vgpuctl.operations.restore")
+    time_text = LazyModule("vgpuctl.config.time_text")
 
 INSTALLED_PATHS = (UNIT_PATH, HOOK_PATH, MAIN_HOOK_PATH)
 """The files of `install_host` that name the Python with which they run vgpuctl."""
@@ -149,6 +155,33 @@ class HostCalls(Calls):
             diagnose.explain_failure(self._ports, code, check_name)
             if catalogue.find_explaining_checks(code, check_name)
             else []
+        )
+
+    @query
+    def log(
+        self,
+        *,
+        vm: str | None = None,
+        gpu: str | None = None,
+        since: str | None = None,
+        user: str | None = None,
+        failed: bool = False,
+        lines: int = DEFAULT_LOG_LINES,
+    ) -> QueryResult[tuple[LogEntryResult, ...]]:
+        """Return the newest `lines` commands that changed this host, or tried to, oldest first.
+
+        `vm`, `gpu`: those that touched it, by name and by address. `since`: `2h`, `yesterday`, `2026-11-25 13:30`.
+        `user`: those of this user. `failed`: those that failed.
+        """
+        require_range("lines", lines, 1, MAX_LOG_LINES)
+        return audit_log.read_log(
+            self._ports,
+            lines=lines,
+            vm=vm,
+            gpu=None if gpu is None else address.parse_gpu_address(gpu),
+            since=None if since is None else time_text.parse_past_time("since", since, self._ports.clock.now()),
+            user=user,
+            failed=failed,
         )
 
     @change("restore-host")

@@ -102,6 +102,14 @@ class DetachOutcome(StrEnum):
     UNKNOWN = "not told"
 
 
+class RebootOutcome(StrEnum):
+    """What libvirt reported about a domain that was asked to reboot, or was reset."""
+
+    REBOOTED = "rebooted"
+    OFF = "off"
+    UNKNOWN = "not told"
+
+
 class DomainLeftovers(Value):
     """What a domain has outside its XML and volumes; undefine removes all of it."""
 
@@ -225,7 +233,9 @@ class AuditEntry(Value):
 
     `login_uid`: who logged in; the kernel keeps it across sudo and su, None where it has none. `arguments` contain no
     secrets. `result`: "ok" or the error's code; `message`: the error's message. `plan`: the planned steps, empty if the
-    command failed before it planned; `undone` and `left`: the steps undone, and what remains.
+    command failed before it planned; `undone` and `left`: the steps undone, and what remains. `vms`, `gpus`: what it
+    changed or was asked to change, by name and by address. `time`: the end of the command, in seconds since the epoch;
+    None before it is written. `user`: who that was, as far as it is known.
     """
 
     command: str
@@ -242,6 +252,31 @@ class AuditEntry(Value):
     plan: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    vms: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    time: float | None = None
+    user: str | None = None
+
+
+class AuditQuery(Value):
+    """Which audit entries to read: the newest `limit` that match all that is given.
+
+    `vm`, `gpu`: of commands that changed it, or were asked to. `since`: in seconds since the epoch. `failed`: only of
+    commands that failed.
+    """
+
+    limit: int
+    vm: str | None = None
+    gpu: str | None = None
+    since: float | None = None
+    failed: bool = False
+
+
+class AuditEntries(Value):
+    """Audit entries, oldest first. `warnings`: why some may be missing."""
+
+    entries: tuple[AuditEntry, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class FilePermissions(Value):

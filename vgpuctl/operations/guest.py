@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to reach a VM: its screen and serial console, and the guest's addresses. Read-only."""
+"""How to reach a VM: its screen and serial console, and the guest's addresses. Nothing is changed."""
 
 from __future__ import annotations
 
 import ipaddress
+import shlex
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.console import parse_consoles
-from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.errors import Busy, Refused
+from vgpuctl.domain.domain_xml import has_serial_console, parse_domain
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, GuestAddress
@@ -18,7 +20,13 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import find_vm
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vgpuctl.ports.host import Host
+    from vgpuctl.ports.libvirt import ConsoleStream
+
+_SESSION_EXISTS = 9
+"""libvirt's number for a console that another session has (VIR_ERR_OPERATION_FAILED)."""
 
 ADDRESS_SOURCES = ("agent", "lease", "arp")
 """The sources of addresses, in this order: the guest itself, then those that only observe it."""
@@ -30,7 +38,7 @@ def read_console(host: Host, name: str) -> QueryResult[ConsoleResult]:
     Raises:
         NotFound: with similar names.
     """
-    domain = _require_domain(host, name)
+    domain = require_domain(host, name)
     consoles = parse_consoles(domain.live_xml or domain.xml)
     protected = host.hypervisor.password_protected_graphics(domain.uuid)
     uri = host.hypervisor.status().uri
@@ -52,6 +60,44 @@ def read_console(host: Host, name: str) -> QueryResult[ConsoleResult]:
     return QueryResult(data, () if domain.live_xml is not None else off_notes)
 
 
+@contextmanager
+def open_console(host: Host, name: str, *, force: bool) -> Iterator[ConsoleStream]:
+    """Open a VM's serial console until the block ends; with `force`, take it from another session.
+
+    Raises:
+        NotFound: with similar names.
+        Refused: the VM is off, or has no serial console.
+        InUse: another session has the console.
+    """
+    domain = require_domain(host, name)
+    quoted = shlex.quote(domain.name)
+    if domain.live_xml is None:
+        raise Refused(
+            f"{domain.name} is {domain.state}: it has no console",
+            hint=hint_commands.start_command(parse_domain(domain.xml, domain.state, host.machine_id)),
+            vm=domain.name,
+            state=str(domain.state),
+        )
+    if not has_serial_console(domain.live_xml):
+        raise Refused(
+            f"{domain.name} has no serial console",
+            hint=f"vgpuctl show-console {quoted} shows where its screen is",
+            vm=domain.name,
+        )
+    with ExitStack() as stack:
+        try:
+            console = stack.enter_context(host.hypervisor.open_console(domain.uuid, force=force))
+        except LibvirtFailed as error:
+            if error.facts.get("libvirt_code") != _SESSION_EXISTS:
+                raise
+            raise InUse(
+                f"another session has the console of {domain.name}; libvirt does not say whose it is",
+                hint=f"end it there, or take the console over: vgpuctl console {quoted} --force",
+                vm=domain.name,
+            ) from error
+        yield console
+
+
 def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
     """Return a running guest's addresses by the first source that knows one: agent, DHCP lease, ARP.
 
@@ -60,7 +106,7 @@ def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
         Refused: the VM is off.
         Busy: no source knows an address yet.
     """
-    domain = _require_domain(host, name)
+    domain = require_domain(host, name)
     if domain.live_xml is None or domain.state in NOT_RUNNING_STATES:
         raise Refused(
             f"{domain.name} is {domain.state}: it has no address",
@@ -121,7 +167,12 @@ def _describe_source(source: str, silent: bool) -> str:
     return f"{words} does not answer" if silent else f"{words} knows none"
 
 
-def _require_domain(host: Host, name: str) -> DomainInfo:
+def require_domain(host: Host, name: str) -> DomainInfo:
+    """Return the domain of that name or uuid, managed or not.
+
+    Raises:
+        NotFound: with similar names.
+    """
     domain = host.hypervisor.find_domain(name)
     if domain is not None:
         return domain

@@ -18,6 +18,7 @@ from vgpuctl.model.port_values import (
     ImageInfo,
     NetworkInfo,
     PoolInfo,
+    RebootOutcome,
     VolumeInfo,
 )
 
@@ -27,6 +28,32 @@ class DeviceRemoval(Protocol):
 
     def wait(self, deadline_seconds: float) -> DetachOutcome:
         """Wait until libvirt reports the outcome, up to the deadline. The live XML afterwards is authoritative."""
+
+
+class GuestReboot(Protocol):
+    """Whether a running guest reboots."""
+
+    def wait(self, deadline_seconds: float) -> RebootOutcome:
+        """Wait until libvirt reports that the domain was reset or is off, up to the deadline."""
+
+
+class ConsoleStream(Protocol):
+    """A running domain's serial console, opened. Only one thread uses it, and `receive` is called every second."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when `receive` has something to return."""
+
+    def receive(self) -> bytes | None:
+        """Return what the guest wrote since the last call, which may be nothing; None when the console has ended.
+
+        It ends when the domain stops, and when another session takes it over.
+
+        Raises:
+            HostCannot: libvirt went away.
+        """
+
+    def send(self, data: bytes) -> int:
+        """Type `data` at the console. What libvirt does not accept at once is sent later; return how much that is."""
 
 
 class Hypervisor(Protocol):
@@ -71,6 +98,24 @@ class Hypervisor(Protocol):
 
     def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
         """Wait until the domain is off or gone; False when the deadline passes first."""
+
+    def reboot(self, uuid: str) -> None:
+        """Ask the guest to reboot, by its agent or ACPI; returns at once. Error 55 when the domain is off."""
+
+    def reset(self, uuid: str) -> None:
+        """Reset the domain at once, as the reset button does. Error 55 when the domain is off."""
+
+    def watch_reboot(self, uuid: str) -> AbstractContextManager[GuestReboot]:
+        """Watch libvirt's events about a domain's reboot, from the beginning of the `with` block.
+
+        Call `reboot` or `reset` inside the block, so that no event is missed. Error 42 when there is no such domain.
+        """
+
+    def open_console(self, uuid: str, *, force: bool) -> AbstractContextManager[ConsoleStream]:
+        """Open a running domain's serial console until the block ends; with `force`, take it from another session.
+
+        Error 55 when the domain is off, 9 when another session has the console, 1 when there is no serial console.
+        """
 
     def network(self, name: str) -> NetworkInfo | None:
         """Return one network by name, or None."""

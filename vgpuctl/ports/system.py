@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from vgpuctl.model.port_values import AuditEntry, DeviceUser
+from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery, DeviceUser
 from vgpuctl.model.vm import UnfinishedFile
 
 
@@ -117,10 +117,17 @@ class Scratch(Protocol):
 
 
 class AuditLog(Protocol):
-    """The host's log of who changed it and with what result. No method raises."""
+    """The host's log of who changed it and with what result."""
 
     def write_entry(self, entry: AuditEntry) -> None:
-        """Write one entry if possible."""
+        """Write one entry if possible. Never raises."""
+
+    def read_entries(self, query: AuditQuery) -> AuditEntries:
+        """Read entries, as far as this user may.
+
+        Raises:
+            HostCannot: the log cannot be read.
+        """
 
 
 class SystemLog(Protocol):

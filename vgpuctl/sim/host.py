@@ -20,6 +20,7 @@ from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.sim import vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
+from vgpuctl.sim.guest_access import CONSOLE_DIRECTORY
 from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
 from vgpuctl.sim.logs import SimAudit, SimKernelLog
@@ -136,7 +137,8 @@ class SimHost:
             self._core.reset_state(_digest(self._text), compile_scenario(self._text, self._file))
             self.audit.clear()
             self._empty_run_directory()
-            _remove(self._core.directory / "etc" / "modprobe.d")
+            for directory in ("etc/modprobe.d", CONSOLE_DIRECTORY):
+                _remove(self._core.directory / directory)
 
     def close(self) -> None:
         """Close the journal's files."""

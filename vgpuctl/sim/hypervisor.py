@@ -23,6 +23,7 @@ from vgpuctl.model.port_values import (
 from vgpuctl.model.vm import VmState
 from vgpuctl.sim import domain_xml, hostdevs
 from vgpuctl.sim.core import Core, serialize_calls
+from vgpuctl.sim.guest_access import SimGuestAccess, boots_a_system
 from vgpuctl.sim.hotplug import SimHotplug
 from vgpuctl.sim.libvirt_errors import (
     VirError,
@@ -41,7 +42,7 @@ EMULATOR = "/usr/bin/qemu-system-x86_64"
 
 
 @serialize_calls
-class SimHypervisor(SimHotplug):
+class SimHypervisor(SimHotplug, SimGuestAccess):
     """libvirt's domains and networks on the simulated host."""
 
     def __init__(self, core: Core) -> None:
@@ -298,7 +299,6 @@ FIRST_PORT = 5900
 _PORT_COUNT = 1 << 15
 _AUTO_PORT = "port='-1' autoport='yes'"
 _PASSWORD = re.compile(r"(<graphics\b[^>]*?) passwd='[^']*'")
-_BOOTABLE_FIRMWARE = ("bios", "uefi", "both")
 
 
 def addresses(state: State, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
@@ -312,11 +312,10 @@ def addresses(state: State, uuid: str, source: str) -> tuple[GuestAddress, ...] 
         raise VirError(VirErrorNumber.OPERATION_INVALID, "Requested operation is not valid: domain is not running")
     if source == "agent":
         return None
-    element = domain_xml.parse(running.xml)
-    files = (state.find_file(path) for path in domain_xml.find_disk_paths(element))
-    if source != "lease" or not any(file is not None and file.firmware in _BOOTABLE_FIRMWARE for file in files):
+    if source != "lease" or not boots_a_system(state, running):
         return ()
-    macs = [str(mac.get("address")) for mac in element.findall("devices/interface[@type='network']/mac")]
+    interfaces = domain_xml.parse(running.xml).findall("devices/interface[@type='network']/mac")
+    macs = [str(mac.get("address")) for mac in interfaces]
     return tuple(GuestAddress(_lease_address(mac), 24, mac, f"vnet{number}") for number, mac in enumerate(macs))
 
 

@@ -33,7 +33,10 @@ class SimDomain:
 
 @dataclass(slots=True)
 class RunningDomain:
-    """A running domain: its process, its XML at the start, its devices, and the drivers that they had before."""
+    """A running domain: its process, its XML at the start, its devices, and the drivers that they had before.
+
+    `resets`: how often it was reset or its guest rebooted.
+    """
 
     uuid: str
     name: str
@@ -41,6 +44,7 @@ class RunningDomain:
     xml: str
     carriers: tuple[str, ...]
     previous_drivers: dict[str, str | None]
+    resets: int = 0
 
 
 @dataclass(slots=True)

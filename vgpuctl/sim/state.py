@@ -255,6 +255,9 @@ class State:
         if domain is not None and not domain.persistent:
             self._on_undefine(uuid)
 
+    def _on_resets(self, uuid: str, number: int) -> None:
+        self.running[uuid].resets = number
+
     def _on_plug(self, uuid: str, carrier: str, previous_drivers: dict[str, str | None], xml: str) -> None:
         """Add a device to a running domain."""
         running = self.running[uuid]
@@ -336,6 +339,7 @@ class State:
             journal.append(["domain", domain.uuid, domain.name, domain.xml])
         for run in self.running.values():
             journal.append(["run", run.uuid, run.pid, list(run.carriers), run.previous_drivers, run.xml])
+        journal += [["resets", run.uuid, run.resets] for run in self.running.values() if run.resets]
         journal += [["transient", domain.uuid] for domain in self.domains.values() if not domain.persistent]
         for pool in self.pools.values():
             journal.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])

@@ -82,6 +82,8 @@ ON_THE_OTHERS = (
     "stop-vm vdi-1 --force",
     "set-scheduler 0000:3b:00.0 --policy best-effort --drain --yes",
     "show-console vdi-1",
+    "wait vdi-1 --for guest --timeout 0",
+    "reboot-vm vdi-1",
     "list-images",
     "attach-vgpu vdi-1 --profile A100-4C",
     "ensure-vm vdi-1 --profile A100-4C",

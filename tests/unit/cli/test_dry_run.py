@@ -26,6 +26,7 @@ MIXED = {
     "delete-vm": "runs",
     "start-vm": "off",
     "stop-vm": "runs",
+    "reboot-vm": "runs",
     "attach-vgpu": "off --profile A100-4C",
     "detach-vgpu": "off --vgpu 0000:3b:00.5",
     "set-profile": "off --profile A100-4C",

@@ -181,6 +181,9 @@ def test_a_remote_failure_of_any_form_is_reported() -> None:
         ("fits --profile A100-4C", False),
         ("simulate --generate churn", False),
         ("plan-moves --defragment", False),
+        ("wait a --for off", False),
+        ("log --failed", False),
+        ("reboot-vm a", True),
         ("move-vms --defragment", True),
         ("move-vms --defragment --dry-run", False),
         ("ensure-vgpu lab --profile A100-4C", True),
@@ -194,6 +197,20 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
     settings = Settings()
     settings.kind = name
     assert remote_command.may_change_host(settings, cli.load(name).make_context(name, words, obj=settings)) is changes
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("--host ssh://root@a console vm", "ssh -t root@a 'vgpuctl console vm'"),
+        ("--host ssh://ada@a:2222 console vm --force", "ssh -t -p 2222 ada@a 'sudo vgpuctl console vm --force'"),
+        ("--host ssh://root@[::1] console 'a b'", """ssh -t root@::1 'vgpuctl console '"'"'a b'"'"''"""),
+    ],
+)
+def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], line: str, hint: str) -> None:
+    ran = vgpuctl(*shlex.split(line))
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1] == f"  hint: {hint}"
 
 
 @pytest.mark.parametrize(

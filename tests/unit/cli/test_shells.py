@@ -56,7 +56,10 @@ def test_failures_are_silent(line: str) -> None:
     completed(line)
 
 
-@pytest.mark.parametrize("command", ["show-vm", "start-vm", "stop-vm", "delete-vm", "show-console", "show-address"])
+@pytest.mark.parametrize(
+    "command",
+    ["show-vm", "start-vm", "stop-vm", "delete-vm", "show-console", "show-address", "wait", "console", "reboot-vm"],
+)
 def test_names_of_vms_are_completed_where_a_vm_is_named(vgpuctl: Run, command: str) -> None:
     for name in ("vdi-001", "vdi-002", "other"):
         assert vgpuctl("--host", "sim:a100-40", "create-vm", name, "--profile", "A100-4C", "--no-start").status == 0

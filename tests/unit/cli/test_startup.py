@@ -32,10 +32,13 @@ NOT_TO_READ = HEAVY - {"json"} | {
     "vgpuctl.domain.render",
 }  # fmt: skip
 """What a command that only looks at a host without VMs and without host.yaml does without."""
-READING = ("list-gpus", "list-profiles", "list-vms", "list-vgpus", "show-gpu 0000:3b:00.0")
+READING = ("list-gpus", "list-profiles", "list-vms", "list-vgpus", "show-gpu 0000:3b:00.0", "log")
 NOT_TO_START = NOT_TO_READ - {"lxml"}
 """What a command does without that makes no XML and reads no YAML."""
-OF_A_VM = ("show-vm vdi-1", "show-console vdi-1", "stop-vm vdi-1 --force", "start-vm vdi-1", "delete-vm vdi-1 --yes")
+OF_A_VM = (
+    "show-vm vdi-1", "show-console vdi-1", "wait vdi-1 --for running", "reboot-vm vdi-1", "stop-vm vdi-1 --force",
+    "start-vm vdi-1", "delete-vm vdi-1 --yes",
+)  # fmt: skip
 _LIST = "import sys\nfrom vgpuctl.cli.entry import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
 
 

@@ -33,6 +33,7 @@ LINES = (
     "create-vm 'vdi-{}' --profile A100-4C --count 3",
     "start-vm vdi-1",
     "stop-vm vdi-1",
+    "reboot-vm vdi-1",
     "delete-vm vdi-1",
     "attach-vgpu vdi-1 --profile A100-4C",
     "detach-vgpu vdi-1 --vgpu 0",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpuctl.host.logs import MAX_FIELD_BYTES, HostKernelLog, JournalSocket, encode_entry
+from vgpuctl.host.logs import MAX_FIELD_BYTES, MAX_VMS, HostKernelLog, JournalSocket, encode_entry
 from vgpuctl.model.port_values import AuditEntry
 from vgpuctl.value import replace
 
@@ -115,6 +115,23 @@ def test_a_value_cannot_add_a_field() -> None:
     got = decoded(encode_entry(replace(ENTRY, message="line\nVGPUCTL_UID=1", plan=("a\nVGPUCTL_UID=2",))))
     assert got["VGPUCTL_UID"] == "0"
     assert got["VGPUCTL_PLAN"] == "a VGPUCTL_UID=2"
+
+
+def test_each_vm_and_gpu_has_a_field_of_its_own(listener: socket.socket, tmp_path: Path) -> None:
+    vms = tuple(f"vdi-{n:04d}" for n in range(1000))
+    JournalSocket(str(tmp_path / "socket")).write_entry(replace(ENTRY, vms=vms, gpus=("0000:3b:00.0", "0000:5e:00.0")))
+    lines = listener.recv(1 << 20).splitlines()
+    assert [line for line in lines if line.startswith(b"VGPUCTL_GPU=")] == [
+        b"VGPUCTL_GPU=0000:3b:00.0", b"VGPUCTL_GPU=0000:5e:00.0",
+    ]  # fmt: skip
+    assert sum(line.startswith(b"VGPUCTL_VM=") for line in lines) == MAX_VMS
+    assert len(lines) < 1024, "journald refuses an entry with more fields"
+
+
+def test_long_names_do_not_make_the_datagram_too_long(listener: socket.socket, tmp_path: Path) -> None:
+    long = replace(ENTRY, vms=tuple(f"{n:0200d}" for n in range(960)), plan=("x" * 100_000,), left=("y" * 100_000,))
+    JournalSocket(str(tmp_path / "socket")).write_entry(long)
+    assert listener.recv(1 << 20).count(b"VGPUCTL_VM=") == (60 << 10) // 200
 
 
 def test_nobody_listening_is_no_error(tmp_path: Path) -> None:

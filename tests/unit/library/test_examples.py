@@ -18,7 +18,7 @@ from vgpuctl.library import GpuHost
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/library.md").read_text(), re.DOTALL | re.MULTILINE)
 PRINTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
-OTHER_NAMES = {"export": "export_host", "import": "import_host"}
+OTHER_NAMES = {"console": "open_console", "export": "export_host", "import": "import_host"}
 NOT_CALLS = ("sim", "completion")
 
 

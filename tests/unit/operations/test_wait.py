@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import EagerClock, Silent, create, open_sim_host, request, stop
-from vgpuctl.errors import Busy, Interrupted, InvalidInput, PartlyApplied
+from tests.hosts import EagerClock, Silent, create, delete, open_sim_host, request, start, stop
+from vgpuctl.errors import Busy, Interrupted, InvalidInput, NotFound, PartlyApplied, Refused
 from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.model.results.vms import GuestResult
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.wait import check_wait_options, wait_for_guest
+from vgpuctl.operations.wait import check_wait_options, wait, wait_for_guest
 from vgpuctl.value import replace
 
 
@@ -112,3 +112,110 @@ def test_what_cannot_come_is_refused_before_anything_is_made():
         check_wait_options(wait_for=None, timeout=5.0, start=True)
     check_wait_options(wait_for=None, timeout=None, start=False)
     check_wait_options(wait_for="guest", timeout=5.0, start=True)
+
+
+def waited(ports, *names, event, timeout=30.0):
+    return wait(ports, names, event, timeout, Silent()).data
+
+
+def test_states_of_several_vms_and_each_only_once(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    for name in ("a", "b"):
+        create(ports, request("A100-4C", name=name))
+    a, b = waited(ports, "a", "b", event="running")
+    assert (a.name, a.state, a.guest, b.name) == ("a", "running", None, "b")
+    stop(ports, "a")
+    assert [vm.state for vm in waited(ports, "a", a.uuid, event="off")] == ["stopped"]
+
+
+def test_all_vms_are_there_at_the_same_time(tmp_path):
+    clock = ThenOff()
+    ports = open_sim_host(tmp_path, clock=clock).ports
+    for name in ("a", "b"):
+        create(ports, request("A100-4C", name=name), start=name == "a")
+
+    def exchange():
+        stop(ports, "a")
+        start(ports, "b")
+
+    clock.off = exchange
+    with pytest.raises(Busy, match="1 of 2 VMs") as caught:
+        waited(ports, "a", "b", event="running", timeout=8.0)
+    assert caught.value.facts["lines"] == ["a is still stopped"]
+
+
+def test_the_end_of_the_time_shows_what_is_missing(tmp_path):
+    clock = EagerClock()
+    ports = open_sim_host(tmp_path, clock=clock).ports
+    for name in ("a", "b c"):
+        create(ports, request("A100-4C", name=name))
+    begun = clock.monotonic()
+    with pytest.raises(Busy, match=r"^b c is still running after 5 s$") as one:
+        waited(ports, "b c", event="off", timeout=5.0)
+    assert clock.monotonic() - begun == 5
+    assert one.value.hint == "vgpuctl stop-vm 'b c'"
+    stop(ports, "a")
+    with pytest.raises(Busy, match="1 of 2 VMs have not reached 'off' after 0 s") as several:
+        waited(ports, "a", "b c", event="off", timeout=0.0)
+    assert several.value.facts["lines"] == ["b c is still running"]
+    assert [vm["state"] for vm in several.value.facts["vms"]] == ["running"]
+    with pytest.raises(Busy, match="a is still stopped") as off:
+        waited(ports, "a", event="running", timeout=0.0)
+    assert off.value.hint == "vgpuctl start-vm a"
+
+
+@pytest.mark.parametrize("event", ["guest", "address"])
+def test_a_vm_that_is_off_has_no_guest(tmp_path, event):
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm"), start=False)
+    with pytest.raises(Refused, match="vm is stopped: ") as caught:
+        waited(ports, "vm", event=event)
+    assert caught.value.hint == "vgpuctl start-vm vm"
+
+
+def test_an_agent_without_an_address_is_not_enough_for_an_address(tmp_path):
+    ports, _made, _clock = booting(tmp_path, 10, ())
+    assert waited(ports, "vm", event="guest")[0].guest == GuestResult("agent", ())
+    with pytest.raises(Busy, match="no address of vm is known after 30 s"):
+        waited(ports, "vm", event="address")
+
+
+@pytest.mark.parametrize("event", ["running", "off", "guest"])
+def test_a_vm_that_is_deleted_ends_the_waiting_at_once(tmp_path, event):
+    clock = ThenOff()
+    ports = open_sim_host(tmp_path, clock=clock).ports
+    create(ports, request("A100-4C", name="vm"), start=event != "running")
+    clock.off = lambda: delete(ports, "vm")
+    with pytest.raises(NotFound, match="there is no VM vm any more: it was deleted just now"):
+        waited(ports, "vm", event=event, timeout=300)
+    assert clock.monotonic() < 1_000_010
+
+
+def test_a_vm_without_a_definition_is_gone_when_it_is_off(tmp_path):
+    clock = ThenOff()
+    host = open_sim_host(tmp_path, clock=clock)
+    uuid = create(host.ports, request("A100-4C", name="vm")).data.uuid
+    host.sim.hypervisor.make_transient(uuid)
+    clock.off = lambda: host.sim.hypervisor.destroy(uuid)
+    (vm,) = waited(host.ports, "vm", event="off", timeout=300)
+    assert vm.state == "absent"
+
+
+def test_a_vm_that_is_not_there_is_answered_with_near_names(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="desktop-1"))
+    with pytest.raises(NotFound) as caught:
+        waited(ports, "desktop-2", event="running")
+    assert "desktop-1" in str(caught.value.hint)
+
+
+def test_the_waiting_can_be_cancelled(tmp_path):
+    class Cancelled(Silent):
+        def on_wait(self):
+            raise Interrupted("interrupted", signal_number=2)
+
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm"))
+    with pytest.raises(Interrupted) as caught:
+        wait(ports, ["vm"], "off", 30, Cancelled())
+    assert caught.value.left == []

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
 @click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
 @many.options
-@click.option("--wait-for", type=click.Choice(WAIT_EVENTS), help="Return when the guest answers or has an address.")
+@click.option("--wait-for", type=click.Choice(WAIT_EVENTS), help="Return when the guest answers, or has an address.")
 @click.option(
     "--wait-timeout",
     type=Seconds(),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from libvirt import virDomain as virDomain
     from libvirt import virStoragePool as virStoragePool
     from libvirt import virStorageVol as virStorageVol
+    from libvirt import virStream as virStream
 else:
     libvirt = LazyModule("libvirt")
 

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.host.virt import constants
-from vgpuctl.model.port_values import DetachOutcome
+from vgpuctl.model.port_values import DetachOutcome, RebootOutcome
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import LibvirtConnection, virConnect, virDomain
     from vgpuctl.model.port_values import DomainInfo
-    from vgpuctl.ports.libvirt import DeviceRemoval
+    from vgpuctl.ports.libvirt import DeviceRemoval, GuestReboot
     from vgpuctl.ports.system import Clock
 
 
@@ -33,23 +33,22 @@ POLL_SECONDS = 0.5
 """The interval for checking the deadline and whether the connection is still alive."""
 
 _END_EVENTS = (constants.VIR_DOMAIN_EVENT_STOPPED, constants.VIR_DOMAIN_EVENT_CRASHED)
+_REGISTER_CALL = "virConnectDomainEventRegisterAny"
+
+Result = TypeVar("Result")
 
 
-class LibvirtDeviceRemoval:
-    """The events that libvirt sent about one device since this was created; implements `ports.DeviceRemoval`.
+class _AwaitedEvent(Generic[Result]):
+    """The first of some events, which arrive in the event loop's thread, since this was created."""
 
-    They arrive in the event loop's thread.
-    """
-
-    def __init__(self, alias: str, clock: Clock, is_broken: Callable[[], bool]) -> None:
-        self._alias = alias
+    def __init__(self, clock: Clock, is_broken: Callable[[], bool], unknown: Result) -> None:
         self._clock = clock
         self._broken = is_broken
         self._finished = Event()
-        self._outcome = DetachOutcome.UNKNOWN
+        self._outcome = unknown
 
-    def wait(self, deadline_seconds: float) -> DetachOutcome:
-        """Wait for the device's removal; UNKNOWN when the deadline passes first or the connection breaks."""
+    def wait(self, deadline_seconds: float) -> Result:
+        """Wait for an event; `unknown` when the deadline passes first or the connection breaks."""
         deadline = self._clock.monotonic() + deadline_seconds
         while not self._finished.is_set():
             remaining = deadline - self._clock.monotonic()
@@ -57,6 +56,19 @@ class LibvirtDeviceRemoval:
                 break
             self._finished.wait(min(remaining, POLL_SECONDS))
         return self._outcome
+
+    def _finish(self, outcome: Result) -> None:
+        if not self._finished.is_set():
+            self._outcome = outcome
+            self._finished.set()
+
+
+class LibvirtDeviceRemoval(_AwaitedEvent[DetachOutcome]):
+    """What libvirt reports about one device; implements `ports.DeviceRemoval`."""
+
+    def __init__(self, alias: str, clock: Clock, is_broken: Callable[[], bool]) -> None:
+        super().__init__(clock, is_broken, DetachOutcome.UNKNOWN)
+        self._alias = alias
 
     def on_device_removed(self, _connect: object, _domain: object, alias: str, _opaque: object) -> None:
         """Handle libvirt's DEVICE_REMOVED."""
@@ -73,10 +85,21 @@ class LibvirtDeviceRemoval:
         if event in _END_EVENTS:
             self._finish(DetachOutcome.REMOVED)
 
-    def _finish(self, how: DetachOutcome) -> None:
-        if not self._finished.is_set():
-            self._outcome = how
-            self._finished.set()
+
+class LibvirtReboot(_AwaitedEvent[RebootOutcome]):
+    """What libvirt reports about a domain that is to reboot; implements `ports.GuestReboot`."""
+
+    def __init__(self, clock: Clock, is_broken: Callable[[], bool]) -> None:
+        super().__init__(clock, is_broken, RebootOutcome.UNKNOWN)
+
+    def on_reboot(self, _connect: object, _domain: object, _opaque: object) -> None:
+        """Handle libvirt's REBOOT: QEMU was reset, by the guest or from outside."""
+        self._finish(RebootOutcome.REBOOTED)
+
+    def on_lifecycle_event(self, _connect: object, _domain: object, event: int, _detail: int, _opaque: object) -> None:
+        """Handle a lifecycle event: the domain went off instead."""
+        if event in _END_EVENTS:
+            self._finish(RebootOutcome.OFF)
 
 
 @contextlib.contextmanager
@@ -85,30 +108,47 @@ def watch_device_removal(
 ) -> Iterator[LibvirtDeviceRemoval]:
     """Watch the events about one device of a running domain, from the beginning of the block to its end."""
     failure = f"cannot listen to what becomes of {alias} in VM {uuid}"
-    with connection.listen("virConnectDomainEventRegisterAny", failure, vm_uuid=uuid) as connect:
+    with connection.listen(_REGISTER_CALL, failure, vm_uuid=uuid) as connect:
         removal = LibvirtDeviceRemoval(alias, clock, lambda: connect.isAlive() != 1)
         callbacks: dict[int, Callable[..., None]] = {
             constants.VIR_DOMAIN_EVENT_ID_LIFECYCLE: removal.on_lifecycle_event,
             constants.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED: removal.on_device_removed,
             constants.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED: removal.on_removal_failed,
         }
-        ids = _register_callbacks(connect, uuid, callbacks)
-        try:
+        with _registered(connection, connect, uuid, callbacks):
             yield removal
-        finally:
-            for callback_id in ids:
-                connection.attempt(None, partial(connect.domainEventDeregisterAny, callback_id))
 
 
-def _register_callbacks(connect: virConnect, uuid: str, heard: dict[int, Callable[..., None]]) -> list[int]:
+@contextlib.contextmanager
+def watch_reboot(connection: LibvirtConnection, clock: Clock, uuid: str) -> Iterator[LibvirtReboot]:
+    """Watch the events about a domain's reboot, from the beginning of the block to its end."""
+    failure = f"cannot listen to whether VM {uuid} reboots"
+    with connection.listen(_REGISTER_CALL, failure, vm_uuid=uuid) as connect:
+        reboot = LibvirtReboot(clock, lambda: connect.isAlive() != 1)
+        callbacks: dict[int, Callable[..., None]] = {
+            constants.VIR_DOMAIN_EVENT_ID_LIFECYCLE: reboot.on_lifecycle_event,
+            constants.VIR_DOMAIN_EVENT_ID_REBOOT: reboot.on_reboot,
+        }
+        with _registered(connection, connect, uuid, callbacks):
+            yield reboot
+
+
+@contextlib.contextmanager
+def _registered(
+    connection: LibvirtConnection, connect: virConnect, uuid: str, callbacks: dict[int, Callable[..., None]]
+) -> Iterator[None]:
+    """Have a domain's events call these functions, until the block ends."""
     domain = connect.lookupByUUIDString(uuid)
-    return [connect.domainEventRegisterAny(domain, event, callback, None) for event, callback in heard.items()]
+    ids = [connect.domainEventRegisterAny(domain, event, callback, None) for event, callback in callbacks.items()]
+    try:
+        yield
+    finally:
+        for callback_id in ids:
+            connection.attempt(None, partial(connect.domainEventDeregisterAny, callback_id))
 
 
 DEFINE_ATTEMPTS = 4
 _SCHEMA_NOT_PARSED = "Unable to parse RelaxNG schema"
-
-Result = TypeVar("Result")
 
 
 def define_with_schema(define: Callable[[], Result]) -> Result:
@@ -181,6 +221,10 @@ class DomainChanges:
     def watch_device_removal(self, uuid: str, alias: str) -> AbstractContextManager[DeviceRemoval]:
         """Watch the events about a device whose removal the caller requests inside the block."""
         return watch_device_removal(self._connection, self._clock, uuid, alias)
+
+    def watch_reboot(self, uuid: str) -> AbstractContextManager[GuestReboot]:
+        """Watch the events about a reboot that the caller requests inside the block."""
+        return watch_reboot(self._connection, self._clock, uuid)
 
 
 def _affect_flags(*, live: bool, config: bool) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.capabilities import has_enrolled_keys, parse_capabilities
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
+from vgpuctl.host.virt.console import open_console
 from vgpuctl.host.virt.domain_changes import DomainChanges, define_with_schema
 from vgpuctl.model.port_values import (
     DomainInfo,
@@ -27,6 +28,7 @@ from vgpuctl.model.vm import VmState
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
+    from vgpuctl.ports.libvirt import ConsoleStream
     from vgpuctl.ports.system import Clock
 
 
@@ -227,6 +229,20 @@ class LibvirtHypervisor(DomainChanges):
                 return
             if not self._is_off(domain):
                 domain.destroy()
+
+    def reboot(self, uuid: str) -> None:
+        """Ask the guest to reboot: by its agent if that is connected, else by ACPI."""
+        with self._open_domain(uuid, "virDomainReboot", "reboot") as domain:
+            domain.reboot()
+
+    def reset(self, uuid: str) -> None:
+        """Reset the domain at once."""
+        with self._open_domain(uuid, "virDomainReset", "reset") as domain:
+            domain.reset()
+
+    def open_console(self, uuid: str, *, force: bool) -> AbstractContextManager[ConsoleStream]:
+        """Open a running domain's serial console."""
+        return open_console(self._connection, uuid, force=force)
 
     def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
         """Poll until the domain is off or gone; False when the deadline passes first."""

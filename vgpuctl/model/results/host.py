@@ -10,6 +10,28 @@ from vgpuctl.model.results.fields import ABSENT, Absent
 from vgpuctl.value import Value
 
 
+class LogEntryResult(Value):
+    """A command that changed this host, or tried to. `time`: when it ended, in UTC; `user`: who that was.
+
+    `vms`, `gpus`: what it changed or was asked to change, by name and address. `result`: ok, or the error's code;
+    `error`: its message. `left`: what the command left behind.
+    """
+
+    time: str
+    user: str | None
+    uid: int
+    command: str
+    arguments: str
+    vms: tuple[str, ...]
+    gpus: tuple[str, ...]
+    result: str
+    exit_status: int
+    changed: bool
+    duration_seconds: float
+    error: str | None
+    left: tuple[str, ...]
+
+
 class FindingResult(Value):
     """Something that is not as it should be, and what reconcile does about it."""
 

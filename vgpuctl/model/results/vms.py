@@ -69,6 +69,18 @@ class GuestResult(Value):
     addresses: tuple[AddressResult, ...]
 
 
+class WaitedVmResult(Value):
+    """A VM that has reached what was waited for. `guest`: who knows it; null unless that was waited for.
+
+    `state` absent: it went off, and had no definition.
+    """
+
+    name: str
+    uuid: str
+    state: StateWord
+    guest: GuestResult | None
+
+
 class DiskResult(Value):
     """A disk or CD-ROM of a VM. `made`: vgpuctl made it, and deletes it with the VM.
 

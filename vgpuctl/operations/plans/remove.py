@@ -61,7 +61,7 @@ def own_record(vm: Vm, action: str) -> VmRecord:
 
 def _virsh_command(vm: Vm, action: str) -> str:
     """Return the virsh command for an action that vgpuctl refuses on a VM."""
-    subcommand = {"start": "start", "stop": "shutdown", "delete": "undefine"}.get(action, "edit")
+    subcommand = {"start": "start", "stop": "shutdown", "reboot": "reboot", "delete": "undefine"}.get(action, "edit")
     return f"virsh {subcommand} {shlex.quote(vm.name)}"
 
 

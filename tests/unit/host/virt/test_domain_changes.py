@@ -12,9 +12,14 @@ import pytest
 from vgpuctl.errors import HostCannot, LibvirtFailed
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.virt.connection import LibvirtConnection
-from vgpuctl.host.virt.domain_changes import DEFINE_ATTEMPTS, LibvirtDeviceRemoval, define_with_schema
+from vgpuctl.host.virt.domain_changes import (
+    DEFINE_ATTEMPTS,
+    LibvirtDeviceRemoval,
+    LibvirtReboot,
+    define_with_schema,
+)
 from vgpuctl.host.virt.domains import LibvirtHypervisor
-from vgpuctl.model.port_values import DetachOutcome
+from vgpuctl.model.port_values import DetachOutcome, RebootOutcome
 
 SCHEMA = (
     "cannot define VM vm-1: internal error: Unable to parse RelaxNG schema '/usr/share/libvirt/schemas/domain.rng': "
@@ -136,6 +141,30 @@ def test_it_is_heard_again_and_again(uuid: str) -> None:
             host.destroy(uuid)
             assert removal.wait(LONG) is DetachOutcome.REMOVED
         host.start(uuid)
+
+
+def test_a_reboot_is_an_event_and_going_off_is_another() -> None:
+    rebooted, off = (LibvirtReboot(HostClock(), lambda: False) for _ in range(2))
+    assert rebooted.wait(0) is RebootOutcome.UNKNOWN
+    rebooted.on_lifecycle_event(None, None, 4, 0, None)  # VIR_DOMAIN_EVENT_RESUMED
+    rebooted.on_reboot(None, None, None)
+    rebooted.on_lifecycle_event(None, None, 5, 0, None)
+    off.on_lifecycle_event(None, None, 5, 0, None)
+    assert (rebooted.wait(LONG), off.wait(LONG)) == (RebootOutcome.REBOOTED, RebootOutcome.OFF)
+
+
+def test_a_domain_that_goes_off_instead_of_rebooting_is_heard(uuid: str) -> None:
+    host = hypervisor()
+    with host.watch_reboot(uuid) as reboot:
+        assert reboot.wait(0) is RebootOutcome.UNKNOWN
+        host.destroy(uuid)
+        assert reboot.wait(LONG) is RebootOutcome.OFF
+    for call in (host.reboot, host.reset):
+        with pytest.raises(LibvirtFailed) as caught:
+            call(uuid)
+        assert caught.value.facts["libvirt_code"] in (3, 55)
+    with pytest.raises(LibvirtFailed), host.open_console(uuid, force=False):
+        pass
 
 
 def test_errors_are_raised_as_usual(uuid: str) -> None:

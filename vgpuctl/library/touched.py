@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The VMs and GPUs that a call changes, for its audit entry: found by what is called, not by a search in texts.
+
+A watched port works as before. A claim names its VM and its GPU, libvirt's changing calls name a VM by uuid, and the
+result says the rest: a command that only changes host.yaml touches neither claims nor domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl.model.address import address_sort_key, normalize_pci
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, HOST_VGPU_CLAIM_PREFIX, Claim
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+_CLAIM_CALLS = frozenset({"add", "replace", "add_drained_vm", "add_vm_in_progress"})
+_DOMAIN_CALLS = frozenset(
+    {
+        "define", "undefine", "set_record", "start", "shutdown", "destroy", "reboot", "reset", "redefine",
+        "attach_device", "detach_device",
+    }
+)  # fmt: skip
+_READ_CALLS = frozenset({"domains", "find_domain", "define"})
+"""Calls whose results say which name a uuid has."""
+
+
+class Touched:
+    """What one call changes. `vms` and `gpus` are sorted."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._vms: set[str] = set()
+        self._uuids: set[str] = set()
+        self._gpus: set[str] = set()
+
+    @property
+    def vms(self) -> tuple[str, ...]:
+        """The names of the VMs; the uuid of one whose name was never read."""
+        named = {self._names.get(text, text) for text in (*self._vms, *self._uuids)}
+        return tuple(sorted(named))
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The addresses of the GPUs."""
+        return tuple(sorted(self._gpus, key=address_sort_key))
+
+    def clear(self) -> None:
+        """Forget what an earlier call changed."""
+        for known in (self._names, self._vms, self._uuids, self._gpus):
+            known.clear()
+
+    def watch(self, host: Host) -> Host:
+        """Return the host whose claims and domains are watched."""
+        claims: Any = _Watched(host.claims, self._on_claim)
+        hypervisor: Any = _Watched(host.hypervisor, self._on_domain)
+        return replace(host, claims=claims, hypervisor=hypervisor)
+
+    def add_vms(self, names: Sequence[str]) -> None:
+        """Add VMs that the caller named."""
+        self._vms.update(names)
+
+    def add_gpu(self, text: str) -> None:
+        """Add a GPU that the caller named; a model is no address."""
+        address = normalize_pci(text)
+        if address is not None:
+            self._gpus.add(address)
+
+    def add_result(self, data: object) -> None:
+        """Add the VMs and GPUs of a result: of a VM and its vGPUs, of several VMs, of a GPU, or of moves."""
+        for record in _records(data):
+            if hasattr(record, "address"):  # a GPU, with others' vGPUs on it
+                self._gpus.add(str(record.address))
+            elif hasattr(record, "from_gpu"):  # a move
+                self._vms.add(str(record.vm))
+                self._gpus |= {str(record.from_gpu), str(record.to_gpu)}
+            elif hasattr(record, "vgpus"):
+                self._vms.add(str(record.name))
+                self._gpus.update(str(vgpu.gpu) for vgpu in record.vgpus)
+            elif hasattr(record, "carrier"):  # a vGPU without a VM
+                self._gpus.add(str(record.gpu))
+
+    def _on_claim(self, call: str, arguments: tuple[Any, ...], result: object) -> None:
+        if call not in _CLAIM_CALLS or not arguments:
+            return
+        entry = arguments[0]
+        gpu = getattr(entry, "gpu", None)
+        if isinstance(gpu, str):
+            self._gpus.add(gpu)
+        if not isinstance(entry, Claim):
+            self._uuids.add(str(entry.vm_uuid))
+        elif entry.vm != GPU_SETUP_CLAIM and not entry.vm.startswith(HOST_VGPU_CLAIM_PREFIX):
+            self._vms.add(entry.vm)
+
+    def _on_domain(self, call: str, arguments: tuple[Any, ...], result: Any) -> None:
+        if call in _READ_CALLS:
+            infos = result if isinstance(result, tuple) else () if result is None else (result,)
+            self._names.update((info.uuid, info.name) for info in infos)
+        if call == "define" and result is not None:
+            self._vms.add(str(result.name))
+        elif call in _DOMAIN_CALLS and arguments:
+            self._uuids.add(str(arguments[0]))
+
+
+class _Watched:
+    """A port; `report` gets the name, the arguments and the result of each call, None when it raised."""
+
+    def __init__(self, port: object, report: Callable[[str, tuple[Any, ...], Any], None]) -> None:
+        self._port = port
+        self._report = report
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._port, name)
+        if not callable(attribute) or name not in _CLAIM_CALLS | _DOMAIN_CALLS | _READ_CALLS:
+            return attribute
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = None
+            try:
+                result = attribute(*arguments, **named)
+            finally:
+                self._report(name, arguments, result)
+            return result
+
+        return call
+
+
+def _records(data: object) -> Iterator[Any]:
+    """Yield the records that a result consists of: one, or those of several VMs or moves."""
+    several = getattr(data, "vms", None) or getattr(data, "moves", None)
+    if isinstance(several, tuple):
+        yield from several
+    elif data is not None and hasattr(data, "__dict__"):
+        yield data
