@@ -93,7 +93,7 @@ def test_the_site_play_previews_repairs_and_is_idempotent(lab: Lab, site: Callab
     lab.run(f"mv /root/tiny.qcow2 {TINY}")
     checked = site("--check", "--diff")
     assert checked.status == 0, checked.output
-    assert "+vdi-001: make vGPU A100-4C on" in checked.output
+    assert "+vdi-001: create vGPU A100-4C on" in checked.output
     assert leftovers(lab) == before
     repaired = site()
     assert repaired.status == 0, repaired.output

@@ -51,9 +51,9 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "import": ("host_file", "Convert other programs' files to a host.yaml."),
     },
     "Operation": {
-        "doctor": ("host", "Check this host, and say how to fix what is wrong."),
+        "doctor": ("host", "Check this host and show how to fix what is wrong."),
         "reconcile-host": ("host", "Finish or undo what a crash or a reboot interrupted."),
-        "restore-host": ("host", "Create all missing vGPUs again, as after a boot."),
+        "restore-host": ("host", "Recreate all missing vGPUs, for example after a boot."),
         "install-host": ("installation", "Install the boot unit, libvirt's hook and completion."),
         "uninstall-host": ("installation", "Remove what install-host installed."),
         "completion": ("installation", "Print the completion script of a shell."),

@@ -90,12 +90,13 @@ def open_ports(name: str = LOCAL, *, root: str = "/", connect: str | None = None
     if name != LOCAL:
         raise InvalidInput(
             f"--host {name}: there is no such host",
-            hint=f"say local, ssh://HOST or {_suggest_simulated(name)}; 'vgpuctl sim list-scenarios' lists the latter",
+            hint=f"use local, ssh://HOST or {_suggest_simulated(name)}; vgpuctl sim list-scenarios lists the "
+            "simulated hosts",
         )
     if connect is not None and not _LOCAL_URI.fullmatch(connect):
         raise InvalidInput(
-            f"--connect {connect}: only a libvirt on this host can be used",
-            hint="say qemu:///system; another host is --host ssh://HOST",
+            f"--connect {connect}: only libvirt on this host can be used",
+            hint="use qemu:///system; for another host use --host ssh://HOST",
         )
     return local_host.open_local_host(root=os.path.abspath(root), connect=connect)
 

@@ -82,8 +82,8 @@ class Calls:
     def _refuse_captured(self) -> None:
         if self._captured_root is not None:
             raise InvalidInput(
-                f"--root {self._captured_root}: a command that changes the host works on / only",
-                hint="leave --root out, or try it on a simulated host: --host sim:a100-40",
+                f"--root {self._captured_root}: a command that changes the host works only on /",
+                hint="omit --root, or try it on a simulated host: --host sim:a100-40",
             )
 
 

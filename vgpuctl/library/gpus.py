@@ -87,7 +87,7 @@ class GpuCalls(Calls):
         """Return whether vGPUs (`PROFILE` or `PROFILE:N` each) fit together now, each in a VM of its own, and where."""
         as_texts("profiles", profiles)
         if not profiles:
-            raise InvalidInput("no profile is given: say PROFILE or PROFILE:N")
+            raise InvalidInput("no profile given: specify PROFILE or PROFILE:N")
         return moves.query_fit(self._ports, requests.count_profiles(profiles), gpu)
 
     @query
@@ -104,7 +104,7 @@ class GpuCalls(Calls):
         words = [word for profile in profiles for word in ("--profile", profile)]
         words += ["--defragment"] if defragment else []
         words += [] if max_moves is None else ["--most", str(max_moves)]
-        note = f"vgpuctl move-vms {shlex.join(words)} carries it out"
+        note = f"vgpuctl move-vms {shlex.join(words)} carries out these moves"
         return replace(outcome, notes=(note,)) if outcome.changed else outcome
 
     @change("move-vms")
@@ -213,7 +213,7 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
     """
     if (bool(instances), bool(vgpus), off).count(True) != 1:
         raise InvalidInput(
-            "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off",
+            "specify one of GPU instance profiles, --for VGPU_PROFILE:N, and --off",
             hint="vgpuctl set-mig --help",
         )
     try:

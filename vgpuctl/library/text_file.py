@@ -42,7 +42,7 @@ def read_text(path: str, file_kind: str = "spec", max_bytes: int = MAX_BYTES) ->
         hint = f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {'' if path == '-' else path}".rstrip()
         raise InvalidInput(f"{display_name(path)} is not UTF-8 text: byte {exc.start} is wrong", hint=hint) from exc
     except OSError as exc:
-        hint = f"ls -ld {path}" if path != "-" else "give the spec as a file: -f SPEC"
+        hint = f"ls -ld {path}" if path != "-" else "specify the file: -f SPEC"
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc
 
 

@@ -169,7 +169,7 @@ class VmCalls(Calls):
         """
         require_choice("state", state, VM_STATES)
         if file is not None and name is not None:
-            raise InvalidInput("the name of the VM is in the spec file: give one of them, name or file")
+            raise InvalidInput("specify either the name or a spec file: the file contains the name")
         ports = self._ports
         request = (
             requests.from_fields(ports, name, fields, complete=False)
@@ -261,7 +261,7 @@ class VmCalls(Calls):
         """Take vGPUs from a VM, by carrier; None: all of them. Busy: the guest has not let go of them yet."""
         carriers = () if vgpus is None else as_texts("vgpus", vgpus)
         if vgpus is not None and not carriers:
-            raise InvalidInput("vgpus: it is empty; None means all of them")
+            raise InvalidInput("vgpus: the list is empty; None means all of them")
         return attach.detach(
             self._ports, name, carriers, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )

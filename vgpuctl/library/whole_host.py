@@ -97,7 +97,7 @@ class HostCalls(Calls):
 
     def _desired_state(self, file: str | None, sets: Texts, undo: int | None) -> DesiredState:
         if undo is not None and file is not None:
-            raise InvalidInput("undo and file exclude each other: a version that is kept is a file already")
+            raise InvalidInput("undo and file cannot be combined: a saved version is a file already")
         text = None if file is None else desired_state.HostFileText(read_text(file), display_name(file))
         if undo is not None:
             require_range("undo", undo, 1, MAX_UNDO)
@@ -221,6 +221,6 @@ def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
         for file in files
     ]
     if not definitions:
-        hint = "in /etc/mdevctl.d each is a file PARENT/UUID"
-        raise NotFound(f"{path} has no definitions of mdevctl", hint=hint, path=path)
+        hint = "/etc/mdevctl.d has one file PARENT/UUID for each"
+        raise NotFound(f"{path} has no mdevctl definitions", hint=hint, path=path)
     return import_formats.ImportedConfig("mdevctl", definitions=tuple(definitions))

@@ -30,9 +30,9 @@ def check_wait_options(*, wait_for: str | None, timeout: float | None, start: bo
         InvalidInput: naming the options.
     """
     if wait_for is not None and not start:
-        raise InvalidInput("--wait-for guest and --no-start contradict each other: a VM that is off has no guest")
+        raise InvalidInput("--wait-for guest and --no-start cannot be combined: a VM that is off has no guest")
     if wait_for is None and timeout is not None:
-        raise InvalidInput("--wait-timeout says how long --wait-for waits", hint="add --wait-for guest")
+        raise InvalidInput("--wait-timeout requires --wait-for guest", hint="add --wait-for guest")
 
 
 def wait_for_guest(
@@ -59,7 +59,7 @@ def wait_for_guest(
     try:
         guest = _poll_guest(host, name, uuid, timeout_seconds, lambda: progress.on_step_start(len(steps), text))
     except Interrupted as error:
-        error.left.append(f"VM {name}: it is made and runs")
+        error.left.append(f"VM {name}: it is created and runs")
         raise
     progress.on_step_finish(len(steps), text)
     return replace(outcome, data=replace(outcome.data, guest=guest), steps=steps)
@@ -76,8 +76,8 @@ def _poll_guest(host: Host, name: str, uuid: str, timeout_seconds: float, on_pol
         seconds_left = start_time + timeout_seconds - host.clock.monotonic()
         if seconds_left <= 0:
             error = Busy(
-                f"{name} was made and runs, but its guest did not answer within {timeout_seconds:g} s",
-                hint=f"vgpuctl show-address {name} asks again; vgpuctl show-console {name} says where its screen is",
+                f"{name} was created and runs, but its guest did not answer within {timeout_seconds:g} s",
+                hint=f"vgpuctl show-address {name} tries again; vgpuctl show-console {name} shows where its screen is",
                 vm=name,
                 uuid=uuid,
                 waited_seconds=timeout_seconds,
@@ -108,8 +108,8 @@ def _read_guest(host: Host, name: str, uuid: str) -> GuestResult | None:
 
 def _went_off_error(name: str) -> PartlyApplied:
     error = PartlyApplied(
-        f"{name} was made and started, and went off before its guest answered",
-        hint=f"vgpuctl show-vm {name}; /var/log/libvirt/qemu/{name}.log says why",
+        f"{name} was created and started, but stopped before its guest answered",
+        hint=f"vgpuctl show-vm {name}; /var/log/libvirt/qemu/{name}.log shows why",
         vm=name,
     )
     error.left.append(f"VM {name} with its vGPUs and disks")

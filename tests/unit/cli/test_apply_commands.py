@@ -212,7 +212,7 @@ def test_an_error_keeps_the_broken_file(host: Host) -> None:
         ("apply --undo 11", "N is 1 to 10"),
         ("apply --undo x", "N is 1 to 10"),
         ("apply host.yaml", "a file is -f host.yaml"),
-        ("apply --undo -f -", "--undo and -f exclude each other"),
+        ("apply --undo -f -", "--undo and -f cannot be combined"),
     ],
 )
 def test_what_cannot_be_undone_is_refused(host: Host, words: str, says: str) -> None:

@@ -39,7 +39,7 @@ def test_after_a_reboot_restore_host_creates_the_vgpus(sim: Callable[[str], Ran]
     for name in ("one", "two"):
         assert sim(f"create-vm {name} --profile A100-4C").status == 0
     assert sim("sim reboot").status == 0
-    assert sim("restore-host --dry-run").out.count("make vGPU") == 2
+    assert sim("restore-host --dry-run").out.count("create vGPU") == 2
     done = sim("restore-host --json").document
     assert [entry["name"] for entry in done["data"]["restored"]] == ["one", "two"]
     assert sim("restore-host").out == "nothing to do\n"

@@ -114,7 +114,7 @@ def test_what_mdevctl_prints_becomes_vgpus_through_import_and_apply(mixed: Run) 
     text = mixed("import -", dump).out
     assert mixed("diff --quiet -f -", text).status == 7
     ran = mixed("diff -f -", text)
-    assert (ran.status, f"make vGPU mdev-{uuid[:8]} (T4-4Q on GPU {card})" in ran.out) == (7, True)
+    assert (ran.status, f"create vGPU mdev-{uuid[:8]} (T4-4Q on GPU {card})" in ran.out) == (7, True)
     ran = mixed("apply -f -", text)
     assert (ran.status, f"vgpus.mdev-{uuid[:8]}: profile T4-4Q" in ran.out) == (0, True)
     assert uuid in mixed("list-vgpus").out

@@ -73,7 +73,7 @@ def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
-        ("", "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off"),
+        ("", "specify one of GPU instance profiles, --for VGPU_PROFILE:N, and --off"),
         ("1g.10gb --off", "one of these is due"),
         ("1g.10gb --for H100-1-10C", "one of these is due"),
         ("1g.10gb:0", "'0' after the colon is not a number, 1 to 16"),
@@ -112,7 +112,7 @@ def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:
     assert (ran.status, "no fixed_share" in ran.err) == (2, True)
     mixed = f"--set 'gpus[{B}].mixed_size=null' --set 'gpus[all].mixed_size=true' --set 'gpus[all].mode=vgpu'"
     ran = h100(f"apply {mixed}")
-    assert (ran.status, f"{A} has MIG on, with which there are no mixed sizes" in ran.err) == (6, True)
+    assert (ran.status, f"{A} has MIG on, which excludes mixed sizes" in ran.err) == (6, True)
     assert h100(f"apply {mixed} --set 'gpus[{A}].mig=off'").status == 0
     ran = h100(f"apply --set 'gpus[{B}].scheduler.policy=fixed_share' --dry-run")
     assert (ran.status, "for which there is best_effort and equal_share only" in ran.err) == (6, True)

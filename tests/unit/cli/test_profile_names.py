@@ -68,7 +68,7 @@ def test_a_gpu_whose_vfs_are_off_is_named_before_other_profiles(
 def test_a_profile_of_no_gpu_here_is_not_blamed_on_vfs_that_are_off(vgpuctl: Run, tmp_path: Path) -> None:
     (tmp_path / "host.yaml").write_text(OFF)
     ran = vgpuctl("--host", f"sim:{tmp_path}/host.yaml", "create-vm", "a", "--profile", "l40s-2q")
-    assert (ran.status, "no GPU on this host knows the profile 'l40s-2q'" in ran.err) == (2, True)
+    assert (ran.status, "no GPU on this host offers the profile 'l40s-2q'" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize("line", ["create-vm a --profile A100-4C --gpu 0", "create-vgpu a --profile A100-4C --gpu 0"])

@@ -204,7 +204,7 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
         ("--host ssh://a sim reboot", "sim is not for other hosts"),
         ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate makes no file on"),
         ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate makes no file on"),
-        ("--limit gpu --host ssh://a list-gpus", "--limit goes with --hosts FILE"),
+        ("--limit gpu --host ssh://a list-gpus", "--limit requires --hosts FILE"),
         ("--limit gpu list-gpus", "--limit goes with"),
         ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline goes with"),
         ("list-gpus --host sim:t4 --hosts-at-a-time 5", "--hosts-at-a-time goes with"),
@@ -263,7 +263,7 @@ def test_a_host_without_ssh_is_refused_with_an_inventory(
 ) -> None:
     (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
     ran = vgpuctl(*shlex.split(line.format(hosts=tmp_path / "hosts")))
-    assert (ran.status, "does not go with --hosts" in ran.err) == (2, True)
+    assert (ran.status, "cannot be combined with --hosts" in ran.err) == (2, True)
 
 
 CONTROLS = "\x1b\x07\x9b\u202e\r"

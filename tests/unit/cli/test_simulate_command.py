@@ -105,7 +105,7 @@ def test_new_cards_have_all_their_gpus(sim: Sim) -> None:
         ("--add-cards 'RTX 4090:1'", 2, "this card has no vGPU types"),
         ("--generate churn --mix 2X:1", 2, "no GPU of NVIDIA L40S offers 2X"),
         ("--generate churn --count 999999 --days 366", 2, "more than 1000000 requests are not generated"),
-        ("--plot x.pdf", 2, "--plot x.pdf: the name shows no known picture format"),
+        ("--plot x.pdf", 2, "--plot x.pdf: the name has no known picture format"),
         ("--plot nowhere/x.svg", 2, "--plot nowhere/x.svg: there is no directory nowhere"),
         ("--plot x.svg --write x.svg", 2, "--plot and --write name the same file"),
         ("--write CSV", 3, "--write requests.csv: it is there already"),

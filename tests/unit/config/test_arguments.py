@@ -31,14 +31,14 @@ WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
     (lambda host: host.move_vms("A100-4C", max_moves=-1), "max_moves: -1 is not"),
     (lambda host: host.move_vms(), "specify one of"),
     (lambda host: host.apply(undo=0), "undo: 0 is not"),
-    (lambda host: host.attach_vgpu("a"), "profile: none is given"),  # type: ignore[call-arg]
-    (lambda host: host.set_profile("a", profile=()), "profile: none is given"),
+    (lambda host: host.attach_vgpu("a"), "profile: not set"),  # type: ignore[call-arg]
+    (lambda host: host.set_profile("a", profile=()), "profile: not set"),
     (lambda host: host.attach_vgpu("a", profile="A100-4C", memory="1GiB"), "memory: this takes gpu, "),  # type: ignore[call-arg]
     (lambda host: host.create_vgpu("a", profile="A100-4C", vcpus=2), "vcpus: this takes gpu, "),  # type: ignore[call-arg]
     (lambda host: host.ensure_vgpu(None, profile="A100-4C"), "name: None is not a text"),  # type: ignore[arg-type]
     (lambda host: host.set_mixed_size(GPU, on="off"), "on: 'off' is not True or False"),  # type: ignore[arg-type]
     (lambda host: host.detach_vgpu("a", []), "vgpus: it is empty; None means all"),
-    (lambda host: host.apply(file="/nowhere", undo=1), "undo and file exclude each other"),
+    (lambda host: host.apply(file="/nowhere", undo=1), "undo and file cannot be combined"),
     (lambda host: host.apply(undo=11), "undo: 11 is not a whole number from 1 to 10"),
     (lambda host: host.fits(["A100-4C"]), "is not a text or several"),  # type: ignore[arg-type]
     (lambda host: host.doctor(["iommu"]), "is not a text or several"),  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def test_defaults_may_be_missing(text: str) -> None:
         ("version: 1\ndefaults:\n  profile: A", f"{NAME}:3:3: defaults.profile: there is no such field"),
         ("version: 1\ndefaults:\n  memory: 8GB", f"{NAME}:3:11: defaults.memory: '8GB' has the unit GB"),
         ("version: 1\ndefaults: [1]", f"{NAME}:2:11: defaults: a mapping of fields"),
-        ("version: 1\nversion: 1", f"{NAME}:2:1: version: the key is there twice"),
+        ("version: 1\nversion: 1", f"{NAME}:2:1: version: the key appears twice"),
     ],
 )  # fmt: skip
 def test_invalid_values_have_a_line(text: str, message: str) -> None:
@@ -85,7 +85,7 @@ boot: {deadline_seconds: 60}
         ("gpus:\n  '3b:00.0': {mod: vgpu}", f"{NAME}:3:15: gpus.3b:00.0.mod: there is no such field (did you mean"),
         ("gpus:\n  '3b:00.0': {mode: vgpus}", f"{NAME}:3:21: gpus.3b:00.0.mode: 'vgpus' is not vgpu, sriov"),
         ("gpus:\n  '3b:00.0': {vfs: -1}", f"{NAME}:3:20: gpus.3b:00.0.vfs: -1 is not between 0 and 256"),
-        ("gpus:\n  '3b:00.0':\n  '0000:3b:00.0':", f"{NAME}:4:3: gpus.0000:3b:00.0: '0000:3b:00.0' is there twice"),
+        ("gpus:\n  '3b:00.0':\n  '0000:3b:00.0':", f"{NAME}:4:3: gpus.0000:3b:00.0: '0000:3b:00.0' appears twice"),
         (
             "vgpus:\n  a: {profile: P, gpu: '0:3b:0.0', carrier: '0:3b:0.4'}\n"
             "  b: {profile: Q, gpu: '0:3b:0.0', carrier: '0000:3B:00.4'}",

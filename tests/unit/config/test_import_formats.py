@@ -78,9 +78,9 @@ def test_a_compute_instance_is_reported(tmp_path):
     parts, bare = parse_import(MIG, "f", "parts").device_configs
     assert parts.mig == MigSpec(("3g.20gb",))
     assert parts.unsupported == (
-        "2 of 1c.3g.20gb, which is no GPU instance profile: vgpuctl makes no compute instances",
+        "2 of 1c.3g.20gb, which is not a GPU instance profile: vgpuctl creates no compute instances",
     )
-    assert (bare.mig, bare.unsupported) == (None, ("MIG without GPU instances, in which there is no vGPU",))
+    assert (bare.mig, bare.unsupported) == (None, ("MIG without GPU instances, which carries no vGPUs",))
 
 
 @pytest.mark.parametrize(

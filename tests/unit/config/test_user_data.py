@@ -55,7 +55,7 @@ def test_valid_user_data_is_not_changed(text):
         ("#include\n\n", "/ud:1:1: nothing follows its header"),
         ("## template: jinja\na: hunter2\n", "/ud:2:1: cloud-init would ignore it: its second line"),
         ("## template: jinja", "/ud:2:1: cloud-init would ignore it: its second line"),
-        ("#!/bin/sh\nhunter2\0\n", "/ud:2:1: it is not text: it holds a NUL byte"),
+        ("#!/bin/sh\nhunter2\0\n", "/ud:2:1: it is not text: it contains a NUL byte"),
         ("#!/bin/sh\n" + "x" * MAX_USER_DATA_BYTES, "/ud:1:1: it is larger than 1024 KiB"),
     ],
 )

@@ -138,7 +138,7 @@ def test_every_problem_has_its_place() -> None:
         ("vm.yaml:2:1: profle: there is no such field (did you mean 'profile'?)"),
         ("vm.yaml:3:6: gpu: 2460.0 is a number where a PCI address is due: quote the PCI address"),
         ("vm.yaml:5:10: profile: mode sriov takes a gpu and no profile"),
-        ("vm.yaml:5:10: profile: 20 vGPUs are asked for; a VM can have at most 16"),
+        ("vm.yaml:5:10: profile: 20 vGPUs requested; a VM can have at most 16"),
         ("vm.yaml:5:23: profile[1]: the count after ':' in 'A:x' is not a number"),
         ("vm.yaml:5:30: profile[2]: 3 is not text: put it in quotes"),
         ("vm.yaml:6:9: memory: '8GB' has the unit GB"),
@@ -150,7 +150,7 @@ def test_every_problem_has_its_place() -> None:
         ("vm.yaml:11:16: hotplug_slots: 17 is not between 0 and 16"),
         ("vm.yaml:12:16: force_console: 'maybe' is not true or false"),
         ("vm.yaml:13:11: template: '../x' is not a template name"),
-        ("vm.yaml:14:10: network: 'a/b' is not a name: it holds a '/'"),
+        ("vm.yaml:14:10: network: 'a/b' is not a name: it contains a '/'"),
     ]
     assert len(result) == len(expected)
     for line, start in zip(result, expected, strict=True):
@@ -181,7 +181,7 @@ def test_a_field_typed_as_an_option_is_suggested() -> None:
     ("text", "line"),
     [
         ("mode: passthrough\ngpu: x\nprofile: A", "vm.yaml:3:10: profile: mode passthrough takes a gpu and no profile"),
-        ("profile: [A:9, B:8]", "vm.yaml:1:10: profile: 17 vGPUs are asked for; a VM can have at most 16"),
+        ("profile: [A:9, B:8]", "vm.yaml:1:10: profile: 17 vGPUs requested; a VM can have at most 16"),
         ("image: /a\ndisk: /b", "vm.yaml:2:7: disk: the first disk becomes the clone of image"),
         ("disk: [/a, 3, /a]", "vm.yaml:1:7: disk: the disk '/a' is given twice"),
     ],
@@ -198,7 +198,7 @@ def test_contradictions(text: str, line: str) -> None:
         ({"profile": ("A:0",)}, "--profile: the count in 'A:0' must be at least 1"),
         ({"gpu": "0"}, "--gpu: '0' is no GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"),
         ({"not_gpu": ("",)}, "--not-gpu: '' is not a GPU"),
-        ({"not_gpu": ("A40",), "gpu": ("A40",)}, "--not-gpu: 'A40' is given as gpu too"),
+        ({"not_gpu": ("A40",), "gpu": ("A40",)}, "--not-gpu: 'A40' is also given as gpu"),
         ({"numa_node": "x"}, "--numa-node: 'x' is not a whole number"),
         ({"numa_node": "1024"}, "--numa-node: 1024 is not between 0 and 1023"),
         ({"spread_group": "a b"}, "--spread-group: 'a b' is not a name"),

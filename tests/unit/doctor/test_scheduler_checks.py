@@ -95,7 +95,7 @@ def test_a_second_line_of_a_parameter_is_named_with_the_lost_one(second):
     files[second] = files.get(second, "") + option("0x11")
     result = run_check("registry-lines", host(), files=files)
     assert result.verdict is Verdict.FAIL
-    assert f"{FILE}:1 sets {PER_GPU_PARAMETER}, and does not count" in finding_text(result)
+    assert f"{FILE}:1 sets {PER_GPU_PARAMETER}, but has no effect" in finding_text(result)
 
 
 def test_a_file_of_the_same_name_in_etc_hides_a_packages():

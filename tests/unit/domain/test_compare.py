@@ -34,8 +34,8 @@ CHANGES = [
     ("vendor-vf", r"type='qcow2'", "type='raw'",
      ("/var/lib/libvirt/images/vdi-1-4b20d080.qcow2 has format raw instead of qcow2",)),
     ("vendor-vf", r"<source network='default'/>", "<source network='x'/>", ("the network 'default' is not there",)),
-    ("vendor-vf", r"<(serial|console) type='pty'", r"<\1 type='null'", ("the serial console is not there",)),
-    ("vendor-vf", r"(?s)<metadata>.*</metadata>", "", ("vgpuctl's record is not there",)),
+    ("vendor-vf", r"<(serial|console) type='pty'", r"<\1 type='null'", ("the serial console is missing",)),
+    ("vendor-vf", r"(?s)<metadata>.*</metadata>", "", ("vgpuctl's record is missing",)),
     ("vendor-vf", r"state=\"making\"", 'state="ready"', ("vgpuctl's record differs from what was written",)),
     ("vendor-vf", r"A100-4C\"", 'A100-5C"', ("vgpuctl's record differs from what was written",)),
     ("mdev", MDEV + r"'", "00000000-0000-0000-0000-000000000000'", (f"the mdev device {MDEV} is not there",)),
@@ -57,5 +57,5 @@ def test_another_uuid_makes_the_record_a_copy() -> None:
     xml = (FILES / "vendor-vf.xml").read_text(encoding="utf-8").replace("<uuid>4b20", "<uuid>5b20")
     assert find_differences(GOLDEN["vendor-vf"](), xml) == (
         "uuid is 5b20d080-1b54-4048-85b3-a6a62d165c01 instead of 4b20d080-1b54-4048-85b3-a6a62d165c01",
-        "vgpuctl's record is not there",
+        "vgpuctl's record is missing",
     )

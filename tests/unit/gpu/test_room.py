@@ -149,9 +149,9 @@ def test_no_gpu_takes_more_than_thirty_two_time_sliced_vgpus():
 def test_a_gpu_given_away_whole_has_no_room():
     gpu = a100()
     whole = taken(gpu, None, 0, carrier=gpu.address, backend=Backend.PASSTHROUGH)
-    assert compute_room(gpu, [whole], A4C).reasons == ("all of the GPU is given to vdi-000",)
+    assert compute_room(gpu, [whole], A4C).reasons == ("the whole GPU is assigned to vdi-000",)
     works = replace(whole, vm=None, command="vgpuctl set-mig 0000:3b:00.0 --off")
-    assert compute_room(gpu, [works], A4C).reasons == ("'vgpuctl set-mig 0000:3b:00.0 --off' sets it up",)
+    assert compute_room(gpu, [works], A4C).reasons == ("'vgpuctl set-mig 0000:3b:00.0 --off' is setting it up",)
     killed = replace(works, owner=Ownership.LEAKED, reason="half set up: process 100 is gone")
     assert compute_room(gpu, [killed], A4C).reasons == (
         "it is half set up: process 100 is gone; vgpuctl reconcile-host",

@@ -137,7 +137,7 @@ def test_existing_instances_stay_if_they_fit_used_ones_first():
         (
             ("4g.40gb", "3g.40gb", "1g.10gb"),
             "1g.10gb does not fit on g beside 4g.40gb, 3g.40gb, which take 8 memory slices:"
-            " it may be at 0:1, 1:1, 2:1, 3:1, 4:1, 5:1, 6:1",
+            " its possible placements are 0:1, 1:1, 2:1, 3:1, 4:1, 5:1, 6:1",
             None,
         ),
         (("4g.40gb", "4g.40gb"), "g can have 1 of 4g.40gb, not 2", "beside 4g.40gb there is room for 3g.40gb or 2g"),

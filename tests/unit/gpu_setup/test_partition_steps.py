@@ -92,7 +92,7 @@ def test_each_is_done_verified_undone_and_an_empty_undo_does_nothing(host, call)
     [
         (19, InUse, "it is in use"),
         (3, HostCannot, "cannot have it now"),
-        (4, Failed, "only root may do that"),
+        (4, Failed, "root is required"),
         (23, HostCannot, "no room left"),
         (999, NvmlFailed, "NVML said no"),
     ],
@@ -133,7 +133,7 @@ def off(directory):
 @pytest.mark.parametrize(
     ("result", "kind", "message"),
     [
-        (CommandResult(0, ""), Busy, "with its next reset: its driver does not change it at once"),
+        (CommandResult(0, ""), Busy, "with its next reset: its driver does not change it immediately"),
         (CommandResult(255, "\nno such luck\n"), DeviceFailed, "could not be reset: no such luck"),
         (CommandResult(255, ""), DeviceFailed, "could not be reset: status 255"),
         (FileNotFoundError(errno.ENOENT, "nvidia-smi"), Busy, "with its next reset"),

@@ -105,7 +105,7 @@ faults: [{{on: sriov-manage, match: "{A16}", message: Cannot obtain unbindLock f
     ports = open_sim_host(tmp_path, text=text).ports
     step = ManageVfs(A16, enable=True, vf_total=16)
     if not works:
-        with pytest.raises(InUse, match="a process that cannot be seen"):
+        with pytest.raises(InUse, match="an unknown process"):
             step.perform(ports)
         assert count_vfs(ports, A16) == 0
         return

@@ -63,8 +63,8 @@ def put(path: Path, content: bytes) -> Path:
         (qcow2("/etc/shadow", "raw"), "backing file /etc/shadow, which is in no storage pool"),
         (qcow2("/etc/passwd", "raw", version=2), "backing file /etc/passwd, which is in no storage pool"),
         (qcow2("../../../../../../../../etc/passwd", "raw"), "backing file /etc/passwd, which is in no storage pool"),
-        (qcow2("base.raw"), "without its format, so that QEMU would guess"),
-        (qcow2("base.raw", "vmdk"), "as vmdk, so that QEMU would guess"),
+        (qcow2("base.raw"), "without its format, so QEMU would have to guess"),
+        (qcow2("base.raw", "vmdk"), "as vmdk, so QEMU would have to guess"),
         (qcow2("base.raw", "qcow2"), "as qcow2, and it is raw"),
         (qcow2("none.raw", "raw"), "none.raw, which cannot be read: No such file"),
         (qcow2("link.raw", "raw"), "backing file /etc/passwd, which is in no storage pool"),
@@ -78,7 +78,7 @@ def put(path: Path, content: bytes) -> Path:
         (qcow2("x" * 1024, "raw"), "names a backing file of 1024 bytes"),
         (qcow2("x", "raw", offset=1 << 40), "names a backing file of 1 bytes at byte 1099511627776"),
         (qcow2(version=9), "version 9 of qcow2"),
-        (b"QFI\xfb\0\0\0\3", "its header is cut off"),
+        (b"QFI\xfb\0\0\0\3", "its header is truncated"),
     ],
 )
 def test_what_names_a_file_of_the_host_is_refused_before_any_program_sees_it(

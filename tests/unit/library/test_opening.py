@@ -20,8 +20,8 @@ from vgpuctl.errors import InvalidInput
         ({"connect": "qemu+ssh://lab-3/system"}, "only a libvirt on this host"),
         ({"connect": "qemu://lab-3/system"}, "only a libvirt on this host"),
         ({"root": "/nowhere"}, "there is no directory /nowhere"),
-        ({"name": "sim:t4", "root": "/tmp"}, "a simulated host brings its own"),
-        ({"name": "sim:t4", "connect": "qemu:///system"}, "a simulated host brings its own"),
+        ({"name": "sim:t4", "root": "/tmp"}, "a simulated host has its own"),
+        ({"name": "sim:t4", "connect": "qemu:///system"}, "a simulated host has its own"),
     ],
 )
 def test_refused(arguments: dict[str, Any], message: str) -> None:

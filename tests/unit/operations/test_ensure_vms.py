@@ -190,7 +190,7 @@ def test_a_signal_reports_existing_vms(tmp_path):
     with pytest.raises(Interrupted) as raised:
         ensure(host.ports, request("A100-4C"), names(8), parallel=1, progress=Stopping())
     assert raised.value.signal_number == 2
-    assert f"{len(raised.value.facts['vms'])} of 8 VMs are there" in raised.value.message
+    assert f"{len(raised.value.facts['vms'])} of 8 VMs exist" in raised.value.message
     assert len(picture(host).claims) == len(picture(host).running) == len(picture(host).domains)
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
     assert len(ensure(host.ports, request("A100-4C"), names(8)).data.vms) == 8

@@ -37,8 +37,8 @@ def test_new_entries_are_made_and_then_the_file_is_host_yaml(tmp_path, scenario,
     shown = diff(host.ports, file=text)
     assert shown.changed
     assert shown.steps == (
-        f"make vGPU v0 ({profile} on GPU {CARD})",
-        f"make vGPU v1 ({profile} on GPU {CARD})",
+        f"create vGPU v0 ({profile} on GPU {CARD})",
+        f"create vGPU v1 ({profile} on GPU {CARD})",
         "put FILE in the place of /etc/vgpuctl/host.yaml",
     )
     assert run(host.ports, file=text, dry_run=True).steps == shown.steps

@@ -100,7 +100,7 @@ def test_a_vm_whose_instance_would_be_gone_is_named_with_its_profile(tmp_path, r
         (MigSpec(vgpus=(("H100-4C", 1),)), None, InvalidInput, "divides the time of"),
         (MigSpec(vgpus=(("H100-1-10C", 8),)), None, NoCapacity, r"can have 7 of 1g\.10gb, not 8"),
         (mig("1g.10gb"), True, InvalidInput, "MIG and mixed sizes at once"),
-        (None, True, HostCannot, "has MIG on, with which there are no mixed sizes"),
+        (None, True, HostCannot, "has MIG on, which excludes mixed sizes"),
     ],
 )
 def test_impossible_layouts_are_refused_early(tmp_path, wanted, mixed, kind, message):
@@ -122,7 +122,7 @@ def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances
     with pytest.raises(InvalidInput, match="MIG and mixed sizes at once") as asked:
         act(host.ports, FIRST, mixed=True)
     host.ports.host_file.replace("version: 1\n", host.ports.host_file.read())
-    with pytest.raises(HostCannot, match="has MIG on, with which there are no mixed sizes") as there:
+    with pytest.raises(HostCannot, match="has MIG on, which excludes mixed sizes") as there:
         act(host.ports, FIRST, mixed=True)
     assert all(output in str(one.value) for one in (asked, there)) is (scenario == "rtx-pro-6000")
     assert partition_state(host) == before[0]

@@ -80,7 +80,7 @@ def test_defining_it_takes_nothing_even_when_nothing_is_free(tmp_path: Path, kin
     before = taken(host)
     made = create(host.ports, reserving_request(profile, "vm"), start=False)
     assert taken(host) == before
-    assert not any("claim" in s or "make vGPU" in s for s in made.steps)
+    assert not any("claim" in s or "create vGPU" in s for s in made.steps)
     assert [v.reason for v in made.data.vgpus] == ["reserved only while the VM runs"]
     assert made.data.reserve == "running"
     with pytest.raises(NoCapacity):

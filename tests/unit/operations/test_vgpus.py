@@ -325,7 +325,7 @@ def test_one_recreated_during_the_deletion_prompt_stays(tmp_path):
         drop(other.ports)
         make(other.ports, "A100-8C")
 
-    with pytest.raises(Busy, match=r"vGPU spare of host\.yaml was changed just now"):
+    with pytest.raises(Busy, match=r"vGPU spare of host\.yaml has just been changed"):
         drop(host.again().ports, confirm=recreate)
     assert spec_of(host).vgpus["spare"].profile == "A100-8C"
     assert finding_kinds(host.again()) == []

@@ -444,7 +444,7 @@ def test_who_waits_has_neither_claim_nor_device_and_others_may_take_its_place(tm
     for value in (vm_result(snapshot, vm), vm_row(snapshot, vm)):
         (vgpu,) = value.vgpus
         assert (vgpu.present, vgpu.gpu, vgpu.carrier) == (False, last.gpu, last.carrier)
-        assert vgpu.reason == "it gave up its place for a move; vgpuctl reconcile-host or start-vm gives it one"
+        assert vgpu.reason == "it gave up its place for a move; vgpuctl reconcile-host or start-vm assigns one"
     create(host.ports, request(TWO[kind][2], name="other"))
     assert gpu_of(host, "other") == last.gpu
     findings = run_reconcile(host.again().ports).data.findings
@@ -508,7 +508,7 @@ def test_a_vm_that_waits_is_changed_and_gets_no_second_vgpu(tmp_path: Path, kind
     second = request(TWO[kind][1], name="first")
     with pytest.raises(Busy, match="first waits for a place") as refused:
         attach(host.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-    assert refused.value.hint == "vgpuctl reconcile-host gives it one"
+    assert refused.value.hint == "vgpuctl reconcile-host assigns one"
     run_reconcile(host.again().ports)
     later = host.again()
     attach(later.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())

@@ -42,7 +42,7 @@ def test_several_gpus_may_be_named_and_others_forbidden_by_address_or_model():
     error = refusal(observed, not_gpus=("A100",))
     assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 3 GPUs, on which 30 would fit"
     assert error.facts["excluded"] == {"--not-gpu A100": [ONE.address, TWO.address, THREE.address]}
-    assert error.facts["details"][0] == f"{ONE.address}: left out by --not-gpu A100: it is not to be used; room for 10"
+    assert error.facts["details"][0] == f"{ONE.address}: left out by --not-gpu A100: it is excluded; room for 10"
 
 
 @pytest.mark.parametrize("words", [{"gpus": ("A100", "A41")}, {"not_gpus": ("A41",)}])

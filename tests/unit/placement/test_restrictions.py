@@ -55,7 +55,7 @@ def test_a_restricted_gpu_is_full():
     types = {g.address: A4C for g in observed.gpus[:2]}
     assert sum_free(list_rooms(observed, observed.gpus[:2], types)) == 10
     assert list_rooms(observed, [gpu], types)[0][1].reasons == (
-        f"it is cordoned; vgpuctl uncordon {gpu.address} opens it",
+        f"it is cordoned; vgpuctl uncordon {gpu.address} allows new vGPUs",
     )
 
 

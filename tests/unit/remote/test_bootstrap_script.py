@@ -344,7 +344,7 @@ def test_an_old_environment_that_cannot_be_removed_is_only_a_warning(place: Path
         result = run(input_for(place, "bring", wheel(place, WORKS)))
         assert (result["changed"], result["data"]["brought"]) == (True, {"version": "1.0", "was": "0.5"})
         (reported,) = result["warnings"]
-        assert reported.startswith(f"{old} is of no use any more, and could not be removed: ")
+        assert reported.startswith(f"{old} is no longer needed, but could not be removed: ")
     error(input_for(place, "bring", needs_bytes=1 << 60))
     assert old.name not in names(place)
 

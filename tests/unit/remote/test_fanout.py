@@ -121,7 +121,7 @@ def test_the_third_stop_ends_all_waiting():
     (result,) = fanout.run(targets(1), task(is_change=True), lambda target, until: Played(play), lambda: stops[0])
     end.set()
     assert isinstance(result.error, Interrupted)
-    assert result.error.left == ["gpu-00: whatever the command did there; it goes on without us"]
+    assert result.error.left == ["gpu-00: changes that the command may have made there; it continues on its own"]
 
 
 @pytest.mark.parametrize(("there", "raised"), [("0.0.9", True), ("0.1.0", False), (None, True)])
@@ -150,7 +150,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             RemoteOutput(1, "This account is not available.", "", None),
             True,
             HostCannot,
-            "no command can be run there: This acc",
+            "cannot run commands there: This acc",
         ),
         (RemoteOutput(0, document(schema="vgpuctl/2"), "", ""), False, HostCannot, "'vgpuctl/2'"),
         (RemoteOutput(1, "Traceback", "KeyError: 1", ""), False, Failed, "not one JSON document"),
@@ -159,13 +159,13 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             RemoteOutput(0, document(ok=False), "", ""),
             False,
             Failed,
-            "contradicts itself: ok is false, and the exit status 0",
+            "is inconsistent: ok is false, and the exit status 0",
         ),
         (
             RemoteOutput(255, document(), "", ""),
             False,
             Failed,
-            "contradicts itself: ok is true, and the exit status 255",
+            "is inconsistent: ok is true, and the exit status 255",
         ),
         (RemoteOutput(255, document(), "", ""), True, ResultUnknown, "contradicts itself"),
         (RemoteOutput(7, document(), "", ""), False, Failed, "contradicts itself"),
@@ -193,7 +193,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             RemoteOutput(None, "x", "", None, abandon_reason=TOO_NOISY),
             True,
             HostCannot,
-            "no command can be run there: it printed more",
+            "cannot run commands there: it printed more",
         ),
         (LOST, False, Unreachable, "no answer came: the connection broke"),
         (LOST, True, ResultUnknown, "how it ended is not known"),
@@ -207,7 +207,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             RemoteOutput(None, "", "", None, abandon_reason="it was not waited for"),
             True,
             Interrupted,
-            "before vgpuctl began",
+            "before vgpuctl started",
         ),
         (RemoteOutput(None, "", "", None, is_late=True), True, DeadlineExceeded, "had not begun"),
         (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), False, DeadlineExceeded, "was stopped"),

@@ -70,10 +70,10 @@ def test_a_key_file_with_a_passphrase_is_told_apart_from_a_damaged_one(tmp_path,
     for name, passphrase in (("locked", "secret"), ("open", "")):
         words = ["-t", key_type, "-m", form, "-N", passphrase, "-f", tmp_path / name]
         subprocess.run(["ssh-keygen", "-q", *words], check=True)
-    assert load_key(str(tmp_path / "locked")) == "has a passphrase: give it to the agent with ssh-add"
+    assert load_key(str(tmp_path / "locked")) == "has a passphrase: add it to the agent with ssh-add"
     assert isinstance(load_key(str(tmp_path / "open")), str) is (form == "PKCS8")  # paramiko does not read PKCS8
     (tmp_path / "damaged").write_bytes((tmp_path / "open").read_bytes()[:200])
-    assert load_key(str(tmp_path / "damaged")).startswith("is no key that paramiko reads: ")
+    assert load_key(str(tmp_path / "damaged")).startswith("is not a key that paramiko can read: ")
     assert load_key(str(tmp_path / "missing")) is None
 
 

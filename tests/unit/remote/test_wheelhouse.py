@@ -62,7 +62,7 @@ def test_the_oldest_python_is_what_the_wheel_says(tmp_path):
 
 
 def test_a_wheelhouse_without_a_name_is_not_one_that_is_gone():
-    with pytest.raises(InvalidInput, match="the wheelhouse has no name: --wheelhouse was given an empty text"):
+    with pytest.raises(InvalidInput, match="--wheelhouse is empty"):
         wheelhouse.read_wheelhouse("")
 
 

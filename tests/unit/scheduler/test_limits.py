@@ -56,7 +56,7 @@ def test_unsupported_settings_are_explained(seen, fields, kind, spec, text):
 
 
 def test_documented_ranges_apply_only_without_ranges_from_the_driver():
-    assert "the driver was not asked; documented is 1 to 30 ms" in (
+    assert "the driver was not queried; documented is 1 to 30 ms" in (
         explain_unsupported(gpu(), None, SchedulerSpec(EQUAL, 31)) or ""
     )
     assert "63 to 960" in (explain_unsupported(gpu(GpuScheduler()), None, SchedulerSpec(EQUAL, None, 62)) or "")

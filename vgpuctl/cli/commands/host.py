@@ -16,9 +16,9 @@ CHECK_FAILED_STATUS = 6
 @make_command(
     "doctor",
     examples=(
-        ("vgpuctl --host sim:a100-40 doctor", "everything that can be checked"),
+        ("vgpuctl --host sim:a100-40 doctor", "all checks"),
         ("vgpuctl --host sim:a100-40 doctor iommu libvirt vfs", "these checks alone"),
-        ("vgpuctl --host sim:a100-40 doctor --fix --dry-run", "what --fix would mend"),
+        ("vgpuctl --host sim:a100-40 doctor --fix --dry-run", "what --fix would change"),
         ("vgpuctl doctor --root /srv/captured --json", "a captured tree, for a program"),
     ),
 )
@@ -26,9 +26,9 @@ CHECK_FAILED_STATUS = 6
 @click.option(
     "--fix",
     is_flag=True,
-    help="Mend what is safe to mend: what reconcile and restore-host mend, and the mode of /run/vgpuctl. Asks before.",
+    help="Fix what is safe to fix: what reconcile-host and restore-host fix, and the mode of /run/vgpuctl. Asks first.",
 )
-@click.option("--dry-run", is_flag=True, help="With --fix: only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="With --fix: only show what would be done.")
 @click.pass_obj
 def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -> int:
     """Check this host: firmware, kernel, drivers, libvirt, GPUs, and what was left behind.
@@ -37,7 +37,7 @@ def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -
     in both cases. What cannot be seen, as without root, is unknown and no failure. docs/doctor.md lists the checks.
     """
     if dry_run and not fix:
-        raise click.UsageError("--dry-run goes with --fix: without it nothing is changed")
+        raise click.UsageError("--dry-run requires --fix: without --fix doctor changes nothing")
 
     return run.call(
         settings,
@@ -50,11 +50,11 @@ def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -
 @make_command(
     "reconcile-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 reconcile-host --dry-run", "what is unfinished, and what would be done"),
+        ("vgpuctl --host sim:a100-40 reconcile-host --dry-run", "what is unfinished, and how it would be resolved"),
         ("vgpuctl --host sim:a100-40 reconcile-host", "do it"),
     ),
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def reconcile(settings: Settings, dry_run: bool) -> int:
     """Finish or undo what a crash, a kill or a reboot interrupted.
@@ -71,11 +71,11 @@ def reconcile(settings: Settings, dry_run: bool) -> int:
 @make_command(
     "restore-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 restore-host --dry-run", "what is missing, and what would be made"),
+        ("vgpuctl --host sim:a100-40 restore-host --dry-run", "what is missing and would be created"),
         ("vgpuctl --host sim:a100-40 restore-host", "make it"),
     ),
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def restore_host(settings: Settings, dry_run: bool) -> int:
     """Make every missing vGPU again, as after a boot: those of host.yaml, then those of every VM.

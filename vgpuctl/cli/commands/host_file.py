@@ -26,14 +26,14 @@ _COMPARE_OPTIONS = (
         "path",
         metavar="FILE|-",
         type=click.Path(dir_okay=False, allow_dash=True),
-        help="A file in the place of /etc/vgpuctl/host.yaml; - reads it from standard input.",
+        help="Use this file instead of /etc/vgpuctl/host.yaml; - reads standard input.",
     ),
     click.option(
         "--set",
         "sets",
         metavar="gpus[GPU].KEY=VALUE",
         multiple=True,
-        help="Change a key first; GPU as host.yaml names it, VALUE as it is written there. Repeat it for several.",
+        help="Set this key first; write GPU and VALUE as in host.yaml. Repeatable.",
     ),
     click.option(
         "--drain", is_flag=True, help="Shut running VMs down first, at most --wait seconds, and start them again."
@@ -51,23 +51,23 @@ def compare_options(function: Callable[..., int]) -> Callable[..., int]:
 @make_command(
     "apply",
     examples=(
-        ("vgpuctl --host sim:mixed apply --dry-run", "what /etc/vgpuctl/host.yaml asks for and is not so"),
+        ("vgpuctl --host sim:mixed apply --dry-run", "how the host differs from /etc/vgpuctl/host.yaml"),
         (
             "vgpuctl --host sim:mixed apply --set 'gpus[0000:17:00.0].mode=vgpu' --set 'gpus[A100].cordoned=true'",
-            "changes the host, and host.yaml with it",
+            "change the host and host.yaml",
         ),
         (
             "mdevctl list -d --dumpjson | vgpuctl import - | vgpuctl apply -f -",
-            "mdevctl's vGPUs are vgpuctl's from now on",
+            "vgpuctl manages mdevctl's vGPUs from now on",
         ),
-        ("vgpuctl apply --undo", "host.yaml and the host as before the last change"),
-        ("vgpuctl export | vgpuctl apply -f - --dry-run", "only the file would be written: the host is as it is"),
+        ("vgpuctl apply --undo", "restore host.yaml and the host to before the last change"),
+        ("vgpuctl export | vgpuctl apply -f - --dry-run", "only the file would be written: the host already matches"),
     ),
 )
 @compare_options
-@click.option("--undo", is_flag=True, help="Go back to a version of host.yaml that is kept: the newest, or the N-th.")
+@click.option("--undo", is_flag=True, help="Go back to a saved version of host.yaml: the newest, or the N-th newest.")
 @click.argument("version", metavar="[N]", required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def apply(
     settings: Settings,
@@ -101,20 +101,25 @@ def apply(
 def _number(undo: bool, version: str | None, path: str | None) -> int | None:
     """Return how many versions --undo goes back, None without it."""
     if not undo and version is not None:
-        raise click.UsageError(f"apply takes no '{version}': a file is -f {version}, a version is --undo N")
+        raise click.UsageError(
+            f"unexpected argument '{version}': use -f {version} for a file, --undo N for a saved version"
+        )
     if undo and path is not None:
-        raise click.UsageError("--undo and -f exclude each other: a version that is kept is a file already")
+        raise click.UsageError("--undo and -f cannot be combined: a saved version is a file already")
     if undo and version is not None and version not in map(str, range(1, 11)):
-        raise click.UsageError(f"--undo {version}: N is 1 to 10, 1 being the newest version that is kept")
+        raise click.UsageError(f"--undo {version}: N is 1 to 10; 1 is the newest saved version")
     return int(version or 1) if undo else None
 
 
 @make_command(
     "diff",
     examples=(
-        ("vgpuctl --host sim:mixed diff", "what is not as host.yaml says"),
-        ("vgpuctl diff --set 'gpus[0000:17:00.0].mode=vgpu'", "what apply would do; exit status 7 when it would"),
-        ("vgpuctl --host sim:mixed diff --quiet", "in a script: exit status 0 when the host is as host.yaml says"),
+        ("vgpuctl --host sim:mixed diff", "how the host differs from host.yaml"),
+        (
+            "vgpuctl diff --set 'gpus[0000:17:00.0].mode=vgpu'",
+            "what apply would do; exit status 7 if it would change anything",
+        ),
+        ("vgpuctl --host sim:mixed diff --quiet", "in a script: exit status 0 if the host matches host.yaml"),
     ),
 )
 @compare_options
@@ -138,7 +143,7 @@ def diff(settings: Settings, path: str | None, sets: tuple[str, ...], drain: boo
 
 @make_command(
     "export",
-    examples=(("vgpuctl --host sim:mixed export", "a host.yaml to keep, or to begin with"),),
+    examples=(("vgpuctl --host sim:mixed export", "a host.yaml to save, or to start from"),),
 )
 @click.pass_obj
 def export_host(settings: Settings) -> int:
@@ -158,13 +163,13 @@ def export_host(settings: Settings) -> int:
 @make_command(
     "import",
     examples=(
-        ("vgpuctl import /etc/mdevctl.d", "the vGPUs that mdevctl makes at boot"),
+        ("vgpuctl import /etc/mdevctl.d", "the vGPUs that mdevctl creates at boot"),
         ("mdevctl list -d --dumpjson | vgpuctl import -", "the same, as mdevctl prints it"),
         ("vgpuctl import /etc/nvidia-vgpu-dm/config.yaml --config T4-8Q", "one configuration of several"),
     ),
 )
 @click.argument("path", metavar="FILE|DIRECTORY|-", type=click.Path(allow_dash=True))
-@click.option("--config", metavar="NAME", help="Which configuration of the file. [the only one, or default]")
+@click.option("--config", metavar="NAME", help="The configuration to use from the file. [the only one, or default]")
 @click.pass_obj
 def import_host(settings: Settings, path: str, config: str | None) -> int:
     """Print the host.yaml that says what files of other programs say; nothing is written.

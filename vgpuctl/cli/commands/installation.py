@@ -27,18 +27,21 @@ else:
 @make_command(
     "install-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 install-host --dry-run", "what would be put where"),
-        ("vgpuctl --host sim:a100-40 install-host --restart-libvirt", "put it there, and let libvirt see its hook"),
+        ("vgpuctl --host sim:a100-40 install-host --dry-run", "which files would be installed"),
+        (
+            "vgpuctl --host sim:a100-40 install-host --restart-libvirt",
+            "install them, and restart libvirt so that it loads the hook",
+        ),
     ),
 )
-@click.option("--restart-libvirt", is_flag=True, help="Restart libvirt's daemon as well; running VMs stay.")
+@click.option("--restart-libvirt", is_flag=True, help="Also restart libvirt's daemon; running VMs keep running.")
 @click.option(
     "--wheelhouse",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="By ssh: bring vgpuctl itself there first, from a directory here with its wheels.",
+    help="By ssh: copy vgpuctl itself to the host first, from a local directory with its wheels.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def install_host(settings: Settings, restart_libvirt: bool, wheelhouse: str | None, dry_run: bool) -> int:
     """Put in place what makes vGPUs come back after a boot, and what makes a plain 'virsh start' safe.
@@ -48,7 +51,7 @@ def install_host(settings: Settings, restart_libvirt: bool, wheelhouse: str | No
     hook. A second run changes nothing. libvirt sees a new hook only after its daemon was restarted once.
     """
     if wheelhouse is not None:
-        raise click.UsageError("--wheelhouse goes with --hosts FILE or --host ssh://HOST")
+        raise click.UsageError("--wheelhouse requires --hosts FILE or --host ssh://HOST")
 
     return run.call(
         settings,
@@ -69,15 +72,15 @@ def _completion_scripts() -> dict[str, str]:
 @make_command(
     "uninstall-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 uninstall-host --dry-run", "what would be taken away"),
+        ("vgpuctl --host sim:a100-40 uninstall-host --dry-run", "what would be removed"),
         (
             "vgpuctl --host sim:a100-40 uninstall-host --restart-libvirt",
             "take it away",
         ),
     ),
 )
-@click.option("--restart-libvirt", is_flag=True, help="Restart libvirt's daemon as well; running VMs stay.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--restart-libvirt", is_flag=True, help="Also restart libvirt's daemon; running VMs keep running.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
     """Take away what install-host put in place. VMs and their vGPUs stay, and so does host.yaml.

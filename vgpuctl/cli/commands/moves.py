@@ -17,9 +17,9 @@ Command = Callable[..., Any]
 
 def move_options(command: Command) -> Command:
     """Add the options that say what the moves are for."""
-    command = click.option(
-        "--most", type=click.IntRange(min=0), metavar="N", help="No more than N moves. [any number]"
-    )(command)
+    command = click.option("--most", type=click.IntRange(min=0), metavar="N", help="At most N moves. [any number]")(
+        command
+    )
     command = click.option("--defragment", is_flag=True, help="Make room for more of the largest profiles instead.")(
         command
     )
@@ -29,7 +29,7 @@ def move_options(command: Command) -> Command:
         metavar="PROFILE[:N]",
         multiple=True,
         shell_complete=complete.profiles,
-        help="Make room for a vGPU of this profile, with :N for so many of it; repeat it for several profiles.",
+        help="Make room for a vGPU of this profile, or for N with :N. Repeatable.",
     )(command)
 
 
@@ -37,7 +37,7 @@ def move_options(command: Command) -> Command:
     "plan-moves",
     examples=(
         ("vgpuctl --host sim:a100-40 plan-moves --profile A100-20C:2", "the fewest moves that make room for two"),
-        ("vgpuctl --host sim:mixed plan-moves --defragment --most 3", "what three moves at most would win"),
+        ("vgpuctl --host sim:mixed plan-moves --defragment --most 3", "what at most three moves would gain"),
     ),
 )
 @move_options
@@ -63,7 +63,7 @@ def plan_moves(settings: Settings, profiles: tuple[str, ...], defragment: bool, 
     ),
 )
 @move_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def move_vms(settings: Settings, profiles: tuple[str, ...], defragment: bool, most: int | None, dry_run: bool) -> int:
     """Stop VMs, give them another place and start them again so that more vGPUs fit: the fewest, one after the other.

@@ -29,7 +29,7 @@ else:
 @make_command(
     "reboot",
     short_help=SIM_COMMANDS["reboot"],
-    examples=(("vgpuctl --host sim:a100-40 sim reboot", "then start-vm makes the vGPUs again"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reboot", "start-vm then creates the vGPUs again"),),
 )
 @click.pass_obj
 def reboot(settings: Settings) -> int:
@@ -45,7 +45,7 @@ def reboot(settings: Settings) -> int:
 @make_command(
     "reset",
     short_help=SIM_COMMANDS["reset"],
-    examples=(("vgpuctl --host sim:a100-40 sim reset --yes", "the host is as new"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reset --yes", "the host is as if never used"),),
 )
 @click.pass_obj
 def reset(settings: Settings) -> int:
@@ -63,7 +63,7 @@ def reset(settings: Settings) -> int:
 @make_command(
     "list-scenarios",
     short_help=SIM_COMMANDS["list-scenarios"],
-    examples=(("vgpuctl sim list-scenarios", "the hosts that --host sim:NAME takes"),),
+    examples=(("vgpuctl sim list-scenarios", "the hosts for --host sim:NAME"),),
 )
 @click.pass_obj
 def list_scenarios(settings: Settings) -> int:
@@ -88,7 +88,7 @@ command = LazyGroup(
     load=_COMMANDS.__getitem__,
     help="Reboot or reset the simulated host that --host names, or list the built-in ones.",
     short_help=COMMANDS["sim"][1],
-    examples=(("vgpuctl --host sim:a100-40 sim reboot", "what a reboot takes away is gone"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reboot", "what a reboot removes is gone"),),
     params=global_options(before_command=False),
     context_settings=CONTEXT_SETTINGS,
     subcommand_metavar="COMMAND",

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     "--add-cards",
     multiple=True,
     metavar="MODEL:N",
-    help="Simulate N more cards of this model, for example A16:3, beside the host's GPUs.",
+    help="Simulate N more cards of this model, for example A16:3, in addition to the host's GPUs.",
 )
 @click.option(
     "--host-count",
@@ -80,8 +80,10 @@ if TYPE_CHECKING:
     metavar="N",
     help="Simulate N hosts like this one. [1]",
 )
-@click.option("--keep", is_flag=True, help="The current vGPUs stay. [the GPUs are taken as empty]")
-@click.option("--plot", metavar="FILE", type=click.Path(), help="Draw it: FILE.svg or FILE.png. Needs matplotlib.")
+@click.option("--keep", is_flag=True, help="Keep the current vGPUs. [start with empty GPUs]")
+@click.option(
+    "--plot", metavar="FILE", type=click.Path(), help="Draw the result: FILE.svg or FILE.png. Needs matplotlib."
+)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -106,7 +108,7 @@ def command(
         request = simulation.SimulationRequest(**options)
         simulation.check(request)
         if write is not None and request.requests is not None:
-            raise simulation.usage_error("--write is for generated requests, and --requests names a file of them")
+            raise simulation.usage_error("--write saves generated requests, and --requests reads them from a file")
         if plot and plot == write:
             raise simulation.usage_error("--plot and --write name the same file")
         for option, path in (("--plot", plot), ("--write", write)):

@@ -38,7 +38,7 @@ def disks_to_create(request: VmRequest, facts: HostFacts, uuid: str) -> tuple[Ma
     if request.image is not None:
         image = facts.files.get(request.image)
         if image is None:
-            raise InvalidInput(f"there is no image {request.image}")
+            raise InvalidInput(f"image {request.image} does not exist")
         disk_specs.append((image.virtual_size_bytes, image.path, image.format))
     disk_specs += [(d.size_mib * MIB, None, None) for d in request.disks if isinstance(d, NewDisk)]
     if not disk_specs and creates_disks(request):

@@ -29,7 +29,7 @@ class CreatePool(Value):
 
     def describe(self) -> str:
         """Say what is created."""
-        return f"make storage pool {self.name} at {self.path}"
+        return f"create storage pool {self.name} at {self.path}"
 
     def perform(self, host: Host) -> None:
         """Create it unless another vgpuctl creates it first: its pool may stay inactive for a moment."""
@@ -85,7 +85,7 @@ class StartPool(Value):
         if pool is None or not pool.active:
             raise VerifyFailed(
                 f"the storage pool {self.name} was started but is not active",
-                hint=f"virsh pool-info {self.name}; journalctl -n 20 says what libvirt met",
+                hint=f"virsh pool-info {self.name}; journalctl -n 20 shows libvirt's errors",
                 pool=self.name,
             )
 
@@ -106,7 +106,7 @@ class CreateVolume(Value):
         """Say its size and its base image."""
         size = format_bytes(self.disk.capacity_bytes)
         what = f"linked clone of {self.disk.base}" if self.disk.base else "empty, thin"
-        return f"make disk {self.disk.path} ({size}, {what})"
+        return f"create disk {self.disk.path} ({size}, {what})"
 
     def perform(self, host: Host) -> None:
         """Create it.
@@ -124,7 +124,7 @@ class CreateVolume(Value):
             ):
                 raise Busy(
                     f"{file.path} was {'removed' if now is None else 'changed'} since it was checked; it is not cloned",
-                    hint="run the command again when nobody writes to it",
+                    hint="run the command again when no program writes to it",
                     path=file.path,
                 )
         host.storage.create_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
@@ -169,9 +169,7 @@ class DeleteVolume(Value):
         pool = host.storage.pool(self.disk.pool)
         if pool is None:
             if host.storage.image(self.disk.path) is not None:
-                raise self._disk_remains_error(
-                    "is not there any more", f"virsh pool-define-as {self._pool_arguments()}"
-                )
+                raise self._disk_remains_error("no longer exists", f"virsh pool-define-as {self._pool_arguments()}")
             return
         if not pool.active:
             start = StartPool(self.disk.pool)
@@ -179,7 +177,7 @@ class DeleteVolume(Value):
                 start.perform(host)
                 start.verify(host)
             except (LibvirtFailed, VerifyFailed) as error:
-                raise self._disk_remains_error(f"cannot be started: {error.message}", "mend it") from error
+                raise self._disk_remains_error(f"cannot be started: {error.message}", "fix it") from error
         host.storage.remove_volume(self.disk.pool, self.disk.volume)
 
     def _pool_arguments(self) -> str:
@@ -202,7 +200,7 @@ class DeleteVolume(Value):
             return
         if host.storage.volume(self.disk.pool, self.disk.volume) is not None:
             raise VerifyFailed(
-                f"the disk {self.disk.path} was deleted but is still there",
+                f"the disk {self.disk.path} was deleted but still exists",
                 hint=f"virsh vol-list {self.disk.pool}; ls -l {self.disk.path}",
                 path=self.disk.path,
             )
@@ -221,7 +219,7 @@ class CreateSeed(Value):
 
     def describe(self) -> str:
         """Say where it is and what it is built from."""
-        return f"make cloud-init seed {self.disk.path} from {self.user_data.path}"
+        return f"create cloud-init seed {self.disk.path} from {self.user_data.path}"
 
     def perform(self, host: Host) -> None:
         """Create it; raises Exists if the name is taken."""

@@ -23,7 +23,7 @@ def entry(number: int, profile: str = A4C.profile, carrier: str | None = None) -
 
 def test_each_entry_is_planned_with_those_before_it_there():
     first, second = plan_host_vgpus(snapshot(CARD), (entry(0), entry(1, A5C.profile)), NOW)
-    assert (first.error, first.line) == (None, f"make vGPU v0 (A100-4C on GPU {CARD.address})")
+    assert (first.error, first.line) == (None, f"create vGPU v0 (A100-4C on GPU {CARD.address})")
     assert isinstance(second.error, NoCapacity)
     assert "another size" in second.error.message
     assert all(one.error is None for one in plan_host_vgpus(snapshot(CARD), (entry(0), entry(1)), NOW))

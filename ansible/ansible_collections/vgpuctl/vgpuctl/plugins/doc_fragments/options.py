@@ -15,7 +15,7 @@ options:
     elements: str
     description:
       - 'vGPU profile (4C: of any model), with :N for several of it; a list for several vGPUs in one VM (at
-        most 16, all or nothing).'
+        most 16, all or none).'
       - 'For example V(A100-4C).'
   gpu:
     type: raw
@@ -38,7 +38,7 @@ options:
   spread_group:
     type: str
     description:
-      - 'VMs of one group are on different GPUs; kept with the VM, so that later ones see it.'
+      - 'VMs of one group are on different GPUs; recorded in the VM, so that later VMs follow it.'
       - 'For example V(exam-1).'
   scheduler:
     type: str
@@ -138,7 +138,7 @@ options:
     type: str
     choices: [always, running]
     description:
-      - 'always: the VM keeps the place of its vGPU while it is off; running: only while it runs, so that more
+      - 'always: the VM keeps its vGPU's place while it is off; running: only while it runs, so that more
         VMs can be defined than fit at once.'
       - 'Without it, V(always).'
   force_console:

@@ -51,7 +51,7 @@ steps:
   returned: success
   type: list
   elements: str
-  sample: [make vGPU A16-2Q on 0000:17:00.4]
+  sample: [create vGPU A16-2Q on 0000:17:00.4]
 notes:
   description: What there is to know about it.
   returned: success

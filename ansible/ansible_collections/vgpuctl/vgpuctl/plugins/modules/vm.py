@@ -84,7 +84,7 @@ steps:
   returned: success
   type: list
   elements: str
-  sample: [make vGPU A100-4C on 0000:3b:00.4 (type 468), start VM vdi-001]
+  sample: [create vGPU A100-4C on 0000:3b:00.4 (type 468), start VM vdi-001]
 notes:
   description: What there is to know about it.
   returned: success
