@@ -33,8 +33,8 @@ def run(site: Site, role: str, part: str, *after: dict[str, Any], facts: dict[st
 @pytest.mark.parametrize(
     ("file", "facts", "output"),
     [
-        ("driver.rpm", DEBIAN, "is not one for Debian, whose packages are called *.deb. Give one of those"),
-        ("a_1_b.deb", RED_HAT, "is not one for Rocky, whose packages are called *.rpm. Give one of those"),
+        ("driver.rpm", DEBIAN, "is not for Debian, whose packages are named *.deb. Use one of those"),
+        ("a_1_b.deb", RED_HAT, "is not for Rocky, whose packages are named *.rpm. Use one of those"),
     ],
 )
 def test_a_package_of_another_distribution_is_refused(

@@ -181,7 +181,7 @@ def test_a_silent_host_is_dropped_at_its_timeout(ssh: Ssh) -> None:
     ("host", "check", "output"),
     [
         (SHA1, "ssh-algorithms", "no algorithm in common"),
-        (BARE, "vgpuctl", "there is no vgpuctl that can be run"),
+        (BARE, "vgpuctl", "vgpuctl cannot be run there"),
         (OLDER, "version", "its vgpuctl 0.0.9 does not know the line"),
     ],
 )
@@ -194,7 +194,13 @@ def test_an_unsuitable_host_reports_what_is_missing(ssh: Ssh, host: str, check: 
 @pytest.mark.parametrize(
     ("host", "line", "status", "code", "output"),
     [
-        (LIAR, "list-vms", 6, "host-cannot", "not what list-vms answers here: data is null, not a list"),
+        (
+            LIAR,
+            "list-vms",
+            6,
+            "host-cannot",
+            "a result of list-vms that this version cannot read: data is null, not a list",
+        ),
         (LIAR, "list-gpus", 1, "failed", "ok is false, and the exit status 0"),
         (LIAR, "list-images", 1, "failed", "ok is true, and the exit status 255"),
         (LIAR, "--yes delete-vm a", 5, "answer-lost", "ok is true, and the exit status 255"),

@@ -62,10 +62,9 @@ def open_host(
     """Open a host: `local`, a simulated one (`sim:NAME`, `sim:FILE`), or the captured files below `root`.
 
     `connect`: the URI of a libvirt on this host. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts
-    down. `confirm` is asked before something is lost and raises to refuse; without it the answer is yes. `cancelled` is
-    asked before each step: when it returns True, the work stops and what was done is undone; of several VMs those
-    that are finished stay. `command_line`: what the
-    audit journal says was called; without it, the process's own.
+    down. `confirm` is called before something is lost and raises to refuse; without it the answer is yes. `cancelled`
+    is called before each step: if it returns True, the work stops and is undone; of several VMs the finished ones
+    stay. `command_line`: the command line in the audit journal; default: the process's own.
 
     One call at a time: open the host once more for another thread.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of a simulation: requests from a file or generated ones, and GPUs that somebody might buy."""
+"""The arguments of a simulation: requests from a file or generated ones, and GPUs that you might buy."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _read_wheels(directory: str) -> list[Wheel]:
         wheel_names = [name for name in names if name.endswith(".whl")]
         if not wheel_names:
             content = f"{len(names)} other files" if names else "nothing"
-            raise InvalidInput(f"{directory} has no wheels, only {content}", hint=_DOCS_HINT)
+            raise InvalidInput(f"{directory} has no wheels: it contains {content}", hint=_DOCS_HINT)
         size = sum(os.stat(os.path.join(directory, name)).st_size for name in wheel_names)
         if size > MAX_BYTES:
             message = f"{directory} has {size >> 20} MiB of wheels, and at most {MAX_BYTES >> 20} MiB are copied"

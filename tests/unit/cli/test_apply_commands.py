@@ -157,7 +157,7 @@ def test_no_prompt_when_nothing_is_removed(host: Host) -> None:
 def test_undo_goes_back_and_forth_and_says_what_changes(host: Host) -> None:
     assert host("uncordon A16").status == 0
     without = host.file.read_text()
-    assert host("apply --undo --dry-run").out.splitlines()[-1].endswith(f"put {_etc(1)} in the place of {_etc()}")
+    assert host("apply --undo --dry-run").out.splitlines()[-1].endswith(f"replace {_etc()} with {_etc(1)}")
     assert host("apply --undo").status == 0
     assert host.etc_now == {"host.yaml": CONFIGURED, "host.yaml.1": without, "host.yaml.2": CONFIGURED}
     ran = host("apply --undo")

@@ -285,5 +285,5 @@ def test_exit_in_library_code_is_a_bug(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_click_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(click.UsageError("Something is wrong."), capsys)[2] == (
-        "vgpuctl: something is wrong   [usage]\n  hint: 'vgpuctl --help' shows how it is used\n"
+        "vgpuctl: something is wrong   [usage]\n  hint: 'vgpuctl --help' shows the usage\n"
     )

@@ -74,5 +74,5 @@ def test_a_profile_of_no_gpu_here_is_not_blamed_on_vfs_that_are_off(vgpuctl: Run
 @pytest.mark.parametrize("line", ["create-vm a --profile A100-4C --gpu 0", "create-vgpu a --profile A100-4C --gpu 0"])
 def test_a_number_that_is_typed_is_no_matter_of_yaml(sim: Run, line: str) -> None:
     ran = sim(line)
-    text = "--gpu: '0' is no GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"
+    text = "--gpu: '0' is not a GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"
     assert (ran.status, text in ran.err, "YAML" in ran.err) == (2, True, False)

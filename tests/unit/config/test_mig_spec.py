@@ -37,7 +37,7 @@ def test_instances_and_vgpus_are_read_and_written_the_same(text, mig):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("true", "f:5:10: gpus.0000:3b:00.0.mig: off, a list of GPU instances"),
+        ("true", "f:5:10: gpus.0000:3b:00.0.mig: expected off, a list of GPU instances"),
         ("4", "off, a list of GPU instances"),
         ("[]", "the list is empty: specify at least one GPU instance, or off"),
         ("{}", "the mapping is empty"),
@@ -57,7 +57,7 @@ def test_an_invalid_mig_setting_is_refused(text, message):
     ("setting", "message"),
     [
         ("mig: [1g.10gb]\n    mixed_size: true", "mixed sizes and MIG cannot be combined"),
-        ("scheduler: {policy: fixed_share}\n    mixed_size: true", "no fixed_share"),
+        ("scheduler: {policy: fixed_share}\n    mixed_size: true", "not fixed_share"),
         ("mixed_size: 1", "is not true or false"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_number_for_an_address_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", ["2460.0", "60", "1e3"])
 def test_a_text_that_is_a_number_names_no_gpu(value: str) -> None:
-    with pytest.raises(ValueError, match=f"'{value}' is no GPU: GPUs are named by PCI address or model"):
+    with pytest.raises(ValueError, match=f"'{value}' is not a GPU: GPUs are named by PCI address or model"):
         rules.gpu(value)
 
 
@@ -134,7 +134,7 @@ def test_disk_sizes_that_are_refused(value: object) -> None:
 
 def test_memory_has_a_minimum() -> None:
     assert rules.memory("64") == "64MiB"
-    with pytest.raises(ValueError, match=r"8MiB of memory is too little .*a bare number is MiB"):
+    with pytest.raises(ValueError, match=r"8MiB of memory is not enough .*a bare number is MiB"):
         rules.memory(8)
 
 

@@ -46,7 +46,7 @@ def test_another_size_locks_the_gpu_and_its_holder_is_named():
     result = compute_room(gpu, [taken(gpu, A5C, 3)], A4C)
     assert result.free == 0
     assert not result.has_room
-    assert result.reasons == ("it runs 1 of another size: A100-5C (5 GiB), held by vdi-003",)
+    assert result.reasons == ("it has 1 of another size: A100-5C (5 GiB), held by vdi-003",)
 
 
 def test_a_driver_that_takes_one_type_names_who_has_another_of_the_same_size():
@@ -56,7 +56,7 @@ def test_a_driver_that_takes_one_type_names_who_has_another_of_the_same_size():
     assert compute_room(replace(gpu, has_single_type=False), [taken(gpu, t2b, vm="vdi-003")], T2Q).has_room
     result = compute_room(gpu, [taken(gpu, t2b, vm="vdi-003")], T2Q)
     assert result.free == 0
-    assert "it runs 1 of another type: T4-2B, held by vdi-003; its driver, older than 550" in result.reasons[0]
+    assert "it has 1 of another type: T4-2B, held by vdi-003; its driver, older than 550" in result.reasons[0]
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def two_moves(directory: Path) -> tuple[SimulatedHost, list[Any]]:
 def test_a_vm_deleted_before_its_move_is_reported_and_others_stay(tmp_path: Path) -> None:
     host, (first, second) = two_moves(tmp_path)
     ports = replace(host.ports, hypervisor=Meanwhile(host.ports.hypervisor, lambda: delete(host.ports, second.vm)))
-    with pytest.raises(NotFound, match="was deleted just now") as failed:
+    with pytest.raises(NotFound, match="has just been deleted") as failed:
         room(ports, "A100-40C", 2)
     assert not any("not started again" in line for line in failed.value.left)
     assert gpus_of(host, first.vm) == [first.to_gpu]

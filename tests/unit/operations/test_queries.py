@@ -150,7 +150,7 @@ def test_a_wrong_address_is_an_error_with_a_hint(tmp_path, wrong, kind):
 def test_explain_shows_the_blockers_on_each_gpu(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     reasons = {g.address: g.reasons for g in queries.explain(host.ports, "T4-8Q").data.gpus}
-    assert reasons["0000:5e:00.0"] == ("it runs 1 of another size: T4-4Q (4 GiB), held by old-desktop",)
+    assert reasons["0000:5e:00.0"] == ("it has 1 of another size: T4-4Q (4 GiB), held by old-desktop",)
     assert reasons["0000:17:00.0"] == ("its VFs are off (0 of 16 enabled)",)
     assert reasons["0000:d8:00.0"] == ("it offers no vGPUs: its backend is passthrough",)
     assert reasons["0000:3b:00.0"] == ("its driver does not offer this profile",)

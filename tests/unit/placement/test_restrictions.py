@@ -20,11 +20,11 @@ from vgpuctl.placement.vm_placement import list_rooms, place_vgpus, sum_free
         ({"cordoned": True}, "vgpu", "it is cordoned"),
         ({"cordoned": True}, "passthrough", "it is cordoned"),
         ({"desired_mode": GpuMode.VGPU}, "vgpu", None),
-        ({"desired_mode": GpuMode.VGPU}, "passthrough", "keeps it for mode vgpu"),
-        ({"desired_mode": GpuMode.PASSTHROUGH}, "vgpu", "keeps it for mode passthrough"),
+        ({"desired_mode": GpuMode.VGPU}, "passthrough", "reserves it for mode vgpu"),
+        ({"desired_mode": GpuMode.PASSTHROUGH}, "vgpu", "reserves it for mode passthrough"),
         ({"desired_mode": GpuMode.PASSTHROUGH}, "passthrough", None),
         ({"desired_mode": GpuMode.SRIOV}, "sriov", None),
-        ({"desired_mode": GpuMode.UNMANAGED}, "sriov", "vgpuctl leaves it alone"),
+        ({"desired_mode": GpuMode.UNMANAGED}, "sriov", "excludes it from vgpuctl"),
     ],
 )
 def test_what_host_yaml_keeps_a_gpu_from(output, mode, why):

@@ -106,7 +106,7 @@ def test_after_a_stop_no_host_starts_and_running_ones_are_notified():
     result = fanout.run(targets(3), task(max_parallel=1), lambda target, until: Played(play), lambda: stops[0])
     assert result[0].parsed is not None
     assert result[0].parsed.status == 130
-    assert [str(reply.error) for reply in result[1:]] == ["gpu-01: not asked", "gpu-02: not asked"]
+    assert [str(reply.error) for reply in result[1:]] == ["gpu-01: not contacted", "gpu-02: not contacted"]
 
 
 def test_the_third_stop_ends_all_waiting():
@@ -143,7 +143,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
 @pytest.mark.parametrize(
     ("ran", "changes", "raised", "message"),
     [
-        (RemoteOutput(127, "", "exec: vgpuctl: not found", ""), True, HostCannot, "there is no vgpuctl"),
+        (RemoteOutput(127, "", "exec: vgpuctl: not found", ""), True, HostCannot, "vgpuctl cannot be run there"),
         (RemoteOutput(127, "", "sudo: command not found", None), True, HostCannot, "sudo does not help"),
         (RemoteOutput(1, "", "sudo: a password is required", None), True, HostCannot, "a password is required"),
         (
@@ -167,8 +167,8 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             Failed,
             "is inconsistent: ok is true, and the exit status 255",
         ),
-        (RemoteOutput(255, document(), "", ""), True, ResultUnknown, "contradicts itself"),
-        (RemoteOutput(7, document(), "", ""), False, Failed, "contradicts itself"),
+        (RemoteOutput(255, document(), "", ""), True, ResultUnknown, "is inconsistent"),
+        (RemoteOutput(7, document(), "", ""), False, Failed, "is inconsistent"),
         (RemoteOutput(0, "[" * 900 + "]" * 900, "", ""), False, Failed, "not one JSON document"),
         (RemoteOutput(0, document(data=nested(900)), "", ""), False, Failed, "not one JSON document"),
         (
@@ -196,12 +196,12 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             "cannot run commands there: it printed more",
         ),
         (LOST, False, Unreachable, "no answer came: the connection broke"),
-        (LOST, True, ResultUnknown, "how it ended is not known"),
+        (LOST, True, ResultUnknown, "its outcome is not known"),
         (
             RemoteOutput(None, "", "", None, abandon_reason="the connection broke"),
             True,
             Unreachable,
-            "did not begin there",
+            "did not start there",
         ),
         (
             RemoteOutput(None, "", "", None, abandon_reason="it was not waited for"),
@@ -209,7 +209,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             Interrupted,
             "before vgpuctl started",
         ),
-        (RemoteOutput(None, "", "", None, is_late=True), True, DeadlineExceeded, "had not begun"),
+        (RemoteOutput(None, "", "", None, is_late=True), True, DeadlineExceeded, "had not started"),
         (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), False, DeadlineExceeded, "was stopped"),
         (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), True, ResultUnknown, "deadline passed"),
     ],

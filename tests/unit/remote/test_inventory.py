@@ -102,13 +102,13 @@ def test_ranges(pattern, names):
         ("gpu[1:b]", "is not a range"),
         ("gpu[1:99999999]", "is not a range of 1 to 10000 hosts"),
         ("gpu[1:1000][1:1000]", "more than 10000 hosts"),
-        ("a b", "hosts:1: 'b' is no variable"),
+        ("a b", "hosts:1: 'b' is not a variable"),
         ("[x:friends]", "hosts:1: \\[x:friends\\] is no group"),
         ("a ansible_host='x", "a quote is not closed"),
         ("a ansible_host={{ip}}", "hosts:1: ansible_host is a template"),
         ("a ansible_host=-oProxyCommand=x", "a: '-oProxyCommand=x' is no name or address"),
         ("a ansible_user='-l root'", "is not a user name"),
-        ("a ansible_port=ssh", "'ssh' is no port"),
+        ("a ansible_port=ssh", "'ssh' is not a port"),
         ("a ansible_port=70000", "70000 is no port"),
         ("[a:children]\nb", "group a has the child b, which does not exist"),
         ("[a:children]\nb\n[b:children]\na", "is its own child: a > b > a|is its own child: b > a > b"),
@@ -122,10 +122,10 @@ def test_invalid_inventories_are_refused(text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("all: [a, b]", "names with a colon are due here"),
-        ("all: {host: {a: }}", "a group has no 'host'"),
+        ("all: [a, b]", "expected a mapping"),
+        ("all: {host: {a: }}", "unknown key 'host' in a group"),
         ("all: {hosts: {a: {ansible_host: !vault x}}}", "tag"),
-        ("all: {hosts: {a: 1}}", "due here"),
+        ("all: {hosts: {a: 1}}", "expected"),
     ],
 )
 def test_yaml_that_is_no_inventory_is_refused(text, message):

@@ -51,7 +51,7 @@ def test_an_unknown_name_is_told_apart_from_a_host_that_is_off(host):
     target = Target("gpu-01", host, 22, "root")
     with pytest.raises(Unreachable, match="port 22 cannot be reached") as failed:
         open_socket(target, resolve_login(target, {}), 10)
-    assert failed.value.hint == f"is the name right? getent hosts {host}"
+    assert failed.value.hint == f"getent hosts {host}; check the name"
 
 
 @pytest.mark.parametrize("line", ['Match host "gpu', 'Host "gpu', "Match host", "Port"])
@@ -59,7 +59,7 @@ def test_an_ssh_config_that_cannot_be_parsed_is_refused(tmp_path, monkeypatch, l
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text(f"{line}\n")
-    with pytest.raises(InvalidInput, match="ssh_config cannot be understood"):
+    with pytest.raises(InvalidInput, match="ssh_config cannot be parsed"):
         SshConnector()
 
 

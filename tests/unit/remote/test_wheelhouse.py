@@ -83,10 +83,10 @@ def test_what_is_needed_and_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([], "has no wheels: there is nothing"),
-        (["notes.txt", "vgpuctl-0.1.0.tar.gz"], "has no wheels: there is 2 other files"),
-        (["vgpuctl.whl"], "is not called as a wheel is"),
-        (["vgpuctl-0.1.0-py3-none-any.whl"], "is no wheel, or not all of one: 4 bytes"),
+        ([], "has no wheels: it contains nothing"),
+        (["notes.txt", "vgpuctl-0.1.0.tar.gz"], "has no wheels: it contains 2 other files"),
+        (["vgpuctl.whl"], "is not named like a wheel"),
+        (["vgpuctl-0.1.0-py3-none-any.whl"], "is not a wheel, or is incomplete: 4 bytes"),
     ],
 )
 def test_what_is_no_wheelhouse_is_refused(tmp_path, names, message):
@@ -99,7 +99,7 @@ def test_what_is_no_wheelhouse_is_refused(tmp_path, names, message):
 @pytest.mark.parametrize(
     ("versions", "message"),
     [
-        ((), "has no wheel of vgpuctl among its 1"),
+        ((), "has 1 wheels, but none of vgpuctl"),
         (("0.2.0", "0.2.0_other"), "has several wheels of vgpuctl"),
         (("0.2", "0.2.0"), "has several wheels of vgpuctl"),
     ],
@@ -114,7 +114,7 @@ def test_exactly_one_vgpuctl_wheel_is_allowed(tmp_path, versions, message):
 
 def test_a_wheel_that_is_only_called_so_is_refused(tmp_path):
     wheel(tmp_path, "other", "0.1.0").rename(tmp_path / "vgpuctl-0.1.0-py3-none-any.whl")
-    with pytest.raises(InvalidInput, match="is no wheel of vgpuctl"):
+    with pytest.raises(InvalidInput, match="is not a wheel of vgpuctl"):
         wheelhouse.read_wheelhouse(str(tmp_path))
 
 

@@ -78,16 +78,16 @@ def apply(
     version: str | None,
     dry_run: bool,
 ) -> int:
-    """Make this host as /etc/vgpuctl/host.yaml says: each GPU's mode, virtual functions and scheduler, and its vGPUs.
+    """Change this host to match /etc/vgpuctl/host.yaml: modes, virtual functions and schedulers of GPUs, and vGPUs.
 
-    GPU by GPU, each as set-mode and set-scheduler do it; then the vGPUs without a VM that are missing, all or none.
-    What stands against it is told before anything is changed. With -f FILE that file becomes host.yaml, as it is, when
-    the host is as it says; with --set host.yaml is edited and its comments stay. A GPU that host.yaml does not name is
-    left alone. docs/host-file.md tells the format.
+    It sets up one GPU after the other, like set-mode and set-scheduler, then creates the missing vGPUs without a VM,
+    all or none. All blockers are reported before anything changes. With -f FILE, FILE replaces host.yaml once the host
+    matches it. With --set, host.yaml is edited and keeps its comments. GPUs that host.yaml does not name do not
+    change. docs/host-file.md describes the format.
 
-    When entries of host.yaml would go away, by -f or --undo, it lists them and asks; without a terminal it needs --yes.
-    The last ten versions are kept as host.yaml.1 to .10: --undo makes the newest of them host.yaml again, --undo N the
-    N-th, and this host as that says. It works while host.yaml is broken, too.
+    If -f or --undo would remove entries of host.yaml, apply lists them and asks; without a terminal it needs --yes.
+    The last ten versions are saved as host.yaml.1 to .10. --undo goes back to the newest, --undo N to the N-th, and
+    changes the host to match. It also works while host.yaml is invalid.
     """
     number = _number(undo, version, path)
 
@@ -128,8 +128,8 @@ def _number(undo: bool, version: str | None, path: str | None) -> int | None:
 def diff(settings: Settings, path: str | None, sets: tuple[str, ...], drain: bool, quiet: bool) -> int:
     """Show where this host differs from its host.yaml, and what apply would do. It changes nothing.
 
-    The exit status is 7 if something differs, 0 if nothing does. Whatever prevents a change, such as a running VM, is
-    a warning here. Comments in the file, and how it names GPUs, do not count as differences.
+    The exit status is 7 if something differs, otherwise 0. What would block a change, such as a running VM, is shown
+    as a warning. Comments in the file, and how it names GPUs, are not differences.
     """
 
     def present(result: Outcome[HostDifferenceResult]) -> CommandOutput:
@@ -147,10 +147,10 @@ def diff(settings: Settings, path: str | None, sets: tuple[str, ...], drain: boo
 )
 @click.pass_obj
 def export_host(settings: Settings) -> int:
-    """Print the host.yaml of this host as it is: modes, virtual functions, schedulers, cordons.
+    """Print a host.yaml that describes this host: modes, virtual functions, schedulers, cordons.
 
-    Every GPU is named by its address; defaults and vGPUs without a VM are those of the current file. diff finds no
-    difference between what is printed and the host.
+    It names every GPU by its address and copies defaults and vGPUs without a VM from the current file. diff finds no
+    difference between this file and the host.
     """
     return run.call(
         settings,
@@ -172,11 +172,11 @@ def export_host(settings: Settings) -> int:
 @click.option("--config", metavar="NAME", help="The configuration to use from the file. [the only one, or default]")
 @click.pass_obj
 def import_host(settings: Settings, path: str, config: str | None) -> int:
-    """Print the host.yaml that says what files of other programs say; nothing is written.
+    """Convert a file of another program to a host.yaml and print it. It writes nothing.
 
-    They are mdevctl's definitions (/etc/mdevctl.d, or what mdevctl list -d --dumpjson prints), and the files of
-    NVIDIA's vgpu-device-manager and mig-parted. What host.yaml cannot say is left out, with the reason as a comment and
-    a warning. Look at it, then: vgpuctl diff -f FILE, vgpuctl apply -f FILE.
+    It reads mdevctl's definitions (/etc/mdevctl.d, or the output of mdevctl list -d --dumpjson) and the files of
+    NVIDIA's vgpu-device-manager and mig-parted. Settings that host.yaml does not have are omitted, with the reason as
+    a comment and a warning. Check the result, then run vgpuctl diff -f FILE and vgpuctl apply -f FILE.
     """
     return run.call(
         settings,

@@ -44,11 +44,11 @@ else:
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def install_host(settings: Settings, restart_libvirt: bool, wheelhouse: str | None, dry_run: bool) -> int:
-    """Put in place what makes vGPUs come back after a boot, and what makes a plain 'virsh start' safe.
+    """Install what restores vGPUs after a boot and creates them when virsh starts a VM.
 
-    That is vgpuctl-restore.service, a hook of libvirt (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for bash, zsh and
-    fish where the host has them, and /etc/vgpuctl. A file that was changed by hand is kept, so is somebody else's
-    hook. A second run changes nothing. libvirt sees a new hook only after its daemon was restarted once.
+    It installs vgpuctl-restore.service, a libvirt hook (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for those of
+    bash, zsh and fish that the host has, and /etc/vgpuctl. It keeps files that were changed by hand and hooks of other
+    programs. A second run changes nothing. libvirt loads a new hook only after its daemon was restarted once.
     """
     if wheelhouse is not None:
         raise click.UsageError("--wheelhouse requires --hosts FILE or --host ssh://HOST")
@@ -83,9 +83,9 @@ def _completion_scripts() -> dict[str, str]:
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
-    """Take away what install-host put in place. VMs and their vGPUs stay, and so does host.yaml.
+    """Remove what install-host installed. VMs, their vGPUs and host.yaml stay.
 
-    A file that was changed by hand is kept and named. /etc/vgpuctl goes only when it is empty.
+    It keeps and lists files that were changed by hand. It removes /etc/vgpuctl only if it is empty.
     """
     return run.call(
         settings,
@@ -105,7 +105,7 @@ def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> 
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_obj
 def completion(settings: Settings, shell: str) -> int:
-    """Print the script that completes commands, options, and this host's profiles, GPUs and VMs."""
+    """Print a completion script for commands, options, and this host's profiles, GPUs and VMs."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         script = shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)

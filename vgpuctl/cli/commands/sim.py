@@ -33,7 +33,7 @@ else:
 )
 @click.pass_obj
 def reboot(settings: Settings) -> int:
-    """Boot the simulated host again, as power loss would: its devices and /run are empty, its VMs are off."""
+    """Reboot the simulated host, as after a power loss: its devices and /run are empty, its VMs are off."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         simulated.reboot(simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect))
@@ -49,7 +49,7 @@ def reboot(settings: Settings) -> int:
 )
 @click.pass_obj
 def reset(settings: Settings) -> int:
-    """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks before."""
+    """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks first."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
@@ -67,7 +67,7 @@ def reset(settings: Settings) -> int:
 )
 @click.pass_obj
 def list_scenarios(settings: Settings) -> int:
-    """List the built-in simulated hosts. --host sim:FILE takes one of your own: docs/scenarios.md."""
+    """List the built-in simulated hosts. --host sim:FILE uses your own scenario: docs/scenarios.md."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())

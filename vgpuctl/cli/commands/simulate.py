@@ -94,8 +94,8 @@ def command(
 ) -> int:
     """Replay arrivals and departures of vGPUs on the GPUs of a host, or of many hosts. It changes nothing.
 
-    It shows how many requests are admitted and refused for each profile, how much framebuffer is allocated over time,
-    and how many GPUs are in use. THOUGH FREE counts the refused requests for which a GPU had enough framebuffer: other
+    It shows how many requests of each profile are admitted and refused, how much framebuffer is allocated over time,
+    and how many GPUs are in use. THOUGH FREE counts refused requests for which a GPU had enough framebuffer, but other
     vGPUs on it blocked them.
     """
 

@@ -104,14 +104,14 @@ def test_a_volume_that_cannot_be_filled_is_not_left(storage):
 
 def test_a_name_that_is_taken_is_not_written_over(storage):
     made = storage.create_volume("default", "a.iso", GIB)
-    with pytest.raises(Exists, match=r"a\.iso exists already"):
+    with pytest.raises(Exists, match=r"a\.iso already exists"):
         storage.create_private_volume("default", "a.iso", b"x")
     assert storage.volume("default", "a.iso") == made
 
 
 def test_a_volume_name_that_is_taken(storage):
     made = storage.create_volume("default", "a.qcow2", 5 * GIB)
-    with pytest.raises(Exists, match=r"a\.qcow2 exists already in pool default"):
+    with pytest.raises(Exists, match=r"a\.qcow2 already exists in pool default"):
         storage.create_volume("default", "a.qcow2", GIB)
     assert storage.volume("default", "a.qcow2") == made
 

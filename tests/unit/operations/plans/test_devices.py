@@ -39,7 +39,7 @@ def test_a_function_that_another_vm_has_is_refused_with_its_name():
     assert mine.record is not None
     first, *rest = GPU.functions
     made = a100(functions=(first.__class__(first.address, first.path, has_vfio_dev=True, current_type="469"), *rest))
-    with pytest.raises(InUse, match="carries A100-5C, not A100-4C as vdi-000 needs"):
+    with pytest.raises(InUse, match="has A100-5C, not A100-4C as vdi-000 needs"):
         missing_device_steps(snapshot(made, vms=(mine,)), mine, mine.record)
 
 
