@@ -104,7 +104,7 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     again = bare.playbook(SITE, **variables)
     assert (again.status, again.changed) == (0, []), again.output
     assert pending(again) == [
-        "A reboot is pending: /run/reboot-required is there. These VMs run, so reboot the host by hand: vdi-001"
+        "A reboot is pending: /run/reboot-required exists. These VMs run, so reboot the host by hand: vdi-001"
     ]
 
 

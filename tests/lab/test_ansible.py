@@ -65,7 +65,7 @@ def test_check_mode_shows_a_stock_debians_gaps_without_change(lab: Lab, site: Ca
         "Show what would be installed",
     ]
     assert "python3-packaging python3-venv" in checked.output
-    assert "vgpuctl is not there yet, and check mode installs nothing" in checked.output
+    assert "vgpuctl is not installed yet, and check mode installs nothing" in checked.output
     assert leftovers(lab) == before
     assert lab.run("ls /etc/modprobe.d").stdout.split() == ["vgpulab.conf"]
     assert lab.run("ls /opt/vgpuctl").stdout.split() == ["lib", "src"]

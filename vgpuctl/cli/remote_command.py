@@ -75,7 +75,7 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
     """
     if settings.hosts is not None and settings.is_host_explicit and not settings.ssh_hosts:
         raise InvalidInput(
-            f"--host {settings.host} cannot be combined with --hosts {settings.hosts}", hint="leave one out"
+            f"--host {settings.host} cannot be combined with --hosts {settings.hosts}", hint="omit one of them"
         )
     urls = settings.ssh_hosts if settings.hosts is None or settings.is_host_explicit else ()
     targets = [parse_url(url) for url in urls]

@@ -112,7 +112,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "cloud_init",
         "--cloud-init",
-        "user-data with which cloud-init configures the guest at its first boot",
+        "user-data for cloud-init, which configures the guest at its first boot",
         "/root/user-data.yaml",
         metavar="PATH",
     ),
@@ -162,7 +162,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "template",
         "--template",
-        "domain template, NAME.xml.j2 in /etc/vgpuctl/templates or built in",
+        "domain template, NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one",
         "vm",
         metavar="NAME",
         default="vm",

@@ -133,7 +133,7 @@ CHECKS = (
     ),
     Check(
         id="restore-unit",
-        title="VFs and vGPUs come back after a reboot",
+        title="VFs and vGPUs are restored after a reboot",
         looks_at=f"`{RESTORE_UNIT}` in `{'`, `'.join(UNIT_DIRECTORIES)}`, `{WANTS_DIRECTORY}`",
         run=require_snapshot(_check_restore_unit),
         paths=PathsToRead(folders=(*UNIT_DIRECTORIES, WANTS_DIRECTORY)),

@@ -78,7 +78,7 @@ def _check_host_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     for entry in snapshot.host_vgpus:
         vgpu = vgpu_by_carrier.get(entry.carrier)
         if vgpu is None or vgpu.name != entry.name:
-            lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder_text if vgpu else 'nobody'}")
+            lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder_text if vgpu else 'none'}")
             fix = (
                 "remove entries whose place another vGPU has from /etc/vgpuctl/host.yaml; then run vgpuctl restore-host"
             )

@@ -98,7 +98,7 @@ class HostCalls(Calls):
     def _desired_state(self, file: str | None, sets: Texts, undo: int | None) -> DesiredState:
         if undo is not None and file is not None:
             raise InvalidInput("undo and file cannot be combined: a saved version is a file already")
-        text = None if file is None else desired_state.HostFileText(read_text(file), display_name(file))
+        text = None if file is None else desired_state.HostFileText(read_text(file, "host.yaml"), display_name(file))
         if undo is not None:
             require_range("undo", undo, 1, MAX_UNDO)
             text = desired_state.read_previous_version(self._ports, undo)
@@ -204,7 +204,7 @@ class HostCalls(Calls):
 
 def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
     if path == "-" or not Path(path).is_dir():
-        return import_formats.parse_import(read_text(path), display_name(path), config)
+        return import_formats.parse_import(read_text(path, "import"), display_name(path), config)
     try:
         files = sorted(
             file

@@ -299,7 +299,7 @@ def delete_vm(
         if was_off and vm.state not in STOPPED_STATES:
             raise InUse(
                 f"{vm.name} was off at the time of the question, and has been started since",
-                hint=f"vgpuctl delete-vm {vm.name} deletes it anyway; somebody may be working on it",
+                hint=f"vgpuctl delete-vm {vm.name} deletes it anyway; a user may be working on it",
                 vm=vm.name,
             )
         record = _record_of_held(current_snapshot, vm)

@@ -139,7 +139,7 @@ def test_every_problem_has_its_place() -> None:
         ("vm.yaml:3:6: gpu: 2460.0 is a number, not a PCI address: quote the PCI address"),
         ("vm.yaml:5:10: profile: mode sriov takes a gpu, not a profile"),
         ("vm.yaml:5:10: profile: 20 vGPUs requested; a VM can have at most 16"),
-        ("vm.yaml:5:23: profile[1]: the count after ':' in 'A:x' is not a number"),
+        ("vm.yaml:5:23: profile[1]: the count after ':' in 'A:x' must be a number"),
         ("vm.yaml:5:30: profile[2]: 3 is not text: put it in quotes"),
         ("vm.yaml:6:9: memory: '8GB' has the unit GB"),
         ("vm.yaml:7:8: vcpus: '4' is text: write the number without quotes"),
@@ -193,7 +193,10 @@ def test_contradictions(text: str, line: str) -> None:
     ("typed", "line"),
     [
         ({"name": "-x"}, "NAME: '-x' is not a name"),
-        ({"profile": ("A:0",)}, "--profile: the count in 'A:0' must be at least 1"),
+        (
+            {"profile": ("A:0",)},
+            "--profile: the count after ':' in 'A:0' must be a number from 1 to 9999, like A100-4C:2",
+        ),
         ({"gpu": "0"}, "--gpu: '0' is not a GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"),
         ({"not_gpu": ("",)}, "--not-gpu: '' is not a GPU"),
         ({"not_gpu": ("A40",), "gpu": ("A40",)}, "--not-gpu: 'A40' is also given as gpu"),

@@ -211,7 +211,7 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
         ),
         (RemoteOutput(None, "", "", None, is_late=True), True, DeadlineExceeded, "had not started"),
         (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), False, DeadlineExceeded, "was stopped"),
-        (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), True, ResultUnknown, "deadline passed"),
+        (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), True, ResultUnknown, "at the deadline"),
     ],
 )
 def test_each_invalid_reply_has_an_error(ran: RemoteOutput, changes: bool, raised: type[VgpuctlError], message: str):

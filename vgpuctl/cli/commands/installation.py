@@ -75,7 +75,7 @@ def _completion_scripts() -> dict[str, str]:
         ("vgpuctl --host sim:a100-40 uninstall-host --dry-run", "what would be removed"),
         (
             "vgpuctl --host sim:a100-40 uninstall-host --restart-libvirt",
-            "take it away",
+            "remove it",
         ),
     ),
 )

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--count",
     type=click.IntRange(1, MAX_DESKTOPS),
     metavar="N",
-    help="How many desktops; churn: at a time, on average. [as many as have the framebuffer of all GPUs]",
+    help="How many desktops; churn: at a time, on average. [enough to use the framebuffer of all GPUs]",
 )
 @click.option(
     "--mix",

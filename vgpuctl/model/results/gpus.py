@@ -143,7 +143,7 @@ class MigResult(Value):
 class GpuDetailsResult(GpuResult):
     """A GPU with everything on it. `console`: reasons why it may be the host's console.
 
-    `scheduler_at_load`: the setting with which the driver was loaded. `scheduler_next`: the setting at its next load.
+    `scheduler_at_load`: the setting when the driver was loaded. `scheduler_next`: the setting at its next load.
     `mig` and `mixed_size` are null if the GPU does not support them, or that is not known.
     """
 

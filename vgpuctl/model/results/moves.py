@@ -40,7 +40,7 @@ class BarrierResult(Value):
 class FitsResult(Value):
     """Whether the requested vGPUs fit together. `fits` is null if that is not known; `why` has the reason.
 
-    If they fit, `places` has one place for each. If not, `too_many` is the smallest set to leave out so that the rest
+    If they fit, `places` has one place for each. If not, `too_many` is the smallest set to drop so that the rest
     fits, and `gpus` shows the room of each GPU for these.
     """
 

@@ -120,7 +120,7 @@ def ask(
 def _run(module: AnsibleModule, words: list[str], data: str | None) -> tuple[int, str, str]:
     """Run a program and return its exit status and what it printed; the module ends here when it cannot be started.
 
-    One that ends before it has read `data`, as by a word of the line that it does not know, says why: then that is
+    One that ends before it has read `data`, as by a word of the line that it does not know, reports why: then that is
     returned, and not Ansible's "Broken pipe".
     """
     begun: list[Any] = []

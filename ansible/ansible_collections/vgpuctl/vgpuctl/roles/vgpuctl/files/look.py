@@ -2,8 +2,8 @@
 """Print why vgpuctl cannot be installed on this host: one line for each reason, none if pip may try.
 
 It runs under any Python 3, changes nothing, and needs no pip, which a bare host lacks. Its arguments: the oldest Python
-that will do, what pip is to install, the wheelhouse, the index, and where the program is to be; what is not given is
-empty. An index is refused for what pip could not mend either: no way there, or no such name. What a certificate or a
+that will do, what pip will install, the wheelhouse, the index, and where the program will be; what is not given is
+empty. An index is refused for what pip could not fix either: no connection, or no such name. What a certificate or a
 password is wrong for pip says. Which files pip reads is in its documentation, "Configuration".
 """
 
@@ -24,7 +24,7 @@ HOW = "set vgpuctl_wheelhouse, vgpuctl_index, or a wheel's path as vgpuctl_sourc
 
 def main(oldest: str, source: str, wheelhouse: str, index: str, program: str) -> None:
     """Print the reasons."""
-    there = os.access(program, os.X_OK)  # then pip asks for nothing
+    there = os.access(program, os.X_OK)  # then pip downloads nothing
     for reason in (_python(oldest), _source(source), "" if there else _place(source, wheelhouse, index)):
         if reason:
             print(reason)
