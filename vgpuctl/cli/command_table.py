@@ -21,7 +21,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "show-vm": ("vms", "Show one VM with its vGPUs and disks."),
         "start-vm": ("vms", "Start a VM; missing vGPUs are created first."),
         "stop-vm": ("vms", "Stop a VM; it keeps its disks and, by default, its vGPUs."),
-        "delete-vm": ("vms", "Delete a VM with its vGPUs and the disks made for it."),
+        "delete-vm": ("vms", "Delete a VM with its vGPUs and the disks created for it."),
         "refresh-vm": ("vm_changes", "Rebuild a VM from a newer base image."),
         "attach-vgpu": ("vm_changes", "Add a vGPU to a VM, also while it runs."),
         "detach-vgpu": ("vm_changes", "Remove vGPUs from a VM, also while it runs."),

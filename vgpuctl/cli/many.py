@@ -16,7 +16,7 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
         "--parallel",
         metavar="P",
         type=click.IntRange(1, MAX_PARALLEL),
-        help=f"With --count: how many VMs are made at the same time. [{DEFAULT_PARALLEL}]",
+        help=f"With --count: how many VMs are created at the same time. [{DEFAULT_PARALLEL}]",
     )
     count = click.option(
         "--count",

@@ -104,7 +104,7 @@ def restore_hint(host: Host, first_command: str | None = None) -> str:
         return first_command or f"correct or remove {HOST_FILE_PATH}"
     return (
         f"{f'{first_command}; then ' if first_command else ''}vgpuctl apply --undo goes back to the "
-        "newest version that is kept"
+        "newest saved version"
     )
 
 

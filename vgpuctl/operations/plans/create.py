@@ -148,6 +148,6 @@ def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign,
         return window
     return (
         *window,
-        f"no system is on {design.name}'s disk: it boots from the network; "
-        "give one with --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
+        f"{design.name}'s disk is empty, so it boots from the network; "
+        "use --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
     )
