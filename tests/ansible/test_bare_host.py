@@ -139,6 +139,6 @@ def test_a_run_that_cannot_succeed_is_refused_before_any_change(tmp_path: Path) 
     finally:
         bare.close()
     assert no_index.result["msg"].startswith("there is no source for vgpuctl: no wheelhouse, and no index")
-    assert "and vgpuctl needs 3.99 or newer: take a newer distribution; vgpuctl_wheelh" in no_wheels.result["msg"]
+    assert "and vgpuctl needs 3.99 or newer: use a newer distribution; vgpuctl_wheelh" in no_wheels.result["msg"]
     assert "Enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in no_iommu.result["msg"]
     assert "The driver '/srv/none.run' cannot be installed" in no_driver.result["msg"]

@@ -59,7 +59,7 @@ def test_an_old_python_fails_with_the_version_needed(tmp_path: Path) -> None:
     (tmp_path / WHEEL).touch()
     reported = obstacles(tmp_path, wheelhouse=str(tmp_path), oldest="3.99")
     assert reported.startswith("/usr/bin/python3 is Python 3.")
-    assert reported.endswith(", and vgpuctl needs 3.99 or newer: take a newer distribution")
+    assert reported.endswith(", and vgpuctl needs 3.99 or newer: use a newer distribution")
 
 
 def test_a_missing_wheelhouse_or_wheel_fails(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_missing_wheelhouse_or_wheel_fails(tmp_path: Path) -> None:
 
 
 def test_a_host_without_an_index_fails_with_a_hint(tmp_path: Path) -> None:
-    assert obstacles(tmp_path).endswith(f"no index in pip's own configuration; {HOW}")
+    assert obstacles(tmp_path).endswith(f"no index in pip's configuration; {HOW}")
     assert obstacles(tmp_path, PIP_INDEX_URL="file:///nowhere", PIP_NO_INDEX="1").startswith("there is no source for")
     assert obstacles(tmp_path, PIP_FIND_LINKS="/srv/wheels") == ""
     (tmp_path / "no").write_text("")

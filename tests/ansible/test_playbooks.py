@@ -197,8 +197,8 @@ def test_gpu_host_reports_failed_checks_and_fixes_unless_they_are_accepted(tmp_p
         return site.play(role | {"vars": {"gpu_host_prepare": False, **variables}})
 
     output = prepare().failed[0].result["msg"]
-    assert "iommu: it is not so that the IOMMU is on (/sys/kernel/iommu_groups is empty" in output
-    assert "Do: enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in output
+    assert "iommu: check failed: the IOMMU is on (/sys/kernel/iommu_groups is empty" in output
+    assert "Fix: enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in output
     assert prepare(gpu_host_accepted_checks=failed).failed == []
     mistyped = prepare(gpu_host_accepted_checks=["iomu"])
-    assert "names what is no check of vgpuctl doctor: iomu" in mistyped.failed[0].result["msg"]
+    assert "has unknown checks of vgpuctl doctor: iomu" in mistyped.failed[0].result["msg"]

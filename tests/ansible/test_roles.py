@@ -72,5 +72,5 @@ def test_a_list_or_dictionary_that_the_command_line_passes_as_text_is_an_error(
     (refused,) = run(site, role, part, facts=DEBIAN, **pool, **{option: text}).failed
     assert refused.result["msg"] == "One or more items failed"
     output = [item["msg"] for item in refused.result["results"] if item.get("failed")]
-    assert output[0].startswith(f"{option} is the text {text}. What the command line takes as KEY=VALUE is always one;")
+    assert output[0].startswith(f"{option} is the text {text}. KEY=VALUE on the command line is always text;")
     assert output[0].endswith(f"-e '{{\"{option}\": ...}}'")
