@@ -272,17 +272,17 @@ def exception_chain(exc: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-_PERMISSION_HINT = "run it as root, or see who may: ls -ld {path}"
+_PERMISSION_HINT = "run it as root; ls -ld {path} shows who has access"
 _ERRNO_HINTS: dict[int | None, str] = {
-    errno.ENOSPC: "{place} is full: df -h {place}; df -i {place}; make room there and run it again",
-    errno.EDQUOT: "the quota on {place} is used up: make room there and run it again",
+    errno.ENOSPC: "{place} is full: df -h {place}; df -i {place}; free space there and run the command again",
+    errno.EDQUOT: "the quota on {place} is exceeded: free space there and run the command again",
     errno.EROFS: "{place} is mounted read-only: findmnt {place}",
     errno.EACCES: _PERMISSION_HINT,
     errno.EPERM: _PERMISSION_HINT,
     errno.EIO: "the device below {place} fails: journalctl -k -n 20",
     errno.EMFILE: "too many files are open: ulimit -n",
     errno.ENFILE: "too many files are open on this host: sysctl fs.file-nr",
-    errno.ENOMEM: "this host has no memory left: free -m",
+    errno.ENOMEM: "this host is out of memory: free -m",
 }
 
 
@@ -292,11 +292,11 @@ def _explain_os_error(exc: OSError) -> FileFailed:
     place = mount_point(path) if path and path.startswith("/") else None
     reason = exc.strerror or os.strerror(exc.errno or 0)
     if path is None:
-        message, hint = reason, "df -h; findmnt; free -m show what this host lacks"
+        message, hint = reason, "df -h; findmnt; free -m show what is exhausted"
     else:
-        message, hint = f"{reason}: {path}", _ERRNO_HINTS.get(exc.errno, "see what is there: ls -ld {path}")
+        message, hint = f"{reason}: {path}", _ERRNO_HINTS.get(exc.errno, "ls -ld {path}")
         if hint is _PERMISSION_HINT and os.geteuid() == 0:
-            hint = "root may not either, so SELinux, AppArmor or an attribute forbids it: lsattr -d {path}"
+            hint = "lsattr -d {path}; root is denied, so SELinux, AppArmor or a file attribute forbids it"
         hint = hint.format(place=place or path, path=path)
     return FileFailed(message, hint=hint, errno=exc.errno, path=path, file_system=place)
 

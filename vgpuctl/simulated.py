@@ -50,7 +50,7 @@ def open_host_with_card(model: str, directory: Path) -> Iterator[Host]:
     entry = sim.find_model(model)
     if entry is None or "address" in entry:
         cards = [name for name in sim.model_names() if "address" not in (sim.find_model(name) or {})]
-        raise NotFound(f"'{model}' is no card that the simulator knows", hint=f"known: {', '.join(cards)}")
+        raise NotFound(f"the simulator has no card '{model}'", hint=f"known: {', '.join(cards)}")
     scenario = directory / "card.yaml"
     gpus = [{"model": entry["model"], "count": entry.get("gpus_per_card", 1)}]
     scenario.write_text(json.dumps({"version": 1, "gpus": gpus}))
@@ -99,10 +99,10 @@ def scenario_of(name: str, *, root: str = "/", connect: str | None = None) -> st
     if not name.startswith(PREFIX):
         raise InvalidInput(
             f"--host {name} is not a simulated host",
-            hint="say for example --host sim:a100-40; 'vgpuctl sim list-scenarios' lists them",
+            hint="use for example --host sim:a100-40; 'vgpuctl sim list-scenarios' lists them",
         )
     if connect is not None or root != "/":
-        raise InvalidInput("--root and --connect are for --host local: a simulated host brings its own")
+        raise InvalidInput("--root and --connect are for --host local: a simulated host has its own")
     return name.removeprefix(PREFIX)
 
 

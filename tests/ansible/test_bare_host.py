@@ -23,24 +23,24 @@ POOL = {
     "desktop_pool_image": "/srv/images/ubuntu-24.04.qcow2",
 }
 SOURCE = "/srv/vgpuctl-0.1.0-py3-none-any.whl"
-PENDING_TASK = "Say what a reboot is pending for"
+PENDING_TASK = "Show why a reboot is pending"
 ONLY_IN_CHECK_MODE = {
-    "Say which packages would be installed",
-    "Say which driver would be installed",
-    "Say what would be installed",
+    "Show which packages would be installed",
+    "Show which driver would be installed",
+    "Show what would be installed",
 }
 NOT_IN_CHECK_MODE = {
     "Install packages with apt",
-    "Make a place for the driver's file",
+    "Create a directory for the driver's file",
     "Copy the driver's file",
-    "Unload nouveau, beside which NVIDIA's installer gives up",
+    "Unload nouveau, which blocks NVIDIA's installer",
     "Run the driver's installer",
     "Start libvirt, now and at each boot",
     "Start libvirt's network, now and at each boot",
     "Install vgpuctl",
-    "Put the boot unit and libvirt's hook in place",
-    "Have libvirt see a new hook; running VMs stay",
-    "Make the GPUs as host.yaml is to say",
+    "Install the boot unit and libvirt's hook",
+    "Restart libvirt to load a new hook; running VMs keep running",
+    "Set up the GPUs from host.yaml",
     "Desktops of the pool",
 }
 """Tasks that need a program which the first run installs; check mode reports that."""
@@ -104,7 +104,7 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     again = bare.playbook(SITE, **variables)
     assert (again.status, again.changed) == (0, []), again.output
     assert pending(again) == [
-        "A reboot is pending: /run/reboot-required is there. These VMs run, so it is yours to do: vdi-001"
+        "A reboot is pending: /run/reboot-required exists. These VMs run, so reboot the host by hand: vdi-001"
     ]
 
 
@@ -120,8 +120,8 @@ def test_the_red_hat_family_uses_rpm_and_grubby(tmp_path: Path) -> None:
     finally:
         bare.close()
     assert checked.status == 0, checked.output
-    assert {"Say which driver would be installed", "Give the words to the kernels"} <= names(checked)
-    assert "Say which packages would be installed" not in names(checked)
+    assert {"Show which driver would be installed", "Set the parameters of the kernels"} <= names(checked)
+    assert "Show which packages would be installed" not in names(checked)
     assert [t.task.rpartition(" : ")[2] for t in ran.failed] == ["Install the driver's RPM package"]
     assert {"start virtqemud.socket", "grubby --update-kernel=ALL --args=intel_iommu=on iommu=pt"} <= set(done)
 
@@ -138,7 +138,7 @@ def test_a_run_that_cannot_succeed_is_refused_before_any_change(tmp_path: Path) 
         assert bare.layer() == before
     finally:
         bare.close()
-    assert no_index.result["msg"].startswith("nothing says from where vgpuctl comes: no wheelhouse, and no index")
-    assert "and vgpuctl needs 3.99 or newer: take a newer distribution; vgpuctl_wheelh" in no_wheels.result["msg"]
+    assert no_index.result["msg"].startswith("there is no source for vgpuctl: no wheelhouse, and no index")
+    assert "and vgpuctl needs 3.99 or newer: use a newer distribution; vgpuctl_wheelh" in no_wheels.result["msg"]
     assert "Enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in no_iommu.result["msg"]
     assert "The driver '/srv/none.run' cannot be installed" in no_driver.result["msg"]

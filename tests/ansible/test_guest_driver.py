@@ -47,7 +47,7 @@ def test_a_guest_gets_its_driver_and_licence_once_and_the_token_is_never_shown(g
 
     unlicensed = guest.playbook(play, **variables)
     (failed,) = unlicensed.failed
-    assert "nvidia-smi -q says License Status: Unlicensed (Unrestricted) after 1 s" in failed.result["msg"]
+    assert "nvidia-smi -q shows License Status: Unlicensed (Unrestricted) after 1 s" in failed.result["msg"]
 
     first = guest.playbook(play, "--diff", "-vvv", **variables, guest_driver_token=str(token))
     assert first.status == 0, first.output

@@ -49,7 +49,7 @@ def test_only_vgpuctls_unneeded_kernel_parameters_are_removed(tmp_path: Path, fa
         before = bare.layer()
         checked = set_parameters(bare, check=True)
         assert "A reboot is pending: the kernel runs with pci=realloc, which was taken out" in checked.output
-        assert any(task.endswith("Give the words to the kernels") for _, task in checked.changed)
+        assert any(task.endswith("Set the parameters of the kernels") for _, task in checked.changed)
         assert bare.layer() == before
 
         removed = set_parameters(bare)

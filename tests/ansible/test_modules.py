@@ -201,7 +201,7 @@ def test_both_modules_pass_on_the_placement_options(site: Site) -> None:
 
 def test_a_gpu_without_keys_is_an_error(site: Site) -> None:
     (done,) = site.play({"vgpuctl.vgpuctl.host": {"gpus": {"A100": "vgpu"}}}).failed
-    assert done.result["msg"].startswith("gpus: A100: keys and values are due")
+    assert done.result["msg"].startswith("gpus: A100: expected keys and values")
 
 
 @pytest.mark.parametrize(("code", "changed"), [("some-failed", True), ("no-capacity", False)])

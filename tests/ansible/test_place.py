@@ -17,7 +17,7 @@ from tests.ansible.plays import ROOT
 
 ROLE = COLLECTION / "roles/vgpuctl"
 WHEEL = "vgpuctl-0.1.0-py3-none-any.whl"
-HOW = "say vgpuctl_wheelhouse, vgpuctl_index, or a wheel's path as vgpuctl_source"
+HOW = "set vgpuctl_wheelhouse, vgpuctl_index, or a wheel's path as vgpuctl_source"
 
 
 class Index(http.server.BaseHTTPRequestHandler):
@@ -59,14 +59,14 @@ def test_an_old_python_fails_with_the_version_needed(tmp_path: Path) -> None:
     (tmp_path / WHEEL).touch()
     reported = obstacles(tmp_path, wheelhouse=str(tmp_path), oldest="3.99")
     assert reported.startswith("/usr/bin/python3 is Python 3.")
-    assert reported.endswith(", and vgpuctl needs 3.99 or newer: take a newer distribution")
+    assert reported.endswith(", and vgpuctl needs 3.99 or newer: use a newer distribution")
 
 
 def test_a_missing_wheelhouse_or_wheel_fails(tmp_path: Path) -> None:
     assert obstacles(tmp_path, wheelhouse="/nowhere").endswith(
         "no directory /nowhere on this host: copy the wheels there"
     )
-    assert "has no wheel of vgpuctl among its 0" in obstacles(tmp_path, wheelhouse=str(tmp_path))
+    assert "has 0 wheels, but none of vgpuctl" in obstacles(tmp_path, wheelhouse=str(tmp_path))
     assert "there is no /nowhere.whl on this host" in obstacles(tmp_path, source="/nowhere.whl")
     (tmp_path / WHEEL).touch()
     assert obstacles(tmp_path, source="vgpuctl==0.1.0", wheelhouse=str(tmp_path)) == ""
@@ -74,8 +74,8 @@ def test_a_missing_wheelhouse_or_wheel_fails(tmp_path: Path) -> None:
 
 
 def test_a_host_without_an_index_fails_with_a_hint(tmp_path: Path) -> None:
-    assert obstacles(tmp_path).endswith(f"no index in pip's own configuration; {HOW}")
-    assert obstacles(tmp_path, PIP_INDEX_URL="file:///nowhere", PIP_NO_INDEX="1").startswith("nothing says from where")
+    assert obstacles(tmp_path).endswith(f"no index in pip's configuration; {HOW}")
+    assert obstacles(tmp_path, PIP_INDEX_URL="file:///nowhere", PIP_NO_INDEX="1").startswith("there is no source for")
     assert obstacles(tmp_path, PIP_FIND_LINKS="/srv/wheels") == ""
     (tmp_path / "no").write_text("")
     (tmp_path / "no").chmod(0o755)
@@ -88,7 +88,7 @@ def test_an_index_is_probed_and_refused_if_pip_would_fail(tmp_path: Path, index:
         "pip may know the password"
     )
     missing = obstacles(tmp_path, PIP_INDEX_URL=f"{index.replace('//', '//user:secret@')}/other")
-    assert missing == f"vgpuctl cannot be had: there is no {index}/other/vgpuctl/ (404); {HOW}"
+    assert missing == f"vgpuctl cannot be downloaded: there is no {index}/other/vgpuctl/ (404); {HOW}"
     assert obstacles(tmp_path, PIP_INDEX_URL=f"{index}/other", PIP_EXTRA_INDEX_URL=f"{index}/simple") == ""
     assert "Connection refused" in obstacles(tmp_path, index="http://127.0.0.1:1/simple")
     assert "there is no file:///nowhere/vgpuctl/" in obstacles(tmp_path, index="file:///nowhere")

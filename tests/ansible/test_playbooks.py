@@ -126,7 +126,7 @@ def test_a_boolean_and_a_number_from_the_command_line_are_converted_from_text(si
     arguments = ("--extra-vars", "site_install=false desktop_pool_count=3 desktop_pool_batch=2")
     checked = run(site, "site.yml", "--check", *arguments, desktop_pool_profile="A100-4C", desktop_pool_image=IMAGE)
     assert checked.status == 0, checked.output
-    assert checked.named("vgpuctl.vgpuctl.gpu_host : Look at the processor") == []
+    assert checked.named("vgpuctl.vgpuctl.gpu_host : Read the processor's features") == []
     assert "(item=up to 2)" in checked.output
     assert "(item=up to 3)" in checked.output
 
@@ -146,7 +146,7 @@ def test_a_host_is_not_rebooted_if_a_vm_has_started_since_the_role_began(site: S
     path.write_text(json.dumps([play | {"tasks": [{"ansible.builtin.include_role": role}]}]))
     ran = site.playbook(path, ("--limit", "gpu-1", "--extra-vars", json.dumps(variables)))
     assert ran.failed == [], ran.output
-    assert "These VMs run, so it is yours to do: just-started" in ran.output
+    assert "These VMs run, so reboot the host by hand: just-started" in ran.output
 
 
 def test_check_mode_of_site_shows_the_gpu_steps_while_no_desktop_fits_yet(tmp_path: Path, ansible: Path) -> None:
@@ -157,7 +157,7 @@ def test_check_mode_of_site_shows_the_gpu_steps_while_no_desktop_fits_yet(tmp_pa
     ((_, task),) = checked.changed
     (gpus,) = checked.named(task)
     assert "turn the 16 VFs of 0000:3b:00.0 on (sriov-manage)" in gpus.result["steps"]
-    assert "The GPUs are left as they are: check mode does not set up 0000:3b:00.0" in checked.output
+    assert "The GPUs are not changed: check mode does not set up 0000:3b:00.0" in checked.output
     assert site.vgpuctl("gpu-1", "list-gpus")["data"][0]["vfs"]["enabled"] == 0
 
 
@@ -197,8 +197,8 @@ def test_gpu_host_reports_failed_checks_and_fixes_unless_they_are_accepted(tmp_p
         return site.play(role | {"vars": {"gpu_host_prepare": False, **variables}})
 
     output = prepare().failed[0].result["msg"]
-    assert "iommu: it is not so that the IOMMU is on (/sys/kernel/iommu_groups is empty" in output
-    assert "Do: enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in output
+    assert "iommu: check failed: the IOMMU is on (/sys/kernel/iommu_groups is empty" in output
+    assert "Fix: enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in output
     assert prepare(gpu_host_accepted_checks=failed).failed == []
     mistyped = prepare(gpu_host_accepted_checks=["iomu"])
-    assert "names what is no check of vgpuctl doctor: iomu" in mistyped.failed[0].result["msg"]
+    assert "has unknown checks of vgpuctl doctor: iomu" in mistyped.failed[0].result["msg"]

@@ -33,8 +33,8 @@ def run(site: Site, role: str, part: str, *after: dict[str, Any], facts: dict[st
 @pytest.mark.parametrize(
     ("file", "facts", "output"),
     [
-        ("driver.rpm", DEBIAN, "is not one for Debian, whose packages are called *.deb. Give one of those"),
-        ("a_1_b.deb", RED_HAT, "is not one for Rocky, whose packages are called *.rpm. Give one of those"),
+        ("driver.rpm", DEBIAN, "is not for Debian, whose packages are named *.deb. Use one of those"),
+        ("a_1_b.deb", RED_HAT, "is not for Rocky, whose packages are named *.rpm. Use one of those"),
     ],
 )
 def test_a_package_of_another_distribution_is_refused(
@@ -72,5 +72,5 @@ def test_a_list_or_dictionary_that_the_command_line_passes_as_text_is_an_error(
     (refused,) = run(site, role, part, facts=DEBIAN, **pool, **{option: text}).failed
     assert refused.result["msg"] == "One or more items failed"
     output = [item["msg"] for item in refused.result["results"] if item.get("failed")]
-    assert output[0].startswith(f"{option} is the text {text}. What the command line takes as KEY=VALUE is always one;")
+    assert output[0].startswith(f"{option} is the text {text}. KEY=VALUE on the command line is always text;")
     assert output[0].endswith(f"-e '{{\"{option}\": ...}}'")

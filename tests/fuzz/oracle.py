@@ -146,7 +146,7 @@ def _violation(ended: Ended) -> str | None:
     both = ended.out + ended.err
     if ended.status not in STATUSES:
         return f"exit status {ended.status} is not documented"
-    if "Traceback (most recent call last)" in both or "[bug]" in both or "the check stumbled" in both:
+    if "Traceback (most recent call last)" in both or "[bug]" in both or "the check failed" in both:
         return "an internal error"
     if ended.code is not None and ended.code not in documented():
         return f"the code {ended.code} is not documented"

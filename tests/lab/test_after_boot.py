@@ -113,7 +113,7 @@ def test_a_vm_that_reserves_while_running_has_its_vgpu_only_from_start_to_stop(l
         assert kept["carrier"] == vgpu["carrier"]
         refused = lab.run("virsh start lent", check=False, timeout=120)
         assert refused.returncode != 0
-        assert "kept has it; vgpuctl start-vm lent" in refused.stderr
+        assert "kept uses it; vgpuctl start-vm lent" in refused.stderr
     must(lab, "start-vm", "lent")
     claims = lab.run("ls /run/vgpuctl/claims").stdout.split()
     assert len(claims) == 2

@@ -61,11 +61,11 @@ def test_check_mode_shows_a_stock_debians_gaps_without_change(lab: Lab, site: Ca
     assert checked.status == 0, checked.output
     assert [task.rpartition(" : ")[2] for _, task in checked.changed] == [
         "Keep nouveau from being loaded",
-        "Say which packages would be installed",
-        "Say what would be installed",
+        "Show which packages would be installed",
+        "Show what would be installed",
     ]
     assert "python3-packaging python3-venv" in checked.output
-    assert "vgpuctl is not there yet, and check mode installs nothing" in checked.output
+    assert "vgpuctl is not installed yet, and check mode installs nothing" in checked.output
     assert leftovers(lab) == before
     assert lab.run("ls /etc/modprobe.d").stdout.split() == ["vgpulab.conf"]
     assert lab.run("ls /opt/vgpuctl").stdout.split() == ["lib", "src"]
@@ -82,7 +82,7 @@ def test_the_site_play_previews_repairs_and_is_idempotent(lab: Lab, site: Callab
     checked = site("--check", "--diff")
     assert checked.status == 0, checked.output
     assert f"+turn the {VFS} VFs of {IGB} on" in checked.output
-    assert f"The GPUs are left as they are: check mode does not set up {IGB}" in checked.output
+    assert f"The GPUs are not changed: check mode does not set up {IGB}" in checked.output
     assert (vfs(lab), lab.run("ls /etc/vgpuctl", check=False).stdout) == (0, "")
     stopped = site()
     assert stopped.status == 2, stopped.output
@@ -93,7 +93,7 @@ def test_the_site_play_previews_repairs_and_is_idempotent(lab: Lab, site: Callab
     lab.run(f"mv /root/tiny.qcow2 {TINY}")
     checked = site("--check", "--diff")
     assert checked.status == 0, checked.output
-    assert "+vdi-001: make vGPU A100-4C on" in checked.output
+    assert "+vdi-001: create vGPU A100-4C on" in checked.output
     assert leftovers(lab) == before
     repaired = site()
     assert repaired.status == 0, repaired.output

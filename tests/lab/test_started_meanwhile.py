@@ -40,7 +40,7 @@ def test_a_vm_that_another_program_starts_during_create_vm_keeps_its_disk_and_is
     first, status, document = json.loads(lab.run(["python3", "-c", RACE], timeout=300).stdout)
     assert status == 0, document
     assert (document["data"]["state"], document["data"]["name"]) == ("running", "vm-1")
-    assert first == ("VM vm-1 was started by another program" in document["warnings"])
+    assert first == ("another program started VM vm-1" in document["warnings"])
     (disk,) = document["data"]["disks"]
     lab.run(["test", "-f", disk["path"]])
     assert must(lab, "reconcile-host", "--dry-run")["findings"] == []

@@ -149,7 +149,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="hook-lets-pass",
-        rule="the hook stops a start whose vGPU cannot be made",
+        rule="the hook stops a start whose vGPU cannot be created",
         file="vgpuctl/hook/run.py",
         old="    sys.stderr.write(f\"{' '.join(line.split())}\\n\")\n    return 1",
         new="    sys.stderr.write(f\"{' '.join(line.split())}\\n\")\n    return 0",

@@ -66,7 +66,7 @@ def test_remote_errors_equal_local_ones(ssh: Ssh) -> None:
     result = ssh("gpu-01", "create-vm", "--profile", "A100-4D")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert "vgpuctl: no GPU on this host knows the profile 'A100-4D'   [not-found]" in result.stderr
+    assert "vgpuctl: no GPU on this host offers the profile 'A100-4D'   [not-found]" in result.stderr
 
 
 def test_on_ten_hosts_the_broken_ones_do_not_stop_the_others(network: Network, inventory: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_silent_host_is_dropped_at_its_timeout(ssh: Ssh) -> None:
     ("host", "check", "output"),
     [
         (SHA1, "ssh-algorithms", "no algorithm in common"),
-        (BARE, "vgpuctl", "there is no vgpuctl that can be run"),
+        (BARE, "vgpuctl", "vgpuctl cannot be run there"),
         (OLDER, "version", "its vgpuctl 0.0.9 does not know the line"),
     ],
 )
@@ -194,12 +194,18 @@ def test_an_unsuitable_host_reports_what_is_missing(ssh: Ssh, host: str, check: 
 @pytest.mark.parametrize(
     ("host", "line", "status", "code", "output"),
     [
-        (LIAR, "list-vms", 6, "host-cannot", "not what list-vms answers here: data is null, not a list"),
+        (
+            LIAR,
+            "list-vms",
+            6,
+            "host-cannot",
+            "a result of list-vms that this version cannot read: data is null, not a list",
+        ),
         (LIAR, "list-gpus", 1, "failed", "ok is false, and the exit status 0"),
         (LIAR, "list-images", 1, "failed", "ok is true, and the exit status 255"),
         (LIAR, "--yes delete-vm a", 5, "answer-lost", "ok is true, and the exit status 255"),
         (LIAR, "list-profiles", 1, "failed", "it printed more than 16 MiB"),
-        (ENDLESS, "list-vms", 6, "host-cannot", "it printed more than 1 MiB before vgpuctl began"),
+        (ENDLESS, "list-vms", 6, "host-cannot", "it printed more than 1 MiB before vgpuctl started"),
     ],
 )
 def test_an_invalid_reply_is_an_error_of_its_host_only(
@@ -216,7 +222,7 @@ def test_endless_stderr_does_not_fill_the_terminal(ssh: Ssh) -> None:
     result = ssh(LIAR, "list-vgpus")
     assert result.returncode == 1
     lines = result.stderr.splitlines()
-    assert (len(lines), lines[10_000]) == (10_002, "what it prints on stderr from here on is not shown")
+    assert (len(lines), lines[10_000]) == (10_002, "further output on stderr is not shown")
 
 
 def test_each_unusable_client_key_is_listed_with_the_reason(network: Network, ssh: Ssh, tmp_path: Path) -> None:
@@ -230,7 +236,7 @@ def test_each_unusable_client_key_is_listed_with_the_reason(network: Network, ss
     finally:
         with_config(network, "")
     assert error["facts"]["check"] == "login"
-    locked = f"{tmp_path}/locked: has a passphrase: give it to the agent with ssh-add"
+    locked = f"{tmp_path}/locked: has a passphrase: add it to the agent with ssh-add"
     assert sorted(error["facts"]["reasons"]) == [f"{tmp_path}/key: refused", locked]
 
 

@@ -64,7 +64,7 @@ def test_a_host_without_vgpuctl_gets_it_and_a_second_run_changes_nothing(
     assert ssh(FRESH, "list-gpus").stdout == local.stdout
 
     again = ssh(FRESH, *arguments, "--progress")
-    assert again.stderr == f"vgpuctl {__version__} is there already: nothing is copied\n"
+    assert again.stderr == f"vgpuctl {__version__} is already installed there: nothing is copied\n"
     assert (json.loads(again.stdout)["changed"], opt_entries(network, FRESH)) == (False, ["vgpuctl", environment])
     assert json.loads(again.stdout)["data"]["steps"] == []
 

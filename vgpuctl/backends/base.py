@@ -119,7 +119,7 @@ def require_iommu(function: GpuFunction) -> None:
     """Refuse a PCI carrier without an IOMMU group: VFIO cannot give it to a VM."""
     if function.iommu_group is None:
         raise HostCannot(
-            f"{function.address} has no IOMMU group, so no VM can get it",
+            f"{function.address} has no IOMMU group, so no VM can use it",
             hint="enable VT-d or AMD-Vi in the firmware and boot with intel_iommu=on (AMD: on by default)",
             check="iommu",
             function=function.address,
@@ -145,7 +145,9 @@ def refuse_if_held(host: Host, carrier: str, function_path: str) -> None:
     try:
         holders = host.processes.find_holders(vfio_nodes(host, function_path))
     except OSError as error:
-        raise InUse(f"whether {carrier} is in use cannot be seen", hint="run this as root", carrier=carrier) from error
+        raise InUse(
+            f"cannot determine whether {carrier} is in use", hint="run this as root", carrier=carrier
+        ) from error
     if holders:
         users = ", ".join(f"{h.command} (pid {h.pid})" for h in holders)
         raise InUse(
@@ -178,7 +180,7 @@ def write_error(error: OSError, action: str, path: str, hint: str | None = None)
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     return DeviceFailed(
         f"{action} failed: {error.strerror or error} ({name}) writing {path}",
-        hint=hint or "the kernel log says more: journalctl -k -n 20",
+        hint=hint or "journalctl -k -n 20 shows the kernel log",
         errno=error.errno,
         errno_name=name,
         path=path,

@@ -72,7 +72,7 @@ class CreateMdev(Value):
     def describe(self) -> str:
         """Say what is created and where."""
         placement = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
-        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (mdev {self.vgpu.carrier}{placement})"
+        return f"create vGPU {self.vgpu.profile} on {self.vgpu.function} (mdev {self.vgpu.carrier}{placement})"
 
     def perform(self, host: Host) -> None:
         """Write the UUID, then the placement, then the parameters."""
@@ -98,7 +98,7 @@ class CreateMdev(Value):
 
     def _create_error(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EEXIST:
-            return InUse(f"an mdev {self.vgpu.carrier} exists already elsewhere", carrier=self.vgpu.carrier)
+            return InUse(f"the mdev {self.vgpu.carrier} already exists on another device", carrier=self.vgpu.carrier)
         if error.errno in (*_NO_CAPACITY_ERRNOS, *maker_of_type(self.type_id).no_room_errnos):
             return NoCapacity(
                 f"no room for {self.vgpu.profile} on {self.vgpu.gpu}: the driver refused {self.vgpu.function}",
@@ -107,7 +107,7 @@ class CreateMdev(Value):
                 errno=error.errno,
                 path=path,
             )
-        return write_error(error, f"making {self.vgpu.profile} on {self.vgpu.function}", path)
+        return write_error(error, f"creating {self.vgpu.profile} on {self.vgpu.function}", path)
 
     def verify(self, host: Host) -> None:
         """Read the device's parent, type and placement back."""
@@ -157,7 +157,7 @@ class RemoveMdev(Value):
     def verify(self, host: Host) -> None:
         """Check that it is gone."""
         if read_mdev(host, self.vgpu.carrier) is not None:
-            raise VerifyFailed(f"the vGPU {self.vgpu.carrier} was removed but is still there")
+            raise VerifyFailed(f"the vGPU {self.vgpu.carrier} was removed but still exists")
 
     def undo(self, host: Host) -> None:
         """Nothing: reconcile completes a removal; it is not undone."""

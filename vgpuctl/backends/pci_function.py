@@ -104,13 +104,14 @@ class PassthroughBackend(GpuBackend):
         if taken:
             names = ", ".join(sorted({v.holder_text for v in taken}))
             raise InUse(
-                f"{gpu.address} is in use by {names}; all of it can be given away only when nothing is on it",
+                f"{gpu.address} is in use by {names}; it can be passed through only when none of its vGPUs and VFs "
+                "are in use",
                 hint=f"vgpuctl show-gpu {gpu.address}",
                 gpu=gpu.address,
                 vgpus=[v.carrier for v in taken],
             )
         if not gpu.vendor_id:
-            raise InvalidInput(f"{gpu.address} is no PCI device, it cannot be passed through", gpu=gpu.address)
+            raise InvalidInput(f"{gpu.address} is not a PCI device, so it cannot be passed through", gpu=gpu.address)
         function = gpu.find_function(gpu.address) or GpuFunction(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
         self.check(snapshot, gpu, function, force_console=force_console)
         functions = (gpu.address, *(m.address for m in gpu.group_members if m.same_slot))
@@ -122,7 +123,7 @@ class PassthroughBackend(GpuBackend):
         require_iommu(function)
         if gpu.vfs_enabled:
             raise HostCannot(
-                f"{gpu.address} has {gpu.vfs_enabled} VFs enabled; all of it can be given to a VM only without VFs",
+                f"{gpu.address} has {gpu.vfs_enabled} VFs enabled; it can be passed through only with all VFs off",
                 hint=disable_vfs_hint(gpu),
                 check="vfs-on",
                 gpu=gpu.address,
@@ -131,14 +132,14 @@ class PassthroughBackend(GpuBackend):
         if gpu.console_reasons and not force_console:
             raise Refused(
                 f"{gpu.address} is this host's console: {'; '.join(gpu.console_reasons)}",
-                hint="--force-console takes it all the same; the host's screen goes dark",
+                hint="--force-console passes it through anyway; the host's screen goes dark",
                 gpu=gpu.address,
                 reasons=list(gpu.console_reasons),
             )
         if not gpu.is_display_class and function.driver not in HARMLESS_DRIVERS:
             raise InUse(
                 f"{gpu.address} ({gpu.model}) is used by the host: its driver is {function.driver}",
-                hint=f"take it from the host first, if nothing there needs it: {_detach_command(gpu.address)}",
+                hint=f"{_detach_command(gpu.address)} detaches it, if nothing on the host needs it",
                 gpu=gpu.address,
                 driver=function.driver,
             )
@@ -150,8 +151,8 @@ class PassthroughBackend(GpuBackend):
             holder = None if member.same_slot and _is_same_vm(snapshot, gpu, member) else _find_holder(snapshot, member)
             if holder is not None:
                 raise InUse(
-                    f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, which {holder} has",
-                    hint="a group goes to one VM as a whole; use a slot with a group of its own",
+                    f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, which {holder} uses",
+                    hint="all devices of an IOMMU group go to the same VM; move the card to a slot with its own group",
                     gpu=gpu.address,
                     member=member.address,
                     vm=holder,
@@ -160,7 +161,7 @@ class PassthroughBackend(GpuBackend):
                 raise InUse(
                     f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, "
                     f"which the driver {member.driver} holds",
-                    hint=f"unbind it if the host does not need it: {_detach_command(member.address)}",
+                    hint=f"{_detach_command(member.address)} detaches it, if the host does not need it",
                     gpu=gpu.address,
                     member=member.address,
                     driver=member.driver,

@@ -49,8 +49,8 @@ def _read_attribute(host: Host, path: str, carrier: str) -> str | None:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, str(error.errno))
         raise DeviceFailed(
-            f"where {carrier} is cannot be read: {error.strerror or error} ({name}) reading {path}",
-            hint="the kernel log says more: journalctl -k -n 20",
+            f"cannot read the placement of {carrier}: {error.strerror or error} ({name}) reading {path}",
+            hint="journalctl -k -n 20 shows the kernel log",
             errno=error.errno,
             path=path,
         ) from error
@@ -77,7 +77,7 @@ def move_to_placement(host: Host, vgpu: AssignedVgpu) -> None:
         raise NoCapacity(
             f"no room for {vgpu.profile} at placement {requested} of {vgpu.gpu}: the driver refused to move "
             f"{vgpu.carrier} there from placement {current}",
-            hint=f"vgpuctl show-gpu {vgpu.gpu} tells who is where",
+            hint=f"vgpuctl show-gpu {vgpu.gpu} shows every placement",
             gpu=vgpu.gpu,
             placement_id=requested,
             errno=error.errno,

@@ -64,7 +64,7 @@ class SetVgpuType(Value):
     def describe(self) -> str:
         """Say what is created and where."""
         placement = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
-        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id}{placement})"
+        return f"create vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id}{placement})"
 
     def perform(self, host: Host) -> None:
         """Write the type id, then the placement or the GPU instance, then the parameters."""
@@ -100,13 +100,13 @@ class SetVgpuType(Value):
             )
         if error.errno == errno.EPERM:
             return InUse(
-                f"{self.vgpu.carrier} carries another vGPU already",
-                hint="vgpuctl list-gpus shows whose it is; run the command again",
+                f"{self.vgpu.carrier} already has another vGPU",
+                hint="vgpuctl list-vgpus shows its owner; then run the command again",
                 carrier=self.vgpu.carrier,
                 errno=error.errno,
                 path=path,
             )
-        return write_error(error, f"making {self.vgpu.profile} on {self.vgpu.carrier}", path)
+        return write_error(error, f"creating {self.vgpu.profile} on {self.vgpu.carrier}", path)
 
     def verify(self, host: Host) -> None:
         """Read the type back."""
@@ -167,7 +167,7 @@ class ClearVgpuType(Value):
         if error.errno == errno.EBUSY:
             return Busy(
                 f"the vGPU plugin of {self.vgpu.carrier} has not exited after {BUSY_RETRY_SECONDS:g} s",
-                hint="run the command again in a minute; systemctl status nvidia-vgpu-mgr",
+                hint="systemctl status nvidia-vgpu-mgr; run the command again in a minute",
                 carrier=self.vgpu.carrier,
                 path=path,
             )
@@ -177,7 +177,7 @@ class ClearVgpuType(Value):
         """Check that the VF has no type."""
         type_id = read_type_id(host, self.vgpu)
         if type_id != "0":
-            raise VerifyFailed(f"{self.vgpu.carrier} was cleared but still carries type {type_id}")
+            raise VerifyFailed(f"{self.vgpu.carrier} was cleared but still has type {type_id}")
 
     def undo(self, host: Host) -> None:
         """Nothing: reconcile completes a removal; it is not undone."""
@@ -223,7 +223,7 @@ class VendorVfBackend(GpuBackend):
         if self.function_problem(function) is not None:
             raise HostCannot(
                 f"{function.address} has no vfio-dev directory: the vGPU driver does not offer it to VFIO",
-                hint="check systemctl status nvidia-vgpu-mgr, then: /usr/lib/nvidia/sriov-manage -e " + gpu.address,
+                hint="systemctl status nvidia-vgpu-mgr; then /usr/lib/nvidia/sriov-manage -e " + gpu.address,
                 check="vfio-dev",
                 function=function.address,
             )

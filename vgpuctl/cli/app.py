@@ -35,7 +35,7 @@ cli = LazyGroup(
     load=load_command,
     help="Give virtual machines on this KVM host a slice of a GPU, or a whole one.",
     examples=(
-        ("vgpuctl list-profiles", "what can be made here, and how many more"),
+        ("vgpuctl list-profiles", "the vGPU profiles of this host, and how many more fit"),
         ("vgpuctl create-vm --profile A100-4C", "a running VM with that vGPU"),
         ("vgpuctl --host sim:a100-40 create-vm --profile A100-4C", "the same on a simulated host"),
     ),
@@ -86,4 +86,4 @@ def _refuse_non_utf8(args: list[str]) -> None:
         if not arg.isascii() and arg != arg.encode(errors="ignore").decode():
             from vgpuctl.errors import InvalidInput
 
-            raise InvalidInput(f"{label} is not UTF-8 text: {arg!a}", hint="type it as UTF-8")
+            raise InvalidInput(f"{label} is not UTF-8 text: {arg!a}", hint="enter it as UTF-8")

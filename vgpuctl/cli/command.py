@@ -44,7 +44,7 @@ class Command(click.Command):
         if settings is None or not settings.is_remote:
             if settings is not None and settings.remote_only_options:
                 raise click.UsageError(
-                    f"{settings.remote_only_options[0]} goes with --hosts FILE or --host ssh://HOST", ctx
+                    f"{settings.remote_only_options[0]} requires --hosts FILE or --host ssh://HOST", ctx
                 )
             return super().invoke(ctx)
         from vgpuctl.cli import remote_command

@@ -91,7 +91,7 @@ def refuse_conflicting_values(args: Sequence[str], context: click.Context) -> No
 
             name = max(option.opts, key=len)
             message = f"{name} is given twice: {value} and {option_value(token)}"
-            raise UsageErrorWithHint(message, f"{name} takes one value: leave one out", context)
+            raise UsageErrorWithHint(message, f"{name} takes one value: specify it once", context)
 
 
 def list_spellings(params: Sequence[click.Parameter]) -> Iterator[tuple[str, click.Option]]:

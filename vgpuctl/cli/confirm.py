@@ -26,15 +26,15 @@ class ConfirmationPrompt:
             return
         if self.settings.json or not (_is_tty(sys.stdin) and _is_tty(sys.stderr)):
             raise NeedsConfirmation(
-                f"nobody can be asked here: {question}",
-                hint="--yes answers yes",
+                f"confirmation required, but there is no terminal: {question}",
+                hint="rerun with --yes",
                 lines=list(details),
             )
         for line in details:
             streams.write_err(f"  {streams.sanitize(line)}")
         streams.write_err_raw(f"{streams.sanitize(question)} [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise NeedsConfirmation("not confirmed: nothing was changed", hint="answer y, or say --yes")
+            raise NeedsConfirmation("not confirmed: nothing changed", hint="answer y, or use --yes")
 
 
 def _is_tty(stream: object) -> bool:

@@ -161,7 +161,7 @@ def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
         yield from _list_lines("undone", failure.undone)
     elif number:
         how = "only in part" if failure.left else "completely"
-        yield f"  undone {how}: {number} step{'' if number == 1 else 's'} taken back"
+        yield f"  undone {how}: {number} step{'' if number == 1 else 's'}"
 
 
 def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:

@@ -16,13 +16,13 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
         "--parallel",
         metavar="P",
         type=click.IntRange(1, MAX_PARALLEL),
-        help=f"With --count: how many VMs are made at the same time. [{DEFAULT_PARALLEL}]",
+        help=f"With --count: how many VMs are created at the same time. [{DEFAULT_PARALLEL}]",
     )
     count = click.option(
         "--count",
         metavar="N",
         type=click.IntRange(1, MAX_VMS),
-        help="See to it that N such VMs are there; the name is a pattern such as 'vdi-{:03}'.",
+        help="Ensure that N VMs exist; the name is a pattern such as 'vdi-{:03}'.",
     )
     return count(parallel(function))
 
@@ -41,13 +41,11 @@ def check_options(
         click.UsageError: the options contradict each other.
     """
     if count is None and parallel is not None:
-        raise click.UsageError("--parallel is for several VMs: say how many with --count")
+        raise click.UsageError("--parallel requires --count")
     if count is not None and print_xml:
-        raise click.UsageError("--print-xml shows one VM: leave --count out and give one name")
+        raise click.UsageError("--print-xml shows one VM: omit --count and specify one name")
     if count is not None and wait_for is not None:
-        raise click.UsageError(
-            "--wait-for waits for one VM: leave --count out, or wait with: vgpuctl show-address NAME"
-        )
+        raise click.UsageError("--wait-for waits for one VM: omit --count, or wait with: vgpuctl show-address NAME")
     if count is not None and state != "present":
-        raise click.UsageError(f"--count makes what is not there yet; --state {state} is for one VM")
+        raise click.UsageError(f"--count only creates missing VMs; --state {state} works on one VM")
     return parallel or DEFAULT_PARALLEL

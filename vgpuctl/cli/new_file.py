@@ -22,7 +22,7 @@ def require_new(path: str, option: str) -> None:
     if not os.path.isdir(directory):
         raise InvalidInput(f"{option} {path}: there is no directory {directory}", hint=f"mkdir -p {directory}")
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise InvalidInput(f"{option} {path}: nothing may be written in {directory}", hint=f"ls -ld {directory}")
+        raise InvalidInput(f"{option} {path}: {directory} is not writable", hint=f"ls -ld {directory}")
 
 
 def write_new(path: str, content: bytes, option: str) -> None:
@@ -52,7 +52,9 @@ def write_new(path: str, content: bytes, option: str) -> None:
 
 
 def _exists(path: str, option: str) -> Exists:
-    return Exists(f"{option} {path}: it is there already", hint="give another name, or remove it first", path=path)
+    return Exists(
+        f"{option} {path}: the file already exists", hint="use another name, or remove the file first", path=path
+    )
 
 
 def _failed(exc: OSError, path: str, option: str) -> FileFailed:

@@ -34,13 +34,13 @@ def check_format(path: str) -> str:
     file_format = path.rpartition(".")[2].lower()
     if file_format not in FORMATS:
         raise InvalidInput(
-            f"--plot {path}: the name shows no known picture format", hint="use a name that ends in .svg or .png"
+            f"--plot {path}: the name has no known picture format", hint="use a name that ends in .svg or .png"
         )
     try:
         from matplotlib import figure  # noqa: F401
     except Exception as exc:
         raise HostCannot(
-            f"a picture needs matplotlib, which cannot be used here: {exc}",
+            f"--plot needs matplotlib, which cannot be loaded: {exc}",
             hint=f"{extras.install_command('matplotlib')}; or omit --plot: --json has the same numbers",
             check="matplotlib",
         ) from exc
@@ -82,4 +82,4 @@ def _draw_lines(upper: Axes, lower: Axes, data: SimulationResult) -> None:
     upper.legend(loc="best", fontsize="small")
     lower.set_ylabel("GPUs in use")
     lower.set_ylim(bottom=0)
-    lower.set_xlabel(f"{name} from the beginning")
+    lower.set_xlabel(f"{name} since the start")

@@ -37,7 +37,7 @@ else:
     whole_host = LazyModule("vgpuctl.library.whole_host")
 
 LOCAL_ONLY_COMMANDS = {
-    "completion": "it is about this shell",
+    "completion": "it works on this shell",
     "sim": "a simulated host is on this machine; VGPUCTL_HOST in the environment there names one",
 }
 READ_ONLY_COMMANDS = frozenset(
@@ -78,16 +78,18 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
         InvalidInput, NotFound: an address or the inventory is wrong, or a pattern matches no host.
     """
     if settings.hosts is not None and settings.is_host_explicit and not settings.ssh_hosts:
-        raise InvalidInput(f"--host {settings.host} does not go with --hosts {settings.hosts}", hint="leave one out")
+        raise InvalidInput(
+            f"--host {settings.host} cannot be combined with --hosts {settings.hosts}", hint="omit one of them"
+        )
     urls = settings.ssh_hosts if settings.hosts is None or settings.is_host_explicit else ()
     targets = [parse_url(url) for url in urls]
     if settings.hosts is not None:
         inventory_targets = inventory.parse_inventory(text_file.read_text(settings.hosts, "inventory"), settings.hosts)
         targets += inventory.apply_limit(inventory_targets, settings.limit)
     elif settings.limit:
-        raise InvalidInput("--limit goes with --hosts FILE", hint="name a host alone: --host ssh://HOST")
+        raise InvalidInput("--limit requires --hosts FILE", hint="use --host ssh://HOST for one host")
     if not targets:
-        raise InvalidInput(f"{settings.hosts} names no host", hint="docs/remote.md tells the format")
+        raise InvalidInput(f"{settings.hosts} contains no hosts", hint="docs/remote.md describes the format")
     return tuple({target.name: target for target in targets}.values())
 
 
@@ -97,8 +99,8 @@ def _collect_replies(
     command_words = context.command_path.split()[1:]
     if command_words[0] in LOCAL_ONLY_COMMANDS:
         raise InvalidInput(
-            f"{command_words[0]} is not for other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
-            hint="leave --host ssh:// out",
+            f"{command_words[0]} does not work on other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
+            hint="omit --host ssh://",
         )
     if settings.kind == "console":
         raise InvalidInput(
@@ -110,8 +112,8 @@ def _collect_replies(
     )
     if option is not None:
         raise InvalidInput(
-            f"--{option} {context.params[option]}: simulate makes no file on another host",
-            hint=f"leave --{option} out: --json tells what was found, and the same --seed makes the same requests",
+            f"--{option} {context.params[option]}: simulate writes no files on another host",
+            hint=f"omit --{option}: --json prints the results, and the same --seed generates the same requests",
         )
     task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
     with signals.block_signals():
@@ -141,7 +143,7 @@ def _build_task(settings: Settings, context: click.Context, *, single_host: bool
             streams.write_err(streams.sanitize(line) if single_host else f"{name}: {streams.sanitize(line)}")
 
     if settings.host_deadline == 0:
-        raise InvalidInput("--host-deadline 0: no host answers at once", hint="say a number of seconds")
+        raise InvalidInput("--host-deadline must be greater than 0", hint="specify a number of seconds")
     remote_args = (*front, *forwarded.args)
     return fanout.FanoutTask(
         RemoteCommand(remote_args, _read_stdin_file(forwarded)),
@@ -169,7 +171,7 @@ def _prepare_bootstrap(
     """
     directory, package = context.params.get("wheelhouse"), context.params.get("deb")
     if directory is not None and package is not None:
-        raise InvalidInput("--wheelhouse and --deb exclude each other", hint="leave one out")
+        raise InvalidInput("--wheelhouse and --deb cannot be combined", hint="omit one of them")
     if package is not None:
         return bootstrap.plan_package(
             debian_package.read_package(package),

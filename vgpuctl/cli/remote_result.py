@@ -217,19 +217,19 @@ def _check_reply(settings: Settings, reply: HostReply) -> tuple[HostReply, AnyRe
 def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: str) -> VgpuctlError:
     """Return the error for a reply of another shape. If it reports a change, only the change itself is certain."""
     address = _ssh_url(target)
-    problem = f"what vgpuctl there answers is not what {kind} answers here: {mismatch}"
-    install_hint = f"bring this vgpuctl there: vgpuctl --host {address} install-host --wheelhouse DIR"
+    problem = f"the vgpuctl there sent a result of {kind} that this version cannot read: {mismatch}"
+    install_hint = f"vgpuctl --host {address} install-host --wheelhouse DIR installs this version there"
     if body.get("changed") is not True:
         return HostCannot(
             f"{target.name}: {problem}",
-            hint=f"this is {__version__}; ssh {address} vgpuctl --version tells which is there; {install_hint}",
+            hint=f"{install_hint}; this is {__version__}, and ssh {address} vgpuctl --version shows the version there",
             check="version",
             here=__version__,
         )
     data = body["data"]
     error = ResultUnknown(
         f"{target.name}: {kind} is done there, and {problem}",
-        hint=f"{install_hint}; then look there: {output.inspect_command(kind, data, address)}",
+        hint=f"{install_hint}; then {output.inspect_command(kind, data, address)}",
         lines=_string_list(data.get("steps")) if isinstance(data, dict) else [],
         here=__version__,
     )

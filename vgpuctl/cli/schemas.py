@@ -42,7 +42,7 @@ _ERROR: dict[str, Any] = {
         "hint": {"type": ["string", "null"], "description": "a command or action that helps"},
         "facts": {"type": "object", "description": "the numbers and names seen"},
         "exit_status": {"enum": [1, 2, 3, 4, 5, 6, 7, 75, 130, 143]},
-        "undone": {"type": "array", "items": {"type": "string"}, "description": "steps that were taken back"},
+        "undone": {"type": "array", "items": {"type": "string"}, "description": "steps that were undone"},
         "left": {"type": "array", "items": {"type": "string"}, "description": "what remains on the host"},
     },
 }

@@ -78,7 +78,7 @@ def explain_usage(exc: click.ClickException) -> tuple[str, str | None]:
     """Return message and hint of an error that click or a command raised while parsing."""
     context = exc.ctx if isinstance(exc, click.UsageError) else None
     path = context.command_path if context is not None else "vgpuctl"
-    hint = f"'{path} --help' shows how it is used"
+    hint = f"'{path} --help' shows the usage"
     if isinstance(exc, UsageErrorWithHint):
         return exc.message, exc.hint
     if context is not None and isinstance(context.command, click.Group) and exc.message == "Missing command.":
@@ -103,7 +103,7 @@ def _extra_argument_hint(exc: click.ClickException, context: click.Context | Non
         name = " NAME" if any(isinstance(p, click.Argument) for p in params) else ""
         return f"a profile goes after --profile: {context.command_path}{name} --profile {shlex.quote(first)}"
     if any(isinstance(p, click.Argument) for p in params):
-        return "one at a time: run the command once for each"
+        return "specify one name: run the command once for each"
     return None
 
 
@@ -112,7 +112,7 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
         return None
     params = context.command.get_params(context)
     if given == "--name" and any(isinstance(p, click.Argument) and p.name == "name" for p in params):
-        return f"the name is no option: {context.command_path} NAME"
+        return f"the name is an argument, not an option: {context.command_path} NAME"
     spellings = [spelling for p in params if isinstance(p, click.Option) for spelling in p.opts]
     suggestion = suggest_option(given, spellings)
     return f"did you mean {suggestion}? '{context.command_path} --help' shows every option" if suggestion else None

@@ -44,7 +44,7 @@ def parse_assignment(text: str) -> Assignment:
     """
     match = _ASSIGNMENT.fullmatch(text.strip())
     if match is None:
-        raise InvalidInput(f"--set {text}: this names no key of a GPU", hint=HINT)
+        raise InvalidInput(f"--set {text}: this does not name a key of a GPU", hint=HINT)
     try:
         gpu = rules.gpu_key(match["gpu"].strip("\"' "))
     except ValueError as error:

@@ -240,7 +240,7 @@ def _check_edited(
     host = parse_host_spec(text, path)
     if not entry_name.has_values(host, changes):
         requested = ", ".join(f"{key}: {value}" for key, value in changes.items())
-        raise _manual_edit_error(f"it would not say '{requested}' for {entry_name.key} afterwards", path)
+        raise _manual_edit_error(f"the result would not have '{requested}' for {entry_name.key} afterwards", path)
     if old_text is None:
         return text
     before = parse_host_spec(old_text, path)
@@ -250,14 +250,14 @@ def _check_edited(
     ]
     other_sections = [replace(spec, **{entry_name.section: EMPTY_MAPPING}) for spec in (before, host)]
     if other_entries[0] != other_entries[1] or other_sections[0] != other_sections[1]:
-        raise _manual_edit_error(f"something else than {entry_name.key} would change too", path)
+        raise _manual_edit_error(f"more than {entry_name.key} would change", path)
     refuse_lost_comments(old_text, text, path)
     return text
 
 
 def _manual_edit_error(reason: str, path: str) -> InvalidInput:
     return InvalidInput(
-        f"{path} cannot be changed by a program: {reason}", hint="write it by hand, one key on a line", path=path
+        f"{path} cannot be edited automatically: {reason}", hint="edit it by hand, one key per line", path=path
     )
 
 
@@ -298,8 +298,8 @@ def render_host_file(
     buffer = io.StringIO()
     yaml.dump(document, buffer)
     text = "".join(f"# {_clean_comment(line)}\n" for line in header_comments) + buffer.getvalue()
-    if parse_host_spec(text, "what was to be written") != host:
-        raise AssertionError("a host.yaml was written that says something else")
+    if parse_host_spec(text, "the intended text") != host:
+        raise AssertionError("the host.yaml that was written has another meaning")
     return text
 
 

@@ -60,7 +60,7 @@ PLACEMENT_SHAPE = Shape(
         Key(
             "demand",
             _accept,
-            "no effect any more: files of version 0.1 may have it",
+            "has no effect: only read from files of version 0.1",
             {"deprecated": True},
         ),
     ),
@@ -148,7 +148,7 @@ def parse_host_spec(text: str, path: str) -> HostSpec:
             or a full disk leaves it.
     """
     if all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines())):
-        raise InvalidInput(f"{path} says nothing: a host.yaml has at least 'version: {FORMAT_VERSION}'", path=path)
+        raise InvalidInput(f"{path} is empty: a host.yaml has at least 'version: {FORMAT_VERSION}'", path=path)
     given: dict[str, Any] = yaml_reader.parse_document(text, path, HOST_SHAPE)
     section: _PlacementSection | None = given.pop("placement", None)
     return HostSpec(**given) if section is None else HostSpec(**given, placement=section.spec, ignored=section.ignored)
@@ -207,7 +207,7 @@ def _parse_vgpus(value: object) -> dict[str, VgpuSpec]:
         other = name_by_carrier.setdefault(entry["carrier"], name)
         if other != name:
             duplicates.append(
-                rules.Problem((name, "carrier"), f"{entry['carrier']} is the carrier of vGPU {other} too")
+                rules.Problem((name, "carrier"), f"{entry['carrier']} is also the carrier of vGPU {other}")
             )
     if duplicates:
         raise rules.ValidationError(tuple(duplicates))
@@ -221,7 +221,7 @@ def _parse_boot(value: object) -> BootSpec:
 
 DEFAULTS_SHAPE = Shape(
     "Defaults",
-    "What fills a field that a VM spec or a command line leaves out.",
+    "Values for fields that neither the VM spec nor the command line sets.",
     tuple(make_key(field) for field in DEFAULTABLE_FIELDS),
 )
 _TEXT_LIST_SCHEMA = {
@@ -236,7 +236,7 @@ GPU_SHAPE = Shape(
     (
         Key("mode", rules.gpu_mode, "what the GPU is set up for", {"enum": list(GPU_MODES), "type": "string"}),
         Key("vfs", rules.vfs, "how many virtual functions are on", {"minimum": 0, "maximum": 256, "type": "integer"}),
-        Key("cordoned", rules.boolean, "true: nothing new is placed on it", {"type": "boolean"}),
+        Key("cordoned", rules.boolean, "true: no new vGPU is placed on it", {"type": "boolean"}),
         Key(
             "scheduler",
             parse_scheduler_spec,
@@ -258,16 +258,16 @@ GPU_SHAPE = Shape(
         Key(
             "mig",
             parse_mig_spec,
-            "off, the GPU instances that there are, or the vGPUs that there is room for",
+            "off, a list of GPU instances, or the vGPUs to have room for",
             MIG_JSON_SCHEMA,
         ),
-        Key("mixed_size", rules.boolean, "true: vGPUs of several sizes may be on it at once", {"type": "boolean"}),
+        Key("mixed_size", rules.boolean, "true: vGPUs of several sizes can be on it at once", {"type": "boolean"}),
     ),
     check_gpu_keys,
 )
 VGPU_SHAPE = Shape(
     "Vgpu",
-    "A vGPU without a VM, which restore-host makes again after each boot; create-vgpu and delete-vgpu write it.",
+    "A vGPU without a VM. restore-host creates it again after each boot; create-vgpu and delete-vgpu write the entry.",
     (
         Key("profile", rules.profile, "the vGPU profile", {"minLength": 1, "type": "string"}, required=True),
         Key("gpu", rules.pci_address, "the GPU's PCI address", {"type": "string"}, required=True),
@@ -277,18 +277,18 @@ VGPU_SHAPE = Shape(
 )
 BOOT_SHAPE = Shape(
     "Boot",
-    "How restoring after a boot goes about it.",
+    "How vGPUs are restored after a boot.",
     (
         Key(
             "deadline_seconds",
             rules.deadline_seconds,
-            "how long drivers and VFs are waited for; 300 when it is left out",
+            "how long to wait for drivers and VFs (default 300)",
             {"minimum": 1, "maximum": 3600, "type": "integer"},
         ),
         Key(
             "hold_libvirt_seconds",
             rules.hold_seconds,
-            "how long libvirt's start waits for GPUs that are not ready; 30 when it is left out",
+            "how long libvirt's start waits for GPUs that are not ready (default 30)",
             {"minimum": 0, "maximum": 3600, "type": "integer"},
         ),
     ),
@@ -298,15 +298,15 @@ HOST_SHAPE = Shape(
     "The host file /etc/vgpuctl/host.yaml.",
     (
         Key("version", _check_version, "the version of this file's format", {"const": FORMAT_VERSION}, required=True),
-        Key("defaults", _parse_defaults, "fill what is not typed for a new VM", nested_shape=DEFAULTS_SHAPE),
+        Key("defaults", _parse_defaults, "defaults for new VMs", nested_shape=DEFAULTS_SHAPE),
         Key(
             "gpus",
             _parse_gpus,
-            "what each GPU is set up for, by PCI address (in quotes), by model, or all",
+            "the setup of each GPU, by PCI address (in quotes), by model, or all",
             map_value_shape=GPU_SHAPE,
         ),
         Key("vgpus", _parse_vgpus, "vGPUs without a VM, by name", map_value_shape=VGPU_SHAPE),
         Key("boot", _parse_boot, "restoring after a boot", nested_shape=BOOT_SHAPE),
-        Key("placement", _parse_placement, "on which GPU new vGPUs go", nested_shape=PLACEMENT_SHAPE),
+        Key("placement", _parse_placement, "how the GPU for a new vGPU is chosen", nested_shape=PLACEMENT_SHAPE),
     ),
 )

@@ -76,7 +76,7 @@ def parse_import(text: str, name: str, config: str | None) -> ImportedConfig:
                 return ImportedConfig(source, device_configs=_parse_chosen_config(document, top, key, config))
     if isinstance(top, list):
         return ImportedConfig("mdevctl", definitions=_parse_mdevctl_list(document, top))
-    raise _problem_error(document, (), f"this is none of the formats that are known: {FORMATS_HELP}")
+    raise _problem_error(document, (), f"this is not one of the known formats: {FORMATS_HELP}")
 
 
 def parse_mdevctl_definition(text: str, name: str, parent: str, uuid: str) -> MdevDefinition:
@@ -101,7 +101,7 @@ def _parse_mdevctl_list(document: Document, top: list[Any]) -> tuple[MdevDefinit
 
 def _parse_definition(document: Document, path: _KeyPath, parent: str, uuid: str) -> MdevDefinition:
     if not _UUID.fullmatch(uuid):
-        raise _problem_error(document, path, f"'{uuid}' is no UUID of an mdev")
+        raise _problem_error(document, path, f"'{uuid}' is not the UUID of an mdev")
     entry = _require_mapping(document, path, _value_at(document.value, path))
     type_id = _require_text(document, (*path, "mdev_type"), entry.get("mdev_type"))
     attributes: dict[str, str] = {}
@@ -121,7 +121,7 @@ def _parse_chosen_config(
     names = list(configs)
     chosen = config or (names[0] if len(names) == 1 else "default" if "default" in names else None)
     if chosen is None or chosen not in configs:
-        which = f"there is no configuration '{config}'" if config else "several configurations are there"
+        which = f"there is no configuration '{config}'" if config else "there are several configurations"
         raise InvalidInput(
             f"{document.name}: {which}: {', '.join(names[:20]) or 'none'}", hint="--config NAME chooses one"
         )
@@ -160,10 +160,10 @@ def _parse_mig_entry(document: Document, path: _KeyPath, entry: Any) -> DeviceCo
             names += [check_instance_name(name)] * count
         except ValueError:
             unsupported.append(
-                f"{count} of {name}, which is no GPU instance profile: vgpuctl makes no compute instances"
+                f"{count} of {name}, which is not a GPU instance profile: vgpuctl creates no compute instances"
             )
     if not names:
-        unsupported.append("MIG without GPU instances, in which there is no vGPU")
+        unsupported.append("MIG without GPU instances, which carries no vGPUs")
     return _make_device_config(document, path, given, (), MigSpec(tuple(names)) if names else None, tuple(unsupported))
 
 
@@ -196,7 +196,7 @@ def _make_device_config(
 
 def _require_count(document: Document, path: _KeyPath, value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise _problem_error(document, path, "a number is due here")
+        raise _problem_error(document, path, "expected a number")
     return value
 
 
@@ -212,19 +212,19 @@ def _value_at(value: Any, path: _KeyPath) -> Any:
 
 def _require_mapping(document: Document, path: _KeyPath, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _problem_error(document, path, "a mapping is due here")
+        raise _problem_error(document, path, "expected a mapping")
     return value
 
 
 def _require_list(document: Document, path: _KeyPath, value: Any) -> Sequence[Any]:
     if not isinstance(value, list):
-        raise _problem_error(document, path, "a list is due here")
+        raise _problem_error(document, path, "expected a list")
     return value
 
 
 def _require_text(document: Document, path: _KeyPath, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise _problem_error(document, path, f"{path[-1]} is missing, or no text")
+        raise _problem_error(document, path, f"{path[-1]} is missing, or not text")
     return value
 
 

@@ -52,7 +52,7 @@ def parse_mig_spec(value: object) -> MigSpec:
     if isinstance(value, Mapping):
         return MigSpec(vgpus=_parse_vgpus(value))
     raise ValueError(
-        f"off, a list of GPU instances ([1g.10gb, 3g.40gb]) or a mapping of vGPUs ({{H100-1-10C: 4}}) is due here,"
+        f"expected off, a list of GPU instances ([1g.10gb, 3g.40gb]) or a mapping of vGPUs ({{H100-1-10C: 4}}),"
         f" not {str(value).lower() if isinstance(value, bool) else value}"
     )
 
@@ -110,16 +110,16 @@ def check_gpu_keys(given: Mapping[str, object]) -> tuple[Problem, ...]:
     problems = []
     mig, scheduler = given.get("mig"), given.get("scheduler")
     if isinstance(mig, MigSpec) and mig.is_requested:
-        problems.append(Problem(("mixed_size",), "mixed sizes and MIG exclude each other"))
+        problems.append(Problem(("mixed_size",), "mixed sizes and MIG cannot be combined"))
     if isinstance(scheduler, SchedulerSpec) and scheduler.policy is SchedulerPolicy.FIXED_SHARE:
-        text = "with mixed sizes there is best_effort and equal_share only, no fixed_share"
+        text = "mixed sizes allow only best_effort and equal_share, not fixed_share"
         problems.append(Problem(("mixed_size",), text))
     return tuple(problems)
 
 
 def _parse_instances(value: list[Any] | tuple[Any, ...]) -> tuple[str, ...]:
     if not value:
-        raise ValueError("the list is empty: name at least one GPU instance, or write off")
+        raise ValueError("the list is empty: specify at least one GPU instance, or off")
     if len(value) > MAX_INSTANCES:
         raise ValueError(f"these are {len(value)} GPU instances, and no GPU has more than {MAX_INSTANCES}")
     names, problems = [], []
@@ -135,7 +135,7 @@ def _parse_instances(value: list[Any] | tuple[Any, ...]) -> tuple[str, ...]:
 
 def _parse_vgpus(value: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     if not value:
-        raise ValueError("the mapping is empty: name at least one vGPU profile, or write off")
+        raise ValueError("the mapping is empty: specify at least one vGPU profile, or off")
     requested, problems = [], []
     for name, count in value.items():
         try:
@@ -151,7 +151,7 @@ def _check_profile(name: object) -> str:
     """Check a vGPU profile; a GPU instance profile gets its own message, because the two are easily confused."""
     text = rules.allowed_profile(name)
     if _INSTANCE.fullmatch(text.lower()):
-        raise ValueError(f"{text} is a GPU instance profile: those come as a list, as in [{text}, {text}]")
+        raise ValueError(f"{text} is a GPU instance profile: write a list, like [{text}, {text}]")
     return text
 
 

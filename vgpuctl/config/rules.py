@@ -49,7 +49,7 @@ PARAM_PATTERN = r"[a-z_]+=[!-+\--~]+"
 _NUMBER_LIKE = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
 _PROFILE_COUNT = re.compile(r"(.*):([^:]*)", re.DOTALL)
 _QUOTE_ADDRESS = (
-    'is a number where a PCI address is due: quote the PCI address, like "0000:3b:00.0" '
+    'is a number, not a PCI address: quote the PCI address, like "0000:3b:00.0" '
     "(a YAML 1.1 tool reads an unquoted address as a base-60 number)"
 )
 
@@ -91,7 +91,7 @@ def as_text(value: object) -> str:
         return value
     if isinstance(value, bool | int | float):
         raise ValueError(f"{_format_value(value)} is not text: put it in quotes")
-    raise ValueError(f"text is due here, not {_type_name(value)}")
+    raise ValueError(f"expected text, not {_type_name(value)}")
 
 
 def name(value: object) -> str:
@@ -116,11 +116,8 @@ def split_profile(text: str) -> tuple[str, int]:
     profile_name, count = (match[1].strip(), match[2].strip()) if match else (text.strip(), "1")
     if not profile_name or len(profile_name) > 128 or _has_unprintable(profile_name):
         raise ValueError(f"{_quote(text)} is not a profile: write it like A100-4C, or A100-4C:2 for two")
-    if not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
-        problem = "is too large" if count.isascii() and count.isdigit() else "is not a number"
-        raise ValueError(f"the count after ':' in {_quote(text)} {problem}: write it like A100-4C:2")
-    if int(count) < 1:
-        raise ValueError(f"the count in {_quote(text)} must be at least 1")
+    if not re.fullmatch("[0-9]{1,4}", count, re.ASCII) or int(count) < 1:
+        raise ValueError(f"the count after ':' in {_quote(text)} must be a number from 1 to 9999, like A100-4C:2")
     return profile_name, int(count)
 
 
@@ -128,9 +125,9 @@ def gpu(value: object) -> str:
     """Return a GPU's address in the kernel's spelling, or the model as typed."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise ValueError(f"{_format_value(value)} {_QUOTE_ADDRESS}")
-    text = _check_printable(as_text(value), "a GPU: write its address like 0000:3b:00.0, or a model like A100")
+    text = _check_printable(as_text(value), "a GPU: specify its address like 0000:3b:00.0, or a model like A100")
     if _NUMBER_LIKE.fullmatch(text):
-        raise ValueError(f"'{text}' is no GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them")
+        raise ValueError(f"'{text}' is not a GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them")
     return normalize_pci(text) or text
 
 
@@ -144,7 +141,7 @@ def allowed_profile(value: object) -> str:
     """Check one profile that may be placed on a GPU; it has no count."""
     text, count = split_profile(as_text(value))
     if count != 1:
-        raise ValueError(f"{_quote(as_text(value))} has a count: a profile is due here, like A100-4C")
+        raise ValueError(f"{_quote(as_text(value))} has a count: expected a profile without one, like A100-4C")
     return text
 
 
@@ -200,7 +197,7 @@ def memory(value: object) -> str:
     mib = parse_memory_size(_size_text(value))
     if mib < MIN_VM_MEMORY_MIB:
         raise ValueError(
-            f"{format_size(mib)} of memory is too little for a VM (a bare number is MiB): "
+            f"{format_size(mib)} of memory is not enough for a VM (a bare number is MiB): "
             f"at least {MIN_VM_MEMORY_MIB}MiB"
         )
     return format_size(mib)
@@ -243,7 +240,7 @@ def path(value: object) -> str:
     """Check the path of a file on the host."""
     text = as_text(value)
     if not text.startswith("/"):
-        raise ValueError(f"{_quote(text)} is not an absolute path: write it from / on")
+        raise ValueError(f"{_quote(text)} is not an absolute path: start with /")
     if _has_unprintable(text) or text.endswith("/"):
         raise ValueError(f"{_quote(text)} is not the path of a file")
     return text
@@ -253,7 +250,7 @@ def resource_name(value: object) -> str:
     """Check the name of a libvirt network or storage pool."""
     text = _check_printable(as_text(value), "a name")
     if "/" in text:
-        raise ValueError(f"{_quote(text)} is not a name: it holds a '/'")
+        raise ValueError(f"{_quote(text)} is not a name: it contains a '/'")
     return text
 
 
@@ -306,7 +303,7 @@ def vgpu_params(value: object) -> dict[str, str]:
     else:
         lines = [value] if isinstance(value, str) else value
         if not isinstance(lines, list | tuple):
-            raise ValueError(f"a mapping or a list of key=value is due here, not {_type_name(value)}")
+            raise ValueError(f"expected a mapping or a list of key=value, not {_type_name(value)}")
         pairs = [_split_pair(as_text(line)) for line in lines]
     params: dict[str, str] = {}
     for key, entry in pairs:
@@ -327,19 +324,19 @@ def find_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     profiles = _as_list(fields.get("profile"))
     vm_mode = fields.get("mode")
     if vm_mode in ("sriov", "passthrough") and profiles:
-        problems.append(Problem(("profile",), f"mode {vm_mode} takes a gpu and no profile"))
+        problems.append(Problem(("profile",), f"mode {vm_mode} takes a gpu, not a profile"))
     for field, text in (("scheduler", "a scheduler"), ("placement", "a placement policy")):
         if fields.get(field) and (vm_mode == "passthrough" or (vm_mode == "sriov" and field == "scheduler")):
-            problems.append(Problem((field,), f"mode {vm_mode} has no vGPUs, and {text} is for these"))
+            problems.append(Problem((field,), f"mode {vm_mode} has no vGPUs, and {text} applies only to vGPUs"))
     for gpu_name in [entry for entry in _as_list(fields.get("not_gpu")) if entry in _as_list(fields.get("gpu"))]:
-        problems.append(Problem(("not_gpu",), f"{_quote(str(gpu_name))} is given as gpu too"))
+        problems.append(Problem(("not_gpu",), f"{_quote(str(gpu_name))} is also given as gpu"))
     counts = [_vgpu_count(entry) for entry in profiles]
     if sum(counts) > MAX_VGPUS_PER_VM:
-        text = f"{sum(counts)} vGPUs are asked for; a VM can have at most {MAX_VGPUS_PER_VM}"
+        text = f"{sum(counts)} vGPUs requested; a VM can have at most {MAX_VGPUS_PER_VM}"
         problems.append(Problem(("profile",), text))
     disks = [entry for entry in _as_list(fields.get("disk")) if isinstance(entry, str)]
     if fields.get("image") and disks and is_path(disks[0]):
-        text = "the first disk becomes the clone of image: give its size first, existing disks after it"
+        text = "the first disk becomes the clone of image: specify its size first, then existing disks"
         problems.append(Problem(("disk",), text))
     paths = [entry for entry in disks if is_path(entry)]
     for duplicate in sorted({entry for entry in paths if paths.count(entry) > 1}):
@@ -351,9 +348,9 @@ def find_missing_fields(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     """Return what a VM still lacks before it can be created."""
     vm_mode = fields.get("mode") or "vgpu"
     if vm_mode == "vgpu" and not fields.get("profile"):
-        return (Problem((), "no profile is given: say which vGPU the VM gets, like A100-4C"),)
+        return (Problem((), "no profile given: specify the VM's vGPU, like A100-4C"),)
     if vm_mode != "vgpu" and not fields.get("gpu"):
-        return (Problem(("mode",), f"mode {vm_mode} needs a gpu: the device to take"),)
+        return (Problem(("mode",), f"mode {vm_mode} needs a gpu: the device to pass through"),)
     return ()
 
 

@@ -44,7 +44,7 @@ def _check_keys(given: Mapping[str, object]) -> tuple[Problem, ...]:
         return (Problem((numbers[0],), "best_effort has neither slices nor a frequency"),)
     adaptive = [name for name in numbers if name in _ADAPTIVE]
     if adaptive and "time_slice_ms" in given:
-        text = f"a time slice and adaptive round robin ({adaptive[0]}) exclude each other"
+        text = f"a time slice and adaptive round robin ({adaptive[0]}) cannot be combined"
         return (Problem(("time_slice_ms",), text),)
     return ()
 

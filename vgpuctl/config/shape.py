@@ -53,7 +53,7 @@ class Shape(Value):
             ValidationError: with every problem.
         """
         if not isinstance(value, Mapping):
-            raise ValidationError((Problem((), "a mapping of fields (key: value) is due here"),))
+            raise ValidationError((Problem((), "expected a mapping (key: value)"),))
         problems = [self._unknown(str(name)) for name in value if name not in self.names]
         given: dict[str, object] = {}
         for key in self.keys:
@@ -76,13 +76,13 @@ class Shape(Value):
         return tuple(key.name for key in self.keys)
 
     def _unknown(self, name: str) -> Problem:
-        return Problem((name,), f"there is no such field{suggest_word(name, self.names)}", at_key=True)
+        return Problem((name,), f"unknown field{suggest_word(name, self.names)}", at_key=True)
 
 
 def _missing_key_text(key: Key) -> str:
     """Return the message for a missing key, with the only valid value if there is only one."""
     only = key.json_schema.get("const")
-    return "it is missing" if only is None else f"it is missing: write '{key.name}: {only}'"
+    return "missing" if only is None else f"missing: write '{key.name}: {only}'"
 
 
 def nest_problems(part: str | int, error: ValueError) -> list[Problem]:
@@ -97,14 +97,14 @@ def mapping_of(name_rule: Rule, shape: Shape) -> Rule:
 
     def named(value: object) -> dict[str, dict[str, object]]:
         if not isinstance(value, Mapping):
-            raise ValidationError((Problem((), "a mapping of names (name: {...}) is due here"),))
+            raise ValidationError((Problem((), "expected a mapping of names (name: {...})"),))
         problems: list[Problem] = []
         checked: dict[str, dict[str, object]] = {}
         for name, entry in value.items():
             try:
                 key = str(name_rule(name))
                 if key in checked:
-                    raise ValueError(f"'{key}' is there twice")
+                    raise ValueError(f"'{key}' appears twice")
                 checked[key] = shape.check({} if entry is None else entry)
             except ValidationError as exc:
                 problems += nest_problems(str(name), exc)
@@ -143,7 +143,7 @@ def nonempty_list(rule: Rule) -> Rule:
     def nonempty(value: object) -> object:
         items = listed(value)
         if not items:
-            raise ValueError("the list is empty: name at least one, or leave the key out")
+            raise ValueError("the list is empty: specify at least one, or omit the key")
         return items
 
     return nonempty

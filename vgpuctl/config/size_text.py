@@ -56,15 +56,14 @@ def _parse_size(text: str, bare_unit: str, example: str) -> int:
     if unit is None:
         intended_unit = _LIKELY_UNIT.get(typed_unit[0].lower(), "GiB")
         raise ValueError(
-            f"'{text}' has the unit {typed_unit}, which tools read in different ways: write {number}{intended_unit} "
-            "(MiB, GiB and TiB are taken)"
+            f"'{text}' has the unit {typed_unit}, which is ambiguous: write {number}{intended_unit} (MiB, GiB or TiB)"
         )
     scale = int("1" + "0" * len(fraction or ""))
     parts, rest = divmod((int(whole) * scale + int(fraction or 0)) * UNITS_MIB[unit], scale)
     if rest:
         raise ValueError(f"'{text}' is not a whole number of MiB: write {max(parts, 1)}MiB")
     if parts == 0:
-        raise ValueError(f"'{text}' is nothing: write a size above zero, like {example}")
+        raise ValueError(f"'{text}' is zero: write a size above zero, like {example}")
     if parts > MAX_SIZE_MIB:
         raise ValueError(f"'{text}' is more than {format_size(MAX_SIZE_MIB)}, which no host has")
     return parts

@@ -33,9 +33,9 @@ def parse_user_data(text: str, path: str) -> UserData:
     if len(text.encode()) > MAX_USER_DATA_BYTES:
         raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
     if "\0" in text:
-        raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it holds a NUL byte")
+        raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it contains a NUL byte")
     if text.startswith("\ufeff"):
-        raise _problem_error(path, 1, "it begins with a byte order mark, behind which cloud-init finds no header")
+        raise _problem_error(path, 1, "it begins with a byte order mark, after which cloud-init finds no header")
     lines = [line.rstrip() for line in text.split("\n")]
     if lines[0].lower().startswith(_MIME):
         return UserData(path, text)
@@ -65,15 +65,15 @@ def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[Sequenc
         node = compose_yaml(text)
     except YamlError as exc:
         problem = problems_error(
-            path, [LocatedProblem(exc.line, exc.column, "", "it is not YAML: the structure breaks off here")]
+            path, [LocatedProblem(exc.line, exc.column, "", "it is not YAML: the structure ends here")]
         )
     if problem is not None:
         raise problem
     if node is None or (isinstance(node, ScalarNode) and not node.value):
-        raise _problem_error(path, 1, f"nothing follows its first line; {kind} is due")
+        raise _problem_error(path, 1, f"nothing follows its first line; expected {kind}")
     if not isinstance(node, expected):
         raise problems_error(
-            path, [LocatedProblem(node.start_mark.line + 1, node.start_mark.column + 1, "", f"{kind} is due here")]
+            path, [LocatedProblem(node.start_mark.line + 1, node.start_mark.column + 1, "", f"expected {kind}")]
         )
 
 

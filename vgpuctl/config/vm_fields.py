@@ -38,7 +38,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
         "profile",
         "--profile",
         "vGPU profile (4C: of any model), with :N for several of it; repeat it for several vGPUs in one VM "
-        "(at most 16, all or nothing)",
+        "(at most 16, all or none)",
         "A100-4C",
         repeatable=True,
         metavar="PROFILE[:N]",
@@ -54,7 +54,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "not_gpu",
         "--not-gpu",
-        "a GPU that is not to be used, by address or by model; repeatable",
+        "a GPU not to use, by address or by model; repeatable",
         "A16",
         repeatable=True,
         metavar="ADDRESS|MODEL",
@@ -63,21 +63,21 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "spread_group",
         "--spread-group",
-        "VMs of one group are on different GPUs; kept with the VM, so that later ones see it",
+        "VMs of one group are on different GPUs; recorded in the VM, so that later VMs follow it",
         "exam-1",
         metavar="NAME",
     ),
     SpecField(
         "scheduler",
         "--scheduler",
-        "only GPUs on which NVIDIA's vGPU scheduler runs with this policy",
+        "only GPUs whose vGPU scheduler runs with this policy",
         "fixed_share",
         choices=SCHEDULER_POLICIES,
     ),
     SpecField(
         "placement",
         "--placement",
-        "which GPU is taken of those with room. least-waste: where the least room is lost for other profiles; "
+        "how a GPU is chosen among those with room. least-waste: the one where other profiles lose the least room; "
         "depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with the lowest "
         "address. Without it: placement: of host.yaml, else " + DEFAULT_PLACEMENT_POLICY,
         "depth",
@@ -112,7 +112,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "cloud_init",
         "--cloud-init",
-        "user-data with which cloud-init sets the guest up at its first boot",
+        "user-data for cloud-init, which configures the guest at its first boot",
         "/root/user-data.yaml",
         metavar="PATH",
     ),
@@ -162,7 +162,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "template",
         "--template",
-        "domain template, NAME.xml.j2 in /etc/vgpuctl/templates or built in",
+        "domain template, NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one",
         "vm",
         metavar="NAME",
         default="vm",
@@ -170,7 +170,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "reserve",
         "--reserve",
-        "always: the VM keeps the place of its vGPU while it is off; running: only while it runs, so that more VMs "
+        "always: the VM keeps its vGPU's place while it is off; running: only while it runs, so that more VMs "
         "can be defined than fit at once",
         "running",
         choices=RESERVE_MODES,
@@ -179,7 +179,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "force_console",
         "--force-console",
-        "pass a GPU through although the host's console is on it",
+        "pass through a GPU even if it is the host's console",
         "",
         flag=True,
         default=False,

@@ -31,7 +31,7 @@ else:
     yaml_reader = LazyModule("vgpuctl.config.yaml_reader")
 
 
-PROFILE_HINT = "vgpuctl list-profiles shows what this host can make"
+PROFILE_HINT = "vgpuctl list-profiles shows the profiles of this host"
 
 
 class VmSpec(Value):
@@ -96,7 +96,7 @@ def check_pattern(value: object) -> str:
     rest, placeholder_count = _PLACEHOLDER.subn("", text)
     if placeholder_count != 1 or "{" in rest or "}" in rest:
         raise ValueError(
-            f"'{text}' names one VM, and several are asked for: "
+            f"'{text}' names one VM, but several are requested: "
             f"one {{}} or {{:0K}} must stand for the number, as in {EXAMPLE}"
         )
     rules.name(_fill_number(text, 1))
@@ -111,13 +111,13 @@ def expand_names(pattern: str | None, count: int) -> tuple[str, ...]:
     """
     try:
         if pattern is None:
-            raise ValueError(f"it is missing: with --count the name is a pattern, as in {EXAMPLE}")
+            raise ValueError(f"missing: with --count the name is a pattern, as in {EXAMPLE}")
         checked = check_pattern(pattern)
         return tuple(rules.name(_fill_number(checked, number)) for number in range(1, count + 1))
     except ValueError as error:
         raise InvalidInput(
             f"NAME: {error}",
-            hint=f"vgpuctl create-vm '{EXAMPLE}' --count {count} makes {_fill_number(EXAMPLE, 1)} and so on",
+            hint=f"vgpuctl create-vm '{EXAMPLE}' --count {count} creates {_fill_number(EXAMPLE, 1)} and so on",
             problems=[{"option": "NAME", "problem": str(error)}],
         ) from error
 

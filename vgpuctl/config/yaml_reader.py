@@ -141,11 +141,11 @@ class _NodeReader:
     def value(self, node: Node, path: KeyPath) -> object:
         self.values[path] = _position(node)
         if id(node) in self._visited:
-            self._problem(node, path, "an alias (*name) is not taken here: write the value out")
+            self._problem(node, path, "an alias (*name) is not allowed here: write the value out")
             return None
         self._visited.add(id(node))
         if str(node.tag) not in _TAGS:
-            self._problem(node, path, f"the tag {node.tag} is not taken here")
+            self._problem(node, path, f"the tag {node.tag} is not allowed here")
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):
@@ -162,7 +162,7 @@ class _NodeReader:
             key_path = (*path, key)
             if key in result:
                 first = self.keys[key_path]
-                self._problem(key_node, key_path, f"the key is there twice (first in line {first.line})")
+                self._problem(key_node, key_path, f"the key appears twice (first in line {first.line})")
                 continue
             self.keys[key_path] = _position(key_node)
             result[key] = self.value(value_node, key_path)

@@ -34,7 +34,7 @@ INSTALL_COMMAND = "vgpuctl install-host"
 
 def _check_start_hook(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not _loses_vgpus_at_reboot(snapshot):
-        return not_applicable("no GPU here has vGPUs that a reboot takes away")
+        return not_applicable("no GPU here has vGPUs that a reboot removes")
     main, folder = context.file(LIBVIRT_HOOK), context.folder(HOOK_DIRECTORY)
     in_folder = "vgpuctl" in (folder.names or ())
     if not in_folder and "vgpuctl" not in (main.text or ""):
@@ -42,23 +42,23 @@ def _check_start_hook(context: CheckContext, snapshot: Snapshot) -> Finding:
         if problems:
             return unknown(*problems)
         return warn(
-            f"there is no {VGPUCTL_HOOK}, and {LIBVIRT_HOOK} does not name vgpuctl: after a reboot VMs do "
+            f"{VGPUCTL_HOOK} does not exist, and {LIBVIRT_HOOK} does not call vgpuctl: after a reboot VMs do "
             "not start with virsh or"
-            " autostart, because nothing makes their vGPUs",
+            " autostart, because nothing creates their vGPUs",
             fix=f"{INSTALL_COMMAND}, or start VMs with vgpuctl start-vm",
         )
     path = VGPUCTL_HOOK if in_folder else LIBVIRT_HOOK
     permissions = context.permissions.get(path)
     if permissions is None:
-        return unknown(f"{path} is there; its permissions cannot be read")
+        return unknown(f"{path} exists; its permissions cannot be read")
     if not permissions.mode & 0o100:
-        return fail(f"{path} has mode {permissions.mode:04o}: libvirt leaves it out", fix=f"chmod 755 {path}")
-    return ok(f"{path} is there, mode {permissions.mode:04o}")
+        return fail(f"{path} has mode {permissions.mode:04o}: libvirt ignores it", fix=f"chmod 755 {path}")
+    return ok(f"{path} exists, mode {permissions.mode:04o}")
 
 
 def _check_restore_unit(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not _loses_vgpus_at_reboot(snapshot):
-        return not_applicable("no GPU here has vGPUs that a reboot takes away")
+        return not_applicable("no GPU here has vGPUs that a reboot removes")
     for folder in UNIT_DIRECTORIES:
         if RESTORE_UNIT in (context.folder(folder).names or ()):
             return _check_unit_enabled(context, f"{folder}/{RESTORE_UNIT}")
@@ -66,7 +66,7 @@ def _check_restore_unit(context: CheckContext, snapshot: Snapshot) -> Finding:
     if problems:
         return unknown(*problems)
     return warn(
-        f"no {RESTORE_UNIT} in {', '.join(UNIT_DIRECTORIES[:2])}: a reboot takes VFs and vGPUs away",
+        f"no {RESTORE_UNIT} in {', '.join(UNIT_DIRECTORIES[:2])}: a reboot removes VFs and vGPUs",
         fix=INSTALL_COMMAND,
     )
 
@@ -74,10 +74,10 @@ def _check_restore_unit(context: CheckContext, snapshot: Snapshot) -> Finding:
 def _check_unit_enabled(context: CheckContext, unit: str) -> Finding:
     wants = context.folder(WANTS_DIRECTORY)
     if wants.problem is not None:
-        return unknown(f"{unit} is there", wants.problem)
+        return unknown(f"{unit} exists", wants.problem)
     if RESTORE_UNIT not in (wants.names or ()):
-        return warn(f"{unit} is there, and {WANTS_DIRECTORY} has no link to it", fix=f"systemctl enable {RESTORE_UNIT}")
-    return ok(f"{unit} is there and enabled")
+        return warn(f"{unit} exists, but {WANTS_DIRECTORY} has no link to it", fix=f"systemctl enable {RESTORE_UNIT}")
+    return ok(f"{unit} exists and is enabled")
 
 
 def _check_libvirt_guests(context: CheckContext) -> Finding:
@@ -96,7 +96,7 @@ def _check_libvirt_guests(context: CheckContext) -> Finding:
             return unknown(read.problem)
         if read.text is not None:
             return _check_shutdown_action(path, read.text)
-    return unknown(f"{LIBVIRT_GUESTS_UNIT} is enabled, and neither {' nor '.join(LIBVIRT_GUESTS_CONFIGS)} is there")
+    return unknown(f"{LIBVIRT_GUESTS_UNIT} is enabled, but neither {' nor '.join(LIBVIRT_GUESTS_CONFIGS)} exists")
 
 
 def _check_shutdown_action(path: str, text: str) -> Finding:
@@ -108,7 +108,8 @@ def _check_shutdown_action(path: str, text: str) -> Finding:
     if action == "shutdown":
         return ok(f"{path}: ON_SHUTDOWN={action}")
     return warn(
-        f"{path}: ON_SHUTDOWN is {action}; VMs with devices cannot be suspended to disk, so the host's shutdown would"
+        f"{path}: ON_SHUTDOWN is {action}; VMs with devices cannot be suspended to disk, so a shutdown of the host "
+        "would"
         " not stop them properly",
         fix=f"write ON_SHUTDOWN=shutdown into {path}",
     )
@@ -125,14 +126,14 @@ def _has_hostdevs(snapshot: Snapshot) -> bool:
 CHECKS = (
     Check(
         id="start-hook",
-        title="libvirt makes vGPUs when it starts a VM",
+        title="libvirt's hook creates a VM's vGPUs when it starts",
         looks_at=f"`{VGPUCTL_HOOK}`, `{LIBVIRT_HOOK}`",
         run=require_snapshot(_check_start_hook),
         paths=PathsToRead(files=(LIBVIRT_HOOK,), folders=(HOOK_DIRECTORY,), permissions=(LIBVIRT_HOOK, VGPUCTL_HOOK)),
     ),
     Check(
         id="restore-unit",
-        title="VFs and vGPUs come back after a reboot",
+        title="VFs and vGPUs are restored after a reboot",
         looks_at=f"`{RESTORE_UNIT}` in `{'`, `'.join(UNIT_DIRECTORIES)}`, `{WANTS_DIRECTORY}`",
         run=require_snapshot(_check_restore_unit),
         paths=PathsToRead(folders=(*UNIT_DIRECTORIES, WANTS_DIRECTORY)),

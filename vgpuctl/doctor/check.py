@@ -86,19 +86,19 @@ class CheckContext(Value):
     """
 
     snapshot: Snapshot | None = None
-    problem: str = "not looked at"
+    problem: str = "not checked"
     files: Mapping[str, FileContent] = EMPTY_MAPPING
     folders: Mapping[str, FolderListing] = EMPTY_MAPPING
     permissions: Mapping[str, FilePermissions] = EMPTY_MAPPING
     leftovers: tuple[Leftover, ...] | None = None
-    leftovers_problem: str = "not looked at"
+    leftovers_problem: str = "not checked"
     capabilities: HypervisorCapabilities | None = None
-    capabilities_problem: str = "not looked at"
+    capabilities_problem: str = "not checked"
     claims_problem: str | None = None
     kernel_log: tuple[str, ...] | None = None
     service_logs: Mapping[str, tuple[str, ...] | None] = EMPTY_MAPPING
     holders: tuple[DeviceUser, ...] | None = None
-    holders_problem: str = "not looked at"
+    holders_problem: str = "not checked"
     ecc: Mapping[str, EccState] = EMPTY_MAPPING
     guests: Mapping[str, tuple[NvmlGuest, ...]] = EMPTY_MAPPING
     partition_drift: Mapping[str, tuple[str, ...]] = EMPTY_MAPPING

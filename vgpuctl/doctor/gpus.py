@@ -16,7 +16,7 @@ def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
     if snapshot.unreadable_devices:
         return warn(
             *shorten(list(snapshot.unreadable_devices)),
-            fix="vgpuctl uses no such device; look at the file that is named, and at the kernel's log: journalctl -k",
+            fix="journalctl -k shows the kernel log; look at the named file too. vgpuctl uses no device with a problem",
         )
     gpus = [g for g in snapshot.gpus if g.is_display_class]
     if not gpus:
@@ -38,7 +38,7 @@ def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
         return warn(
             *shorten(without_driver),
             "without a driver it can only be passed through",
-            fix="for vGPUs load the vendor's vGPU host driver: journalctl -k -g 'nvidia|NVRM'",
+            fix="for vGPUs load the vendor's vGPU host driver; journalctl -k -g 'nvidia|NVRM'",
         )
     return ok(*shorten(lines))
 
@@ -48,7 +48,7 @@ def _check_vgpu_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
         g for g in snapshot.gpus if uses_nvml(g) and g.backend is not None and g.desired_mode not in MODES_WITHOUT_VFS
     ]
     if not bound:
-        return not_applicable("no GPU that could show vGPUs now has NVIDIA's driver")
+        return not_applicable("no GPU with NVIDIA's driver is set up to offer vGPUs")
     unable = [
         f"{g.address} ({g.model}): driver nvidia, {g.vfs_enabled} of {g.vfs_total} VFs, no vGPU interface"
         for g in bound
@@ -57,10 +57,10 @@ def _check_vgpu_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
     if unable:
         return warn(
             *shorten(unable),
-            fix="the driver for bare machines carries no vGPUs: install NVIDIA's vGPU host driver (vGPU for KVM); some"
+            fix="the bare-metal driver does not support vGPUs: install NVIDIA's vGPU host driver (vGPU for KVM); some"
             " boards need displaymodeselector first",
         )
-    return ok(f"{len(bound)} GPU(s) with NVIDIA's driver show vGPUs")
+    return ok(f"{len(bound)} GPU(s) with NVIDIA's driver offer vGPUs")
 
 
 def _check_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -71,8 +71,10 @@ def _check_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
     off = [g for g in capable if not g.vfs_enabled and g.backend is None and g.desired_mode not in MODES_WITHOUT_VFS]
     if off:
         return fail(
-            *shorten([f"{g.address} ({g.model}): 0 of {g.vfs_total} VFs are on: it has nothing for VMs" for g in off]),
-            fix=f"{'; '.join(enable_vfs_hint(g) for g in off)}; one that is meant to be so: vgpuctl set-mode ADDRESS"
+            *shorten(
+                [f"{g.address} ({g.model}): 0 of {g.vfs_total} VFs are on: it offers nothing to VMs" for g in off]
+            ),
+            fix=f"{'; '.join(enable_vfs_hint(g) for g in off)}; if this is intended: vgpuctl set-mode ADDRESS"
             " passthrough, or unmanaged",
         )
     return ok(*shorten(lines))
@@ -127,10 +129,10 @@ def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
         return ok(f"NVML answers, driver {snapshot.nvml.driver_version or 'of unknown version'}")
     reason = snapshot.nvml.reason or "no reason given"
     if "--root" in reason:
-        return unknown("NVML is not asked for a captured tree")
+        return unknown("NVML is not queried for a captured tree")
     return warn(
         f"NVML does not answer ({reason}): sizes and maxima of profiles on {', '.join(addresses)} are not known",
-        fix="nvidia-smi says why; library and driver must be of one version: cat /proc/driver/nvidia/version",
+        fix="nvidia-smi shows why; library and driver must have the same version: cat /proc/driver/nvidia/version",
     )
 
 
@@ -151,7 +153,7 @@ CHECKS = (
     ),
     Check(
         id="vgpu-driver",
-        title="NVIDIA's driver is the one that carries vGPUs",
+        title="NVIDIA's driver is the vGPU host driver",
         looks_at="`nvidia/` and `mdev_supported_types/` of GPUs and VFs",
         run=require_snapshot(_check_vgpu_driver),
         explains=("mode", "sriov-manage"),
@@ -165,7 +167,7 @@ CHECKS = (
     ),
     Check(
         id="functions",
-        title="each function of a GPU is served by its driver",
+        title="each function of a GPU is bound to its driver",
         looks_at="the VFs' drivers, `nvidia/`, `mdev_supported_types/`, `vfio-dev/`",
         run=require_snapshot(_check_functions),
         explains=("no-capacity", "device-failed", "vfio-dev"),
@@ -173,7 +175,7 @@ CHECKS = (
     ),
     Check(
         id="vgpu-types",
-        title="GPUs that carry vGPUs offer types",
+        title="GPUs set up for vGPUs offer types",
         looks_at="`mdev_supported_types/`, `creatable_vgpu_types`, NVML",
         run=require_snapshot(_check_types),
         explains=("no-capacity",),

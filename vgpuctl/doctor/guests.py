@@ -57,20 +57,20 @@ def rate_guest_driver(host_version: str, guest_version: str) -> Verdict:
 def _check_guest_drivers(context: CheckContext, snapshot: Snapshot) -> Finding:
     gpus = [g.address for g in snapshot.gpus if uses_nvml(g) and backend_for(g.backend).creates_devices]
     if not gpus:
-        return not_applicable("no GPU here has vGPUs by NVIDIA's driver")
+        return not_applicable("no GPU here has vGPUs of NVIDIA's driver")
     unreported = [address for address in gpus if address not in context.guests]
     if unreported:
-        return unknown(f"NVML does not tell of the running vGPUs of {', '.join(unreported)}")
+        return unknown(f"NVML does not report the running vGPUs of {', '.join(unreported)}")
     host = snapshot.nvml.driver_version
     if host is None:
-        return unknown("NVML does not tell the host's driver")
+        return unknown("NVML does not report the host's driver")
     running = [(gpu, guest) for gpu, guests in context.guests.items() for guest in guests]
     if not running:
         return ok(f"host: {host}", "no VM runs with a vGPU")
     rated = [(rate_guest_driver(host, g.driver_version), gpu, g) for gpu, g in running if g.driver_version is not None]
     without_driver = len(running) - len(rated)
     no_driver_lines = (
-        [f"{without_driver} of {len(running)} running vGPUs: no driver of NVIDIA runs in the guest yet"]
+        [f"{without_driver} of {len(running)} running vGPUs: no NVIDIA driver runs in the guest yet"]
         if without_driver
         else []
     )
@@ -94,19 +94,19 @@ def _describe_driver(version: str) -> str:
 
 _MEANINGS = {
     Verdict.FAIL: ", newer than the host's: its vGPU does not start",
-    Verdict.WARN: ", older than NVIDIA lists for the host's",
-    Verdict.UNKNOWN: ", and whether the host's serves that is not known here",
+    Verdict.WARN: ", older than the host's release supports",
+    Verdict.UNKNOWN: ", and it is not known whether the host's release supports it",
 }
 _FIXES = {
-    Verdict.FAIL: "give the guest the driver that came with the host's, or of the release before; or update the host",
-    Verdict.WARN: "update the driver in the guest to that of the host's release",
-    Verdict.UNKNOWN: "NVIDIA's release notes of the host's vGPU software list the guest drivers that it serves",
+    Verdict.FAIL: "install in the guest the driver of the host's release or of the release before; or update the host",
+    Verdict.WARN: "update the guest's driver to the host's release",
+    Verdict.UNKNOWN: "NVIDIA's release notes of the host's vGPU software list the guest drivers that it supports",
 }
 
 CHECKS = (
     Check(
         id="guest-drivers",
-        title="the drivers in guests go with the host's",
+        title="the drivers in guests match the host's",
         looks_at="NVML: the driver in the guest of each running vGPU",
         run=require_snapshot(_check_guest_drivers),
         needs_vms=True,

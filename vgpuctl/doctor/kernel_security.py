@@ -22,11 +22,11 @@ def _check_apparmor(context: CheckContext) -> Finding:
     if enabled.problem is not None:
         return unknown(enabled.problem)
     if (enabled.text or "N").strip() != "Y":
-        reported = enabled.text.strip() if enabled.text is not None else "not there"
+        reported = enabled.text.strip() if enabled.text is not None else "missing"
         return not_applicable(f"AppArmor is off ({APPARMOR_ENABLED}: {reported})")
     loaded = context.file(APPARMOR_PROFILES)
     if loaded.text is None:
-        return unknown(loaded.problem or f"there is no {APPARMOR_PROFILES}", fix="run it as root")
+        return unknown(loaded.problem or f"{APPARMOR_PROFILES} does not exist", fix="run it as root")
     # a line is "PROFILE (MODE)"
     confined = [line for line in loaded.text.splitlines() if line.rpartition(" (")[0] in LIBVIRT_PROFILES]
     if not confined:
@@ -43,7 +43,7 @@ def _check_secure_boot(context: CheckContext) -> Finding:
     if efi_directory.names is None and efi_directory.problem is None:
         return not_applicable(f"this host was not booted by UEFI (no {EFI_DIRECTORY})")
     if variable.text is None:
-        return unknown(variable.problem or f"there is no {SECURE_BOOT_VARIABLE}")
+        return unknown(variable.problem or f"{SECURE_BOOT_VARIABLE} does not exist")
     if not variable.text.endswith("\x01"):  # the last byte is the value, behind four bytes of attributes
         return ok("Secure Boot is off")
     if context.snapshot is None:
@@ -51,7 +51,7 @@ def _check_secure_boot(context: CheckContext) -> Finding:
     without_driver = [g.address for g in context.gpus if g.driver is None and maker_of(g).has_nvml]
     if without_driver:
         return fail(
-            "Secure Boot is on: an unsigned module is refused (Key was rejected by service)",
+            "Secure Boot is on: the kernel refuses unsigned modules (Key was rejected by service)",
             f"{', '.join(without_driver)}: no driver",
             fix="sign the vendor's modules with an enrolled key (mokutil --import KEY.der), or turn Secure Boot off",
         )
@@ -69,7 +69,7 @@ CHECKS = (
     ),
     Check(
         id="secure-boot",
-        title="Secure Boot does not keep the vendor's driver out",
+        title="Secure Boot does not block the vendor's driver",
         looks_at=f"`{SECURE_BOOT_VARIABLE}`, the GPUs' drivers",
         run=_check_secure_boot,
         paths=PathsToRead(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY,)),

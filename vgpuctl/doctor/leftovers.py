@@ -51,7 +51,7 @@ def _check_leftovers(context: CheckContext) -> Finding:
         commands = ["vgpuctl reconcile-host"] if len(by_hand) < len(reported) else []
         lines = [f"{leftover.kind}: {leftover.description}" for leftover in reported]
         return warn(*shorten(lines), fix="; ".join(dict.fromkeys([*commands, *by_hand])))
-    return ok("nothing is leaked, half made or half removed")
+    return ok("nothing is leaked, half created or half removed")
 
 
 def _check_claims(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -61,30 +61,32 @@ def _check_claims(context: CheckContext, snapshot: Snapshot) -> Finding:
         names = [f"/run/vgpuctl/claims/{c}" for c in snapshot.unreadable_claims]
         return fail(
             *shorten(names),
-            "what these claim counts as taken",
-            fix="look at the file and its carrier; remove the file when no VM uses the carrier",
+            "the carriers that they claim count as taken",
+            fix="check the file and its carrier; remove the file when no VM uses the carrier",
         )
-    return ok(f"{len(snapshot.claims)} claims, all of them readable")
+    return ok(f"{len(snapshot.claims)} claims, all readable")
 
 
 def _check_host_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     if snapshot.host_file_problem is not None:
         return unknown(snapshot.host_file_problem)
     if not snapshot.host_vgpus:
-        return not_applicable("host.yaml keeps no vGPU")
+        return not_applicable("host.yaml has no vGPU")
     vgpu_by_carrier = {v.carrier: v for v in snapshot.vgpus}
     lines = []
     fix = "vgpuctl restore-host"
     for entry in snapshot.host_vgpus:
         vgpu = vgpu_by_carrier.get(entry.carrier)
         if vgpu is None or vgpu.name != entry.name:
-            lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder_text if vgpu else 'nobody'}")
-            fix = "take an entry whose place is another's out of /etc/vgpuctl/host.yaml; then: vgpuctl restore-host"
+            lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder_text if vgpu else 'none'}")
+            fix = (
+                "remove entries whose place another vGPU has from /etc/vgpuctl/host.yaml; then run vgpuctl restore-host"
+            )
         elif vgpu.reason is not None or not vgpu.present:
             lines.append(f"{entry.name}: {vgpu.reason or f'{entry.profile} on {entry.gpu} is missing'}")
     if lines:
         return warn(*shorten(lines), fix=fix)
-    return ok(f"all {len(snapshot.host_vgpus)} are made")
+    return ok(f"all {len(snapshot.host_vgpus)} exist")
 
 
 def _check_mdevctl(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -98,7 +100,7 @@ def _check_mdevctl(context: CheckContext, snapshot: Snapshot) -> Finding:
     if defined:
         return warn(
             *shorten(defined),
-            "mdevs defined there are made at boot and take room; vgpuctl counts them as unmanaged",
+            "mdevctl creates these at boot, and they take room; vgpuctl treats them as unmanaged",
             fix="mdevctl list --defined; mdevctl undefine -u UUID",
         )
     return ok(f"{MDEVCTL_DIRECTORY} has no definition on a GPU of this host")
@@ -114,8 +116,8 @@ CHECKS = (
     ),
     Check(
         id="leftovers",
-        title="nothing is leaked, half made or half removed",
-        looks_at="what reconcile would do",
+        title="nothing is leaked, half created or half removed",
+        looks_at="what reconcile-host would do",
         run=_check_leftovers,
         explains=("no-capacity",),
         needs_vms=True,
@@ -130,7 +132,7 @@ CHECKS = (
     ),
     Check(
         id="kept-vgpus",
-        title="each vGPU that host.yaml keeps is made",
+        title="each vGPU of host.yaml exists",
         looks_at="`vgpus:` of `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_host_vgpus),
         explains=("no-capacity",),
@@ -138,7 +140,7 @@ CHECKS = (
     ),
     Check(
         id="mdevctl",
-        title="mdevctl does not make devices on vgpuctl's GPUs",
+        title="mdevctl creates no devices on vgpuctl's GPUs",
         looks_at=f"`{MDEVCTL_DIRECTORY}/PARENT`",
         run=require_snapshot(_check_mdevctl),
         paths=PathsToRead(folders=(MDEVCTL_DIRECTORY,)),

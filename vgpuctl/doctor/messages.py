@@ -57,7 +57,7 @@ _KERNEL_PATTERNS = (
         "RmInitAdapter failed",
         "the driver cannot start this GPU",
         Verdict.FAIL,
-        "look at firmware settings for large BARs and at the GPU's power; then a cold start of the host",
+        "check the firmware's settings for large BARs and the GPU's power; then power the host off and on",
     ),
     LogPattern(
         "Aborting probe for VF",
@@ -67,21 +67,21 @@ _KERNEL_PATTERNS = (
     ),
     LogPattern(
         "Required FB for heterogeneous vGPU",
-        "too little memory is left for vGPUs of mixed sizes: error correction and retired pages take some",
+        "too little memory is left for vGPUs of mixed sizes: ECC and retired pages take some",
         Verdict.WARN,
         "use one size: vgpuctl set-mixed-size GPU off",
     ),
     LogPattern(
         "API mismatch",
-        "a program of another driver version asked the loaded one",
+        "a program of another driver version called the loaded driver",
         Verdict.WARN,
         "vgpuctl doctor driver-version; reboot after an update of the driver",
     ),
     LogPattern(
         "Could not acquire UnbindLock",
-        "a program used the GPU while sriov-manage wanted it: its VFs stayed as they were, unless a later try worked",
+        "a program used the GPU while sriov-manage needed it: its VFs did not change, unless a later try worked",
         Verdict.WARN,
-        "where VFs are missing: systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, then vgpuctl apply",
+        "if VFs are missing: systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, then vgpuctl apply",
     ),
     LogPattern(
         ": start failed",
@@ -93,19 +93,19 @@ _KERNEL_PATTERNS = (
 _SERVICE_PATTERNS = (
     LogPattern(
         "supported only on VGX capable boards",
-        "the driver takes this board for one without vGPUs",
+        "the driver treats this board as one without vGPU support",
         Verdict.FAIL,
         "use a board that NVIDIA lists for vGPU; some need displaymodeselector first",
     ),
     LogPattern(
         "Failed to initialize RM client: 0x26",
-        "nvidia-vgpu-mgr and the loaded driver are of different versions, or no GPU is there",
+        "nvidia-vgpu-mgr and the loaded driver have different versions, or there is no GPU",
         Verdict.WARN,
         "vgpuctl doctor driver-version; then systemctl restart nvidia-vgpud nvidia-vgpu-mgr",
     ),
     LogPattern(
         "Failed to get VM UUID",
-        "QEMU was started without -uuid, which libvirt gives it",
+        "QEMU was started without -uuid, which libvirt always sets",
         Verdict.WARN,
         "start VMs with vGPUs through libvirt",
     ),
@@ -114,8 +114,8 @@ _SERVICE_PATTERNS = (
 _XIDS = {
     48: ("memory errors that cannot be corrected", Verdict.WARN),
     62: ("the GPU's own processor stopped", Verdict.WARN),
-    63: ("a page or row of memory was taken out of use", Verdict.WARN),
-    64: ("a page or row of memory could not be taken out of use", Verdict.WARN),
+    63: ("a page or row of memory was retired", Verdict.WARN),
+    64: ("a page or row of memory could not be retired", Verdict.WARN),
     74: ("NVLink failed", Verdict.WARN),
     79: ("the GPU has fallen off the bus", Verdict.FAIL),
     92: ("many corrected memory errors", Verdict.WARN),
@@ -144,9 +144,9 @@ def _check_messages(context: CheckContext, snapshot: Snapshot) -> Finding:
             if lines is None
         ]
         if unreadable:
-            return unknown(f"{unreadable[0]} cannot be read; the other has no complaint", fix="run it as root")
+            return unknown(f"{unreadable[0]} cannot be read; the other shows no errors", fix="run it as root")
         lines = f"{len(context.kernel_log or ())} lines of NVIDIA's modules and {len(service_log or ())} of {VGPU_MGR}"
-        return ok(f"{lines} since the boot, none of them a complaint")
+        return ok(f"{lines} since the boot, none of them an error")
     worst_first = sorted(matches, key=lambda match: match.pattern.verdict is not Verdict.FAIL)
     fixes = "; ".join(dict.fromkeys(match.pattern.fix for match in worst_first[:2]))
     make_finding = fail if worst_first[0].pattern.verdict is Verdict.FAIL else warn
@@ -169,7 +169,7 @@ def _match_kernel_log(lines: tuple[str, ...], snapshot: Snapshot) -> list[LogMat
         number, gpu = int(match[2]), _find_gpu(match[1], snapshot) or match[1]
         meaning, verdict = _XIDS[number]
         pattern = LogPattern(
-            "Xid", f"Xid {number}, {meaning}", verdict, f"{_JOURNAL_COMMANDS}; NVIDIA's list of Xid errors says more"
+            "Xid", f"Xid {number}, {meaning}", verdict, f"{_JOURNAL_COMMANDS}; see NVIDIA's list of Xid errors"
         )
         previous = matches.get((gpu, number))
         matches[gpu, number] = LogMatch(pattern, gpu, line.strip(), 1 + (previous.count if previous is not None else 0))
@@ -205,7 +205,7 @@ def _find_gpu(text: str, snapshot: Snapshot) -> str | None:
 CHECKS = (
     Check(
         id="driver-messages",
-        title="NVIDIA's drivers have nothing to complain of",
+        title="NVIDIA's drivers logged no errors",
         looks_at="NVIDIA's lines in the kernel's log since the boot, the log of `nvidia-vgpu-mgr`",
         run=require_snapshot(_check_messages),
         explains=("libvirt-failed", "device-failed", "partition", "scheduler"),

@@ -45,8 +45,8 @@ _MODE_MASK, _MODE_DEFAULT = 0xF, 2
 
 def _check_services(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not any(uses_nvml(g) and backend_for(g.backend).creates_devices for g in snapshot.gpus):
-        return not_applicable("no GPU here has vGPUs by NVIDIA's driver")
-    fix = f"systemctl restart {VGPUD}, then {VGPU_MGR}; journalctl -b -u {VGPUD} -u {VGPU_MGR} says why"
+        return not_applicable("no GPU here has vGPUs of NVIDIA's driver")
+    fix = f"systemctl restart {VGPUD}, then {VGPU_MGR}; journalctl -b -u {VGPUD} -u {VGPU_MGR} shows why"
     service_events = [
         line for line in context.service_logs.get(VGPUD) or () if any(word in line for word in _END_MARKERS)
     ]
@@ -61,13 +61,15 @@ def _check_services(context: CheckContext, snapshot: Snapshot) -> Finding:
         )
     problems = [problem for path in files if (problem := context.file(path).problem)]
     if problems or not any(context.folder(directory).names for directory in SLICE_DIRECTORIES):
-        return unknown(*(problems or [f"systemd's services cannot be seen in {SLICE_DIRECTORIES[0]}"]))
+        return unknown(*(problems or [f"systemd's services are not visible in {SLICE_DIRECTORIES[0]}"]))
     unit = next(
         (f"{directory}/{VGPU_MGR}.service" for directory in UNIT_DIRECTORIES if _has_unit(context, directory)), None
     )
     if unit is None:
-        return unknown(f"no {VGPU_MGR}.service in {', '.join(UNIT_DIRECTORIES)}: who starts vGPUs here is not known")
-    return fail(f"{unit} is there, and does not run: no VM with a vGPU can start", fix=fix)
+        return unknown(
+            f"no {VGPU_MGR}.service in {', '.join(UNIT_DIRECTORIES)}: it is not known what starts vGPUs here"
+        )
+    return fail(f"{unit} exists but does not run: no VM with a vGPU can start", fix=fix)
 
 
 def _has_unit(context: CheckContext, folder: str) -> bool:
@@ -86,7 +88,7 @@ def _check_version(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not known_versions:
         return unknown(
             context.file(PROC_VERSION).problem
-            or f"neither {PROC_VERSION} nor {MODULE_VERSION} nor NVML tells a version"
+            or f"neither {PROC_VERSION} nor {MODULE_VERSION} nor NVML reports a version"
         )
     libraries = {
         f"{directory}/{name}": match[1]
@@ -99,8 +101,8 @@ def _check_version(context: CheckContext, snapshot: Snapshot) -> Finding:
     if len(loaded) > 1 or (libraries and loaded.isdisjoint(libraries.values())):
         return fail(
             *lines,
-            fix="the loaded driver and its libraries must be of one version: reboot after an update, or install the"
-            " version that is loaded",
+            fix="the loaded driver and its libraries must have the same version: reboot after an update, or install the"
+            " loaded version",
         )
     return ok(*lines)
 
@@ -117,14 +119,14 @@ def _check_holders(context: CheckContext, snapshot: Snapshot) -> Finding:
         if not any(command in holder.command for command in _NVIDIA_COMMANDS)
     ]
     if not users:
-        return ok("nobody but NVIDIA's own services has the driver open")
+        return ok("only NVIDIA's own services have the driver open")
     pending = [f"{g.address}: {why}" for g in gpus if (why := _pending_change(g)) is not None]
     if not pending:
-        return ok(*shorten([f"{user} has the driver open" for user in users]), "no GPU waits for it to be let go")
+        return ok(*shorten([f"{user} has the driver open" for user in users]), "no GPU waits for its release")
     return warn(
         *shorten(pending),
         *shorten([f"{user} has the driver open" for user in users]),
-        fix="stop them (systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, as it is), then vgpuctl apply or"
+        fix="systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter (those that run), then vgpuctl apply or"
         " the command that failed",
     )
 
@@ -132,15 +134,13 @@ def _check_holders(context: CheckContext, snapshot: Snapshot) -> Finding:
 def _pending_change(gpu: Gpu) -> str | None:
     """Return the change that has to wait while a program has a GPU open, None when nothing is pending."""
     if gpu.mig is not None and gpu.mig.enabled is not gpu.mig.pending_enabled:
-        return f"MIG waits for a reset to go {'on' if gpu.mig.pending_enabled else 'off'}"
+        return f"MIG waits for a reset to turn {'on' if gpu.mig.pending_enabled else 'off'}"
     if gpu.mig is not None and gpu.desired_mig is not None and gpu.desired_mig.is_requested is not gpu.mig.enabled:
-        return (
-            f"host.yaml asks for MIG {'on' if gpu.desired_mig.is_requested else 'off'}, for which its VFs go off first"
-        )
+        return f"host.yaml sets MIG {'on' if gpu.desired_mig.is_requested else 'off'}, which needs its VFs off first"
     if gpu.vfs_total and not gpu.vfs_enabled and gpu.backend is None and gpu.desired_mode not in MODES_WITHOUT_VFS:
         return f"its {gpu.vfs_total} VFs are off"
     if gpu.vfs_enabled and gpu.desired_mode is GpuMode.PASSTHROUGH:
-        return f"host.yaml asks for passthrough, and {gpu.vfs_enabled} VFs are on"
+        return f"host.yaml sets passthrough, but {gpu.vfs_enabled} VFs are on"
     return None
 
 
@@ -157,7 +157,7 @@ def _check_firmware(context: CheckContext, snapshot: Snapshot) -> Finding:
     if forced:
         return warn(
             *shorten(forced),
-            fix=f"take {FIRMWARE_OPTION} out of modprobe's files, rebuild the initramfs and reboot: the driver "
+            fix=f"remove {FIRMWARE_OPTION} from modprobe's files, rebuild the initramfs and reboot: the driver "
             "knows which"
             " GPUs need their firmware (GSP)",
         )
@@ -170,7 +170,7 @@ def _check_ecc(context: CheckContext, snapshot: Snapshot) -> Finding:
         return not_applicable(_NO_GPU)
     ecc_states = [(gpu, context.ecc[gpu.address]) for gpu in gpus if gpu.address in context.ecc]
     if not ecc_states:
-        return unknown("NVML does not tell of error correction (ECC)")
+        return unknown("NVML does not report error correction (ECC)")
     waiting = [
         f"{gpu.address} ({gpu.model}): ECC is {_on_or_off(ecc.enabled)}, and "
         f"{_on_or_off(ecc.pending_enabled)} after its next reset"
@@ -180,8 +180,8 @@ def _check_ecc(context: CheckContext, snapshot: Snapshot) -> Finding:
     if waiting:
         return warn(
             *shorten(waiting),
-            "the memory that vGPUs have changes with it",
-            fix="reboot the host, or set it back: nvidia-smi -i ADDRESS -e 0 (off) or 1 (on)",
+            "this changes the memory available to vGPUs",
+            fix="reboot the host, or undo the change: nvidia-smi -i ADDRESS -e 0 (off) or 1 (on)",
         )
     return ok(*shorten([f"{gpu.address}: ECC is {_on_or_off(ecc.enabled)}" for gpu, ecc in ecc_states]))
 
@@ -193,7 +193,7 @@ def _on_or_off(value: bool) -> str:
 CHECKS = (
     Check(
         id="driver-version",
-        title="NVIDIA's driver and its libraries are of one version",
+        title="NVIDIA's driver and its libraries have the same version",
         looks_at=f"`{PROC_VERSION}`, `{MODULE_VERSION}`, NVML, `libnvidia-ml.so.VERSION` in "
         f"`{'`, `'.join(LIBRARY_DIRECTORIES)}`",
         run=require_snapshot(_check_version),
@@ -214,7 +214,7 @@ CHECKS = (
     ),
     Check(
         id="driver-holders",
-        title="no program keeps NVIDIA's driver from a change that waits",
+        title="no program blocks a pending change of NVIDIA's driver",
         looks_at="who has `/dev/nvidia*` open, MIG and VFs of each GPU",
         run=require_snapshot(_check_holders),
         explains=("busy",),
@@ -230,7 +230,7 @@ CHECKS = (
     ),
     Check(
         id="ecc",
-        title="error correction of the GPUs' memory waits for no reset",
+        title="no change of the GPUs' ECC waits for a reset",
         looks_at="NVML",
         run=require_snapshot(_check_ecc),
         needs_ecc=True,

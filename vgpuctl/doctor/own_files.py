@@ -27,7 +27,7 @@ _MACHINE_ID_DIGITS = 32
 def _check_run_directory(context: CheckContext) -> Finding:
     permissions = context.permissions.get(RUN_DIRECTORY)
     if permissions is None:
-        return ok(f"{RUN_DIRECTORY} is not there or not to be seen; it is made when it is needed")
+        return ok(f"{RUN_DIRECTORY} does not exist or is not accessible; it is created when needed")
     if _is_writable_by_others(permissions):
         return fail(
             _describe_permissions(RUN_DIRECTORY, permissions),
@@ -44,9 +44,9 @@ def _check_host_file(context: CheckContext) -> Finding:
     if content.problem is not None and "Permission denied" in content.problem:
         return unknown(content.problem, fix="run it as root")
     if content.problem is not None:
-        return fail(content.problem, "new vGPUs and changes of GPUs are refused", fix=context.host_file_hint)
+        return fail(content.problem, "vgpuctl refuses new vGPUs and changes of GPUs", fix=context.host_file_hint)
     if content.text is None:
-        return ok(f"there is no {HOST_FILE}: what is built in applies")
+        return ok(f"{HOST_FILE} does not exist: the defaults apply")
     try:
         spec = parse_host_spec(content.text, HOST_FILE)
     except InvalidInput as error:
@@ -55,14 +55,14 @@ def _check_host_file(context: CheckContext) -> Finding:
     if permissions is not None and _is_writable_by_others(permissions):
         return warn(
             _describe_permissions(HOST_FILE, permissions),
-            "others than root could change what this host is set up for",
+            "users other than root could change this host's setup",
             fix=f"chown root:root {HOST_FILE}; chmod 644 {HOST_FILE}",
         )
     if spec.warnings:
         return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
     if permissions is None:
-        return ok(f"{HOST_FILE} can be understood")
-    return ok(f"{HOST_FILE} can be understood", _describe_permissions(HOST_FILE, permissions))
+        return ok(f"{HOST_FILE} is valid")
+    return ok(f"{HOST_FILE} is valid", _describe_permissions(HOST_FILE, permissions))
 
 
 def _check_machine_id(context: CheckContext) -> Finding:
@@ -71,8 +71,8 @@ def _check_machine_id(context: CheckContext) -> Finding:
         return unknown(content.problem)
     text = (content.text or "").strip()
     if len(text) != _MACHINE_ID_DIGITS or not all(c in "0123456789abcdef" for c in text):
-        shown = f"{MACHINE_ID}: '{text[:40]}'" if content.text is not None else f"there is no {MACHINE_ID}"
-        return fail(shown, "VMs of this host cannot be told from copies", fix="systemd-machine-id-setup")
+        shown = f"{MACHINE_ID}: '{text[:40]}'" if content.text is not None else f"{MACHINE_ID} does not exist"
+        return fail(shown, "vgpuctl cannot tell this host's VMs from copies", fix="systemd-machine-id-setup")
     return ok(f"{MACHINE_ID}: {text}")
 
 
@@ -87,7 +87,7 @@ def _describe_permissions(path: str, permissions: FilePermissions) -> str:
 CHECKS = (
     Check(
         id="run-directory",
-        title="only root writes vgpuctl's claims",
+        title="only root can write vgpuctl's claims",
         looks_at=f"owner and mode of `{RUN_DIRECTORY}`",
         run=_check_run_directory,
         paths=PathsToRead(permissions=(RUN_DIRECTORY,)),
@@ -95,7 +95,7 @@ CHECKS = (
     ),
     Check(
         id="host-file",
-        title="host.yaml is understood, and only root writes it",
+        title="host.yaml is valid, and only root can write it",
         looks_at=f"`{HOST_FILE}`, its owner and mode",
         run=_check_host_file,
         paths=PathsToRead(files=(HOST_FILE,), permissions=(HOST_FILE,)),

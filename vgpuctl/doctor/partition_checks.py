@@ -28,7 +28,7 @@ from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
 from vgpuctl.model.mig import GpuInstance, MigState
 from vgpuctl.model.snapshot import Snapshot
 
-_NO_MIG = "no GPU here has MIG, or NVML does not tell of it"
+_NO_MIG = "no GPU here has MIG, or NVML does not report it"
 
 
 def _check_mig_mode(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -48,12 +48,13 @@ def _check_mig_mode(context: CheckContext, snapshot: Snapshot) -> Finding:
     if any(since is not None and parse_version(release) >= since for since in hang_since):
         return warn(
             *shorten(lines),
-            f"{KERNEL_RELEASE}: {release}; with vendor-specific VFIO a reset hangs such a host until its power is cut",
+            f"{KERNEL_RELEASE}: {release}; with vendor-specific VFIO a reset hangs this host until it is powered off",
             fix="reboot the host; never nvidia-smi --gpu-reset here",
         )
     return warn(
         *shorten(lines),
-        fix="reboot the host, or stop who has the driver open (vgpuctl doctor driver-holders) and run vgpuctl set-mig"
+        fix="reboot the host, or stop the programs that have the driver open (vgpuctl doctor driver-holders) and run "
+        "vgpuctl set-mig"
         " again; no nvidia-smi --gpu-reset while VFs are on",
     )
 
@@ -65,15 +66,15 @@ def _check_mig_instances(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not mig_gpus:
         return not_applicable("no GPU for vGPUs has MIG on")
     without_instances = [
-        f"{gpu.address} ({gpu.model}): MIG is on, and it has no GPU instance"
+        f"{gpu.address} ({gpu.model}): MIG is on, but it has no GPU instance"
         for gpu, mig in mig_gpus
         if not mig.instances
     ]
     if without_instances:
         return fail(
             *shorten(without_instances),
-            "no vGPU can be made on it",
-            fix="vgpuctl set-mig GPU PROFILE[:N]... makes GPU instances (--off turns MIG off); those of host.yaml:"
+            "no vGPU can be created on it",
+            fix="vgpuctl set-mig GPU PROFILE[:N]... creates GPU instances (--off turns MIG off); or those of host.yaml:"
             " vgpuctl restore-host",
         )
     unusable = [
@@ -85,7 +86,7 @@ def _check_mig_instances(context: CheckContext, snapshot: Snapshot) -> Finding:
     if unusable:
         return warn(
             *shorten(unusable),
-            fix="vgpuctl set-mig GPU --for VGPU_PROFILE[:N] makes those that vGPUs need",
+            fix="vgpuctl set-mig GPU --for VGPU_PROFILE[:N] creates those that vGPUs need",
         )
     return ok(*shorten([f"{gpu.address}: {len(mig.instances)} GPU instances" for gpu, mig in mig_gpus]))
 
@@ -106,18 +107,18 @@ def _check_partition(context: CheckContext, snapshot: Snapshot) -> Finding:
         return unknown(snapshot.host_file_problem)
     configured = [g for g in snapshot.gpus if _has_desired_partition(g)]
     if not configured:
-        return not_applicable("host.yaml asks for neither MIG nor mixed sizes")
+        return not_applicable("host.yaml configures neither MIG nor mixed sizes")
     unreported = [g.address for g in configured if uses_nvml(g) and g.mig is None and g.mixed_size is None]
     if unreported and not snapshot.nvml.available:
-        return unknown(f"NVML does not tell how these are partitioned: {', '.join(unreported)}")
+        return unknown(f"NVML does not report how these are partitioned: {', '.join(unreported)}")
     lines = [line for g in configured for line in context.partition_drift.get(g.address, ())]
     if lines:
         return warn(
             *shorten(lines),
-            "turning VFs off and on, or loading the driver again, takes GPU instances and mixed sizes away",
-            fix="vgpuctl restore-host; where VMs run on it: vgpuctl apply --drain",
+            "turning VFs off and on, or reloading the driver, removes GPU instances and mixed sizes",
+            fix="vgpuctl restore-host; if VMs run on it: vgpuctl apply --drain",
         )
-    return ok(f"{len(configured)} GPU(s) are partitioned as host.yaml asks")
+    return ok(f"{len(configured)} GPU(s) are partitioned as in host.yaml")
 
 
 def _has_desired_partition(gpu: Gpu) -> bool:
@@ -153,7 +154,7 @@ CHECKS = (
     ),
     Check(
         id="partition",
-        title="MIG and mixed sizes are as host.yaml asks",
+        title="MIG and mixed sizes match host.yaml",
         looks_at="NVML, `mig:` and `mixed_size:` of `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_partition),
         explains=("partition", "no-capacity"),

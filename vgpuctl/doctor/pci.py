@@ -44,7 +44,7 @@ def _check_iommu_groups(context: CheckContext, snapshot: Snapshot) -> Finding:
     if shared:
         return fail(
             *shorten(shared),
-            "VFs of one group can only go to one VM together",
+            "all VFs of one group must go to the same VM",
             fix="turn on ACS in the firmware, or use a slot behind a root port that has it",
         )
     other_devices = [
@@ -58,7 +58,7 @@ def _check_iommu_groups(context: CheckContext, snapshot: Snapshot) -> Finding:
             *shorten(other_devices),
             fix="they cannot be passed through alone: turn on ACS in the firmware, or use another slot",
         )
-    return ok(f"the groups of {len(gpus)} GPU(s) can be given to VMs one by one")
+    return ok(f"each function of {len(gpus)} GPU(s) can be assigned to a VM by itself")
 
 
 def _shared_groups(gpu: Gpu) -> Iterator[str]:
@@ -79,13 +79,13 @@ def _check_bars(context: CheckContext, snapshot: Snapshot) -> Finding:
     for gpu in gpus:
         content = context.file(f"{gpu.path}/resource")
         if content.text is None:
-            unreadable.append(content.problem or f"there is no {gpu.path}/resource")
+            unreadable.append(content.problem or f"{gpu.path}/resource does not exist")
             continue
         checked_count += 1
         unassigned += [f"{gpu.path}/resource: {line}" for line in _unassigned_bars(content.text, gpu)]
     if unassigned:
         return fail(
-            *shorten(unassigned), fix=f"{_FIRMWARE_FIX}; else boot with pci=realloc and read journalctl -k -g BAR"
+            *shorten(unassigned), fix=f"{_FIRMWARE_FIX}; otherwise boot with pci=realloc, and see journalctl -k -g BAR"
         )
     if unreadable:
         return unknown(*shorten(unreadable))
@@ -120,14 +120,14 @@ def _resource_paths(snapshot: Snapshot) -> PathsToRead:
 CHECKS = (
     Check(
         id="iommu-groups",
-        title="GPUs and VFs can be given to VMs one by one",
-        looks_at="`iommu_group` of each function, and who else is in it",
+        title="each GPU and VF can be assigned to a VM by itself",
+        looks_at="`iommu_group` of each function, and its other members",
         run=require_snapshot(_check_iommu_groups),
         explains=("libvirt-failed", "in-use"),
     ),
     Check(
         id="bars",
-        title="the firmware gave each GPU's BARs an address",
+        title="the firmware assigned an address to each GPU's BARs",
         looks_at="`resource` of each GPU",
         run=require_snapshot(_check_bars),
         find_paths=_resource_paths,

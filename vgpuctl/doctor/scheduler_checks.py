@@ -49,14 +49,14 @@ _NO_GPU = "no GPU here has NVIDIA's driver"
 def _check_scheduler(context: CheckContext, snapshot: Snapshot) -> Finding:
     configured = [(gpu, gpu.desired_scheduler) for gpu in _nvidia_gpus(snapshot) if gpu.desired_scheduler is not None]
     if not configured:
-        return not_applicable("host.yaml asks for no scheduler of a GPU with NVIDIA's driver")
+        return not_applicable("host.yaml configures no scheduler for a GPU with NVIDIA's driver")
     states = [(gpu, spec, _runs_spec(context, snapshot, gpu, spec)) for gpu, spec in configured]
     differing = [(gpu, spec) for gpu, spec, is_running in states if is_running is False]
     if differing:
         command = set_scheduler_command(differing[0][0].address, differing[0][1])
         return warn(
             *shorten([_describe_scheduler(context, gpu, spec) for gpu, spec in differing]),
-            fix=f"{command} --drain; what was written for modprobe counts once the driver is loaded again",
+            fix=f"{command} --drain; settings in modprobe's files take effect when the driver is loaded again",
         )
     unreported = [_describe_scheduler(context, gpu, spec) for gpu, spec, is_running in states if is_running is None]
     if unreported:
@@ -94,10 +94,14 @@ def _describe_scheduler(context: CheckContext, gpu: Gpu, spec: SchedulerSpec) ->
     state = running_scheduler(gpu)
     dword = find_loaded_dword(context.file(DRIVER_PARAMS_PATH).text or "", gpu.address)
     logged_policy = _logged_policy(context, gpu)
-    log_text = "what runs is not known" if logged_policy is None else f"{logged_policy} runs by the kernel log"
-    running_text = f"{state.policy or 'a policy that is not known'} runs" if state is not None else log_text
+    log_text = (
+        "the running policy is not known"
+        if logged_policy is None
+        else f"{logged_policy} runs, according to the kernel log"
+    )
+    running_text = f"{state.policy or 'an unknown policy'} runs" if state is not None else log_text
     loaded_text = f", the driver was loaded with {REGISTRY_KEY}=0x{dword:08X}" if dword is not None else ""
-    return f"{gpu.address}: {scheduler_text(spec)} is asked for, {running_text}{loaded_text}"
+    return f"{gpu.address}: {scheduler_text(spec)} is configured, {running_text}{loaded_text}"
 
 
 def _check_registry_lines(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -105,16 +109,16 @@ def _check_registry_lines(context: CheckContext, snapshot: Snapshot) -> Finding:
         return not_applicable(_NO_GPU)
     settings, problems = _read_settings(context)
     overridden = [
-        f"{setting.path}:{setting.line} sets {setting.name}, and does not count"
+        f"{setting.path}:{setting.line} sets {setting.name}, but has no effect"
         for setting in overridden_settings(settings)
     ]
     if overridden:
         last = {setting.name: setting for setting in settings}
-        effective = [f"{setting.path}:{setting.line} counts for {setting.name}" for setting in last.values()]
+        effective = [f"{setting.path}:{setting.line} takes effect for {setting.name}" for setting in last.values()]
         return fail(
             *shorten(overridden),
             *effective,
-            fix="the kernel keeps the last value of a parameter: put all keys into one line, joined by ';'",
+            fix="the kernel keeps the last value of a parameter: write all keys in one line, joined by ';'",
         )
     if problems:
         return unknown(*problems)
@@ -150,7 +154,7 @@ def _check_registry_word(context: CheckContext, snapshot: Snapshot) -> Finding:
     if wrong_dwords:
         return warn(
             *shorten(wrong_dwords),
-            fix="vgpuctl set-scheduler GPU --policy POLICY --via modprobe writes the word as this driver reads it",
+            fix="vgpuctl set-scheduler GPU --policy POLICY --via modprobe writes the value for this driver version",
         )
     return ok(
         *shorten(
@@ -215,7 +219,7 @@ _MODPROBE_PATHS = PathsToRead(files=(DRIVER_PARAMS_PATH, MODULE_VERSION, PROC_VE
 CHECKS = (
     Check(
         id="scheduler",
-        title="each GPU runs the scheduler that host.yaml asks for",
+        title="each GPU runs the scheduler of host.yaml",
         looks_at=f"NVML, the kernel's log, `{DRIVER_PARAMS_PATH}`, `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_scheduler),
         paths=PathsToRead(files=(DRIVER_PARAMS_PATH, MODULE_VERSION, PROC_VERSION)),
@@ -224,7 +228,7 @@ CHECKS = (
     ),
     Check(
         id="registry-lines",
-        title="no option of nvidia.ko is lost behind a second line",
+        title="no option of nvidia.ko is overridden by a second line",
         looks_at=f"`NVreg_RegistryDwords` in `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
         run=require_snapshot(_check_registry_lines),
         paths=_MODPROBE_PATHS,
@@ -232,7 +236,7 @@ CHECKS = (
     ),
     Check(
         id="registry-word",
-        title=f"{REGISTRY_KEY} means on this driver what it was written for",
+        title=f"{REGISTRY_KEY} has the intended meaning for this driver version",
         looks_at=f"`{DRIVER_PARAMS_PATH}`, `{MODULE_VERSION}`, `{PROC_VERSION}`, "
         f"`{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
         run=require_snapshot(_check_registry_word),

@@ -31,7 +31,7 @@ MIN_QEMU = 7_002_000
 def _check_kernel(context: CheckContext, snapshot: Snapshot) -> Finding:
     content = context.file(KERNEL_RELEASE)
     if content.text is None:
-        return unknown(content.problem or f"there is no {KERNEL_RELEASE}")
+        return unknown(content.problem or f"{KERNEL_RELEASE} does not exist")
     evidence = f"{KERNEL_RELEASE}: {content.text.strip()}"
     version = parse_version(content.text)
     gpus = [g for g in snapshot.gpus if version < backend_for(g.backend).min_kernel]
@@ -39,8 +39,8 @@ def _check_kernel(context: CheckContext, snapshot: Snapshot) -> Finding:
         least = ".".join(str(number) for number in max(backend_for(g.backend).min_kernel for g in gpus))
         return fail(
             evidence,
-            f"{_describe(gpus)} needs {least} or newer: older ones have no vfio-dev",
-            fix=f"boot a kernel {least} or newer that the GPU's maker lists for its vGPU driver",
+            f"{_describe(gpus)} needs {least} or newer: older kernels have no vfio-dev",
+            fix=f"boot a kernel {least} or newer that the GPU vendor supports for its vGPU driver",
         )
     return ok(evidence)
 
@@ -61,7 +61,7 @@ def _check_libvirt(context: CheckContext, snapshot: Snapshot) -> Finding:
             fix="use --connect qemu:///system",
         )
     if status.libvirt_version is None:
-        return unknown(f"{status.uri} does not say its version")
+        return unknown(f"{status.uri} does not report its version")
     evidence = f"{status.uri}: libvirt {format_version(status.libvirt_version)}"
     gpus = [g for g in snapshot.gpus if status.libvirt_version < backend_for(g.backend).min_libvirt]
     if gpus:
@@ -78,12 +78,12 @@ def _check_libvirt(context: CheckContext, snapshot: Snapshot) -> Finding:
 def _check_qemu(context: CheckContext, snapshot: Snapshot) -> Finding:
     status = snapshot.hypervisor
     if not status.available or status.qemu_version is None:
-        return unknown("libvirt does not say QEMU's version")
+        return unknown("libvirt does not report QEMU's version")
     evidence = f"QEMU {format_version(status.qemu_version)}"
     if (status.libvirt_version or 0) >= QEMU_DROPPED_SINCE and status.qemu_version < MIN_QEMU:
         return fail(
             evidence,
-            f"libvirt {format_version(status.libvirt_version or 0)} starts 7.2 and newer only",
+            f"libvirt {format_version(status.libvirt_version or 0)} supports only 7.2 and newer",
             fix="install QEMU 7.2 or newer",
         )
     return ok(evidence)
@@ -109,7 +109,7 @@ CHECKS = (
     ),
     Check(
         id="libvirt",
-        title="libvirt answers, and is new enough for the GPUs' backends",
+        title="libvirt answers and is new enough for the GPUs' backends",
         looks_at="libvirt's connection and version",
         run=require_snapshot(_check_libvirt),
         explains=("libvirt", "libvirt-variant", "session"),
@@ -117,7 +117,7 @@ CHECKS = (
     Check(
         id="qemu",
         title="QEMU is new enough for libvirt",
-        looks_at="the version that libvirt tells",
+        looks_at="the version that libvirt reports",
         run=require_snapshot(_check_qemu),
         explains=("libvirt-failed",),
     ),

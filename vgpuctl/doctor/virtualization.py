@@ -29,11 +29,11 @@ _IOMMU_PARAMETERS = ("intel_iommu=", "amd_iommu=", "iommu=", "iommu.passthrough=
 def _check_iommu(context: CheckContext) -> Finding:
     groups = context.folder(IOMMU_GROUPS)
     parameters = [word for word in (context.file(CMDLINE).text or "").split() if word.startswith(_IOMMU_PARAMETERS)]
-    cmdline_text = f"{CMDLINE}: {' '.join(parameters) or 'nothing about the IOMMU'}"
+    cmdline_text = f"{CMDLINE}: {' '.join(parameters) or 'no IOMMU parameters'}"
     if groups.problem is not None:
         return unknown(groups.problem, cmdline_text)
     if groups.names is None and context.file(CMDLINE).text is None:
-        return unknown(f"neither {IOMMU_GROUPS} nor {CMDLINE} is there: this is no whole host")
+        return unknown(f"neither {IOMMU_GROUPS} nor {CMDLINE} exists: this is not a complete host")
     count = len(groups.names or ())
     if not count:
         return fail(
@@ -48,22 +48,22 @@ def _suggest_iommu_fix(parameters: list[str]) -> str:
     """Return the remaining step: if the command line already enables the IOMMU, only the firmware is left."""
     firmware = "enable VT-d (Intel) or AMD-Vi (AMD) in the firmware"
     if any(parameter.endswith("iommu=on") for parameter in parameters):
-        return f"{firmware}: the kernel's command line asks for it already"
+        return f"{firmware}: the kernel's command line already enables it"
     return f"{firmware}, add intel_iommu=on iommu=pt (AMD: iommu=pt) to the kernel's command line, and reboot"
 
 
 def _check_kvm(context: CheckContext) -> Finding:
     nodes = context.folder(DEV_DIRECTORY)
     if nodes.names is None:
-        return unknown(nodes.problem or f"there is no {DEV_DIRECTORY} to list")
+        return unknown(nodes.problem or f"{DEV_DIRECTORY} cannot be listed")
     fix = "enable VT-x or AMD-V (SVM) in the firmware, then: modprobe kvm_intel (or kvm_amd)"
     if "kvm" not in nodes.names:
-        return fail("there is no /dev/kvm", fix=fix)
+        return fail("/dev/kvm does not exist", fix=fix)
     if context.capabilities is None:
-        return ok("/dev/kvm is there", f"whether libvirt uses it is not known: {context.capabilities_problem}")
+        return ok("/dev/kvm exists", f"whether libvirt uses it is not known: {context.capabilities_problem}")
     if not context.capabilities.kvm:
-        return fail("/dev/kvm is there, and libvirt's capabilities have no domain type kvm", fix=fix)
-    return ok("/dev/kvm is there, and libvirt uses it")
+        return fail("/dev/kvm exists, and libvirt's capabilities have no domain type kvm", fix=fix)
+    return ok("/dev/kvm exists, and libvirt uses it")
 
 
 def _check_vfio(context: CheckContext) -> Finding:
@@ -71,17 +71,17 @@ def _check_vfio(context: CheckContext) -> Finding:
     if nodes.problem or drivers.problem:
         return unknown(*filter(None, (nodes.problem, drivers.problem)))
     if not _may_need_vfio(context):
-        return not_applicable("no GPU here is given to VMs through VFIO")
+        return not_applicable("no GPU here is assigned to VMs through VFIO")
     if nodes.names is None or "vfio" not in nodes.names:
-        return fail(f"there is no {VFIO_DIRECTORY}/vfio: the module vfio is not loaded", fix="modprobe vfio-pci")
+        return fail(f"{VFIO_DIRECTORY}/vfio does not exist: the module vfio is not loaded", fix="modprobe vfio-pci")
     whole_functions = [g.address for g in context.gpus if g.backend and not backend_for(g.backend).creates_devices]
     if whole_functions and "vfio-pci" not in (drivers.names or ()):
         return warn(
-            f"{VFIO_DIRECTORY}/vfio is there, but {PCI_DRIVERS}/vfio-pci is not; {', '.join(whole_functions)} would be "
+            f"{VFIO_DIRECTORY}/vfio exists, but {PCI_DRIVERS}/vfio-pci does not; {', '.join(whole_functions)} would be "
             "bound to it",
-            fix="modprobe vfio-pci; for every boot: echo vfio-pci > /etc/modules-load.d/vfio-pci.conf",
+            fix="modprobe vfio-pci; to load it at every boot: echo vfio-pci > /etc/modules-load.d/vfio-pci.conf",
         )
-    return ok(f"{VFIO_DIRECTORY}/vfio is there")
+    return ok(f"{VFIO_DIRECTORY}/vfio exists")
 
 
 def _may_need_vfio(context: CheckContext) -> bool:
@@ -93,9 +93,9 @@ def _check_uefi(context: CheckContext, snapshot: Snapshot) -> Finding:
         return unknown(context.capabilities_problem)
     if not context.capabilities.uefi:
         return warn(
-            f"libvirt finds no UEFI firmware for {context.capabilities.arch}: images that boot only by UEFI "
+            f"libvirt finds no UEFI firmware for {context.capabilities.arch}: images that boot only with UEFI "
             "cannot start",
-            fix="install OVMF: apt install ovmf (Debian, Ubuntu), dnf install edk2-ovmf (Fedora, RHEL)",
+            fix="apt install ovmf (Debian, Ubuntu) or dnf install edk2-ovmf (Fedora, RHEL)",
         )
     return ok(f"libvirt finds a UEFI firmware for {context.capabilities.arch}")
 
@@ -104,14 +104,14 @@ CHECKS = (
     Check(
         id="iommu",
         title="the IOMMU is on",
-        looks_at=f"`{IOMMU_GROUPS}`, the IOMMU words in `{CMDLINE}`",
+        looks_at=f"`{IOMMU_GROUPS}`, the IOMMU parameters in `{CMDLINE}`",
         run=_check_iommu,
         paths=PathsToRead(files=(CMDLINE,), folders=(IOMMU_GROUPS,)),
         explains=("iommu", "libvirt-failed"),
     ),
     Check(
         id="kvm",
-        title="VMs run with hardware support",
+        title="VMs run with hardware virtualization",
         looks_at="`/dev/kvm`, libvirt's capabilities",
         run=_check_kvm,
         paths=PathsToRead(folders=(DEV_DIRECTORY,)),
@@ -128,7 +128,7 @@ CHECKS = (
     ),
     Check(
         id="uefi",
-        title="VMs can boot by UEFI",
+        title="VMs can boot with UEFI",
         looks_at="libvirt's domain capabilities",
         run=require_snapshot(_check_uefi),
         explains=("uefi",),

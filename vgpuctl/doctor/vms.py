@@ -29,10 +29,11 @@ def _check_managed_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
     if problems:
         return fail(
             *shorten(problems),
-            fix="write managed='no' with virsh edit VM before it is started: else that hangs in the kernel until the"
+            fix="set managed='no' with virsh edit VM before you start it: otherwise the start hangs in the kernel "
+            "until the"
             " host is rebooted",
         )
-    return ok(f"no VM takes one of {len(vgpu_vfs)} vendor-specific VFs from its driver")
+    return ok(f"no VM would unbind one of {len(vgpu_vfs)} vendor-specific VFs from its driver")
 
 
 def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -42,8 +43,8 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     lost = [v for v in snapshot.vgpus if v.vm_uuid in running and not v.present]
     if lost:
         lines = [f"VM {running[v.vm_uuid or '']} runs, but {v.profile} on {v.function} is gone" for v in lost]
-        return fail(*shorten(lines), fix="vgpuctl stop-vm NAME, then vgpuctl start-vm NAME makes it again")
-    return ok(f"{len(running)} VMs run, and none of them has lost a vGPU")
+        return fail(*shorten(lines), fix="vgpuctl stop-vm NAME, then vgpuctl start-vm NAME, which creates it again")
+    return ok(f"{len(running)} VMs run, and none has lost a vGPU")
 
 
 CHECKS = (
@@ -57,7 +58,7 @@ CHECKS = (
     ),
     Check(
         id="managed-vfs",
-        title="no VM takes a vendor-specific VF from its driver",
+        title="no VM would unbind a vendor-specific VF from its driver",
         looks_at="`managed` of the VMs' PCI devices",
         run=require_snapshot(_check_managed_vfs),
         needs_vms=True,

@@ -24,13 +24,13 @@ def find_differences(design: DomainDesign, xml: str) -> tuple[str, ...]:
     vm = parse_domain(xml, VmState.UNKNOWN, design.record.machine_id)
     differences = [*_compare_values(design, vm), *_compare_disks(design, vm), *_compare_hostdevs(design, vm)]
     if design.network not in vm.networks:
-        differences.append(f"the network '{design.network}' is not there")
+        differences.append(f"the network '{design.network}' is missing")
     if not has_serial_console(xml):
-        differences.append("the serial console is not there")
+        differences.append("the serial console is missing")
     if design.os == "windows11":
         differences += missing_windows_features(xml)
     if vm.record is None:
-        differences.append("vgpuctl's record is not there")
+        differences.append("vgpuctl's record is missing")
     elif vm.record != design.record:
         differences.append("vgpuctl's record differs from what was written")
     return tuple(differences)
@@ -54,7 +54,7 @@ def _compare_disks(design: DomainDesign, vm: Vm) -> Iterator[str]:
     for designed in design.disks:
         stored = by_path.get(designed.path)
         if stored is None:
-            yield f"the {designed.device} {designed.path} is not there"
+            yield f"the {designed.device} {designed.path} is missing"
         elif stored.device != designed.device:
             yield f"{designed.path} is a {stored.device} instead of a {designed.device}"
         elif stored.format != designed.format:
@@ -66,7 +66,7 @@ def _compare_hostdevs(design: DomainDesign, vm: Vm) -> Iterator[str]:
     for designed in design.hostdevs:
         stored = by_carrier.get((designed.kind, designed.carrier.lower()))
         if stored is None:
-            yield f"the {designed.kind} device {designed.carrier} is not there"
+            yield f"the {designed.kind} device {designed.carrier} is missing"
             continue
         if designed.kind == "pci" and stored.managed != designed.managed:
             yield (

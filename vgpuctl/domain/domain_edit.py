@@ -98,7 +98,7 @@ def _require_element(root: etree._Element, path: str) -> etree._Element:
     element = root.find(path)
     if element is None:
         raise Refused(
-            f"the definition of {root.findtext('name')} has no {path} that could be changed",
+            f"the definition of {root.findtext('name')} has no {path} to change",
             hint=f"change it with virsh edit {root.findtext('name')}",
         )
     return element
@@ -130,7 +130,7 @@ def _set_vcpus(root: etree._Element, count: int) -> None:
     if count % other_levels:
         topology_text = " ".join(f"{level}={size}" for level, size in sizes.items())
         raise Refused(
-            f"{count} vCPUs do not fit the CPU topology of {root.findtext('name')}: {topology_text}",
+            f"{count} vCPUs do not match the CPU topology of {root.findtext('name')}: {topology_text}",
             hint=f"--vcpus with a multiple of {other_levels}, or change the topology with "
             f"virsh edit {root.findtext('name')}",
             vcpus=count,

@@ -145,7 +145,7 @@ def missing_windows_features(xml: str) -> tuple[str, ...]:
     secure = requested or root.find("os/loader[@secure='yes']") is not None
     emulated = root.find("devices/tpm/backend[@type='emulator']") is not None
     missing = () if secure else ("secure boot is not on",)
-    return missing if emulated else (*missing, "the TPM is not there")
+    return missing if emulated else (*missing, "the TPM is missing")
 
 
 def _first_child(element: etree._Element, tag: str) -> etree._Element | None:

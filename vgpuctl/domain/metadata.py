@@ -122,8 +122,8 @@ def _set_attributes(element: etree._Element, values: Mapping[str, str | None]) -
 def _require_xml_text(attribute: str, value: str) -> str:
     if _NOT_XML.search(value):
         raise InvalidInput(
-            f"{attribute} {value!a} holds a character that a VM's record cannot keep",
-            hint="leave control characters out",
+            f"{attribute} {value!a} contains a character that a VM's record cannot hold",
+            hint="remove control characters",
             value=ascii(value),
         )
     return value

@@ -171,15 +171,15 @@ def _require_domain_xml(text: str, template: str) -> None:
     try:
         root = etree.fromstring(text, etree.XMLParser(resolve_entities=False, no_network=True))
     except (etree.XMLSyntaxError, ValueError) as exc:
-        raise _template_error(template, None, f"what it makes is not XML: {exc}") from exc
+        raise _template_error(template, None, f"its result is not XML: {exc}") from exc
     if root.tag != "domain":
-        raise _template_error(template, None, f"what it makes is a <{root.tag}>, not a <domain>")
+        raise _template_error(template, None, f"its result is a <{root.tag}>, not a <domain>")
 
 
 def _template_error(template: str, line: int | None, problem: str) -> InvalidInput:
     where = template if line is None else f"{template}:{line}"
     return InvalidInput(
-        f"the domain template {where} is at fault: {problem}",
+        f"error in the domain template {where}: {problem}",
         hint="docs/templates.md lists what a template may use",
         template=template,
         line=line,

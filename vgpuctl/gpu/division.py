@@ -135,7 +135,7 @@ class DivisionOnVfs(Division):
         free = min(remaining.free, len(offering))
         functions = addresses if self.gpu.mixed_size else addresses[:free]
         if remaining.is_lower_bound and remaining.free < len(offering):
-            unknown = f"at least {free}: where on the GPU each vGPU of {name_holders(self.taken)} is, is not known"
+            unknown = f"at least {free}: the placement of the vGPUs of {name_holders(self.taken)} is not known"
             return Room(None, functions, (unknown, *broken), at_least=free)
         return Room(free, functions, broken)
 
@@ -223,10 +223,7 @@ def why_wrong_mig_mode(gpu: Gpu, vgpu_type: VgpuType) -> str | None:
     if gpu.mig is None or all(t.gi_profile_id is None for t in gpu.types):
         return None
     if gpu.mig.enabled and vgpu_type.gi_profile_id is None:
-        return (
-            f"MIG is on, and {vgpu_type.profile} is not for a GPU instance but for a GPU without MIG: "
-            f"vgpuctl set-mig {gpu.address} --off"
-        )
+        return f"MIG is on, and {vgpu_type.profile} needs a GPU without MIG: vgpuctl set-mig {gpu.address} --off"
     if not gpu.mig.enabled and vgpu_type.gi_profile_id is not None:
         return (
             f"MIG is off, and {vgpu_type.profile} needs a GPU instance: "

@@ -41,7 +41,7 @@ class _EqualSize(Division):
     def rule(self) -> str:
         """See `Division.rule`."""
         if self.gpu.has_single_type:
-            return "all vGPUs on it are of one type, for its driver is older than 550"
+            return "all vGPUs on it are of one type, because its driver is older than 550"
         return "all vGPUs on it have the same framebuffer size"
 
     def numbers(self, types: Sequence[VgpuType], read_profiles: Set[str] | None = None) -> GpuNumbers | None:
@@ -94,8 +94,8 @@ class _EqualSize(Division):
         if self.gpu.has_single_type and others:
             other_profiles = ", ".join(sorted({str(v.profile) for v in others}))
             return (
-                f"it runs {len(others)} of another type: {other_profiles}, held by {name_holders(others)}; its driver, "
-                "older than 550, takes one type at a time"
+                f"it has {len(others)} of another type: {other_profiles}, held by {name_holders(others)}; its driver, "
+                "older than 550, allows one type at a time"
             )
         size = vgpu_type.framebuffer_mib
         others = [v for v in self.taken if size is not None and v.framebuffer_mib not in (None, size)]
@@ -103,7 +103,7 @@ class _EqualSize(Division):
             return None
         named = {f"{v.profile or v.type_id} ({format_mib(v.framebuffer_mib)})" for v in others if v.framebuffer_mib}
         sizes = ", ".join(sorted(named))
-        return f"it runs {len(others)} of another size: {sizes}, held by {name_holders(others)}"
+        return f"it has {len(others)} of another size: {sizes}, held by {name_holders(others)}"
 
 
 class EqualSizeOnPf(_EqualSize):
@@ -125,7 +125,7 @@ class EqualSizeOnPf(_EqualSize):
         if limit is not None:
             free = min(free, max(0, limit - len(self.taken)))
         if free == 0:
-            return Room(0, (), (full_reason(self.taken, limit, f"the driver says {offered} available"),))
+            return Room(0, (), (full_reason(self.taken, limit, f"the driver reports {offered} available"),))
         return Room(free, (function.address,))
 
 
@@ -137,7 +137,7 @@ class EqualSizeOnVfs(_EqualSize, DivisionOnVfs):
         locked = self._lock_reason(vgpu_type)
         may_mix = self.gpu.mixed_size is None and self.gpu.backend is Backend.MDEV_VF  # without NVML it is not known
         if locked and is_confirmed and may_mix:
-            return Remaining(None, f"{HOW_MANY_UNKNOWN}, and its driver offers it beside other sizes")
+            return Remaining(None, f"{HOW_MANY_UNKNOWN}, and its driver offers it alongside other sizes")
         if locked:
             return Remaining(0, locked)
         return self.remaining_up_to(None if vgpu_type.max_per_gpu is None else self._limit(vgpu_type))

@@ -61,7 +61,7 @@ class MdevPool(Division):
             return Room(0, (), (f"its driver does not offer {vgpu_type.profile}",))
         free = self._pool.count(vgpu_type.profile)
         if free == 0:
-            detail = f"the driver says {self._offered[vgpu_type.profile]} available"
+            detail = f"the driver reports {self._offered[vgpu_type.profile]} available"
             return Room(0, (), (full_reason(self.taken, vgpu_type.max_per_gpu, detail),))
         return Room(free, (function.address,))
 

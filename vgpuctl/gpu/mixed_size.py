@@ -43,7 +43,7 @@ class MixedSize(DivisionOnVfs):
         """
         left = MAX_TIME_SLICED - len(self.taken)
         if left <= 0:
-            return Remaining(0, full_reason(self.taken, MAX_TIME_SLICED, "the most that a GPU takes"))
+            return Remaining(0, full_reason(self.taken, MAX_TIME_SLICED, "the maximum for a GPU"))
         if not _has_known_placements(vgpu_type):
             return Remaining(None)
         covered, unplaced = self._occupancy
@@ -53,8 +53,8 @@ class MixedSize(DivisionOnVfs):
             return Remaining(min(min(counts), left), is_lower_bound=is_lower_bound)
         places = _placements(vgpu_type)
         blocking = [v for v in self.taken if self._is_in_the_way(v, vgpu_type)]
-        reason = f"it has mixed sizes, and none of its {len(places)} places for {vgpu_type.profile} is free"
-        reason += f": {len(blocking)} in the way, held by {name_holders(blocking)}" if blocking else ""
+        reason = f"it has mixed sizes, but none of its {len(places)} places for {vgpu_type.profile} is free"
+        reason += f": {len(blocking)} overlap with it, held by {name_holders(blocking)}" if blocking else ""
         return Remaining(0, reason, is_lower_bound=is_lower_bound)
 
     def max_when_empty(self, vgpu_type: VgpuType) -> int | None:

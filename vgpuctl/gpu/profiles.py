@@ -68,7 +68,7 @@ def find_types(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> Mapping[st
     if len(names) > 1 and not omits_model(text):
         raise InvalidInput(
             f"'{text}' means different vGPU types on this host: {', '.join(sorted(names))}",
-            hint="type the full name, or leave one GPU with --gpu ADDRESS",
+            hint="use the full name, or select one GPU with --gpu ADDRESS",
             profile=text,
             names=sorted(names),
         )
@@ -88,8 +88,8 @@ def _find_type(gpu: Gpu, text: str) -> VgpuType | None:
     case_variants = sorted({t.profile for t in matches if t.profile.lower() == matches[0].profile.lower()})
     if exact is None and len(case_variants) > 1:
         raise InvalidInput(
-            f"'{text}' may be {' or '.join(case_variants)} on {gpu.address}: they differ in capital letters alone",
-            hint=f"type it as the driver does: {case_variants[0]}",
+            f"'{text}' may be {' or '.join(case_variants)} on {gpu.address}: they differ only in case",
+            hint=f"use the driver's spelling: {case_variants[0]}",
             profile=text,
             names=case_variants,
         )
@@ -120,8 +120,8 @@ def drop_ambiguous_gpus(gpus: Sequence[Gpu], types_by_gpu: Sequence[Mapping[str,
         if any(address in other for address in namesakes for other in types_by_gpu):
             names = sorted({t.name for t in (*types.values(), *namesakes.values())})
             raise InvalidInput(
-                f"types of different GPU models have one profile name here: {', '.join(names)}",
-                hint="ask for the profiles of one GPU model at a time: --gpu MODEL",
+                f"types of different GPU models have the same profile name here: {', '.join(names)}",
+                hint="use --gpu MODEL to select one GPU model",
                 names=names,
             )
         gpus = [gpu for gpu in gpus if gpu.address not in namesakes]
@@ -137,7 +137,7 @@ def require_one_profile(types: Mapping[str, VgpuType], text: str) -> str:
     names = sorted({t.profile for t in types.values()})
     if len(names) > 1:
         raise InvalidInput(
-            f"'{text}' may be {' or '.join(names)} on this host; here it has to be one of them",
+            f"'{text}' may be {' or '.join(names)} on this host; specify one of them",
             hint=f"name the model: {names[0]}",
             profile=text,
             names=names,
@@ -155,7 +155,7 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
         busy = ", ".join(f"{g.address} ({len(snapshot.vgpus_on(g.address))} vGPUs)" for g in partial_gpus)
         return NoCapacity(
             f"no room for {text}: no GPU offers it now",
-            hint=f"a GPU in use lists only what can still be made on it; in use: {busy}",
+            hint=f"a GPU in use lists only what still fits on it; in use: {busy}",
             profile=text,
             gpus=[g.address for g in partial_gpus],
         )
@@ -164,7 +164,7 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
         (g for g in vfs_off_gpus if any(_is_board_of_model(g.model, board) for board in requested_boards)), None
     )
     if without_vfs is not None:
-        return vfs_off_error(without_vfs, f", and it may have {text} once they are on")
+        return vfs_off_error(without_vfs, f", and it may offer {text} once they are on")
     offered = sorted({t.profile for g in gpus for t in g.types})
     candidates = sorted({strip_board(profile) for profile in offered}) if omits_model(text) else offered
     by_lowercase = {candidate.lower(): candidate for candidate in candidates}
@@ -173,12 +173,10 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
     ]
     hint = f"did you mean {', '.join(similar)}?" if similar else "vgpuctl list-profiles shows what this host offers"
     if vfs_off_gpus:
-        hint += (
-            f"; the VFs of {', '.join(g.address for g in vfs_off_gpus)} are off, what it offers shows once they are on"
-        )
+        hint += f"; the VFs of {', '.join(g.address for g in vfs_off_gpus)} are off; they offer profiles only when on"
     if not offered:
-        hint = "no GPU here offers vGPU profiles now; vgpuctl list-gpus --all says why"
-    return NotFound(f"no GPU on this host knows the profile '{text}'", hint=hint, profile=text, near=similar)
+        hint = "no GPU here offers vGPU profiles now; vgpuctl list-gpus --all shows why"
+    return NotFound(f"no GPU on this host offers the profile '{text}'", hint=hint, profile=text, near=similar)
 
 
 def vfs_off_error(gpu: Gpu, consequence: str = "") -> HostCannot:
@@ -240,12 +238,12 @@ def check_combination(profiles: Sequence[str]) -> None:
     if exclusive:
         raise Refused(
             f"{', '.join(exclusive)} cannot be combined with another vGPU in one VM",
-            hint="A and B series and ME types are exclusive; use C or Q series for several vGPUs",
+            hint="use C or Q series for several vGPUs: A and B series and ME types allow one vGPU per VM",
             profiles=list(profiles),
         )
     if len({_board_and_series(p) for p in profiles}) > 1:
         raise Refused(
-            f"the vGPUs of one VM must be of one board type and series, not {', '.join(sorted(set(profiles)))}",
+            f"the vGPUs of one VM must have the same board type and series, not {', '.join(sorted(set(profiles)))}",
             hint="choose profiles of the same GPU model and letter",
             profiles=list(profiles),
         )

@@ -46,4 +46,4 @@ def why_profile_unknown(gpu: Gpu) -> str:
     if isinstance(division, NoVgpus):
         return division.why_none
     broken = [f"{f.address}: {f.problem}" for f in gpu.functions if f.problem]
-    return "; ".join(broken) if broken and not gpu.types else "its driver does not know this profile"
+    return "; ".join(broken) if broken and not gpu.types else "its driver does not offer this profile"

@@ -50,7 +50,7 @@ class GivenWhole(Division):
         holders = [v for v in self.taken if v.carrier == self.gpu.address and v.backend is Backend.PASSTHROUGH]
         setting_up = next((v for v in holders if v.command is not None), None)
         if setting_up is None:
-            return Room(0, (), (f"all of the GPU is given to {name_holders(holders)}",))
+            return Room(0, (), (f"the whole GPU is assigned to {name_holders(holders)}",))
         if setting_up.owner is Ownership.LEAKED:
             return Room(0, (), (f"it is {setting_up.reason}; vgpuctl reconcile-host",))
-        return Room(0, (), (f"{setting_up.holder_text} sets it up",))
+        return Room(0, (), (f"{setting_up.holder_text} is setting it up",))

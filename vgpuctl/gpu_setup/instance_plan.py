@@ -77,7 +77,7 @@ def choose_gi_profiles(
         mig_profiles = sorted(t.profile for t in vgpu_types if t.gi_profile_id is not None)
         if vgpu_type is None or vgpu_type.gi_profile_id is None:
             suggestions = difflib.get_close_matches(profile, mig_profiles, n=3) or mig_profiles[:8]
-            problem = "has no vGPU profile" if vgpu_type is None else "divides the time of, and has no instance for,"
+            problem = "has no vGPU profile" if vgpu_type is None else "offers only without MIG"
             raise InvalidInput(
                 f"{gpu} {problem} {profile}",
                 hint=f"with MIG it has {', '.join(suggestions)}"
@@ -116,7 +116,7 @@ def plan_instances(mig: MigState, requested: Sequence[GiProfile], occupied: froz
         if created is not None:
             destroyed = [i for i in mig.instances if i not in reused]
             return InstancePlan(tuple(sorted(destroyed, key=lambda i: (i.placement.size, i.placement.start))), created)
-    raise AssertionError("instances that fit on an empty GPU do not fit when none stays")
+    raise AssertionError("these instances do not fit even on the empty GPU")
 
 
 def has_exactly(mig: MigState, requested: Sequence[GiProfile]) -> bool:
@@ -189,17 +189,17 @@ def _no_capacity_error(mig: MigState, requested: Sequence[GiProfile], gpu: str) 
     if count > misfit.max_instances:
         message = f"{gpu} can have {misfit.max_instances} of {misfit.name}, not {count}"
     elif not placed:
-        message = f"{misfit.name} has no place on {gpu}"
+        message = f"{misfit.name} does not fit on {gpu}"
     else:
         size = sum(p.placements[0].size for p in placed)
         message = (
-            f"{misfit.name} does not fit on {gpu} beside {shown}, which take {size} memory slices:"
-            f" it may be at {', '.join(str(s) for s in misfit.placements)}"
+            f"{misfit.name} does not fit on {gpu} next to {shown}, which take {size} memory slices:"
+            f" its possible placements are {', '.join(str(s) for s in misfit.placements)}"
         )
-    hint = f"beside {shown} there is room for {' or '.join(fitting)}" if placed and fitting else None
+    hint = f"next to {shown} there is room for {' or '.join(fitting)}" if placed and fitting else None
     return NoCapacity(
         message,
-        hint=hint or f"the largest that it has is {_larger_first(mig.profiles)[0].name}",
+        hint=hint or f"its largest is {_larger_first(mig.profiles)[0].name}",
         gpu=gpu,
         wanted=[p.name for p in requested],
         misfit=misfit.name,

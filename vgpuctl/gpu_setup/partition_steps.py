@@ -51,11 +51,13 @@ class SetMig(Value):
         if _is_pending(host, self.gpu, self.enable):
             users = list_driver_users(host)
             raise Busy(
-                f"MIG of {self.gpu} goes {'on' if self.enable else 'off'} with its next reset: "
+                f"MIG of {self.gpu} turns {'on' if self.enable else 'off'} at its next reset: "
                 + (
-                    f"{', '.join(users)} has NVIDIA's driver open" if users else "its driver does not change it at once"
+                    f"{', '.join(users)} has NVIDIA's driver open"
+                    if users
+                    else "its driver does not change it immediately"
                 ),
-                hint=f"{'stop that' if users else 'reboot the host'}, then run the command again",
+                hint=f"{'stop these programs' if users else 'reboot the host'}, then run the command again",
                 gpu=self.gpu,
                 holders=list(users),
             )
@@ -95,7 +97,7 @@ class SetMig(Value):
         current = _read_mig(host, self.gpu)
         if current is None or current.enabled is not self.enable:
             raise VerifyFailed(
-                f"MIG of {self.gpu} was turned {'on' if self.enable else 'off'} but reads back otherwise",
+                f"MIG of {self.gpu} was turned {'on' if self.enable else 'off'} but reads back differently",
                 hint="journalctl -k -n 20",
                 gpu=self.gpu,
             )
@@ -115,7 +117,7 @@ class SetMig(Value):
             current = _read_mig(host, self.gpu)
         if current is not None and current.enabled is not current.pending_enabled:
             raise Failed(
-                f"MIG of {self.gpu} goes {'on' if current.pending_enabled else 'off'} when the host boots next",
+                f"MIG of {self.gpu} turns {'on' if current.pending_enabled else 'off'} at the host's next boot",
                 hint="reboot the host",
             )
 
@@ -129,7 +131,7 @@ class CreateGpuInstance(Value):
 
     def describe(self) -> str:
         """Say which one, and its memory slices."""
-        return f"make GPU instance {self.profile.name} on {self.gpu} at {self.span} (NVML)"
+        return f"create GPU instance {self.profile.name} on {self.gpu} at {self.span} (NVML)"
 
     def perform(self, host: Host) -> None:
         """Create it.
@@ -146,7 +148,7 @@ class CreateGpuInstance(Value):
         """Check that it is at the requested placement."""
         if _find_instance(host, self.gpu, self.profile.profile_id, self.span) is None:
             raise VerifyFailed(
-                f"GPU instance {self.profile.name} of {self.gpu} was made but is not at {self.span}",
+                f"GPU instance {self.profile.name} of {self.gpu} was created but is not at {self.span}",
                 hint=f"nvidia-smi mig -i {self.gpu} -lgi",
                 gpu=self.gpu,
             )
@@ -184,7 +186,7 @@ class DestroyGpuInstance(Value):
         """Check that it is gone."""
         if _find_instance(host, self.gpu, self.profile.profile_id, self.span) is not None:
             raise VerifyFailed(
-                f"GPU instance {self.profile.name} of {self.gpu} at {self.span} was destroyed but is there",
+                f"GPU instance {self.profile.name} of {self.gpu} at {self.span} was destroyed but still exists",
                 hint=f"nvidia-smi mig -i {self.gpu} -lgi",
                 gpu=self.gpu,
             )
@@ -225,8 +227,8 @@ class SetMixedSize(Value):
         """Read it back."""
         if _read_mixed_size(host, self.gpu) is not self.enable:
             raise VerifyFailed(
-                f"mixed sizes of {self.gpu} were turned {'on' if self.enable else 'off'} but read back otherwise",
-                hint="journalctl -k -n 20; another program may have set its VFs up anew",
+                f"mixed sizes of {self.gpu} were turned {'on' if self.enable else 'off'} but read back differently",
+                hint="journalctl -k -n 20; another program may have set up its VFs again",
                 gpu=self.gpu,
             )
 
@@ -271,25 +273,25 @@ def _nvml_error(host: Host, error: NvmlFailed, gpu: str, action: str) -> Vgpuctl
     if code == _IN_USE:
         users = list_driver_users(host)
         return InUse(
-            f"the driver does not {action}: it is in use" + (f", {', '.join(users)} has it open" if users else ""),
+            f"the driver cannot {action}: it is in use" + (f", {', '.join(users)} has it open" if users else ""),
             hint=f"stop what uses it; vgpuctl show-gpu {gpu} shows its vGPUs",
             holders=list(users),
             **facts,
         )
     if code == _NOT_SUPPORTED:
         return HostCannot(
-            f"the driver does not {action}: it says that this GPU cannot have it now",
+            f"the driver cannot {action}: not possible on this GPU in its current state",
             hint=f"vgpuctl doctor; vgpuctl show-gpu {gpu}",
             check="partition",
             **facts,
         )
     if code == _NO_PERMISSION:
-        return Failed(f"the driver does not {action}: only root may do that", hint="run this as root", **facts)
+        return Failed(f"the driver cannot {action}: root is required", hint="run this as root", **facts)
     if code == _NO_RESOURCES:
         return HostCannot(
-            f"the driver does not {action}: it has no room left for it",
-            hint=f"nvidia-smi mig -i {gpu} -lgi shows what is there",
+            f"the driver cannot {action}: there is no room for it",
+            hint=f"nvidia-smi mig -i {gpu} -lgi shows the instances",
             check="partition",
             **facts,
         )
-    return NvmlFailed(f"the driver does not {action}: {error.message}", hint=error.hint, **{**error.facts, "gpu": gpu})
+    return NvmlFailed(f"the driver cannot {action}: {error.message}", hint=error.hint, **{**error.facts, "gpu": gpu})

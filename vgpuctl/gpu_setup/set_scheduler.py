@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 _REASONS: dict[int, tuple[str, str]] = {
-    2: ("the driver does not take these numbers", "vgpuctl show-gpu {gpu} shows the ranges it takes"),
+    2: ("the driver does not accept these numbers", "vgpuctl show-gpu {gpu} shows the ranges it accepts"),
     3: (
         "a vGPU exists on it, MIG is on, or its driver carries no vGPUs",
-        "vgpuctl show-gpu {gpu} shows the vGPUs; --drain removes those of vgpuctl and makes them again",
+        "vgpuctl show-gpu {gpu} shows the vGPUs; --drain removes vgpuctl's temporarily and restores them",
     ),
-    4: ("only root may do that", "run this as root"),
+    4: ("root is required", "run this as root"),
     16: ("the GPU has to be reset first", "reboot the host"),
 }
 """NVML's error number -> cause and remedy. Source: nvml.h, nvmlReturn_t and nvmlDeviceSetVgpuSchedulerState."""
@@ -82,7 +82,7 @@ class SetScheduler(Value):
         if running is not None and not satisfies(running, self.desired):
             raise VerifyFailed(
                 f"the scheduler of {self.gpu} was set to {scheduler_text(self.desired)} but reads back as "
-                f"{running.policy or 'one that is not known here'}",
+                f"{running.policy or 'an unknown policy'}",
                 hint="journalctl -k -g 'software scheduler'; nvidia-smi vgpu -ss",
                 gpu=self.gpu,
                 time_slice_ns=running.time_slice_ns,
@@ -94,7 +94,7 @@ class SetScheduler(Value):
         if satisfies(read_running_scheduler(host, self.gpu), self.desired) and self.desired != previous_spec:
             if previous_spec is None:
                 raise Failed(
-                    f"what ran on {self.gpu} before is not known",
+                    f"the previous scheduler of {self.gpu} is not known",
                     hint=set_scheduler_command(self.gpu, SchedulerSpec(SchedulerPolicy.BEST_EFFORT)),
                 )
             SetScheduler(self.gpu, previous_spec).perform(host)
@@ -128,7 +128,7 @@ class SetInstanceSchedulers(Value):
         if wrong or not running:
             raise VerifyFailed(
                 f"the scheduler of GPU instances of {self.gpu} was set to {scheduler_text(self.desired)} but "
-                "reads back otherwise" + (f" in instance {', '.join(wrong)}" if wrong else ": none tells it"),
+                "reads back otherwise" + (f" in instance {', '.join(wrong)}" if wrong else ": none reports it"),
                 hint="journalctl -k -g 'software scheduler'",
                 gpu=self.gpu,
             )
@@ -189,7 +189,7 @@ class RemoveTemporarily(Value):
 
     def describe(self) -> str:
         """Say what is removed, and that it is temporary."""
-        return f"{self.remove.describe()} for now"
+        return f"{self.remove.describe()} temporarily"
 
     def perform(self, host: Host) -> None:
         """Remove it; raises what the removal raises."""

@@ -55,7 +55,7 @@ def refuse_while_stuck(host: Host, address: str) -> None:
     Raises:
         Stuck: naming the process.
     """
-    with report_unreadable("the records of stuck writes"):
+    with report_unreadable("the records of blocked writes"):
         stuck = host.claims.stuck_writes()
     for write in stuck:
         if write.gpu == address:
@@ -149,20 +149,20 @@ def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str
     """Return what a refused write of `sriov_numvfs` means."""
     facts = {"gpu": gpu, "vfs": vf_count, "errno": error.errno, "path": path}
     if error.errno == errno.ENOENT:
-        why = f"its driver {driver} sets it itself" if driver else "it has no driver"
-        hint = own_vf_setting(driver) or (f"see modinfo {driver}" if driver else f"lspci -ks {gpu}")
+        why = f"its driver {driver} sets it" if driver else "it has no driver"
+        hint = own_vf_setting(driver) or (f"modinfo {driver}" if driver else f"lspci -ks {gpu}")
         return HostCannot(f"the number of VFs of {gpu} cannot be set: {why}", hint=hint, check="vfs-fixed", **facts)
     if error.errno == errno.ERANGE:
         return InvalidInput(
             f"{gpu} cannot have {vf_count} VFs", hint=f"cat {PCI_DEVICES}/{gpu}/sriov_totalvfs", **facts
         )
     if error.errno == errno.EBUSY:
-        return Busy(f"another program turned VFs of {gpu} on just now", hint="run the command again", **facts)
+        return Busy(f"another program has just turned on VFs of {gpu}", hint="run the command again", **facts)
     if error.errno == errno.EINVAL:
-        return DeviceFailed(f"the driver of {gpu} does not take {vf_count} VFs", hint="journalctl -k -n 20", **facts)
+        return DeviceFailed(f"the driver of {gpu} does not accept {vf_count} VFs", hint="journalctl -k -n 20", **facts)
     if error.errno in (errno.ENOMEM, errno.ENOSPC):
         return HostCannot(
-            f"the firmware left {gpu} no room for {vf_count} VFs (bus numbers or memory space)",
+            f"the firmware reserved no room for {vf_count} VFs of {gpu} (bus numbers or memory space)",
             hint="turn SR-IOV, ARI and Above 4G Decoding on in the firmware, or boot with pci=realloc",
             check="vf-resources",
             **facts,

@@ -59,7 +59,7 @@ class ManageVfs(Value):
 
     def _run(self, host: Host, *, enable: bool) -> None:
         if host.vendor_commands is None:
-            raise HostCannot(f"{SRIOV_MANAGE} is out of reach on {host.name}", check="sriov-manage")
+            raise HostCannot(f"{SRIOV_MANAGE} is not accessible on {host.name}", check="sriov-manage")
         for vf in list_vfs(host, self.gpu):
             refuse_if_held(host, vf, f"{PCI_DEVICES}/{vf}")
         flag = "-e" if enable else "-d"
@@ -77,7 +77,7 @@ class ManageVfs(Value):
         try:
             return vendor.sriov_manage(flag, self.gpu, deadline_seconds=DEADLINE_SECONDS)
         except FileNotFoundError as error:
-            hint = "install NVIDIA's vGPU host driver (for KVM); the driver for computing alone does not bring it"
+            hint = "install NVIDIA's vGPU host driver (for KVM); the bare-metal driver does not include it"
             raise HostCannot(f"{SRIOV_MANAGE} is not installed", hint=hint, check="sriov-manage", **facts) from error
         except OSError as error:
             raise DeviceFailed(
@@ -90,11 +90,11 @@ class ManageVfs(Value):
         if _is_gpu_in_use(result):
             users = list_driver_users(host)
             return InUse(
-                f"{self.gpu} is in use by {', '.join(users) or 'a process that cannot be seen'}: its driver refused to "
+                f"{self.gpu} is in use by {', '.join(users) or 'an unknown process'}: its driver refused to "
                 f"release it {UNBIND_RETRIES + 1} times in {UNBIND_RETRIES * UNBIND_PAUSE_SECONDS:g} s "
                 "(Cannot obtain unbindLock)",
-                hint="stop what polls or uses the GPU, then run the command again: systemctl stop "
-                "nvidia-persistenced nvidia-dcgm dcgm-exporter; also other monitoring and CUDA programs",
+                hint="run the command again after: systemctl stop "
+                "nvidia-persistenced nvidia-dcgm dcgm-exporter; also stop other monitoring and CUDA programs",
                 holders=list(users),
                 tries=UNBIND_RETRIES + 1,
                 **facts,
@@ -112,7 +112,7 @@ class ManageVfs(Value):
         while not self._are_vfs_ready(host):
             if host.clock.monotonic() >= deadline:
                 raise VerifyFailed(
-                    f"{self.gpu} has {count_vfs(host, self.gpu)} VFs, and not all as the driver makes them, "
+                    f"{self.gpu} has {count_vfs(host, self.gpu)} VFs, and not all in the driver's usual state, "
                     f"{SETTLE_SECONDS:g} s after they were turned {'on' if self.enable else 'off'}",
                     hint="journalctl -k -n 20; systemctl status nvidia-vgpu-mgr",
                     gpu=self.gpu,

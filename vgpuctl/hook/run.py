@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     except VgpuctlError as error:
         return _refuse(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - a start with a wrong device is worse than no start
-        return _refuse(f"{type(error).__name__}: {error}", "vgpuctl start-vm says more")
+        return _refuse(f"{type(error).__name__}: {error}", "vgpuctl start-vm shows details")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     return 0
@@ -170,7 +170,7 @@ def parse_vm(xml: str, machine_id: str) -> Vm | None:
     except (ElementTree.ParseError, ValueError) as error:
         raise VgpuctlError(
             f"the VM's record cannot be read: {error}",
-            hint="a newer vgpuctl may have written it; vgpuctl show-vm says more",
+            hint="a newer vgpuctl may have written it; vgpuctl show-vm shows details",
         ) from error
     uuid = (root.findtext("uuid") or "").strip().lower()
     vm = Vm(root.findtext("name") or "", uuid, VmState.UNKNOWN, 0, 0)

@@ -39,7 +39,7 @@ class _Absent:
 
     def _raise_absent(self) -> NoReturn:
         raise HostCannot(
-            f"libvirt is not asked: {self._reason}", hint="name a connection with --connect URI", check="libvirt"
+            f"libvirt is not used: {self._reason}", hint="specify a connection with --connect URI", check="libvirt"
         )
 
 
@@ -48,7 +48,7 @@ class AbsentHypervisor(_Absent):
 
     def status(self) -> HypervisorStatus:
         """Return that libvirt is not available, and why."""
-        return HypervisorStatus(available=False, uri="", reason=f"libvirt is not asked: {self._reason}")
+        return HypervisorStatus(available=False, uri="", reason=f"libvirt is not used: {self._reason}")
 
     def capabilities(self) -> HypervisorCapabilities:
         """Raise HostCannot."""
@@ -271,4 +271,4 @@ class AbsentNvml:
         raise self._absent_error()
 
     def _absent_error(self) -> NvmlFailed:
-        return NvmlFailed(f"NVML is not asked here: {self._reason}", nvml_code=None, call="nvmlInit")
+        return NvmlFailed(f"NVML is not used here: {self._reason}", nvml_code=None, call="nvmlInit")

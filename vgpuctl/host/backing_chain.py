@@ -112,7 +112,7 @@ def parse_header(head: bytes, size: int) -> ImageHeader:
 def _parse_qcow2(head: bytes) -> ImageHeader:
     def number(offset: int, length: int) -> int:
         if offset + length > len(head):
-            raise ValueError("its header is cut off")
+            raise ValueError("its header is truncated")
         return int.from_bytes(head[offset : offset + length], "big")
 
     version = number(4, 4)
@@ -204,11 +204,11 @@ def read_backing_chain(
         name = repr(header.backing_file)[1:-1][:200]
         parent = "it" if len(chain) == 1 else chain[-1].path
         if backing_path is None:
-            raise UnsafeImage(f"{parent} names the backing file '{name}', which is no file of this host by its path")
+            raise UnsafeImage(f"{parent} names the backing file '{name}', which is not a local file")
         if header.backing_format not in ("raw", "qcow2"):
             description = f"as {header.backing_format}" if header.backing_format else "without its format"
             raise UnsafeImage(
-                f"{parent} names its backing file {backing_path} {description}, so that QEMU would guess", "qcow2"
+                f"{parent} names its backing file {backing_path} {description}, so QEMU would have to guess", "qcow2"
             )
         _require_in_pool(parent, backing_path, pool_directories)
         try:
@@ -218,9 +218,9 @@ def read_backing_chain(
                 f"{parent} has the backing file {backing_path}, which cannot be read: {error.strerror}"
             ) from error
         if any(backing.identity == file.identity for file in chain):
-            raise UnsafeImage(f"its backing files lead back to {backing_path}: such an image never ends")
+            raise UnsafeImage(f"its backing files form a loop through {backing_path}")
         if len(chain) == MAX_CHAIN_FILES:
-            raise UnsafeImage(f"it has more than {MAX_CHAIN_FILES} backing files, one below the other", "qcow2")
+            raise UnsafeImage(f"it has more than {MAX_CHAIN_FILES} backing filesin its chain", "qcow2")
         if header.backing_format == "raw":
             chain.append(ImageFile(backing_path, backing.identity, None, backing.content_stamp))
             break
@@ -233,9 +233,9 @@ def read_backing_chain(
 
 def _require_safe_header(path: str, header: ImageHeader | ValueError) -> ImageHeader:
     if isinstance(header, ValueError):
-        raise UnsafeImage(f"{path} begins like a qcow2 image, and {header}")
+        raise UnsafeImage(f"{path} looks like a qcow2 image, but {header}")
     if header.has_data_file:
-        raise UnsafeImage(f"{path} keeps its data in another file (data_file), whichever that is", "qcow2")
+        raise UnsafeImage(f"{path} keeps its data in another file (data_file)", "qcow2")
     return header
 
 

@@ -236,7 +236,7 @@ class ClaimStore:
 
     def _require_writable(self) -> None:
         if self._read_only:
-            raise PermissionError(errno.EROFS, "nothing is written here", str(self._claims.parent))
+            raise PermissionError(errno.EROFS, "this host is read-only", str(self._claims.parent))
 
 
 def _parse_claim(name: str, text: bytes) -> Claim | None:

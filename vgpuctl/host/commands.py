@@ -179,7 +179,7 @@ def _wait_for_child(
             return interruption
         except subprocess.TimeoutExpired:
             if reported:
-                text = f"{name} has not ended after {deadline_seconds:g} seconds; it goes on as process {child.pid}"
+                text = f"{name} has not ended after {deadline_seconds:g} seconds; it continues as process {child.pid}"
                 raise StillRunning(text, child.pid) from interruption
             is_slow = True
         except BaseException as error:
@@ -187,7 +187,7 @@ def _wait_for_child(
                 if not reported:
                     report_slow(child.pid)
                 raise StillRunning(
-                    f"{name} was not waited for; it goes on as process {child.pid}", child.pid
+                    f"{name} was not waited for; it continues as process {child.pid}", child.pid
                 ) from error
             interruption = error
 

@@ -72,7 +72,7 @@ class FileLock:
             HostCannot: the lock file cannot be opened.
         """
         if self.is_locked:
-            raise AssertionError(f"{self._description} is held already")
+            raise AssertionError(f"{self._description} is already held")
         with nullcontext() if self._path is None else self._hold_file_lock(self._path, wait_seconds):
             self._holding_threads.add(get_ident())
             try:
@@ -128,7 +128,7 @@ class FileLock:
             return Locked(f"another vgpuctl holds {self._description}", hint="try again", waited_seconds=wait_seconds)
         return Locked(
             f"another vgpuctl holds {self._description}: pid {pid} ({command})",
-            hint=f"wait longer with --wait SECONDS, or look at it: ps -fp {pid}",
+            hint=f"wait longer with --wait SECONDS; ps -fp {pid} shows the process",
             pid=pid,
             command=command,
             waited_seconds=wait_seconds,
@@ -159,7 +159,7 @@ def _open_lock_file(path: Path) -> int:
     except OSError as error:
         text, directory = f"cannot open {path}: {error.strerror}", path.parent.parent
         if error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
-            hint = f"is it full, or mounted read-only? df -h {directory}; df -i {directory}"
+            hint = f"df -h {directory}; df -i {directory}; findmnt -T {directory}"
             raise FileFailed(text, hint=hint, path=str(path), errno=error.errno) from error
         raise HostCannot(
             text, hint="run it as root", check="run-directory", path=str(path), errno=error.errno

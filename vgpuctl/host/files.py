@@ -91,7 +91,7 @@ class HostFiles:
         data = text.encode("utf-8", "surrogateescape")
         try:
             if os.write(descriptor, data) != len(data):
-                raise OSError(errno.EIO, "only a part was taken", path)
+                raise OSError(errno.EIO, "only a part was written", path)
         except OSError as error:
             error.filename = path
             raise
@@ -102,7 +102,7 @@ class HostFiles:
         """Write in a child process, which may hang uninterruptibly in the kernel."""
         self._refuse_under_lock(path)
         if self._uninterruptible_writer is None:
-            raise PermissionError(errno.EROFS, "nothing is written here", path)
+            raise PermissionError(errno.EROFS, "this host is read-only", path)
         try:
             real = resolve_below(self._root, path) if self._root else path
         except OSError as error:

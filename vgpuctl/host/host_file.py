@@ -55,7 +55,7 @@ class HostFileOnDisk:
         with _lock_directory(target.parent):
             if self.read() != expected:
                 raise Busy(
-                    f"{self._path} was changed by somebody else meanwhile",
+                    f"{self._path} was changed by another program in the meantime",
                     hint="run the command again",
                     path=str(self._path),
                 )

@@ -108,4 +108,4 @@ def _read_guest_head(tool: list[str], path: str, kind: str) -> tuple[bytes | Non
             )
             return (read_image_head(target)[2], None) if result.status == 0 else (None, result.error_line)
         except OSError as error:
-            return None, f"{path} cannot be looked at: {error}"
+            return None, f"{path} cannot be inspected: {error}"

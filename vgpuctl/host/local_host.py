@@ -58,7 +58,7 @@ def open_local_host(
     root = os.path.abspath(root)
     captured = root != "/"
     if captured and not os.path.isdir(root):
-        raise InvalidInput(f"--root: there is no directory {root}", value=root)
+        raise InvalidInput(f"--root: directory {root} does not exist", value=root)
     clock = HostClock()
     processes = HostProcesses(root)
     operations = OperationFiles(_run_dir(root), processes, captured=captured)
@@ -127,9 +127,9 @@ def _open_libvirt(
 
 def _read_only_reason(root: str, captured: bool, identity: str | None) -> str | None:
     if captured:
-        return f"--root {root}: a host's files below another directory are only looked at"
+        return f"--root {root}: a host's files below another directory are read-only"
     if identity is None:
-        return "this host has no machine id, so its VMs cannot be told from copies; run systemd-machine-id-setup"
+        return "this host has no machine id, so vgpuctl cannot tell its VMs from copies; run systemd-machine-id-setup"
     return None
 
 

@@ -110,7 +110,7 @@ class HostProcesses:
             if is_holder:
                 holders.append(DeviceUser(int(name), self._read_command(name)))
         if unreadable is not None and not holders:
-            raise PermissionError(errno.EACCES, "not every process could be looked at", unreadable)
+            raise PermissionError(errno.EACCES, "not every process could be inspected", unreadable)
         return tuple(sorted(holders, key=lambda holder: holder.pid))
 
     def _has_processes(self) -> bool:

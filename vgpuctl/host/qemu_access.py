@@ -70,7 +70,7 @@ def find_access_problem(path: str, user: QemuUser) -> str | None:
             return f"{directory}: {error.strerror}"
         if not allowed:
             return (
-                f"directory {directory} ({_describe_owner(directory)}) is closed to QEMU's user {user.name}: "
+                f"directory {directory} ({_describe_owner(directory)}) is not accessible to QEMU's user {user.name}: "
                 f"chmod o+x {directory}, or setfacl -m u:{user.name}:x {directory}"
             )
     if user.owns_files or _has_permission(path, user, 0o4):
@@ -99,7 +99,9 @@ def find_exposure(path: str, user: QemuUser) -> str | None:
         )
         if writable_by_others or status.st_uid not in trusted:
             kind = "directory" if is_directory else "file"
-            return f"others than root and {user.name} can change the {kind} {ancestor} ({_describe_owner(ancestor)})"
+            return (
+                f"users other than root and {user.name} can change the {kind} {ancestor} ({_describe_owner(ancestor)})"
+            )
     return None
 
 

@@ -111,7 +111,7 @@ class HostSystem:
         status, error_line = self._run_systemctl(*words)
         if status != 0:
             command = f"systemctl {' '.join(words)}"
-            raise Failed(f"{command} failed: {error_line}", hint=f"run it by hand: {command}", status=status)
+            raise Failed(f"{command} failed: {error_line}", hint=f"{command}", status=status)
 
     @staticmethod
     def _find_systemctl() -> str | None:

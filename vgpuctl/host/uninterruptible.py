@@ -109,8 +109,8 @@ class UninterruptibleWriter:
                     self._records.add_stuck_write(write)
         if not ended:
             raise Stuck(
-                f"the kernel has not come back from writing {write.text!r} to {write.path} (pid {pid})",
-                hint=f"something still holds {write.gpu}; see where it waits: cat /proc/{pid}/stack",
+                f"the kernel has not finished writing {write.text!r} to {write.path} (pid {pid})",
+                hint=f"cat /proc/{pid}/stack shows where it waits; a program still holds {write.gpu}",
                 pid=pid,
                 path=write.path,
                 gpu=write.gpu,

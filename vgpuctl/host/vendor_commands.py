@@ -84,7 +84,7 @@ class HostVendorCommands:
 def _stuck_error(text: str, pid: int, address: str, command: str) -> Stuck:
     return Stuck(
         text,
-        hint=f"see what it waits for: cat /proc/{pid}/stack; run the command again when it has ended",
+        hint=f"cat /proc/{pid}/stack shows where it waits; run the command again when it has ended",
         pid=pid,
         gpu=address,
         command=command,

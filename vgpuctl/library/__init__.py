@@ -62,10 +62,9 @@ def open_host(
     """Open a host: `local`, a simulated one (`sim:NAME`, `sim:FILE`), or the captured files below `root`.
 
     `connect`: the URI of a libvirt on this host. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts
-    down. `confirm` is asked before something is lost and raises to refuse; without it the answer is yes. `cancelled` is
-    asked before each step: when it returns True, the work stops and what was done is undone; of several VMs those
-    that are finished stay. `command_line`: what the
-    audit journal says was called; without it, the process's own.
+    down. `confirm` is called before something is lost and raises to refuse; without it the answer is yes. `cancelled`
+    is called before each step: if it returns True, the work stops and is undone; of several VMs the finished ones
+    stay. `command_line`: the command line in the audit journal; default: the process's own.
 
     One call at a time: open the host once more for another thread.
 
@@ -90,12 +89,13 @@ def open_ports(name: str = LOCAL, *, root: str = "/", connect: str | None = None
     if name != LOCAL:
         raise InvalidInput(
             f"--host {name}: there is no such host",
-            hint=f"say local, ssh://HOST or {_suggest_simulated(name)}; 'vgpuctl sim list-scenarios' lists the latter",
+            hint=f"use local, ssh://HOST or {_suggest_simulated(name)}; vgpuctl sim list-scenarios lists the "
+            "simulated hosts",
         )
     if connect is not None and not _LOCAL_URI.fullmatch(connect):
         raise InvalidInput(
-            f"--connect {connect}: only a libvirt on this host can be used",
-            hint="say qemu:///system; another host is --host ssh://HOST",
+            f"--connect {connect}: only libvirt on this host can be used",
+            hint="use qemu:///system; for another host use --host ssh://HOST",
         )
     return local_host.open_local_host(root=os.path.abspath(root), connect=connect)
 

@@ -90,7 +90,7 @@ def join(words: Sequence[str]) -> str:
 
 
 def _code_and_status(error: BaseException) -> tuple[str, int]:
-    """Return the error code of a failed call and the exit status with which the command ends."""
+    """Return the error code of a failed call and the command's exit status."""
     if isinstance(error, Interrupted):
         return error.code, 128 + error.signal_number
     if isinstance(error, VgpuctlError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every call of the library shares: the host, who is told and asked, cancellation, and the audit entry."""
+"""What every call of the library shares: the host, progress and confirmation, cancellation, and the audit entry."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def never_cancelled() -> bool:
 class CallSettings(Value):
     """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
 
-    `confirm` is asked before something is lost. `cancelled` is asked before each step; True stops the work, and what
-    was done is undone. `command_line` is written to the audit journal; None: the process's own.
+    `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
+    stops and is undone. `command_line` is written to the audit journal; None: the process's own.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -65,7 +65,7 @@ class Calls:
 
     @property
     def name(self) -> str:
-        """The name by which the host was opened."""
+        """The name that opened the host."""
         return self._ports.name
 
     def _carry_out(self, command: str, named: _Named, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
@@ -90,8 +90,8 @@ class Calls:
     def _refuse_captured(self) -> None:
         if self._captured_root is not None:
             raise InvalidInput(
-                f"--root {self._captured_root}: a command that changes the host works on / only",
-                hint="leave --root out, or try it on a simulated host: --host sim:a100-40",
+                f"--root {self._captured_root}: a command that changes the host works only on /",
+                hint="omit --root, or try it on a simulated host: --host sim:a100-40",
             )
 
 

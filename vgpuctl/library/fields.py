@@ -67,4 +67,4 @@ def refuse_other_fields(fields: Mapping[str, object], kind: type[PlacementFields
     if others:
         raise InvalidInput(f"{', '.join(others)}: this takes {', '.join(sorted(kind.__annotations__))} only")
     if kind is PlacementFields and not fields.get("profile"):
-        raise InvalidInput("profile: none is given", hint="vgpuctl list-profiles shows what this host can make")
+        raise InvalidInput("profile: not set", hint="vgpuctl list-profiles shows the profiles of this host")

@@ -74,12 +74,12 @@ class GpuCalls(Calls):
     def list_profiles(
         self, *, gpu: str | None = None, everything: bool = False
     ) -> QueryResult[tuple[ProfileResult, ...]]:
-        """Return the vGPU profiles and how many more of each fit; `everything`: those too that cannot be made now."""
+        """Return the vGPU profiles and how many more of each fit; `everything`: include those without room."""
         return queries.list_profiles(self._ports, gpu=gpu, everything=everything)
 
     @query
     def explain(self, profile: str) -> QueryResult[ExplainResult]:
-        """Return for every GPU how many more of a profile fit, and why no more."""
+        """Return how many more of a profile fit on every GPU, and what blocks more."""
         return queries.explain(self._ports, profile)
 
     @query
@@ -87,7 +87,7 @@ class GpuCalls(Calls):
         """Return whether vGPUs (`PROFILE` or `PROFILE:N` each) fit together now, each in a VM of its own, and where."""
         as_texts("profiles", profiles)
         if not profiles:
-            raise InvalidInput("no profile is given: say PROFILE or PROFILE:N")
+            raise InvalidInput("no profile given: specify PROFILE or PROFILE:N")
         return moves.query_fit(self._ports, requests.count_profiles(profiles), gpu)
 
     @query
@@ -104,7 +104,7 @@ class GpuCalls(Calls):
         words = [word for profile in profiles for word in ("--profile", profile)]
         words += ["--defragment"] if defragment else []
         words += [] if max_moves is None else ["--most", str(max_moves)]
-        note = f"vgpuctl move-vms {shlex.join(words)} carries it out"
+        note = f"vgpuctl move-vms {shlex.join(words)} carries out these moves"
         return replace(outcome, notes=(note,)) if outcome.changed else outcome
 
     @change("move-vms")
@@ -165,7 +165,7 @@ class GpuCalls(Calls):
     def set_mixed_size(
         self, gpu: str, *, on: bool, drain: bool = False, dry_run: bool = False
     ) -> Outcome[SetUpGpuResult]:
-        """Let vGPUs of several sizes be on a GPU at once, or of one size only."""
+        """Allow vGPUs of several sizes on a GPU, or of only one size."""
         require_bool("on", on)
         request = gpu_mode.ModeRequest(gpu, None, drain=drain, wait_seconds=self._wait, mixed_size=on)
         return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress)
@@ -196,12 +196,12 @@ class GpuCalls(Calls):
 
     @change("cordon")
     def cordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
-        """Keep new vGPUs and VMs from a GPU; what is on it stays."""
+        """Place no new vGPUs and VMs on a GPU; those on it stay."""
         return cordon.cordon(self._ports, gpu, cordoned=True, dry_run=dry_run, progress=self._progress)
 
     @change("uncordon")
     def uncordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
-        """Let new vGPUs and VMs on a GPU again."""
+        """Allow new vGPUs and VMs on a GPU again."""
         return cordon.cordon(self._ports, gpu, cordoned=False, dry_run=dry_run, progress=self._progress)
 
 
@@ -213,7 +213,7 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
     """
     if (bool(instances), bool(vgpus), off).count(True) != 1:
         raise InvalidInput(
-            "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off",
+            "specify one of GPU instance profiles, --for VGPU_PROFILE:N, and --off",
             hint="vgpuctl set-mig --help",
         )
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of a simulation: requests from a file or generated ones, and GPUs that somebody might buy."""
+"""The arguments of a simulation: requests from a file or generated ones, and GPUs that you might buy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check(request: SimulationRequest) -> None:
             require_range(name, getattr(request, name), 1, most)
     for name in ("generate", "count", "mix", "days", "seed"):
         if request.requests is not None and getattr(request, name) not in (None, ()):
-            raise usage_error(f"--{name} is for generated requests, and --requests names a file of them")
+            raise usage_error(f"--{name} applies to generated requests, and --requests reads them from a file")
     if request.compare and request.placement is not None:
         raise usage_error("--compare runs every policy: omit --placement")
 

@@ -22,10 +22,14 @@ def display_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
+STREAMED_KINDS = ("spec", "host.yaml", "import")
+"""Kinds of files that may come from standard input or a pipe."""
+
+
 def read_text(path: str, file_kind: str = "spec", max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a file; messages call it `file_kind`. Only a spec may come from standard input or a pipe."""
+    """Return the text of a file; messages call it `file_kind`."""
     try:
-        content = _read_bytes(path, max_bytes) if file_kind == "spec" else read_regular_file(path, max_bytes)
+        content = _read_bytes(path, max_bytes) if file_kind in STREAMED_KINDS else read_regular_file(path, max_bytes)
         if len(content) > max_bytes:
             raise InvalidInput(
                 f"{display_name(path)} is larger than {max_bytes >> 10} KiB, which no {file_kind} is",
@@ -33,8 +37,8 @@ def read_text(path: str, file_kind: str = "spec", max_bytes: int = MAX_BYTES) ->
             )
         return content.decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError as exc:
-        hint = f"give the path of the {file_kind}" + (
-            ", or - to read it from standard input" if file_kind == "spec" else ""
+        hint = f"give the path of the {file_kind} file" + (
+            ", or - to read it from standard input" if file_kind in STREAMED_KINDS else ""
         )
         hint = _suggest_file(path) + hint
         raise NotFound(f"there is no {file_kind} file {path}", hint=hint, path=path) from exc
@@ -42,7 +46,7 @@ def read_text(path: str, file_kind: str = "spec", max_bytes: int = MAX_BYTES) ->
         hint = f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {'' if path == '-' else path}".rstrip()
         raise InvalidInput(f"{display_name(path)} is not UTF-8 text: byte {exc.start} is wrong", hint=hint) from exc
     except OSError as exc:
-        hint = f"ls -ld {path}" if path != "-" else "give the spec as a file: -f SPEC"
+        hint = f"ls -ld {path}" if path != "-" else "specify the file: -f SPEC"
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls about vGPUs without a VM, which host.yaml keeps."""
+"""Calls about vGPUs without a VM, which host.yaml lists."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class VgpuCalls(Calls):
 
     @query
     def list_vgpus(self, *, unassigned: bool = False) -> QueryResult[tuple[ListedVgpuResult, ...]]:
-        """Return the vGPUs and whose each is; `unassigned`: only those without a VM."""
+        """Return the vGPUs and their owners; `unassigned`: only those without a VM."""
         return vgpus.list_vgpus(self._ports, unassigned=unassigned)
 
     @change("create-vgpu")
     def create_vgpu(
         self, name: str | None = None, *, dry_run: bool = False, **fields: Unpack[VgpuFields]
     ) -> Outcome[NamedVgpuResult]:
-        """Make a vGPU without a VM; its result has the <hostdev> element with which a VM gets it."""
+        """Create a vGPU without a VM; the result has the <hostdev> element for a VM's definition."""
         refuse_other_fields(fields, VgpuFields)
         request = requests.from_fields(self._ports, name, fields)
         return vgpus.create_vgpu(
@@ -50,7 +50,7 @@ class VgpuCalls(Calls):
     def ensure_vgpu(
         self, name: str, *, state: str = "present", dry_run: bool = False, **fields: Unpack[VgpuFields]
     ) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
-        """See to it that a vGPU without a VM is there (`state` present) or is not (absent)."""
+        """Ensure that a vGPU without a VM exists (`state` present) or does not (absent)."""
         require_choice("state", state, VGPU_STATES)
         refuse_other_fields(fields, VgpuFields)
         as_texts("name", name)

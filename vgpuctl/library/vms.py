@@ -147,7 +147,7 @@ class VmCalls(Calls):
         dry_run: bool = False,
         **fields: Unpack[VmFields],
     ) -> Outcome[ChangedVmResult | PlannedVmResult]:
-        """Make a VM with its vGPUs and disks, and start it.
+        """Create a VM with its vGPUs and disks, and start it.
 
         `wait_for`: "guest" returns when the guest answers or has an address, "address" when it has an address, or
         after `wait_timeout` seconds (300).
@@ -181,9 +181,9 @@ class VmCalls(Calls):
         dry_run: bool = False,
         **fields: Unpack[VmFields],
     ) -> Outcome[ManyVmsResult]:
-        """See to it that VMs with these names exist: `vdi-{:03}` and 20 are vdi-001 to vdi-020.
+        """Ensure that VMs with these names exist: `vdi-{:03}` and 20 are vdi-001 to vdi-020.
 
-        SomeVmsFailed: each that failed is undone by itself; the others are there.
+        SomeVmsFailed: each failed VM is undone; the others exist.
         """
         return self._ensure_vms(pattern, None, count, start=start, parallel=parallel, dry_run=dry_run, fields=fields)
 
@@ -197,13 +197,13 @@ class VmCalls(Calls):
         dry_run: bool = False,
         **fields: Unpack[VmFields],
     ) -> Outcome[ChangedVmResult | PlannedVmResult]:
-        """Make a VM equal to a spec: its fields, or those of a spec file (`-`: standard input), which fields override.
+        """Create or change a VM to match a spec: fields, or a spec file (`-`: standard input) that fields override.
 
         `state`: present, absent, started or stopped. SpecDiffers: it exists and cannot be changed in place.
         """
         require_choice("state", state, VM_STATES)
         if file is not None and name is not None:
-            raise InvalidInput("the name of the VM is in the spec file: give one of them, name or file")
+            raise InvalidInput("specify either the name or a spec file: the file contains the name")
         ports = self._ports
         request = (
             requests.from_fields(ports, name, fields, complete=False)
@@ -230,7 +230,7 @@ class VmCalls(Calls):
         dry_run: bool = False,
         **fields: Unpack[VmFields],
     ) -> Outcome[ManyVmsResult]:
-        """See to it that `count` VMs exist as a spec file says, whose name is a pattern; see `create_vms`."""
+        """Ensure that `count` VMs of a spec file exist, whose name is a pattern; see `create_vms`."""
         return self._ensure_vms(None, file, count, start=True, parallel=parallel, dry_run=dry_run, fields=fields)
 
     def _ensure_vms(
@@ -261,7 +261,7 @@ class VmCalls(Calls):
 
     @change("delete-vm")
     def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
-        """Remove a VM with its vGPUs and the disks that were made for it."""
+        """Delete a VM with its vGPUs and the disks that were created for it."""
         return power.delete_vm(
             self._ports,
             name,
@@ -274,7 +274,7 @@ class VmCalls(Calls):
 
     @change("start-vm")
     def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
-        """Start a VM; vGPUs that are missing are made first."""
+        """Start a VM; missing vGPUs are created first."""
         return power.start_vm(self._ports, name, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
     @change("stop-vm")
@@ -293,17 +293,17 @@ class VmCalls(Calls):
 
     @change("attach-vgpu")
     def attach_vgpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
-        """Give vGPUs of `profile` to a VM that exists, also while it runs."""
+        """Add vGPUs of `profile` to a VM that exists, also while it runs."""
         refuse_other_fields(fields, PlacementFields)
         request = requests.for_vm(self._ports, name, fields)
         return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
     @change("detach-vgpu")
     def detach_vgpu(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
-        """Take vGPUs from a VM, by carrier; None: all of them. Busy: the guest has not let go of them yet."""
+        """Remove vGPUs from a VM, by carrier; None: all of them. Busy: the guest has not released them yet."""
         carriers = () if vgpus is None else as_texts("vgpus", vgpus)
         if vgpus is not None and not carriers:
-            raise InvalidInput("vgpus: it is empty; None means all of them")
+            raise InvalidInput("vgpus: the list is empty; None means all of them")
         return attach.detach(
             self._ports, name, carriers, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )

@@ -69,7 +69,7 @@ else:
     time_text = LazyModule("vgpuctl.config.time_text")
 
 INSTALLED_PATHS = (UNIT_PATH, HOOK_PATH, MAIN_HOOK_PATH)
-"""The files of `install_host` that name the Python with which they run vgpuctl."""
+"""The files of `install_host` that name the Python that runs vgpuctl."""
 
 
 class HostCalls(Calls):
@@ -85,9 +85,9 @@ class HostCalls(Calls):
         drain: bool = False,
         dry_run: bool = False,
     ) -> Outcome[HostDifferenceResult]:
-        """Make this host as host.yaml says, or as `file` does (`-`: standard input), which then becomes host.yaml.
+        """Change this host to match host.yaml, or `file` (`-`: standard input), which then replaces host.yaml.
 
-        `sets`: changes like `gpus[A100].cordoned=true`, made first. `undo`: go back so many versions of host.yaml.
+        `sets`: changes like `gpus[A100].cordoned=true`, made first. `undo`: go back this many versions of host.yaml.
         """
         desired = self._desired_state(file, sets, undo)
         options = host_plan.ApplyOptions(drain, self._wait)
@@ -103,8 +103,8 @@ class HostCalls(Calls):
 
     def _desired_state(self, file: str | None, sets: Texts, undo: int | None) -> DesiredState:
         if undo is not None and file is not None:
-            raise InvalidInput("undo and file exclude each other: a version that is kept is a file already")
-        text = None if file is None else desired_state.HostFileText(read_text(file), display_name(file))
+            raise InvalidInput("undo and file cannot be combined: a saved version is a file already")
+        text = None if file is None else desired_state.HostFileText(read_text(file, "host.yaml"), display_name(file))
         if undo is not None:
             require_range("undo", undo, 1, MAX_UNDO)
             text = desired_state.read_previous_version(self._ports, undo)
@@ -112,12 +112,12 @@ class HostCalls(Calls):
 
     @query
     def export_host(self) -> QueryResult[HostTextResult]:
-        """Return the text of the host.yaml that describes this host as it is."""
+        """Return the text of a host.yaml that describes this host."""
         return export.export_host(self._ports)
 
     @query
     def import_host(self, path: str, *, config: str | None = None) -> QueryResult[ImportedResult]:
-        """Return the text of the host.yaml that says what a file or directory of another program says.
+        """Return a file or directory of another program as the text of a host.yaml.
 
         `config`: which configuration of a file with several. Nothing is written.
         """
@@ -135,7 +135,7 @@ class HostCalls(Calls):
 
     @change("doctor")
     def fix_problems(self, *checks: str, dry_run: bool = False) -> Outcome[DoctorResult]:
-        """Run checks, and mend what is safe to mend."""
+        """Run checks, and fix what is safe to fix."""
         return diagnose.fix_problems(
             self._ports,
             as_texts("checks", checks),
@@ -186,7 +186,7 @@ class HostCalls(Calls):
 
     @change("restore-host")
     def restore_host(self, *, dry_run: bool = False) -> Outcome[RestoreResult]:
-        """Make every missing vGPU again, as after a boot: those of host.yaml, then those of every VM.
+        """Recreate every missing vGPU, for example after a boot: those of host.yaml, then those of every VM.
 
         A host.yaml that cannot be parsed stops only the former, and is reported at the end.
         """
@@ -214,7 +214,7 @@ class HostCalls(Calls):
         restart_libvirt: bool = False,
         dry_run: bool = False,
     ) -> Outcome[InstalledResult]:
-        """Put the boot unit and libvirt's hook in place, for the Python that runs this.
+        """Install the boot unit and libvirt's hook, for the Python that runs this.
 
         `completions`: the completion script of each shell (bash, zsh, fish).
         """
@@ -229,7 +229,7 @@ class HostCalls(Calls):
 
     @change("uninstall-host")
     def uninstall_host(self, *, restart_libvirt: bool = False, dry_run: bool = False) -> Outcome[UninstalledResult]:
-        """Take away what `install_host` put in place; VMs and vGPUs stay."""
+        """Remove what `install_host` installed; VMs and vGPUs stay."""
         return installation.uninstall_host(
             self._ports, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=self._progress
         )
@@ -237,7 +237,7 @@ class HostCalls(Calls):
 
 def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
     if path == "-" or not Path(path).is_dir():
-        return import_formats.parse_import(read_text(path), display_name(path), config)
+        return import_formats.parse_import(read_text(path, "import"), display_name(path), config)
     try:
         files = sorted(
             file
@@ -254,6 +254,6 @@ def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
         for file in files
     ]
     if not definitions:
-        hint = "in /etc/mdevctl.d each is a file PARENT/UUID"
-        raise NotFound(f"{path} has no definitions of mdevctl", hint=hint, path=path)
+        hint = "/etc/mdevctl.d has one file PARENT/UUID for each"
+        raise NotFound(f"{path} has no mdevctl definitions", hint=hint, path=path)
     return import_formats.ImportedConfig("mdevctl", definitions=tuple(definitions))

@@ -15,4 +15,4 @@ class Amd(Maker):
     name = "AMD"
     vendor_id = "1002"
     vgpu_driver = "gim"
-    own_vf_setting = "set vf_num in /etc/modprobe.d (options gim vf_num=N) or /etc/gim_config, and reload gim"
+    own_vf_setting = "set vf_num in /etc/modprobe.d (options gim vf_num=N) or /etc/gim_config, then reload gim"

@@ -27,7 +27,7 @@ class Maker:
     vfs_are_for_vgpus = False
     own_vf_setting: str | None = None
     no_room_errnos: tuple[int, ...] = ()
-    pool_rule = "its types draw from one pool"
+    pool_rule = "its types share one pool"
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Return an mdev type from the name of its directory and the texts of its files `name` and `description`."""

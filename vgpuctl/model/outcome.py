@@ -15,7 +15,7 @@ class Outcome(Value, Generic[Data]):
     """The result of a changing command, or of its dry run.
 
     `data`: a record of `model.results`. `steps`: the plan's lines; with `changed` they were executed, in a dry run they
-    would be. `notes` are for people only ("no system is on its disk"), `warnings` also for programs.
+    would be. `notes` are for people only ("its disk is empty"), `warnings` also for programs.
     """
 
     changed: bool

@@ -99,7 +99,7 @@ class DetachOutcome(StrEnum):
 
     REMOVED = "gone"
     REFUSED = "refused"
-    UNKNOWN = "not told"
+    UNKNOWN = "not reported"
 
 
 class RebootOutcome(StrEnum):

@@ -163,7 +163,7 @@ def _read_claims(host: Host, scope: ReadScope) -> tuple[ClaimList, tuple[StuckWr
             claim_list = host.claims.read(scope.carriers)
         except PermissionError as error:
             denied.append(f"the claims ({error.filename})")
-    with report_unreadable("the records of stuck writes"):
+    with report_unreadable("the records of blocked writes"):
         try:
             stuck = host.claims.stuck_writes()
         except PermissionError as error:
@@ -171,7 +171,7 @@ def _read_claims(host: Host, scope: ReadScope) -> tuple[ClaimList, tuple[StuckWr
     if not denied:
         return claim_list, stuck, []
     text = " and ".join(denied)
-    return claim_list, stuck, [f"{text} cannot be read without root: what they say is missing here"]
+    return claim_list, stuck, [f"{text} cannot be read without root: their contents are missing here"]
 
 
 def _live_carriers(host: Host, claims: tuple[Claim, ...]) -> frozenset[str]:
@@ -187,7 +187,7 @@ def _read_gpus(host: Host, scope: ReadScope) -> GpusRead:
     except OSError as error:
         raise FileFailed(
             f"the devices of this host cannot be read: {error.strerror or error} ({error.filename})",
-            hint="the kernel log says more: journalctl -k -n 20",
+            hint="journalctl -k -n 20 shows the kernel log",
             errno=error.errno,
             path=error.filename,
         ) from error

@@ -22,11 +22,11 @@ def report_unreadable(subject: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        look = f"look at it: ls -la {error.filename or '/run/vgpuctl'}"
+        look = f"ls -la {error.filename or '/run/vgpuctl'}"
         root = isinstance(error, PermissionError)
         raise FileFailed(
             f"{subject} cannot be read: {error.strerror or error} ({error.filename or '/run/vgpuctl'})",
-            hint="run it as root" if root else f"nothing counts as free before they can be; {look}",
+            hint="run it as root" if root else f"{look}; until they can be read, nothing counts as free",
             errno=error.errno,
             path=error.filename,
         ) from error
@@ -58,7 +58,7 @@ def living_operations(host: Host, ids: Iterable[str | None]) -> frozenset[str | 
     Raises:
         FileFailed: it cannot be read.
     """
-    with report_unreadable("which operations are alive"):
+    with report_unreadable("which operations are running"):
         return host.operations.living(frozenset(ids))
 
 
@@ -93,12 +93,12 @@ def refuse_claimed_name(host: Host, owner: str) -> None:
     for claim in read_claims(host):
         if claim.vm_uuid == owner:
             alive = is_alive(host, claim)
-            work = f"{'makes' if alive else 'was making'} {claim.holder_text}"
+            work = f"{'is creating' if alive else 'was creating'} {claim.holder_text}"
             raise Busy(
                 f"process {claim.process.pid} {work}: {claim.command}",
                 hint="wait for it, then run the command again"
                 if alive
-                else "vgpuctl reconcile-host, then run it again",
+                else "vgpuctl reconcile-host, then run the command again",
                 pid=claim.process.pid,
                 vgpu=claim.vm.removeprefix(HOST_VGPU_CLAIM_PREFIX),
             )

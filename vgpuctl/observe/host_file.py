@@ -43,7 +43,7 @@ _NOT_UTF8 = re.compile("[\ufffd\ud800-\udfff]")
 """The characters that the ports return for bytes that are not UTF-8."""
 _NOT_REGULAR_FILE = (errno.EISDIR, errno.EINVAL, errno.EFBIG, errno.ELOOP)
 """The file is not regular, or too large: it cannot be replaced until somebody moves it away."""
-UNUSABLE_EFFECT = "new vGPUs and changes of GPUs are refused until it is fixed"
+UNUSABLE_EFFECT = "vgpuctl refuses new vGPUs and changes of GPUs until it is fixed"
 
 
 def read_host_spec(host: Host) -> HostSpec | None:
@@ -85,7 +85,7 @@ def read_host_yaml(host: Host) -> str | None:
         )
         raise InvalidInput(
             f"{HOST_FILE_PATH} cannot be read: {error.strerror or error}",
-            hint=f"{command}; a host without settings of its own needs no such file",
+            hint=f"{command}; a host without its own settings does not need this file",
             errno=error.errno,
             path=HOST_FILE_PATH,
         ) from error
@@ -101,10 +101,10 @@ def restore_hint(host: Host, first_command: str | None = None) -> str:
     except OSError:
         has_previous = False
     if not has_previous:
-        return first_command or f"correct it, or remove it: {HOST_FILE_PATH}"
+        return first_command or f"correct or remove {HOST_FILE_PATH}"
     return (
         f"{f'{first_command}; then ' if first_command else ''}vgpuctl apply --undo goes back to the "
-        "newest version that is kept"
+        "newest saved version"
     )
 
 

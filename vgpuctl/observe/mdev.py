@@ -93,13 +93,13 @@ def _read_function(
             number = parse_integer(sysfs.read(f"{base}/{type_id}/available_instances"))
             if number is None:
                 return replace(
-                    function, problem=f"its vGPU types cannot be read: {type_id}/available_instances is no number"
+                    function, problem=f"its vGPU types cannot be read: {type_id}/available_instances is not a number"
                 )
             available[type_id] = number
     except OSError as error:
         return replace(function, problem=f"its vGPU types cannot be read: {error.strerror or error}")
     if not available and gpu.driver == "nvidia" and scope.type_ids is None and scope.profiles is None:
-        return replace(function, problem="no nvidia-* vGPU types yet (the driver is still setting it up)")
+        return replace(function, problem="no nvidia-* vGPU types yet (the driver is still initializing it)")
     return replace(function, available_instances=available)
 
 

@@ -198,7 +198,7 @@ def _vgpu_while_held(
     ready = vm.record is not None and vm.record.state is RecordState.READY
     is_off = vm.state is VmState.STOPPED and not assigned.waits_for_place
     idle = ready and is_off and assigned.carrier not in live
-    reason = "its VM is off and keeps no place then: vgpuctl reconcile-host" if idle else None
+    reason = "its VM is off and reserves no place then: vgpuctl reconcile-host" if idle else None
     return _vgpu_of_vm(vm, assigned, device, place, reason=reason, idle=idle)
 
 
@@ -275,7 +275,7 @@ def _host_vgpu(
         framebuffer_mib=next(iter(sizes), None),
         vm=user.name if user else None,
         vm_uuid=user.uuid if user else None,
-        reason=f"it carries {wrong_profile}, host.yaml says {entry.profile}" if wrong_profile else None,
+        reason=f"it has {wrong_profile}, host.yaml says {entry.profile}" if wrong_profile else None,
         needs_device=device is None,
         name=entry.name,
     )
@@ -290,9 +290,9 @@ def _vgpu_of_claim(
     is_gpu_setup = claim.vm == GPU_SETUP_CLAIM
     reason = None
     if orphan and is_gpu_setup:
-        reason = f"half set up: process {claim.process.pid} is gone, which ran {claim.command}"
+        reason = f"half set up: process {claim.process.pid} ({claim.command}) is gone"
     elif orphan:
-        reason = f"claimed for {claim.holder_text} by process {claim.process.pid}, both are gone"
+        reason = f"claimed for {claim.holder_text} by process {claim.process.pid}; neither exists any more"
     elif vm is not None and vm.record is None:
         reason = _record_problem(vm)
     vgpu = Vgpu(

@@ -63,7 +63,7 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
 
 
 def _left_out_warning(name: str, error: OSError, path: str) -> str:
-    return f"{name} is left out: {error.strerror or error} ({error.filename or path})"
+    return f"{name} is ignored: {error.strerror or error} ({error.filename or path})"
 
 
 def _candidates(sysfs: Sysfs, scope: ReadScope, warnings: list[str]) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ def _read_vfs(
             functions.append(function)
             listings.append(vf_entries)
         except OSError as error:
-            problems.append(f"virtfn{number} is left out: {error.strerror or error} ({error.filename or path})")
+            problems.append(f"virtfn{number} is ignored: {error.strerror or error} ({error.filename or path})")
     return tuple(functions), tuple(listings), tuple(problems)
 
 
@@ -307,4 +307,4 @@ def _parse_number(path: str, text: str) -> int:
 
 def _malformed_error(path: str, text: str) -> OSError:
     """Return an error that leaves out one device, as an unreadable file does."""
-    return OSError(errno.EINVAL, f"it says {text.strip()[:40]!a}, which the kernel does not write there", path)
+    return OSError(errno.EINVAL, f"unexpected content: {text.strip()[:40]!a}", path)

@@ -39,7 +39,7 @@ def read_function(
 ) -> GpuFunction:
     """Return a VF with its current type; the types that it lists are added to `names`."""
     if not offers:
-        return replace(function, problem="no nvidia directory: the vGPU driver does not serve this VF")
+        return replace(function, problem="no nvidia directory: the vGPU driver is not bound to this VF")
     base = f"{function.path}/nvidia"
     active_type: str | None = None
     try:

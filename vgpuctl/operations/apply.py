@@ -134,10 +134,8 @@ def apply_host(
 def _confirm_removals(desired: DesiredState, removed: tuple[RemovedResult, ...], confirm: Confirm) -> None:
     """Ask before another file removes entries of host.yaml; with --set the user has named them."""
     if desired.replaces_file and removed:
-        what = f"{len(removed)} {'entry loses' if len(removed) == 1 else 'entries lose'} keys or go"
-        confirm(
-            f"put {desired.source} in the place of {PATH}? {what}", tuple(describe_removed(entry) for entry in removed)
-        )
+        what = f"{len(removed)} {'entry loses' if len(removed) == 1 else 'entries lose'} keys or are removed"
+        confirm(f"replace {PATH} with {desired.source}? {what}", tuple(describe_removed(entry) for entry in removed))
 
 
 def _replace_invalid_file(
@@ -155,10 +153,10 @@ def _replace_invalid_file(
         return replace(planned, changed=True, steps=(*file_lines, *planned.steps))
     leaked = [v for v in observe(hypothetical_host, ReadScope(models=False)).vgpus if v.owner is Ownership.LEAKED]
     confirm(
-        f"put {desired.source} in the place of {PATH}? What that says cannot be told, so neither can what goes",
+        f"replace {PATH} with {desired.source}? The present file cannot be read, so what would be lost is not known",
         (
             str(desired.current_error),
-            *(f"{v.carrier} on {v.gpu} is nobody's then, and reconcile-host removes it" for v in leaked),
+            *(f"{v.carrier} on {v.gpu} then has no owner, and reconcile-host removes it" for v in leaked),
         ),
     )
     execute_plan(host, Plan(steps=desired.file_steps), progress)
@@ -166,7 +164,7 @@ def _replace_invalid_file(
         done = apply_host(host, desired_after, options, dry_run=False, confirm=confirm, progress=progress)
     except VgpuctlError as error:
         raise _partly_applied(
-            error, list(file_lines), f"{PATH} is {desired.source} now: vgpuctl apply goes on from there"
+            error, list(file_lines), f"{PATH} is now {desired.source}: vgpuctl apply continues from there"
         ) from error
     return replace(done, changed=True, steps=(*file_lines, *done.steps))
 
@@ -186,7 +184,7 @@ class _HypotheticalHostFile(Value):
 
     def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
         """Refuse: a hypothetical file is never written."""
-        raise AssertionError(f"{PATH} was to be written in a dry run")
+        raise AssertionError(f"a dry run tried to write {PATH}")
 
 
 def _with_replaced_file(host: Host, desired: DesiredState) -> Host:
@@ -239,8 +237,8 @@ def _set_up_gpus(
 
 
 def _rerun_hint(file_steps: tuple[Step, ...]) -> str:
-    addition = ", which host.yaml does not say yet" if file_steps else ""
-    return f"the GPUs before it are set up{addition}: run the command again"
+    addition = ", but host.yaml does not have this yet" if file_steps else ""
+    return f"run the command again; the GPUs before it are set up{addition}"
 
 
 def _partly_applied(error: VgpuctlError, done: list[str], hint: str) -> VgpuctlError:
@@ -265,15 +263,15 @@ def _verify_after(host: Host, gpu_plans: tuple[GpuPlan, ...], vgpu_plans: tuple[
     try:
         snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
     except VgpuctlError as error:
-        return (f"it is done, but the host could not be looked at again: {error}",)
+        return (f"the change is done, but the host could not be checked again: {error}",)
     differences = find_lost_vgpus(snapshot, vgpu_plans)
     for plan in gpu_plans:
         gpu = snapshot.gpu(plan.gpu.address)
         differences += describe_unapplied_settings(gpu, plan.spec) if gpu is not None and plan.planned_requests else ()
     if differences:
         raise VerifyFailed(
-            f"it was set and read back, and is otherwise now: {'; '.join(differences)}",
-            hint="journalctl -k -n 20; another program may set these GPUs too",
+            f"it was set and verified, but has changed since: {'; '.join(differences)}",
+            hint="journalctl -k -n 20; another program may also set these GPUs",
         )
     return snapshot.warnings
 

@@ -122,10 +122,10 @@ def _attachable_record(snapshot: Snapshot, vm: Vm) -> VmRecord:
     if vm.record is not None:
         refuse_unfinished(vm, vm.record)
         if vm.record.waiting_vgpus():  # its definition refers to a place that may be free, and is not its own
-            raise Busy(f"{vm.name} waits for a place", hint="vgpuctl reconcile-host gives it one", vm=vm.name)
+            raise Busy(f"{vm.name} waits for a place", hint="vgpuctl reconcile-host assigns one", vm=vm.name)
         refuse_stuck_gpus(snapshot, [v.gpu for v in vm.record.vgpus])
     elif any(v.vm_uuid == vm.uuid and v.reason == RECORD_LOST for v in snapshot.vgpus):
-        raise Busy(f"{vm.name} has lost its record", hint="vgpuctl reconcile-host writes it again", vm=vm.name)
+        raise Busy(f"{vm.name} has lost its record", hint="vgpuctl reconcile-host restores it", vm=vm.name)
     return record
 
 
@@ -153,7 +153,7 @@ def detach(
     snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
-    record = own_record(vm, "take vGPUs from")
+    record = own_record(vm, "remove vGPUs from")
     refuse_unfinished(vm, record)
     removed = change.select_vgpus(vm, record, carriers)
     refuse_stuck_gpus(snapshot, [v.gpu for v in removed])

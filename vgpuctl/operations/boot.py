@@ -92,12 +92,12 @@ class LibvirtHold:
         """Release libvirt: the work is done."""
         with self._lock:
             if not self._released:
-                self._notify_ready("the vGPUs are there")
+                self._notify_ready("the vGPUs are ready")
 
     def _expire(self) -> None:
         with self._lock:
             if not self._released:
-                self.released_early = self._notify_ready("libvirt starts; GPUs that are not ready yet are waited for")
+                self.released_early = self._notify_ready("libvirt starts; still waiting for GPUs that are not ready")
 
     def _notify_ready(self, status: str) -> bool:
         self._released = True
@@ -122,7 +122,7 @@ def start_autostart_vms(
     failed: list[tuple[Vm, VgpuctlError]] = []
     if vms and not _wait_for_libvirt(host):
         timeout_error = HostCannot(
-            f"libvirt does not answer {LIBVIRT_TIMEOUT_SECONDS:g} seconds after it was let go",
+            f"libvirt does not answer {LIBVIRT_TIMEOUT_SECONDS:g} seconds after its start was released",
             hint="systemctl status libvirtd virtqemud",
             check="libvirt",
         )

@@ -123,7 +123,7 @@ def build_move_update(host: Host, snapshot: Snapshot, name: str, carrier: str, t
     vm, record = require_changeable_vm(snapshot, name, "place")
     old = next((v for v in record.vgpus if v.carrier == carrier), None)
     if old is None or old.profile is None:
-        raise Busy(f"{vm.name} does not have {carrier} any more", hint="run the command again", vm=vm.name)
+        raise Busy(f"{vm.name} no longer has {carrier}", hint="run the command again", vm=vm.name)
     refuse_stuck_gpus(snapshot, [target.gpu])
     refuse_managed_save(host, vm)
     changes = VgpuChanges(tuple(v for v in record.vgpus if v is not old), (old,), (old.profile,))
@@ -217,7 +217,7 @@ def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm,
     if vm.state not in STOPPED_STATES:
         raise InUse(
             f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
-            hint=f"stop it first: vgpuctl stop-vm {vm.name}; then run the command again",
+            hint=f"vgpuctl stop-vm {vm.name}, then run the command again",
             vm=vm.name,
             state=str(vm.state),
         )
@@ -230,7 +230,7 @@ def refuse_managed_save(host: Host, vm: Vm) -> None:
     if read_domain_leftovers(host, vm).managed_save:
         raise InUse(
             f"{vm.name} has a managed save, which can be restored only with the vGPUs that it has",
-            hint=f"start and stop it: vgpuctl start-vm {vm.name}; or virsh managedsave-remove {vm.name}",
+            hint=f"vgpuctl start-vm {vm.name}, then vgpuctl stop-vm {vm.name}; or virsh managedsave-remove {vm.name}",
             vm=vm.name,
         )
 
@@ -239,7 +239,7 @@ def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:
     whole_devices = [v.carrier for v in record.vgpus if v.profile is None]
     if whole_devices:
         raise Refused(
-            f"{vm.name} has {', '.join(whole_devices)}, which is no vGPU and has no profile",
+            f"{vm.name} has {', '.join(whole_devices)}, which is not a vGPU and has no profile",
             hint=f"vgpuctl detach-vgpu {vm.name}, then vgpuctl attach-vgpu {vm.name} --profile PROFILE",
             vm=vm.name,
         )
@@ -248,7 +248,7 @@ def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:
 def _require_network(host: Host, name: str) -> None:
     network = host.hypervisor.network(name)
     if network is None:
-        raise NotFound(f"there is no network {name}", hint="virsh net-list --all", network=name)
+        raise NotFound(f"network {name} does not exist", hint="virsh net-list --all", network=name)
     if not network.active:
         raise InvalidInput(f"the network {name} is not active", hint=f"virsh net-start {name}", network=name)
 

@@ -125,7 +125,7 @@ def _snapshot(host: Host, checks: tuple[Check, ...]) -> tuple[Snapshot | None, s
             return observe(host, scope), ""
         return observe_devices(host, scope, vms=(), status=host.hypervisor.status()), ""
     except (VgpuctlError, OSError) as error:
-        return None, f"the host cannot be looked at: {error}"
+        return None, f"the host cannot be inspected: {error}"
 
 
 def _find_leftovers(

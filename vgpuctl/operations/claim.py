@@ -21,7 +21,7 @@ from vgpuctl.value import replace
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
-LIBVIRT_NOT_QUERIED = HypervisorStatus(available=False, uri="", reason="libvirt is not asked here")
+LIBVIRT_NOT_QUERIED = HypervisorStatus(available=False, uri="", reason="libvirt is not used here")
 
 
 def claims_of_record(host: Host, name: str, record: VmRecord) -> tuple[Claim, ...]:

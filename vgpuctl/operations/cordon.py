@@ -78,13 +78,13 @@ def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
     gpus = select_gpus(snapshot, gpu_name)
     if len(gpus) > 1:
         raise InvalidInput(
-            f"'{gpu_name}' means {len(gpus)} GPUs here",
-            hint=f"say which: {', '.join(g.address for g in gpus)}",
+            f"'{gpu_name}' matches {len(gpus)} GPUs here",
+            hint=f"specify one: {', '.join(g.address for g in gpus)}",
             gpus=[g.address for g in gpus],
         )
     if not is_pci_address(gpus[0].address):
         raise InvalidInput(
-            f"{gpus[0].address} has no PCI address, by which host.yaml names GPUs",
+            f"{gpus[0].address} has no PCI address, which host.yaml needs to name a GPU",
             hint="vgpuctl list-gpus shows those that have one",
             gpu=gpus[0].address,
         )

@@ -91,7 +91,7 @@ def refuse_existing_vm(snapshot: Snapshot, name: str) -> None:
     vm = snapshot.vm(name)
     if vm is not None:
         raise Exists(
-            f"a VM {name} exists already ({vm.state})",
+            f"a VM {name} already exists ({vm.state})",
             hint=f"choose another name, or vgpuctl show-vm {name}",
             vm=name,
             uuid=vm.uuid,

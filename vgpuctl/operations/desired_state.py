@@ -82,20 +82,20 @@ def read_previous_version(host: Host, number: int) -> HostFileText:
     """
     path = f"{HOST_FILE_PATH}.{number}"
     if host.host_file is None:
-        raise HostCannot(f"{HOST_FILE_PATH} of {host.name} is out of reach", check="host-file", path=HOST_FILE_PATH)
+        raise HostCannot(f"{HOST_FILE_PATH} of {host.name} is not accessible", check="host-file", path=HOST_FILE_PATH)
     try:
         text = host.host_file.previous_version(number)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror or error}", hint=f"ls -l {path}") from error
     if text is None:
         raise NotFound(
-            f"there is no {path}: no such version of host.yaml is kept",
-            hint="ls -l /etc/vgpuctl shows those that are; 1 is the newest",
+            f"{path} does not exist: this version of host.yaml is not saved",
+            hint="ls -l /etc/vgpuctl shows the saved versions; 1 is the newest",
             path=path,
         )
     try:
         parse_host_spec(text, path)
     except InvalidInput as error:
-        error.hint = f"look at it, or go further back: vgpuctl apply --undo {number + 1}"
+        error.hint = f"vgpuctl apply --undo {number + 1} goes back further; or correct the file"
         raise
     return HostFileText(text, path)

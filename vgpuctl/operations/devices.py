@@ -99,8 +99,8 @@ def refuse_not_ready(vm: Vm, record: VmRecord) -> None:
     """
     if record.state is not RecordState.READY:
         raise Busy(
-            f"{vm.name} is half-way: its record says {record.state}",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile-host",
+            f"{vm.name} is unfinished: its record says {record.state}",
+            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
             vm=vm.name,
             record=str(record.state),
         )

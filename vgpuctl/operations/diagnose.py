@@ -30,7 +30,7 @@ LEFTOVERS_CHECK, RUN_DIRECTORY_CHECK = "leftovers", "run-directory"
 RESTORABLE_CHECKS = ("partition", "kept-vgpus")
 """The checks whose problems `restore-host` fixes where it safely can: it stops no VM."""
 BAD_VERDICTS = (Verdict.FAIL, Verdict.WARN)
-NOTHING_TO_FIX = "there is nothing that --fix can mend; each check says what to do"
+NOTHING_TO_FIX = "--fix cannot fix any of this; each check shows what to do"
 
 
 def diagnose(host: Host, ids: tuple[str, ...] = ()) -> DoctorResult:
@@ -67,7 +67,7 @@ def fix_problems(
     warnings = tuple(warning for _, plan in planned for warning in plan.warnings)
     if dry_run or not steps:
         return Outcome(bool(steps), data, steps, warnings, () if steps else (NOTHING_TO_FIX,), dry_run=dry_run)
-    confirm("Mend this?", steps)
+    confirm("Fix this?", steps)
     if directory_steps:
         execute_plan(host, Plan(directory_steps), progress)
     for fix, plan in planned:
@@ -123,7 +123,7 @@ def _run_check(context: CheckContext, check: Check) -> Finding:
     try:
         return check.run(context)
     except Exception as error:  # noqa: BLE001 - a host may show anything, and the other checks must still be reported
-        return unknown(f"the check stumbled: {type(error).__name__}: {error}", fix="this is a bug in vgpuctl")
+        return unknown(f"the check failed: {type(error).__name__}: {error}", fix="this is a bug in vgpuctl")
 
 
 def _check_result(check: Check, finding: Finding) -> CheckResult:

@@ -42,8 +42,8 @@ def note_drained_vms(host: Host, gpu: str | None, vms: tuple[Vm, ...], wait_seco
             for noted in vms[: number + 1]:
                 host.claims.remove_drained_vm(noted.uuid)
             raise FileFailed(
-                f"that {vm.name} is to be started again cannot be noted: {error.strerror or error}",
-                hint="is /run full, or mounted read-only? df /run",
+                f"cannot record that {vm.name} must be started again: {error.strerror or error}",
+                hint="df /run; findmnt /run",
                 vm=vm.name,
                 errno=error.errno,
                 path=error.filename,
@@ -75,7 +75,7 @@ def drop_stale_notes(host: Host, snapshot: Snapshot) -> None:
 
 def _abandoned_notes(host: Host, snapshot: Snapshot) -> list[tuple[DrainedVm, Vm | None]]:
     """Return the notes of dead operations, each with its VM; nothing without root."""
-    with report_unreadable("which VMs are to be started again"):
+    with report_unreadable("which VMs must be started again"):
         try:
             notes = host.claims.drained_vms()
         except PermissionError:

@@ -49,8 +49,8 @@ def ensure_vgpu(
             return Outcome(False, AbsentVgpuResult(name), warnings=snapshot.warnings, dry_run=dry_run)
         if not request.profiles:
             raise InvalidInput(
-                f"there is no vGPU {name}, and without a profile it cannot be made",
-                hint="--profile PROFILE; vgpuctl list-profiles shows what this host can make",
+                f"vGPU {name} does not exist, and cannot be created without a profile",
+                hint="use --profile PROFILE; vgpuctl list-profiles shows the profiles of this host",
                 vgpu=name,
             )
         created = create_vgpu(host, request, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)

@@ -96,7 +96,7 @@ def ensure_vm(
 
 def _require_name(request: VmRequest) -> str:
     if request.name is None:
-        raise InvalidInput("a VM that is to be ensured needs a name", hint="add name: to the spec")
+        raise InvalidInput("ensure-vm needs the VM's name", hint="add name: to the spec")
     return request.name
 
 
@@ -118,9 +118,9 @@ def refuse_incomplete_request(request: VmRequest) -> None:
         field = "profile" if request.mode == "vgpu" else "gpu"
         list_command = "vgpuctl list-profiles" if field == "profile" else "vgpuctl list-gpus --all"
         raise InvalidInput(
-            f"there is no VM {request.name}, and the spec lacks {field}, without which it cannot be made: "
+            f"VM {request.name} does not exist, and cannot be created because the spec has no {field}: "
             + missing[0].text,
-            hint=f"add {field}: to the spec; {list_command} shows what there is",
+            hint=f"add {field}: to the spec; {list_command} shows the choices",
             vm=request.name,
             problems=[{"path": field, "problem": missing[0].text}],
         )
@@ -175,9 +175,7 @@ def refuse_differences(host: Host, snapshot: Snapshot, vm: Vm, request: VmReques
     """
     before, after = _diff_request(host, snapshot, vm, request)
     if before:
-        raise _differs_error(
-            vm, before, after, f"see it with vgpuctl show-vm {vm.name}; one VM is changed with ensure-vm"
-        )
+        raise _differs_error(vm, before, after, f"vgpuctl show-vm {vm.name} shows it; ensure-vm changes a single VM")
 
 
 def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> frozenset[str]:
@@ -189,13 +187,15 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
     before, after = _diff_request(host, snapshot, vm, request)
     other = sorted(before.keys() - change.UPDATABLE_FIELDS)
     if other:
-        hint = f"{', '.join(other)} cannot be changed in place; delete it first to make it anew"
+        hint = f"{', '.join(other)} cannot be changed in place; delete the VM first to create it again"
         if other == ["image"] and before["image"] and after["image"]:
-            hint = f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the present one is lost"
+            hint = (
+                f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the current disk is lost"
+            )
         raise _differs_error(vm, before, after, hint)
     if before and vm.state not in STOPPED_STATES:
         raise _differs_error(
-            vm, before, after, f"stop it first: vgpuctl stop-vm {vm.name}; then it is changed in place"
+            vm, before, after, f"vgpuctl stop-vm {vm.name}, then run the command again to change it in place"
         )
     return frozenset(before)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from vgpuctl.model.outcome import BatchProgress
     from vgpuctl.ports.host import Host
 
-RERUN_HINT = "run the same command again: it makes the missing ones"
+RERUN_HINT = "run the same command again: it creates the missing ones"
 
 
 def ensure_vms(
@@ -105,8 +105,8 @@ def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tu
                 differences[name] = error
     if differences:
         raise SpecDiffers(
-            f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was made",
-            hint="choose another name, or change each: vgpuctl stop-vm NAME, then set-profile or ensure-vm",
+            f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was created",
+            hint="choose another name, or change each VM: vgpuctl stop-vm NAME, then set-profile or ensure-vm",
             vms=[{"vm": n, "before": e.facts["before"], "after": e.facts["after"]} for n, e in differences.items()],
             details=[e.message for e in differences.values()],
         )
@@ -118,7 +118,7 @@ def _refuse_shared_disk(request: VmRequest, count: int) -> None:
     shared = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     if shared and count > 1:
         raise InvalidInput(
-            f"{shared[0]} can be the disk of one VM only, and {count} are asked for",
+            f"{shared[0]} can be the disk of only one VM, and {count} are requested",
             hint="--image PATH gives each VM a clone of its own",
             disk=shared[0],
         )
@@ -192,7 +192,7 @@ def _flatten(choices: VgpuChoices) -> tuple[AssignedVgpu, ...]:
 
 def _notes(jobs: tuple[VmJob, ...]) -> tuple[str, ...]:
     """Return the notes for the user: those of the first VM, because the others are like it."""
-    suffix = f"; the same holds for {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    suffix = f"; the same applies to {len(jobs) - 1} more" if len(jobs) > 1 else ""
     return tuple(f"{note}{suffix}" for note in jobs[0].plan.notes)
 
 
@@ -233,7 +233,7 @@ def _report_vms(
         snapshot = observe(host, ReadScope(models=False))
     except VgpuctlError as error:
         rows = tuple(_new_vm(d, VmState.UNKNOWN, present=batch.reserves) for d in batch.designs if d.name in created)
-        warning = f"the host could not be looked at again: {error}; VMs that were there before are not listed"
+        warning = f"the host could not be checked again: {error}; VMs that already existed are not listed"
         return ManyVmsResult(rows, ()), (warning,)
     return _data(snapshot, names, created), snapshot.warnings
 
@@ -273,13 +273,13 @@ def _combined_error(pool: WorkerPool, data: ManyVmsResult, names: tuple[str, ...
     if pool.interruption is not None:
         number = pool.interruption.signal_number
         hint = f"vgpuctl reconcile-host, then {RERUN_HINT}" if left else RERUN_HINT
-        text = f"{pool.interruption.message}; {present_count} of {len(names)} VMs are there"
+        text = f"{pool.interruption.message}; {present_count} of {len(names)} VMs exist"
         error = Interrupted(text, signal_number=number, hint=hint, **facts)
     elif left:
-        text = f"{len(failed)} of {len(names)} VMs could not be made, and not all of it could be taken back"
+        text = f"{len(failed)} of {len(names)} VMs could not be created, and the undo is incomplete"
         error = PartlyApplied(text, hint=f"vgpuctl reconcile-host, then {RERUN_HINT}", **facts)
     else:
-        error = SomeVmsFailed(f"{len(failed)} of {len(names)} VMs could not be made", hint=RERUN_HINT, **facts)
+        error = SomeVmsFailed(f"{len(failed)} of {len(names)} VMs could not be created", hint=RERUN_HINT, **facts)
     error.left = left
     error.undone = [f"{n}: {line}" for n, e in failed.items() for line in e.undone]
     error.changed = bool(pool.created)

@@ -89,7 +89,7 @@ def require_vms_off(host: Host, plan: Plan) -> None:
         reason = explain_not_stopped(host, uuid)
         if reason is not None:
             raise InUse(
-                f"{reason}: another program started it just now, and nothing is taken from a VM that is not off",
+                f"{reason}: another program has just started it, and vgpuctl removes nothing from a VM that is not off",
                 hint=f"{_stop_command(host, uuid)}, then run the command again",
                 vm_uuid=uuid,
             )
@@ -148,7 +148,7 @@ def undo_steps(
             failure.left += [f"{reason}: nothing of it is undone", text, *(s.describe() for s in reversed(remaining))]
             return
         if failure.left and getattr(step, "records_owner", False):
-            failure.left.append(f"{text}: kept, it says whose the rest is")
+            failure.left.append(f"{text}: kept, it records the owner of the rest")
             continue
         try:
             progress.on_step_undo(text)
@@ -172,7 +172,7 @@ def _reconcile_hint(failure: VgpuctlError) -> str:
 
 def _partly_applied(failure: VgpuctlError) -> PartlyApplied:
     partly = PartlyApplied(
-        f"{failure.message}; what was done could not be taken back completely",
+        f"{failure.message}; the undo is incomplete",
         hint=_reconcile_hint(failure),
         **{**failure.facts, "cause": failure.code},
     )

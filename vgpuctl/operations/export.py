@@ -48,18 +48,18 @@ def export_host(host: Host) -> QueryResult[HostTextResult]:
         replace(current, gpus={**absent, **gpus} or EMPTY_MAPPING), {gpu.address: gpu.model for gpu in shown}
     )
     warnings = [
-        f"{address}: {reason}; what is said of that is host.yaml's" for address, reason in unreadable.items() if reason
+        f"{address}: {reason}; these values are from host.yaml" for address, reason in unreadable.items() if reason
     ]
-    warnings += [f"no GPU here is {key}; its entry is host.yaml's" for key in absent]
+    warnings += [f"no GPU here is {key}; its entry is copied from host.yaml" for key in absent]
     return QueryResult(HostTextResult(text), (*snapshot.warnings, *warnings))
 
 
 def _unreadable_reason(gpu: Gpu, snapshot: Snapshot) -> str:
     """Return why a GPU's settings cannot be read, empty if they can."""
     if gpu.is_display_class and gpu.driver is None:
-        return "no driver has it, so how it is set up cannot be seen"
+        return "no driver is bound to it, so its setup cannot be read"
     if uses_nvml(gpu) and not snapshot.nvml.available:
-        return "NVML does not answer, so its scheduler, MIG and mixed sizes cannot be seen"
+        return "NVML does not answer, so its scheduler, MIG and mixed sizes cannot be read"
     return ""
 
 

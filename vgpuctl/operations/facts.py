@@ -93,8 +93,8 @@ def read_template(host: Host, name: str) -> str:
     text = read_builtin_template(name)
     if text is None:
         raise NotFound(
-            f"there is no domain template '{name}'",
-            hint=f"put it at {path}; built in: {', '.join(list_builtin_templates())}",
+            f"unknown domain template '{name}'",
+            hint=f"create {path}, or use a built-in template: {', '.join(list_builtin_templates())}",
             template=name,
         )
     return text
@@ -140,4 +140,4 @@ def _name_holders(host: Host, nodes: list[str]) -> tuple[str, ...]:
     try:
         return tuple(f"{h.command} (pid {h.pid})" for h in host.processes.find_holders(tuple(nodes)))
     except PermissionError:
-        return ("a process that cannot be seen without root",)
+        return ("an unknown process without root",)

@@ -159,15 +159,15 @@ def _verify_after(
         gpu = select_one_gpu(current, gpu.address)
         partition = _requested_partition(host, gpu, request)
     except VgpuctlError as error:
-        warning = f"it is done, but the host could not be looked at again: {error}"
+        warning = f"the change is done, but the host could not be checked again: {error}"
         return gpu_result(before, gpu), None, (warning,)
     differences = describe_unapplied_settings(
         gpu, GpuSpec(request.mode, mig=partition.mig, mixed_size=partition.mixed_size)
     )
     if differences:
         raise VerifyFailed(
-            f"it was set and read back, and is otherwise now: {'; '.join(differences)}",
-            hint="journalctl -k -n 20; another program may set this GPU too",
+            f"it was set and verified, but has changed since: {'; '.join(differences)}",
+            hint="journalctl -k -n 20; another program may also set this GPU",
             gpu=gpu.address,
         )
     return gpu_result(current, gpu), partition_result(gpu), current.warnings
@@ -185,7 +185,7 @@ def _choose_mode(gpu: Gpu, request: ModeRequest) -> str | None:
     """
     if gpu.desired_mode is GpuMode.UNMANAGED:
         raise Refused(
-            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl changes nothing on it",
             hint=f"vgpuctl set-mode {gpu.address} vgpu",
             gpu=gpu.address,
         )
@@ -367,7 +367,7 @@ def _requested_scheduler(
     expected_gpu = replace(apply_request(gpu, partition), types=read_vgpu_types(host, gpu))
     mig = expected_gpu.mig is not None and expected_gpu.mig.enabled
     if (partition != PartitionRequest() or mig) and uses_nvml(gpu):
-        drop_hint = f"host.yaml asks for it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' takes that out"
+        drop_hint = f"host.yaml configures it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' removes that"
         hint = drop_hint if scheduler == gpu.desired_scheduler else None
         refuse_unsupported_scheduler(
             replace(expected_gpu, desired_mode=None), scheduler, driver_version(host, snapshot), hint

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 SCHEDULER_SCOPE = ReadScope(types=True, every_function=True)
-RELOAD_NOTE = "what NVML sets is lost when the driver is loaded again: vgpuctl restore-host sets it again after a boot"
+RELOAD_NOTE = (
+    "settings made with NVML are lost when the driver is loaded again: vgpuctl restore-host sets it again after a boot"
+)
 
 
 class SchedulerRequest(Value):
@@ -111,7 +113,7 @@ def _report_after(
         snapshot = observe(host, SCHEDULER_SCOPE)
         return gpu_result(snapshot, select_one_gpu(snapshot, gpu.address)), snapshot.warnings
     except VgpuctlError as error:
-        warning = f"it is done, but the host could not be looked at again: {error}"
+        warning = f"the change is done, but the host could not be checked again: {error}"
         expected_gpu = replace(gpu, desired_scheduler=request.scheduler, scheduler=None)
         return gpu_result(before, expected_gpu), (warning,)
 
@@ -187,7 +189,7 @@ def restore_request(
     raise HostCannot(
         f"{address} does not run the scheduler {scheduler_text(scheduler)}: NVML cannot set it, and its "
         "driver was loaded with"
-        f" {'no word for it' if word is None else f'0x{word:08X}'}",
+        f" {'no setting for it' if word is None else f'0x{word:08X}'}",
         hint=f"{set_scheduler_command(address, scheduler)} --via modprobe writes the file; then load the "
         "driver again, or reboot",
         check="scheduler",

@@ -211,7 +211,7 @@ def _restart_vms(
         vm = remaining.pop(0)
         if error is not None:
             not_started.append(f"VM {vm.name} is not started again: {error}")
-    hint = "vgpuctl reconcile-host starts them, or vgpuctl start-vm NAME"
+    hint = "vgpuctl reconcile-host starts them, as does vgpuctl start-vm NAME"
     if failure is not None:
         failure.left += not_started
         failure.hint = "; ".join(filter(None, (failure.hint, hint if not_started else None))) or None
@@ -236,7 +236,7 @@ def try_start_vm(
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds).describe()
     try:
         if stop in undone_steps:
-            progress.on_step_undo(f"{stop}: when it is off it is started again")
+            progress.on_step_undo(f"{stop}: once off, it is started again")
             if not host.hypervisor.wait_stopped(vm.uuid, wait_seconds):
                 return Busy(f"it was asked to shut down and has not yet, after {wait_seconds:g} s")
         start_vm(host, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)

@@ -55,10 +55,8 @@ def require_root(host: Host) -> None:
     if host.unprivileged_user is not None:
         words = host.operations.current().command.removeprefix("vgpuctl")
         raise FileFailed(
-            f"root is needed to change this host, and {host.unprivileged_user} is not root",
-            hint=f"sudo vgpuctl{words}"
-            if _UNQUOTED_WORDS.fullmatch(words)
-            else "run the same command with sudo in front",
+            f"root is required to change this host, and {host.unprivileged_user} is not root",
+            hint=f"sudo vgpuctl{words}" if _UNQUOTED_WORDS.fullmatch(words) else "run the same command with sudo",
             errno=errno.EPERM,
         )
 
@@ -123,7 +121,7 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
     vm = snapshot.vm(name)
     if vm is None:
         similar = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
-        hint = f"did you mean {', '.join(similar)}?" if similar else "vgpuctl list-vms shows those there are"
+        hint = f"did you mean {', '.join(similar)}?" if similar else "vgpuctl list-vms shows the VMs"
         raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=similar)
     return vm
 
@@ -138,7 +136,7 @@ def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:
     for claim in snapshot.claims:
         if claim.carrier in addresses and claim.vm == GPU_SETUP_CLAIM and claim.carrier in snapshot.live_claim_carriers:
             raise Busy(
-                f"process {claim.process.pid} sets {claim.gpu} up: {claim.command}",
+                f"process {claim.process.pid} is setting up {claim.gpu}: {claim.command}",
                 hint="wait for it, then run the command again",
                 gpu=claim.gpu,
                 pid=claim.process.pid,
@@ -168,7 +166,7 @@ def refuse_losing_vgpus(snapshot: Snapshot, vm: Vm) -> None:
     for claim in snapshot.claims:
         if claim.vm_uuid == vm.uuid and claim.leaving and claim.carrier in snapshot.live_claim_carriers:
             raise Busy(
-                f"process {claim.process.pid} takes vGPUs from VM {vm.name}: {claim.command}",
+                f"process {claim.process.pid} is removing vGPUs from VM {vm.name}: {claim.command}",
                 hint="start the VM again when it has ended",
                 pid=claim.process.pid,
                 vm=vm.name,
@@ -183,8 +181,8 @@ def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
     """
     if record.exchange is not None:
         raise Busy(
-            f"{vm.name} is half-way: its place is being exchanged",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile-host",
+            f"{vm.name} is unfinished: its place is being exchanged",
+            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
             vm=vm.name,
         )
 

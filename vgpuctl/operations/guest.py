@@ -56,7 +56,7 @@ def read_console(host: Host, name: str) -> QueryResult[ConsoleResult]:
     command = ("virsh", "-c", uri, "console", domain.name)
     serial = tuple(SerialResult(kind, tty, command) for kind, tty in consoles.serial_consoles)
     data = ConsoleResult(domain.name, domain.uuid, domain.state, tuple(screens), serial)
-    off_notes = (f"{domain.name} is {domain.state}: ports and terminals are given when it starts",)
+    off_notes = (f"{domain.name} is {domain.state}: ports and terminals are assigned when it starts",)
     return QueryResult(data, () if domain.live_xml is not None else off_notes)
 
 
@@ -179,5 +179,5 @@ def require_domain(host: Host, name: str) -> DomainInfo:
     vm = find_vm(observe(host, ReadScope(models=False)), name)
     named_domain = host.hypervisor.find_domain(vm.uuid)
     if named_domain is None:
-        raise Busy(f"VM {name} went away meanwhile", hint="vgpuctl list-vms shows those there are", vm=name)
+        raise Busy(f"VM {name} was deleted in the meantime", hint="vgpuctl list-vms shows the VMs", vm=name)
     return named_domain

@@ -87,7 +87,9 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
     absent_models = [
         model for model in models if not any(g.is_display_class and g.has_model_name(model) for g in snapshot.gpus)
     ]
-    notes = [f"no GPU of this host is a {model}; what {desired.source} says of it waits" for model in absent_models]
+    notes = [
+        f"no GPU of this host is a {model}; its entry in {desired.source} has no effect" for model in absent_models
+    ]
     if desired.spec.ignored != desired.current.ignored:
         notes += [f"{desired.file.name}: {warning}" for warning in desired.spec.warnings]
     return snapshot, tuple(notes)
@@ -131,8 +133,8 @@ def _plan_transactions(
     snapshot = _with_desired_settings(snapshot, gpu.address, spec)
     if spec.mode is None and spec.vfs is not None:
         raise InvalidInput(
-            f"vfs: {spec.vfs} is said of {gpu.address}, and no mode, with which it goes",
-            hint="say mode: sriov too, in the same entry of gpus: or in a wider one",
+            f"{gpu.address} has vfs: {spec.vfs} but no mode, which vfs requires",
+            hint="add mode: sriov in the same entry of gpus:, or in a wider one",
             gpu=gpu.address,
         )
     refuse_missing_mode(gpu.address, spec.mode, spec.mig, spec.mixed_size)
@@ -230,7 +232,7 @@ def raise_refusals(
         first = refusals[0]
         kind = type(first) if all(type(error) is type(first) for error in refusals) else Refused
         counts = [f"{len(gpu_errors)} GPU{'s' * (len(gpu_errors) > 1)} cannot be set up"] if gpu_errors else []
-        counts += [f"{len(vgpu_errors)} vGPU{'s' * (len(vgpu_errors) > 1)} cannot be made"] if vgpu_errors else []
+        counts += [f"{len(vgpu_errors)} vGPU{'s' * (len(vgpu_errors) > 1)} cannot be created"] if vgpu_errors else []
         raise kind(
             "\n".join([f"{' and '.join(counts)}, so {consequence}:", *(error.message for error in refusals)]),
             hint=first.hint,

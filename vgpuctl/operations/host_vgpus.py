@@ -54,7 +54,7 @@ def plan_vgpus(
     )
     waiting_gpus = sorted({plan.entry.gpu for plan in vgpu_plans if plan.is_deferred and plan.error is None})
     notes = [
-        f"what fits on {gpu} is known when it is set up; checked then: vGPU "
+        f"whether it fits on {gpu} is checked when that is set up: vGPU "
         + ", ".join(plan.entry.name for plan in vgpu_plans if plan.is_deferred and plan.entry.gpu == gpu)
         for gpu in waiting_gpus
     ]
@@ -92,8 +92,8 @@ def _refuse_other_mode(planned: tuple[GpuPlan, ...], source: str, entry: HostVgp
     mode = next((gpu_plan.spec.mode for gpu_plan in planned if gpu_plan.gpu.address == entry.gpu), None)
     if mode in (GpuMode.SRIOV, GpuMode.PASSTHROUGH):
         raise Refused(
-            f"{source} keeps vGPU {entry.name} on {entry.gpu} and asks for mode {mode} of it, in which it has none",
-            hint=f"say mode: vgpu of {entry.gpu}, or leave vGPU {entry.name} out",
+            f"{source} has vGPU {entry.name} on {entry.gpu}, but sets mode {mode} there, which has no vGPUs",
+            hint=f"set mode: vgpu for {entry.gpu}, or remove vGPU {entry.name}",
             vgpu=entry.name,
             gpu=entry.gpu,
         )
@@ -120,7 +120,7 @@ def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress:
         tx.take_over(missing_claims, snapshot=snapshot)
         snapshot, vgpu_plans = _plan_again(host, desired)
         if _missing_claims(host, vgpu_plans) != missing_claims:
-            raise Busy("another command took what was free for these vGPUs", hint="run the command again")
+            raise Busy("another command took the place of these vGPUs", hint="run the command again")
         creation_steps = tuple(step for vgpu_plan in vgpu_plans for step in vgpu_plan.steps)
         takeover_steps = tuple(
             TakeClaim(with_type_id(claim, snapshot))
@@ -137,7 +137,7 @@ def _plan_again(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[Host
     require_system_libvirt(snapshot)
     vgpu_plans = plan_host_vgpus(snapshot, find_missing_vgpus(snapshot, desired), frozenset())
     raise_refusals(
-        [], [vgpu_plan.error for vgpu_plan in vgpu_plans if vgpu_plan.error is not None], consequence="none was made"
+        [], [vgpu_plan.error for vgpu_plan in vgpu_plans if vgpu_plan.error is not None], consequence="none was created"
     )
     return snapshot, vgpu_plans
 

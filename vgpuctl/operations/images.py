@@ -30,10 +30,8 @@ def list_images(host: Host, *, pool: str | None = None) -> QueryResult[tuple[Ima
     pools = host.storage.pools()
     if pool is not None and pool not in {known_pool.name for known_pool in pools}:
         raise NotFound(
-            f"there is no storage pool {pool}",
-            hint=f"there are: {', '.join(known_pool.name for known_pool in pools)}"
-            if pools
-            else "virsh pool-list --all",
+            f"storage pool {pool} does not exist",
+            hint=f"pools: {', '.join(known_pool.name for known_pool in pools)}" if pools else "virsh pool-list --all",
             pool=pool,
         )
     warnings: list[str] = []

@@ -26,8 +26,8 @@ def import_host(host: Host, imported_config: ImportedConfig) -> QueryResult[Impo
     converted = convert_import(imported_config, snapshot)
     header_lines = (
         f"from the files of {imported_config.source}",
-        *(f"left out: {line}" for line in converted.left_out),
+        *(f"ignored: {line}" for line in converted.left_out),
     )
     text = render_host_file(converted.host_spec, {g.address: g.model for g in snapshot.gpus}, header_lines)
     data = ImportedResult(text, imported_config.source, tuple(converted.left_out))
-    return QueryResult(data, (*snapshot.warnings, *(f"left out: {line}" for line in converted.left_out)))
+    return QueryResult(data, (*snapshot.warnings, *(f"ignored: {line}" for line in converted.left_out)))

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 AnyFiles = TypeVar("AnyFiles", bound=UninstalledResult)
 
-RESTART_NOTE = "libvirt sees a new hook only after a restart; running VMs stay: --restart-libvirt, or systemctl restart"
+RESTART_NOTE = (
+    "libvirt loads a new hook only after a restart, which keeps VMs running: use --restart-libvirt, or "
+    "systemctl restart"
+)
 
 
 def install_host(
@@ -83,7 +86,7 @@ def install_host(
     if not restart_libvirt and any(s.path == hook.path and s.previous_text is None for s in writes):
         notes.append(f"{RESTART_NOTE} {_active_daemon(system)}")
     if restart_libvirt and not system.has_systemd:
-        notes.append("there is no systemd here, so libvirt was not restarted")
+        notes.append("this host has no systemd, so libvirt was not restarted")
     paths = [f.path for f in files]
     return _execute_steps(host, steps, InstalledResult, paths, kept_paths, tuple(notes), progress, dry_run=dry_run)
 
@@ -197,7 +200,7 @@ def _execute_steps(
     *,
     dry_run: bool,
 ) -> Outcome[AnyFiles]:
-    warnings = tuple(f"{path} was changed by hand or is not vgpuctl's: it is kept" for path in kept_paths)
+    warnings = tuple(f"{path} was changed by hand or does not belong to vgpuctl: it is kept" for path in kept_paths)
     lines = tuple(step.describe() for step in steps)
     if steps and not dry_run:
         execute_plan(host, Plan(steps=tuple(steps)), progress)

@@ -166,8 +166,8 @@ def _warn_if_taken(host: Host, profiles: ProfileCounts) -> tuple[str, ...]:
         snapshot = observe(host, ReadScope(types=True, models=False))
         is_free = check_fit(snapshot, select_gpus(snapshot, None), profiles).fits is not False
     except VgpuctlError as error:
-        return (f"it is done, but the host could not be looked at again: {error}",)
-    return () if is_free else ("the room that was made is taken already: somebody was faster",)
+        return (f"the change is done, but the host could not be checked again: {error}",)
+    return () if is_free else ("another command already took the room that these moves made",)
 
 
 def carry_out(host: Host, order: Sequence[MoveEntry], wait_seconds: float, progress: Progress) -> None:
@@ -181,7 +181,7 @@ def carry_out(host: Host, order: Sequence[MoveEntry], wait_seconds: float, progr
 
     def place_again(failure: VgpuctlError) -> None:
         failure.changed = failure.changed or len(remaining) < len(order)
-        retry = "the same command again plans from what is there then"
+        retry = "run the same command again: it plans from the new state"
         failure.hint = "; ".join(filter(None, (failure.hint, retry)))
         _place_again(host, tuple(waiting.values()), failure, wait_seconds, progress)
         failure.left += [f"{later.describe()}: not done" for later in remaining[1:]]
@@ -260,5 +260,5 @@ def _place_again(
                 error = problem
         if error is not None:
             failure.left.append(f"VM {vm.name} has no place: {error}")
-            hint = f"vgpuctl reconcile-host, or vgpuctl start-vm {shlex.quote(vm.name)}, gives {vm.name} one"
+            hint = f"vgpuctl reconcile-host, or vgpuctl start-vm {shlex.quote(vm.name)}, assigns one to {vm.name}"
             failure.hint = "; ".join(filter(None, (failure.hint, hint)))

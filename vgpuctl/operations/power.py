@@ -59,8 +59,8 @@ def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
     refuse_unfinished_exchange(vm, record)
     if record.state is not RecordState.READY:
         raise Busy(
-            f"{vm.name} is half-way: its record says {record.state}",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile-host",
+            f"{vm.name} is unfinished: its record says {record.state}",
+            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
             vm=vm.name,
             record=str(record.state),
         )
@@ -100,7 +100,7 @@ def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
         domain = host.hypervisor.find_domain(vm.uuid)
         if domain is not None and domain.state in RUNNING_STATES and not find_missing_resources(host, domain):
             snapshot, current_vm = reobserve_vm(host, vm)
-            warnings = (f"VM {vm.name} was started by another program", *snapshot.warnings)
+            warnings = (f"another program started VM {vm.name}", *snapshot.warnings)
             return Outcome(False, vm_result(snapshot, current_vm), warnings=warnings)
     return None
 
@@ -124,7 +124,7 @@ def _start_in_place(
         record = own_record(vm, "start")
         refuse_unfinished(vm, record)
         if vm.state not in STOPPED_STATES:
-            raise InUse(f"{vm.name} was started just now by another program", hint=f"vgpuctl show-vm {vm.name}")
+            raise InUse(f"another program has just started {vm.name}", hint=f"vgpuctl show-vm {vm.name}")
         plan = _start_plan(host, _with_types(host, snapshot, vm, record), vm, record)
         steps = tx.lines(plan)
         warnings = tx.carry_out(plan)
@@ -140,7 +140,7 @@ def _refuse_changed(host: Host, vm: Vm, record: VmRecord) -> None:
     refuse_busy_vm(host, vm)
     domain = host.hypervisor.find_domain(vm.uuid)
     if domain is not None and read_vm(host, domain).record != record:
-        raise Busy(f"{vm.name} was changed just now", hint="run the command again", vm=vm.name)
+        raise Busy(f"{vm.name} has just been changed", hint="run the command again", vm=vm.name)
 
 
 def read_domain_leftovers(host: Host, vm: Vm) -> DomainLeftovers:
@@ -258,8 +258,8 @@ def _require_pools(host: Host, record: VmRecord) -> None:
     for disk in record.disks:
         if host.storage.pool(disk.pool) is None and host.storage.image(disk.path) is not None:
             raise HostCannot(
-                f"the storage pool {disk.pool} is gone, so {disk.path} cannot be deleted",
-                hint="define the pool again (virsh pool-define-as), or delete-vm with --keep-disks",
+                f"the storage pool {disk.pool} no longer exists, so {disk.path} cannot be deleted",
+                hint="define the pool again (virsh pool-define-as), or use --keep-disks",
                 check="pool",
                 pool=disk.pool,
                 path=disk.path,
@@ -298,8 +298,8 @@ def delete_vm(
         current_snapshot, vm = reobserve_vm(host, vm)
         if was_off and vm.state not in STOPPED_STATES:
             raise InUse(
-                f"{vm.name} was off when this was asked, and has been started since",
-                hint=f"somebody may work on it; if it is to go all the same: vgpuctl delete-vm {vm.name}",
+                f"{vm.name} was off at the time of the question, and has been started since",
+                hint=f"vgpuctl delete-vm {vm.name} deletes it anyway; a user may be working on it",
                 vm=vm.name,
             )
         record = _record_of_held(current_snapshot, vm)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 MAX_ROUNDS = 5
-DRY_RUN_NOTE = "what is left after that is looked at again: more may follow"
+DRY_RUN_NOTE = "the host is checked again after these steps: more may follow"
 
 
 def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome[ReconcileResult]:
@@ -119,7 +119,7 @@ def _observe(host: Host, *, dry_run: bool) -> Snapshot:
 
 def _rounds_error(unfixed: list[ReconcileFinding]) -> PartlyApplied:
     error = PartlyApplied(
-        f"after {MAX_ROUNDS} rounds there still is something to fix: something else may be changing this host",
+        f"after {MAX_ROUNDS} rounds there is still something to fix: another program may be changing this host",
         hint="vgpuctl reconcile-host --dry-run shows what is left",
     )
     error.left = [f"{f.what}: {f.action}" for f in unfixed]
@@ -185,12 +185,12 @@ def _find_drained(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
     findings = []
     for gpu, vm in find_abandoned_vms(host, snapshot):
         if gpu is None:
-            text = f"VM {vm.name} was shut down to be refreshed or moved, and has not been started again"
+            text = f"VM {vm.name} was shut down for a refresh or a move, and has not been started again"
             problem = why_no_place(host, vm)
             action = f"start VM {vm.name}" if problem is None else f"nothing while it has no place: {problem}"
             findings.append(ReconcileFinding("drained", text, action, vm=vm, starts_vm=problem is None))
             continue
-        text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"
+        text = f"VM {vm.name} was shut down for the setup of GPU {gpu}, and has not been started again"
         stuck = any(
             w.gpu == gpu for w in snapshot.stuck_writes
         )  # starting it reports that, and reads nothing on the GPU
@@ -198,7 +198,7 @@ def _find_drained(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
         if problem is None:
             findings.append(ReconcileFinding("drained", text, f"start VM {vm.name}", vm=vm, starts_vm=True))
         else:
-            retry = f"the same command again, or vgpuctl set-mode {gpu} MODE or vgpuctl apply, starts {vm.name} too"
+            retry = f"the same command again, vgpuctl set-mode {gpu} MODE or vgpuctl apply also starts {vm.name}"
             action = f"nothing before the GPU is set up: {problem}; {retry}"
             findings.append(ReconcileFinding("drained", text, action, vm=vm))
     return findings
@@ -256,7 +256,7 @@ def _check_unfinished_running(
         action = f"nothing while it is not off: it lacks {', '.join(missing)}; vgpuctl delete-vm {vm.name} removes it"
         return [ReconcileFinding(f"half-{half}", text, action, vm=vm)]
     ready = SetRecordState(vm.name, vm.uuid, replace(record, state=RecordState.READY), previous=record)
-    action = f"record VM {vm.name} as ready: nothing that runs is removed"
+    action = f"record VM {vm.name} as ready: vgpuctl removes nothing that runs"
     return [ReconcileFinding(f"half-{half}", text, action, Plan((ready,), undo_on_failure=False), claims, vm)]
 
 
@@ -270,9 +270,7 @@ def _check_ready(
         text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in unreferenced)} of its record"
         plan = Plan(detach_steps(vm, record, unreferenced, unproven, 0), undo_on_failure=False)
         return [
-            ReconcileFinding(
-                "half-attached", text, f"remove it and drop it from the record of {vm.name}", plan, claims, vm
-            )
+            ReconcileFinding("half-attached", text, f"remove it, also from the record of {vm.name}", plan, claims, vm)
         ]
     if held_record.reserve_while_running and held_record.vgpus and vm.state in STOPPED_STATES:
         return _check_unneeded(host, vm, held_record, claims)
@@ -294,7 +292,7 @@ def _check_unneeded(host: Host, vm: Vm, held_record: VmRecord, claims: tuple[Cla
         return []
     text = (
         f"VM {vm.name} is off and still has {', '.join(v.carrier for v in held_record.vgpus)}, which it "
-        "reserves only to run"
+        "reserves only while it runs"
     )
     plan = Plan(release_steps(vm, held_record.vgpus), undo_on_failure=False, vms_required_off=(vm.uuid,))
     return [ReconcileFinding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
@@ -302,11 +300,11 @@ def _check_unneeded(host: Host, vm: Vm, held_record: VmRecord, claims: tuple[Cla
 
 def _check_exchange(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, exchange: Exchange) -> ReconcileFinding:
     """Return the finding for an exchange that version 0.1 left: finish it if it is decided already, else abandon it."""
-    text = f"VM {vm.name} was to go from {exchange.carrier} to {exchange.vgpu.carrier} together with others"
+    text = f"VM {vm.name} was to move from {exchange.carrier} to {exchange.vgpu.carrier} together with others"
     is_decided = decided(snapshot, exchange)
     if is_decided and vm.state not in STOPPED_STATES:
         return ReconcileFinding(
-            "half-exchanged", text, f"nothing while it runs where it was: virsh shutdown {vm.name} first"
+            "half-exchanged", text, f"nothing while it runs in its old place: virsh shutdown {vm.name} first"
         )
     claims = claims_of_record(host, vm.name, record)
     new_claims = claims_of_record(host, vm.name, replace(record, vgpus=(exchange.vgpu,)))
@@ -344,7 +342,7 @@ def _is_present(snapshot: Snapshot, carrier: str) -> bool:
 
 def _check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:
     if vm.copied_record is not None:
-        text = f"VM {vm.name} carries the record of VM {vm.copied_record.vm_uuid}: a copy"
+        text = f"VM {vm.name} has the record of VM {vm.copied_record.vm_uuid}: it is a copy"
         return [ReconcileFinding("copied-record", text, "nothing: vgpuctl does not manage it")]
     if vm.has_unreadable_record:
         text = f"VM {vm.name} has a record that this vgpuctl cannot read"
@@ -358,7 +356,7 @@ def _check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[Reconc
     record = rebuild_record(snapshot.machine_id, vm, proven, lambda v: _alias_index(carriers[v.carrier].alias))
     plan = Plan((SetRecordState(vm.name, vm.uuid, record),), undo_on_failure=False)
     text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in proven)} is provably its own"
-    action = f"write the record of {vm.name} again (its disks stay its own: delete-vm will leave them)"
+    action = f"write the record of {vm.name} again (delete-vm will keep its disks)"
     return [ReconcileFinding("record-lost", text, action, plan, claims_of_record(host, vm.name, record), vm)]
 
 

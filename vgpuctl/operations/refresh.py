@@ -77,18 +77,18 @@ def refresh_vm(
     is_running = vm.state not in STOPPED_STATES
     if is_running and not drain:
         raise InUse(
-            f"{vm.name} is {vm.state}; its disk can be exchanged only while it is off",
-            hint=f"stop it first: vgpuctl stop-vm {vm.name}; or say --drain",
+            f"{vm.name} is {vm.state}; its disk can be replaced only while it is off",
+            hint=f"vgpuctl stop-vm {vm.name}, or use --drain",
             vm=vm.name,
             state=str(vm.state),
         )
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
-    notes = (f"what was written to {plan.old_disk.path} is lost",)
+    notes = (f"all data on {plan.old_disk.path} is lost",)
     if dry_run:
         return Outcome(True, vm_result(plan.snapshot, vm), steps, plan.snapshot.warnings, notes, dry_run=True)
-    confirm(f"Rebuild VM {vm.name} from {image}? What was written to {plan.old_disk.path} is lost.", steps)
+    confirm(f"Rebuild VM {vm.name} from {image}? All data on {plan.old_disk.path} is lost.", steps)
     with_vm_stopped(
         host,
         vm,
@@ -114,7 +114,7 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
     check_files(chains, {image: image_info}, suggest_images(host, {image: image_info}), bases=[image])
     if image_info is None:
-        raise NotFound(f"there is no file {image}", path=image)
+        raise NotFound(f"file {image} does not exist", path=image)
     plan.refuse_unbootable(vm, image_info)
     plan.refuse_saved_states(vm, read_domain_leftovers(host, vm))
     refuse_shared_disks(chains, vm, replace(record, disks=(old_disk,)), can_keep=False)
@@ -123,8 +123,8 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     check_full_size(pool, [max(old_disk.capacity_bytes, image_info.virtual_size_bytes)])
     if pool is None:
         raise NotFound(
-            f"the storage pool {old_disk.pool} of {old_disk.path} is gone",
-            hint="define it again: virsh pool-define-as",
+            f"the storage pool {old_disk.pool} of {old_disk.path} no longer exists",
+            hint="virsh pool-define-as defines it again",
             pool=old_disk.pool,
         )
     names = plan.free_volume_names(vm, record, old_disk)
@@ -147,7 +147,7 @@ def _replace_disk(host: Host, name: str, image: str, wait_seconds: float, progre
     refresh_plan = _plan_refresh(host, name, image)
     if refresh_plan.vm.state not in STOPPED_STATES:
         raise InUse(
-            f"{refresh_plan.vm.name} was started just now", hint="run the command again", vm=refresh_plan.vm.name
+            f"{refresh_plan.vm.name} has just been started", hint="run the command again", vm=refresh_plan.vm.name
         )
     held_record = replace(
         refresh_plan.record, vgpus=with_slot(refresh_plan.snapshot, refresh_plan.vm, refresh_plan.record)

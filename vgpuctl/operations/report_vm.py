@@ -43,7 +43,7 @@ def report_vm(
     try:
         snapshot = observe_vm(host, uuid)
     except VgpuctlError as error:
-        warning = f"it is done, but the host could not be looked at again: {error}"
+        warning = f"the change is done, but the host could not be checked again: {error}"
         return Outcome(True, replace(vm_before, state=VmState.UNKNOWN), steps, (*warnings, warning), notes)
     vm = snapshot.vm(uuid)
     data = vm_result(snapshot, vm) if vm is not None else PlannedVmResult(vm_before.name, uuid, "absent")

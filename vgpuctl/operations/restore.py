@@ -119,7 +119,7 @@ class _UnusedHypervisor:
         return LIBVIRT_NOT_QUERIED
 
     def __getattr__(self, name: str) -> object:
-        raise AssertionError(f"{name}: libvirt is not asked while a host is restored")
+        raise AssertionError(f"{name}: libvirt is not used while a host is restored")
 
 
 class _Restoration:
@@ -293,7 +293,7 @@ def _failed_error(
     can_retry = all(f.code in RETRY_CODES for f in failed)
     return (Busy if can_retry else Failed)(
         f"{len(failed)} of {total} could not be restored: {lines}",
-        hint=failed[0].hint or "put that right, then: vgpuctl restore-host",
+        hint=failed[0].hint or "fix this, then run vgpuctl restore-host",
         failed=failed,
         restored=restored,
         started=started,
@@ -304,7 +304,7 @@ def _deadline_error(reason: str, item: _RestoreItem, seconds: int) -> HostCannot
     gpus = sorted({v.gpu for v in item.record.vgpus})
     return HostCannot(
         f"{reason}, {seconds} seconds after the restore began",
-        hint="journalctl -k -b; a later deadline is boot: deadline_seconds: in /etc/vgpuctl/host.yaml",
+        hint="journalctl -k -b; boot: deadline_seconds: in /etc/vgpuctl/host.yaml sets a later deadline",
         check="gpu-ready",
         gpus=gpus,
         deadline_seconds=seconds,
@@ -386,7 +386,7 @@ def _dry_run_outcome(
         try:
             reason = _not_ready_reason(snapshot, item)
             if reason is not None:
-                warnings.append(f"{item.kind} {item.name} would be waited for: {reason}")
+                warnings.append(f"{item.kind} {item.name} would wait: {reason}")
             else:
                 resolved = _resolve_item(host, item, vms)
                 steps += [s.describe() for s in plan_missing_devices(host, resolved.vm, resolved.record, vms).steps]

@@ -79,7 +79,7 @@ def simulate(host: Host, request: SimulationRequest, inputs: SimulationInputs) -
     all_gpus = list_simulated_gpus(with_new, keep_vgpus=request.keep, host_count=request.host_count)
     _require_profiles(host, all_gpus)
     requests = inputs.recorded or _generate_requests(all_gpus, request, inputs)
-    resolved = _resolve_profiles(all_gpus, requests, request.requests or "what was generated")
+    resolved = _resolve_profiles(all_gpus, requests, request.requests or "the generated requests")
     useful = _useful_kinds(resolved.values(), all_gpus)
     gpus = all_gpus.keep_kinds(useful)
     ordered = sorted(requests, key=lambda request: request.arrival_seconds)
@@ -117,7 +117,7 @@ def _require_profiles(host: Host, gpus: SimulatedGpus) -> None:
     reasons = "; ".join(f"{address}: {reason}" for address, reason in gpus.excluded_gpus.items())
     raise HostCannot(
         f"no GPU of {host.name} offers a vGPU that can be counted{f': {reasons}' if reasons else ''}",
-        hint="to simulate cards that you might buy: vgpuctl simulate --add-cards A16:3",
+        hint="vgpuctl simulate --add-cards A16:3 simulates cards that you might buy",
         check="profiles",
     )
 
@@ -134,11 +134,9 @@ def _generate_requests(
     size = patterns.WorkloadSize(days, request.count or patterns.fill_fleet(mix, free_mib))
     requests = tuple(islice(patterns.PATTERNS[pattern](inputs.random_source, mix, size), MAX_REQUESTS + 1))
     if len(requests) > MAX_REQUESTS:
-        raise InvalidInput(
-            f"more than {MAX_REQUESTS} requests are not generated", hint="give a smaller --count, or fewer --days"
-        )
+        raise InvalidInput(f"the maximum is {MAX_REQUESTS} requests", hint="use a smaller --count, or fewer --days")
     if not requests:
-        raise InvalidInput("no request arrives in this time", hint="give a larger --count, or more --days")
+        raise InvalidInput("no request arrives in this time", hint="use a larger --count, or more --days")
     return requests
 
 

@@ -230,7 +230,7 @@ class Transaction:
             except InUse as error:
                 in_use = error
         choose(look())
-        raise in_use or Busy("other commands kept taking what was just free", hint="run the command again")
+        raise in_use or Busy("other commands took every place before this one could", hint="run the command again")
 
     def _claim_under_lock(
         self,
@@ -303,7 +303,7 @@ class Transaction:
         if current_vm is None:
             raise deleted_meanwhile(vm)
         if _fingerprint(current_vm) != _fingerprint(vm):
-            raise Busy(f"{vm.name} was changed or started meanwhile", hint="run the command again", vm=vm.name)
+            raise Busy(f"{vm.name} was changed or started in the meantime", hint="run the command again", vm=vm.name)
         return current
 
     def note(self, uuids: Iterable[str]) -> None:
@@ -352,8 +352,8 @@ def _look_and_choose(
 def deleted_meanwhile(vm: Vm) -> NotFound:
     """Return the error for a VM that another command deleted between two snapshots."""
     return NotFound(
-        f"there is no VM {vm.name} any more: it was deleted just now",
-        hint="vgpuctl list-vms shows those there are",
+        f"VM {vm.name} no longer exists: it has just been deleted",
+        hint="vgpuctl list-vms shows the VMs",
         vm=vm.name,
     )
 

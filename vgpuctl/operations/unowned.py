@@ -77,11 +77,15 @@ def _check_host_vgpu(
         return []
     if vgpu.name != entry.name:
         text = f"{what} is the vGPU of {vgpu.holder_text}"
-        return [ReconcileFinding("vgpu-conflict", text, "nothing: take one of them away, delete-vm or host.yaml")]
+        return [
+            ReconcileFinding("vgpu-conflict", text, "nothing: remove one of them, with delete-vm or from host.yaml")
+        ]
     if vgpu.reason is not None:
-        return [ReconcileFinding("vgpu-changed", f"{what}: {vgpu.reason}", "nothing: somebody changed it by hand")]
+        return [ReconcileFinding("vgpu-changed", f"{what}: {vgpu.reason}", "nothing: it was changed by hand")]
     if not vgpu.present:
-        return [ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host makes it again")]
+        return [
+            ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host creates it again")
+        ]
     if entry.carrier in claimed:
         return []
     owner, record = placeholder_owner(snapshot.machine_id, entry.name, assigned_from_entry(entry, vgpu))
@@ -139,7 +143,7 @@ def _find_strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
 
 
 def _stray_finding(claim: Claim | None, vgpu: Vgpu, vm: Vm) -> ReconcileFinding:
-    text = f"{vgpu.profile or vgpu.backend} on {vgpu.function} is claimed for VM {vm.name}, which does not have it"
+    text = f"{vgpu.profile or vgpu.backend} on {vgpu.function} is claimed for VM {vm.name}, which does not use it"
     finding = replace(_leak_finding(claim, vgpu), kind="half-changed", what=text, vm=vm)
     if vgpu.name is None and vgpu.vm_uuid == vm.uuid:
         return finding
@@ -159,8 +163,8 @@ def _leak_finding(claim: Claim | None, vgpu: Vgpu) -> ReconcileFinding:
 def _half_set_up_finding(finding: ReconcileFinding, claim: Claim) -> ReconcileFinding:
     """Return the finding for a GPU that a killed command left half set up: only its claim names the goal."""
     text = f"GPU {claim.gpu} is half set up: its virtual functions, GPU instances, mixed sizes or scheduler may be"
-    retry = f"to finish it, run it again: {claim.command}; vgpuctl apply makes it as host.yaml says instead"
-    what, action = f"{text} as before, as asked, or gone", f"{finding.action}; {retry}"
+    retry = f"run this again to finish it: {claim.command}; or vgpuctl apply sets it as in host.yaml"
+    what, action = f"{text} unchanged, changed, or gone", f"{finding.action}; {retry}"
     return replace(finding, kind="half-set-up", what=what, action=action)
 
 
@@ -168,11 +172,11 @@ def find_unfinished_files(host: Host) -> list[ReconcileFinding]:
     """Return the files left half-written by processes that are gone."""
     if host.unfinished_files is None:
         return []
-    with report_unreadable("what killed commands were writing"):
+    with report_unreadable("files that killed commands were writing"):
         files = host.unfinished_files.all()
     findings = []
     for file in files:
-        text = f"{file.path} was being written by process {file.process.pid}, which is gone"
+        text = f"{file.path} was being written by process {file.process.pid}, which no longer exists"
         step = RemoveUnfinishedFile(file)
         findings.append(
             ReconcileFinding("unfinished-file", text, step.describe(), Plan((step,), undo_on_failure=False))

@@ -149,7 +149,7 @@ def _report_vgpu(
     try:
         current = observe_devices(host, scope, vms=before.vms, status=before.hypervisor)
     except VgpuctlError as error:
-        warning = f"it is done, but the host could not be looked at again: {error}"
+        warning = f"the change is done, but the host could not be checked again: {error}"
         return Outcome(True, expected, steps, (*before.warnings, warning))
     match = next((v for v in current.vgpus if v.name == name), None)
     data = expected if match is None else _with_hostdev(vgpu_result(match), vgpu)
@@ -180,7 +180,7 @@ def delete_vgpu(
         tx.take_over(_claims(host, name, vgpu))
         _, current_entry, vgpu = _observe_vgpu(host, name)
         if current_entry != entry:
-            raise Busy(f"vGPU {name} of host.yaml was changed just now", hint="run the command again", vgpu=name)
+            raise Busy(f"vGPU {name} of host.yaml has just been changed", hint="run the command again", vgpu=name)
         plan = plans.vgpu_removal_plan(host.machine_id, entry, vgpu, unproven)
         tx.carry_out(plan)
     removed = replace(vgpu_result(shown_vgpu), present=False)

@@ -27,8 +27,8 @@ def note_vm_in_progress(host: Host, uuid: str) -> None:
         host.claims.add_vm_in_progress(VmInProgress(uuid, operation.process, operation.id))
     except OSError as error:
         raise FileFailed(
-            f"that this command works on the VM cannot be noted: {error.strerror or error}",
-            hint="is /run full, or mounted read-only? df -h /run; df -i /run",
+            f"cannot record that this command works on the VM: {error.strerror or error}",
+            hint="df -h /run; df -i /run; findmnt /run",
             vm=uuid,
             errno=error.errno,
             path=error.filename,

@@ -48,9 +48,9 @@ def check_wait_options(*, wait_for: str | None, timeout: float | None, start: bo
         InvalidInput: naming the options.
     """
     if wait_for is not None and not start:
-        raise InvalidInput(f"--wait-for {wait_for} and --no-start contradict each other: a VM that is off has no guest")
+        raise InvalidInput(f"--wait-for {wait_for} and --no-start cannot be combined: a VM that is off has no guest")
     if wait_for is None and timeout is not None:
-        raise InvalidInput("--wait-timeout says how long --wait-for waits", hint="add --wait-for guest")
+        raise InvalidInput("--wait-timeout requires --wait-for guest", hint="add --wait-for guest")
 
 
 def wait(
@@ -99,14 +99,14 @@ def wait_for_guest(
         on_poll = lambda: progress.on_step_start(len(steps), text)  # noqa: E731
         (seen,) = _poll(host, (read_vm(host, domain),), target, timeout_seconds, on_poll)
     except Interrupted as error:
-        error.left.append(f"VM {name}: it is made and runs")
+        error.left.append(f"VM {name}: it is created and runs")
         raise
     except (NotFound, Refused) as error:
         raise _went_off_error(name) from error
     except Busy as time_over:
         event = "did not answer" if target == "guest" else "has got no address"
         late = Busy(
-            f"{name} was made and runs, but its guest {event} within {timeout_seconds:g} s",
+            f"{name} was created and runs, but its guest {event} within {timeout_seconds:g} s",
             hint=f"vgpuctl wait {shlex.quote(name)} --for {target} waits longer",
             vm=name,
             uuid=uuid,
@@ -215,8 +215,8 @@ def _hint(vm: Vm, target: str) -> str:
 
 def _went_off_error(name: str) -> PartlyApplied:
     error = PartlyApplied(
-        f"{name} was made and started, and went off before its guest answered",
-        hint=f"vgpuctl show-vm {name}; /var/log/libvirt/qemu/{name}.log says why",
+        f"{name} was created and started, but stopped before its guest answered",
+        hint=f"vgpuctl show-vm {name}; /var/log/libvirt/qemu/{name}.log shows why",
         vm=name,
     )
     error.left.append(f"VM {name} with its vGPUs and disks")

@@ -44,7 +44,7 @@ def give_up_place(host: Host, name: str, carrier: str, *, wait_seconds: float, p
     vm, record = require_changeable_vm(snapshot, name, "place")
     vgpu = next((v for v in with_slot(snapshot, vm, record) if v.carrier == carrier), None)
     if vgpu is None:
-        raise Busy(f"{vm.name} does not have {carrier} any more", hint="run the command again", vm=vm.name)
+        raise Busy(f"{vm.name} no longer has {carrier}", hint="run the command again", vm=vm.name)
     refuse_managed_save(host, vm)
     held_record = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, Context(progress, wait_seconds)) as tx:

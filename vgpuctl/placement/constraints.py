@@ -78,7 +78,7 @@ def why_excluded(snapshot: Snapshot, gpu: Gpu, constraints: GpuConstraints, uuid
     """
     for text in constraints.not_gpus:
         if any(g.address == gpu.address for g in match_gpus((gpu,), text)):
-            return Excluded(f"--not-gpu {text}", "it is not to be used")
+            return Excluded(f"--not-gpu {text}", "it is excluded")
     if constraints.numa_node is not None and gpu.numa_node != constraints.numa_node:
         at = "not known" if gpu.numa_node is None else str(gpu.numa_node)
         return Excluded(f"--numa-node {constraints.numa_node}", f"its NUMA node is {at}")

@@ -97,9 +97,7 @@ def check_fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[
     if unknown and len(requested) == 1:
         return _check_one_profile(snapshot, requested, rooms, types)
     if unknown:
-        return FitResult(
-            None, requested, reason=f"how much fits on {', '.join(unknown)} is not known: only trying tells"
-        )
+        return FitResult(None, requested, reason=f"what fits on {', '.join(unknown)} is not known until it is tried")
     if joint.why_not_proven is not None:
         placed = sum(requested.values()) - sum(joint.excess.values())
         reason = f"at least {placed} of {sum(requested.values())} fit; {joint.why_not_proven}"
@@ -131,7 +129,7 @@ def _check_one_profile(
         return FitResult(
             None,
             requested,
-            reason=f"at least {guaranteed} fit; whether more do on {gpus_text} is not known: only trying tells",
+            reason=f"at least {guaranteed} fit; whether more fit on {gpus_text} is not known until it is tried",
         )
     planned: list[PlannedVgpu] = []
     for profile_room in rooms:

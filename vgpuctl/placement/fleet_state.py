@@ -53,7 +53,7 @@ def build_fleet_state(
         blocked = why_unschedulable(snapshot, gpu, division.mode, vm)
         numbers = _numbers_of(division, read_profiles, assume_largest_pool=assume_largest_pool)
         if blocked is not None or numbers is None:
-            excluded[gpu.address] = blocked or "what fits on it is not known in numbers"
+            excluded[gpu.address] = blocked or "how many fit on it is not known"
             continue
         kind_number = kind_numbers.setdefault(numbers.kind, len(kind_numbers))
         counted.append((gpu, GpuGroup(kind_number, numbers.state), numbers.allocated))

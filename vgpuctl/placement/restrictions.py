@@ -16,7 +16,7 @@ from vgpuctl.model.snapshot import Snapshot
 def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
     """Return why nothing new is placed on a GPU now: a kernel write has not returned there, or `why_restricted`."""
     if any(write.gpu == gpu.address for write in snapshot.stuck_writes):
-        return "a kernel write on it is stuck"
+        return "a kernel write on it is blocked"
     return why_restricted(gpu, mode, vm)
 
 
@@ -26,11 +26,11 @@ def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
     `vm`: the name of the VM that it is for; None for any VM.
     """
     if gpu.cordoned:
-        return f"it is cordoned; vgpuctl uncordon {gpu.address} opens it"
+        return f"it is cordoned; vgpuctl uncordon {gpu.address} allows new vGPUs"
     if gpu.desired_mode is GpuMode.UNMANAGED:
-        return "host.yaml says that vgpuctl leaves it alone (mode: unmanaged)"
+        return "host.yaml excludes it from vgpuctl (mode: unmanaged)"
     if gpu.desired_mode is not None and gpu.desired_mode != mode:
-        return f"host.yaml keeps it for mode {gpu.desired_mode}"
+        return f"host.yaml reserves it for mode {gpu.desired_mode}"
     if gpu.reserved_for and not any(fnmatchcase(vm or "", pattern) for pattern in gpu.reserved_for):
         return f"host.yaml reserves it for VMs named {' or '.join(gpu.reserved_for)}"
     return None

@@ -219,7 +219,7 @@ def _no_room_error(
             exclusion = excluded_gpus.get(gpu.address)
             alone = len(profiles) > 1 and (room.guaranteed or 0) >= count
             text_of_room = (
-                f"{room.guaranteed} × {profile} alone, not beside the others"
+                f"{room.guaranteed} × {profile} alone, not together with the others"
                 if alone
                 else f"{room.guaranteed} of {count}"
             )
@@ -227,7 +227,7 @@ def _no_room_error(
                 f"room for {text_of_room}" if exclusion is None else f"room for {room.guaranteed}"
             ]
             if exclusion is not None:
-                reasons.insert(0, f"left out by {exclusion.constraint}: {exclusion.reason}")
+                reasons.insert(0, f"excluded by {exclusion.constraint}: {exclusion.reason}")
                 free_by_gpu = free_by_constraint.setdefault(exclusion.constraint, {})
                 free_by_gpu[gpu.address] = max(free_by_gpu.get(gpu.address, 0), room.guaranteed or 0)
             numbers = {"free": room.free, "free_at_least": room.guaranteed or 0}
@@ -239,7 +239,7 @@ def _no_room_error(
     idle = sorted({str(v.vm) for v in snapshot.vgpus if v.idle and v.gpu in addresses})
     hint = f"vgpuctl explain {first if others else profiles[0][0]}"
     if idle:
-        hint = f"vgpuctl reconcile-host frees what {', '.join(idle)} have no use for while off; {hint}"
+        hint = f"vgpuctl reconcile-host frees the vGPUs of {', '.join(idle)}, which are off; {hint}"
     left_out = _describe_excluded(
         free_by_constraint, len({address for types in types_by_text.values() for address in types})
     )
@@ -252,6 +252,6 @@ def _no_room_error(
 def _describe_excluded(free_by_constraint: Mapping[str, Mapping[str, int]], number: int) -> list[str]:
     """Say which constraints exclude GPUs that have the profile, and how many vGPUs would fit on these."""
     return [
-        f"{constraint} leaves out {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
+        f"{constraint} excludes {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
         for constraint, free in free_by_constraint.items()
     ]

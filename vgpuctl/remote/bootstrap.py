@@ -127,12 +127,12 @@ def bootstrap_host(session: Session, name: str, control: RunControl, plan: Boots
     probe_result = probe_reply.document["data"]
     if not _is_probe_result(probe_result):
         raise replies.invalid_reply_error(
-            name, f"is not what a look there answers: {probe_result!s:.99}", is_change=False
+            name, f"is not a valid answer to the probe: {probe_result!s:.99}", is_change=False
         )
     _refuse_downgrade(name, probe_result["was"], plan)
     if probe_result["present"]:
         if plan.report_line is not None:
-            plan.report_line(name, f"vgpuctl {plan.version} is there already: nothing is copied")
+            plan.report_line(name, f"vgpuctl {plan.version} is already installed there: nothing is copied")
         return None
     if plan.dry_run:
         return Reply(_dry_run_document(probe_result, plan), 0, probe_reply.warnings)
@@ -169,7 +169,7 @@ def _parse_reply(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
     if output.noise is not None and output.status == replies.EXIT_NOT_FOUND and not output.out:
         raise HostCannot(
             f"{name}: there is no Python 3.11 or newer: {replies.last_line(output.err)}",
-            hint="install it there: apt install python3 python3-venv python3-libvirt",
+            hint="on that host: apt install python3 python3-venv python3-libvirt",
             check="python",
         )
     return replies.parse(output, name, is_change=is_change)
@@ -182,7 +182,7 @@ def _refuse_downgrade(name: str, remote_version: str | None, plan: BootstrapPlan
             f"{name}: its vgpuctl {remote_version} is newer than {plan.version} of {plan.source}: an "
             "older one may not"
             " understand what it recorded",
-            hint="take a newer one",
+            hint="use a newer one",
             remote_version=remote_version,
             wheelhouse=plan.version,
         )
@@ -201,9 +201,11 @@ def _dry_run_document(probe_result: Mapping[str, Any], plan: BootstrapPlan) -> d
 def _upload_lost_error(exc: ResultUnknown, name: str, sent: _UploadProgress, control: RunControl) -> VgpuctlError:
     """Return the error of a lost upload: nothing is installed without all wheels (counted, with checksums)."""
     if sent.sent_bytes == sent.total_bytes:
-        exc.hint = "run it again: what is whole there stays, and what is not goes"
+        exc.hint = "run the command again: complete files there stay, incomplete ones are removed"
         return exc
     message = f"{name}: {sent.sent_bytes:,} of {sent.total_bytes:,} bytes were sent, and nothing was installed"
     if control.interrupt_count():
         return Interrupted(message, signal_number=2)
-    return Unreachable(f"{message}: {exc.facts.get('reason')}", hint="run it again", reason=exc.facts.get("reason"))
+    return Unreachable(
+        f"{message}: {exc.facts.get('reason')}", hint="run the command again", reason=exc.facts.get("reason")
+    )

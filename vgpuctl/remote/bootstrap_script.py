@@ -95,9 +95,9 @@ def main(stream: BinaryIO, signals: SignalHandler) -> int:
     except BootstrapRefused as exc:
         document = _failure(exc.code, exc.status, str(exc), exc.hint, exc.facts, undone, exc.left)
     except KeyboardInterrupt:
-        document = _failure("interrupted", 130, "stopped while vgpuctl was brought here", None, {}, undone)
+        document = _failure("interrupted", 130, "stopped while vgpuctl was being installed here", None, {}, undone)
     except OSError as exc:
-        hint = "make room there, and run it again" if exc.errno == errno.ENOSPC else None
+        hint = "free space there, and run the command again" if exc.errno == errno.ENOSPC else None
         facts = {"errno": exc.errno, "path": exc.filename}
         document = _failure("os-error", 1, f"{exc.filename}: {exc.strerror}", hint, facts, undone)
     with contextlib.suppress(OSError):  # nobody may be reading
@@ -271,7 +271,7 @@ def _install_environment(
         is_active = _is_active(directory, environment)
         warnings = _remove_unused(request)
         if not is_active:
-            undone += [] if environment.exists() else [f"make {environment}"]
+            undone += [] if environment.exists() else [f"create {environment}"]
     if is_active:
         document["warnings"] = [*document.get("warnings", []), *warnings]
     else:
@@ -295,19 +295,19 @@ def _read_installed(request: Request, stops: SignalHandler) -> tuple[str | None,
     """
     directory, link = Path(request["directory"]), Path(request["link"])
     if os.path.lexists(directory) and not directory.is_symlink() and not (directory / "pyvenv.cfg").is_file():
-        raise BootstrapRefused(
-            "unmanaged", 3, f"{directory} is no environment of Python", f"look at it: ls -la {directory}"
-        )
+        raise BootstrapRefused("unmanaged", 3, f"{directory} is not a Python environment", f"ls -la {directory}")
     command = shutil.which("vgpuctl")
     if command is not None and not os.path.realpath(command).startswith(f"{os.path.realpath(directory)}/"):
-        hint = f"PATH has it before {directory}/bin: remove it, or renew it in the way in which it came"
+        hint = f"remove it, or update it the way it was installed: PATH has it before {directory}/bin"
         raise BootstrapRefused(
-            "unmanaged", 3, f"{command} is another vgpuctl, which this one would not replace", hint, path=command
+            "unmanaged",
+            3,
+            f"{command} is another vgpuctl, which this installation does not replace",
+            hint,
+            path=command,
         )
     if os.path.lexists(link) and not link.is_symlink():
-        raise BootstrapRefused(
-            "unmanaged", 3, f"{link} is a file, and no link to a vgpuctl", f"look at it: file {link}"
-        )
+        raise BootstrapRefused("unmanaged", 3, f"{link} is a file, not a link to a vgpuctl", f"file {link}")
     status, out, _ = _run([str(directory / "bin/vgpuctl"), "--version"], stops)
     stops.raise_if_signaled()  # an interrupted command does not prove that vgpuctl is broken
     words = out.split()
@@ -323,20 +323,24 @@ def _require_room(request: Request) -> None:
     if sys.version_info[:2] < tuple(request["oldest_python"]):
         oldest = ".".join(str(number) for number in request["oldest_python"])
         message = f"{sys.executable} is Python {version}, and vgpuctl {request['version']} needs {oldest} or newer"
-        raise BootstrapRefused("host-cannot", 6, message, "take a wheelhouse with a vgpuctl for it", check="python")
+        raise BootstrapRefused(
+            "host-cannot", 6, message, "use a wheelhouse with a vgpuctl for this Python", check="python"
+        )
     if any(importlib.util.find_spec(name) is None for name in ("venv", "ensurepip")):
-        hint = f"install its package there: apt install python3-venv; without it: python{version}-venv"
-        raise BootstrapRefused("host-cannot", 6, f"{sys.executable} makes no environments", hint, check="python3-venv")
+        hint = f"on that host: apt install python3-venv, or python{version}-venv"
+        raise BootstrapRefused(
+            "host-cannot", 6, f"{sys.executable} cannot create environments", hint, check="python3-venv"
+        )
     if not request["has_libvirt"] and not any(importlib.metadata.distributions(name="libvirt-python")):
-        hint = "install its package there: apt install python3-libvirt, or dnf install python3-libvirt"
+        hint = "on that host: apt install python3-libvirt, or dnf install python3-libvirt"
         message = f"{sys.executable} ({version}) has no libvirt module, and the wheelhouse has none"
         raise BootstrapRefused("host-cannot", 6, message, hint, check="python3-libvirt")
     filesystem = os.statvfs(parent)
     free = filesystem.f_bavail * filesystem.f_frsize
     if free < request["needs_bytes"]:
-        message = f"{parent} has {_mib(free)} free, and vgpuctl needs {_mib(request['needs_bytes'])} to be brought"
+        message = f"{parent} has {_mib(free)} free, and installing vgpuctl needs {_mib(request['needs_bytes'])}"
         facts = {"free_bytes": free, "needs_bytes": request["needs_bytes"]}
-        raise BootstrapRefused("host-cannot", 6, message, "make room there", check="space", **facts)
+        raise BootstrapRefused("host-cannot", 6, message, "free space there", check="space", **facts)
     _require_idle(directory)
 
 
@@ -344,7 +348,7 @@ def _require_idle(directory: Path) -> None:
     """Raise BootstrapRefused if a process runs from an environment that is no link: it would be replaced under it."""
     users = [] if directory.is_symlink() else _list_processes(directory)
     if users:
-        hint = "wait for its end: its modules would be exchanged under it"
+        hint = "wait until it ends: its modules would be replaced while it runs"
         raise BootstrapRefused("busy", 75, f"process {users[0]} runs from {directory}", hint, pids=users)
 
 
@@ -352,14 +356,14 @@ def _describe_first_steps(request: Request) -> list[str]:
     count, size = len(request["wheels"]), _mib(sum(wheel["bytes"] for wheel in request["wheels"]))
     return [
         f"copy {count} {'wheel' if count == 1 else 'wheels'} ({size})",
-        f"make environment {request['directory']}-{request['version']}-* with {sys.executable}",
+        f"create environment {request['directory']}-{request['version']}-* with {sys.executable}",
     ]
 
 
 def _describe_last_steps(request: Request, installed_version: str | None) -> list[str]:
     directory, link = request["directory"], request["link"]
     line = (
-        f"let {directory} be vgpuctl {request['version']}{f', it was {installed_version}' if installed_version else ''}"
+        f"switch {directory} to vgpuctl {request['version']}{f' from {installed_version}' if installed_version else ''}"
     )
     is_linked = os.path.islink(link) and os.readlink(link) == f"{directory}/bin/vgpuctl"
     return [line] if is_linked else [f"link {link} to {directory}/bin/vgpuctl", line]
@@ -373,9 +377,9 @@ def _exclusive_lock(request: Request) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             holder = os.pread(lock, _CHUNK_BYTES, 0).decode(errors="replace") or "another process"
-            message = f"{holder} brings vgpuctl to {request['directory']} now"
+            message = f"{holder} is installing vgpuctl in {request['directory']}"
             raise BootstrapRefused(
-                "locked", 75, message, "wait for its end, and run it again", path=request["lock"]
+                "locked", 75, message, "wait until it ends, and run the command again", path=request["lock"]
             ) from exc
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()}".encode(), 0)
@@ -393,7 +397,10 @@ def _receive_wheels(request: Request, stream: BinaryIO, wheels: Path, stops: Sig
             missing_bytes, digest = _copy_bytes(stream, wheels / os.path.basename(wheel["name"]), int(wheel["bytes"]))
             if missing_bytes or digest != wheel["sha256"]:
                 raise BootstrapRefused(
-                    "failed", 1, f"{wheel['name']} did not arrive whole: {missing_bytes} bytes lack", "run it again"
+                    "failed",
+                    1,
+                    f"{wheel['name']} did not arrive completely: {missing_bytes} bytes are missing",
+                    "run the command again",
                 )
     finally:
         stops.is_reading = False
@@ -421,12 +428,12 @@ def _install_wheels(request: Request, environment: Path, wheels: Path, stops: Si
     venv = [sys.executable, "-I", "-m", "venv", "--system-site-packages", str(environment)]
     pip = [python, "-I", "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels), "--no-input",
            "--no-cache-dir", "--disable-pip-version-check", f"vgpuctl[host]=={request['version']}"]  # fmt: skip
-    for words, what in ((venv, "make the environment"), (pip, f"install vgpuctl {request['version']} in it")):
+    for words, what in ((venv, "create the environment"), (pip, f"install vgpuctl {request['version']} in it")):
         status, out, err = _run(words, stops, env)
         stops.raise_if_signaled()
         if status:
             lines = [line.strip() for line in f"{out}\n{err}".splitlines() if line.strip()][-_MAX_ERROR_LINES:]
-            hint = f"the wheels have to fit Python {sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}"
+            hint = f"the wheels must match Python {sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}"
             raise BootstrapRefused(
                 "failed", 1, f"{sys.executable} could not {what}", hint, lines=lines, exit_status=status
             )
@@ -450,9 +457,9 @@ def _install_host(request: Request, environment: Path, stops: SignalHandler) -> 
     stops.raise_if_signaled()
     message = f"install-host of vgpuctl {request['version']} ended with {status} and no result"
     refusal = BootstrapRefused(
-        "partly-applied", 5, message, "run it again: what is in place there stays, and the rest is added"
+        "partly-applied", 5, message, "run the command again: it keeps what is in place and adds the rest"
     )
-    refusal.left = [f"whatever install-host of vgpuctl {request['version']} put in place"]
+    refusal.left = [f"the files that install-host of vgpuctl {request['version']} may have installed"]
     raise refusal
 
 
@@ -469,8 +476,10 @@ def _activate(request: Request, environment: Path) -> None:
             _replace_link(link, target, link.with_name(f".{link.name}-{environment.name}"))
         _replace_link(directory, environment.name, directory.with_name(f"{environment.name}{REPLACED_SUFFIX}"))
     except OSError as exc:
-        refusal = BootstrapRefused("partly-applied", 5, f"{exc.filename}: {exc.strerror}", "mend it, and run it again")
-        refusal.left = [f"what install-host of vgpuctl {request['version']} put in place"]
+        refusal = BootstrapRefused(
+            "partly-applied", 5, f"{exc.filename}: {exc.strerror}", "fix this, and run the command again"
+        )
+        refusal.left = [f"the files that install-host of vgpuctl {request['version']} installed"]
         raise refusal from exc
 
 
@@ -497,7 +506,7 @@ def _exchange_names(one: Path, other: Path) -> None:
     arguments = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
     if renameat2 is None or renameat2(*arguments):
         number = ctypes.get_errno() if renameat2 is not None else errno.ENOSYS
-        why = f"{os.strerror(number)}: the filesystem does not exchange it for a link; move it aside by hand"
+        why = f"{os.strerror(number)}: the filesystem cannot replace it with a link; move it aside by hand"
         raise OSError(number, why if number in (errno.EINVAL, errno.ENOSYS) else os.strerror(number), str(other))
 
 
@@ -524,7 +533,7 @@ def _remove_unused(request: Request) -> list[str]:
             try:
                 shutil.rmtree(environment)
             except OSError as exc:
-                warnings.append(f"{environment} is of no use any more, and could not be removed: {exc.strerror}")
+                warnings.append(f"{environment} is no longer needed, but could not be removed: {exc.strerror}")
                 with contextlib.suppress(OSError):
                     _write_marker(environment, None, None)
     return warnings

@@ -60,7 +60,7 @@ def _read_file(path: str) -> bytes:
     try:
         return read_regular_file(path, MAX_BYTES)
     except FileNotFoundError as exc:
-        raise NotFound(f"there is no Debian package {path}", hint=_HINT) from exc
+        raise NotFound(f"Debian package {path} does not exist", hint=_HINT) from exc
     except OSError as exc:
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=f"ls -la {shlex.quote(path)}") from exc
 

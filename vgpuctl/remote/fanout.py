@@ -99,7 +99,7 @@ def _run_on_host(target: Target, task: FanoutTask, connect: Connect, stops: Call
     started = time.monotonic()
     try:
         if stops():
-            raise Interrupted(f"{target.name}: not asked", signal_number=2)
+            raise Interrupted(f"{target.name}: not contacted", signal_number=2)
         reply = _get_reply(target, task, connect, stops, started + task.deadline_seconds)
     except Exception as exc:  # noqa: BLE001 - a bug on one host must not lose the others' replies
         return HostReply(target, _elapsed_seconds(started), error=_add_deadline(exc, target, task, started))
@@ -110,7 +110,7 @@ def _get_reply(target: Target, task: FanoutTask, connect: Connect, stops: Callab
     session = connect(target, deadline)
     try:
         if stops():
-            raise Interrupted(f"{target.name}: logged in, and nothing was begun", signal_number=2)
+            raise Interrupted(f"{target.name}: logged in, but no command was started", signal_number=2)
         control = RunControl(deadline, lambda line: task.report_line(target.name, line), stops)
         if task.bootstrap is not None:
             bootstrap_reply = bootstrap_host(session, target.name, control, task.bootstrap)
@@ -140,9 +140,9 @@ def _add_deadline(exc: Exception, target: Target, task: FanoutTask, begun: float
 
 
 def _abandoned_reply(target: Target, *, is_change: bool) -> HostReply:
-    exc = Interrupted(f"{target.name}: not waited for any longer", signal_number=2)
+    exc = Interrupted(f"{target.name}: no longer waited for", signal_number=2)
     if is_change:
-        exc.left = [f"{target.name}: whatever the command did there; it goes on without us"]
+        exc.left = [f"{target.name}: changes that the command may have made there; it continues on its own"]
     return HostReply(target, 0.0, error=exc)
 
 

@@ -63,7 +63,7 @@ def apply_limit(inventory: Inventory, patterns: Sequence[str]) -> list[Target]:
         elif word[0] == "!":
             selected -= _match_hosts(inventory, word[1:])
     if words and not selected:
-        raise InvalidInput(f"--limit {','.join(patterns)} leaves no host", hint="say fewer exclusions")
+        raise InvalidInput(f"--limit {','.join(patterns)} matches no host", hint="use fewer exclusions")
     return [target for name, target in inventory.hosts.items() if name in selected]
 
 
@@ -75,7 +75,7 @@ def _match_hosts(inventory: Inventory, word: str) -> set[str]:
         hint = (
             f"did you mean {', '.join(suggestions)}?"
             if suggestions
-            else "names, groups and globs of the inventory, like gpu-*"
+            else "use names, groups and globs of the inventory, like gpu-*"
         )
         raise NotFound(f"--limit {word}: the inventory has no such host or group", hint=hint)
     return hosts.union(*groups)
@@ -86,7 +86,7 @@ def _resolve_groups(parsed: InventoryFile, name: str) -> Inventory:
     for group, definition in parsed.groups.items():
         for child in definition.children:
             if child not in groups:
-                raise InvalidInput(f"{name}: group {group} has the child {child}, and there is no such group")
+                raise InvalidInput(f"{name}: group {group} has the child {child}, which does not exist")
     hosts = tuple(parsed.hosts)
     members = {group: _members(groups, group, name, ()) for group in groups}
     members[ALL] = set(hosts)
@@ -117,7 +117,7 @@ def _depth(groups: Mapping[str, InventoryGroup], group: str) -> int:
 def _target(host: str, variables: Mapping[str, str], name: str) -> Target:
     port = variables.get("port")
     if port is not None and not port.isdecimal():
-        raise InvalidInput(f"{name}: {host}: '{port}' is no port")
+        raise InvalidInput(f"{name}: {host}: '{port}' is not a port")
     key = (variables["key"],) if "key" in variables else ()
     target = Target(host, variables.get("host", host), int(port) if port else None, variables.get("user"), key)
     problem = find_invalid_part(target)
@@ -233,7 +233,7 @@ def _parse_section(line: str, where: str) -> tuple[str, str]:
     match = _SECTION.fullmatch(line)
     kind = (match[2] or "hosts") if match else ""
     if match is None or kind not in _GROUP_KEYS:
-        raise InvalidInput(f"{where}: {line} is no group", hint="say [group], [group:children] or [group:vars]")
+        raise InvalidInput(f"{where}: {line} is not a group", hint="use [group], [group:children] or [group:vars]")
     return match[1], kind
 
 
@@ -244,7 +244,7 @@ def _read_ini_host(content: InventoryFile, group: InventoryGroup, line: str, whe
         raise InvalidInput(f"{where}: a quote is not closed: {line}") from exc
     wrong = next((pair for pair in pairs if "=" not in pair), None)
     if wrong is not None:
-        raise InvalidInput(f"{where}: '{wrong}' is no variable", hint="say NAME=VALUE; one host a line")
+        raise InvalidInput(f"{where}: '{wrong}' is not a variable", hint="use NAME=VALUE; one host per line")
     variables = _connection_variables((pair.split("=", 1) for pair in pairs), where)
     ported = _WITH_PORT.fullmatch(pattern)
     if ported:
@@ -265,7 +265,7 @@ def _read_yaml_group(content: InventoryFile, name: str, body: object, where: str
     mapping = _require_mapping(body, where)
     unknown = next((str(key) for key in mapping if key not in _GROUP_KEYS), None)
     if unknown is not None:
-        raise InvalidInput(f"{where}: a group has no '{unknown}'", hint="it has hosts, children and vars")
+        raise InvalidInput(f"{where}: unknown key '{unknown}' in a group", hint="a group has hosts, children and vars")
     group = content.group(name)
     for pattern, variables in _require_mapping(mapping.get("hosts"), f"{where}: hosts").items():
         host_where = f"{where}: {pattern}"
@@ -282,7 +282,7 @@ def _require_mapping(value: object, where: str) -> Mapping[Any, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{where}: names with a colon are due here, and there is {type(value).__name__}")
+        raise InvalidInput(f"{where}: expected a mapping (name: value), not {type(value).__name__}")
     return value
 
 
@@ -306,9 +306,9 @@ def _connection_variables(variables: Iterable[Sequence[Any]], where: str) -> dic
 def _expand_range(match: re.Match[str], where: str) -> list[str]:
     begin, end, step = match[1], match[2], int(match[3] or 1)
     if begin.isdigit() != end.isdigit() or step == 0:
-        raise InvalidInput(f"{where}: {match[0]} is no range", hint="say for example [01:10] or [a:f]")
+        raise InvalidInput(f"{where}: {match[0]} is not a range", hint="use for example [01:10] or [a:f]")
     width = len(begin) if begin.isdigit() else 0
     first, last = (int(begin), int(end)) if width else (ord(begin), ord(end))
     if last < first or (last - first) // step >= MAX_HOSTS:
-        raise InvalidInput(f"{where}: {match[0]} is no range of 1 to {MAX_HOSTS} hosts")
+        raise InvalidInput(f"{where}: {match[0]} is not a range of 1 to {MAX_HOSTS} hosts")
     return [f"{n:0{width}}" if width else chr(n) for n in range(first, last + 1, step)]

@@ -65,7 +65,7 @@ def check_host_key(target: Target, login: Login, key_type: str, blob: bytes, kno
     if revoked is not None:
         raise HostKeyRefused(
             f"{target.name}: its key is revoked by {revoked.location}",
-            hint="do not trust this host; see who revoked the key, and why",
+            hint="do not trust this host; find out who revoked the key, and why",
             place=revoked.location,
             **facts,
         )
@@ -76,16 +76,16 @@ def check_host_key(target: Target, login: Login, key_type: str, blob: bytes, kno
     if other is not None:
         raise HostKeyRefused(
             f"{target.name}: its key is not the one of {other.location}: {key_type} {fingerprint(blob)} instead of "
-            f"{other.key_type} {fingerprint(other.blob)}. It is another host, or was installed anew",
-            hint=f"ask who runs it; if the new key is right: ssh-keygen -R '{name}' -f {other.path};"
+            f"{other.key_type} {fingerprint(other.blob)}. It is another host, or was reinstalled",
+            hint=f"ask the host's admin; if the new key is correct: ssh-keygen -R '{name}' -f {other.path};"
             f" ssh {ssh_arguments(login)}",
             place=other.location,
             known_key=f"{other.key_type} {fingerprint(other.blob)}",
             **facts,
         )
     raise HostKeyRefused(
-        f"{target.name}: nobody knows its key {key_type} {fingerprint(blob)}: it is in no file of known hosts",
-        hint=f"log in once and compare it: ssh {ssh_arguments(login)}",
+        f"{target.name}: its key {key_type} {fingerprint(blob)} is unknown: no known_hosts file has it",
+        hint=f"compare the key and log in once: ssh {ssh_arguments(login)}",
         files=list(login.known_hosts_files),
         **facts,
     )

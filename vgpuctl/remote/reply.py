@@ -56,7 +56,7 @@ def parse(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
         raise _no_document_error(output, name, is_change=is_change)
     if document.get("schema") != SCHEMA:
         raise HostCannot(
-            f"{name}: the vgpuctl there answers in {document.get('schema')!r}, and here {SCHEMA} is understood",
+            f"{name}: the vgpuctl there answers in {document.get('schema')!r}, but this one expects {SCHEMA}",
             hint="install the same vgpuctl on both sides",
             check="version",
             schema=document.get("schema"),
@@ -64,7 +64,7 @@ def parse(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
     if not _matches_status(document, output.status):
         raise invalid_reply_error(
             name,
-            f"contradicts itself: ok is {str(document['ok']).lower()}, and the exit status {output.status}",
+            f"is inconsistent: ok is {str(document['ok']).lower()}, and the exit status {output.status}",
             is_change=is_change,
             stderr_line=last_line(output.err),
         )
@@ -74,10 +74,10 @@ def parse(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
 def invalid_reply_error(name: str, problem: str, *, is_change: bool, **facts: object) -> VgpuctlError:
     """Return the error for an invalid reply. A change may be complete, partial or not made there."""
     if is_change:
-        return _reply_lost_error(name, f"what vgpuctl there answered {problem}", **facts)
+        return _reply_lost_error(name, f"the answer of vgpuctl there {problem}", **facts)
     return Failed(
-        f"{name}: what vgpuctl there answered {problem}",
-        hint="a wrapper around vgpuctl there may be wrong, or it is broken: ssh HOST vgpuctl --version",
+        f"{name}: the answer of vgpuctl there {problem}",
+        hint="ssh HOST vgpuctl --version; a wrapper around vgpuctl there may be wrong, or vgpuctl is broken",
         **facts,
     )
 
@@ -104,8 +104,8 @@ def refuse_other_version(reply: Reply, name: str, remote_version: str | None, lo
         return
     message = reply.document["error"].get("message", "")
     raise HostCannot(
-        f"{name}: its vgpuctl {remote_version or 'of unknown version'} does not know the line that "
-        f"{local_version} here knows: {message}",
+        f"{name}: its vgpuctl {remote_version or 'of unknown version'} does not accept a command line of "
+        f"{local_version} here: {message}",
         hint="install the same vgpuctl on both sides",
         check="version",
         remote_version=remote_version,
@@ -154,13 +154,11 @@ def _is_plain_json(value: object) -> bool:
 def _not_started_error(output: RemoteOutput, name: str) -> VgpuctlError:
     reported = last_line(output.err) or last_line(output.out)
     if output.is_late:
-        return DeadlineExceeded(
-            f"{name}: vgpuctl had not begun there when the deadline passed", reason=output.abandon_reason
-        )
+        return DeadlineExceeded(f"{name}: vgpuctl had not started there at the deadline", reason=output.abandon_reason)
     if output.abandon_reason == ABANDONED:
-        return Interrupted(f"{name}: stopped before vgpuctl began there", signal_number=2)
+        return Interrupted(f"{name}: stopped before vgpuctl started there", signal_number=2)
     if output.abandon_reason and output.abandon_reason != TOO_NOISY:
-        return Unreachable(f"{name}: vgpuctl did not begin there: {output.abandon_reason}", stderr_line=reported)
+        return Unreachable(f"{name}: vgpuctl did not start there: {output.abandon_reason}", stderr_line=reported)
     if (not output.abandon_reason and "sudo" in output.err) or (output.status == EXIT_NOT_FOUND and not output.out):
         return HostCannot(
             f"{name}: the user there is not root, and sudo does not help: {reported or f'exit status {output.status}'}",
@@ -169,7 +167,7 @@ def _not_started_error(output: RemoteOutput, name: str) -> VgpuctlError:
             exit_status_there=output.status,
         )
     return HostCannot(
-        f"{name}: no command can be run there: {output.abandon_reason or reported or f'exit status {output.status}'}",
+        f"{name}: cannot run commands there: {output.abandon_reason or reported or f'exit status {output.status}'}",
         hint="the login's shell must run commands: ssh HOST /bin/sh -c true",
         check="shell",
         exit_status_there=output.status,
@@ -180,13 +178,13 @@ def _deadline_error(output: RemoteOutput, name: str, document: Document | None, 
     if document is None and is_change:
         return _reply_lost_error(
             name,
-            "it had not finished when the deadline passed",
+            "it had not finished at the deadline",
             stderr_line=last_line(output.err),
             reason=output.abandon_reason,
         )
     exc = DeadlineExceeded(
-        f"{name}: it had not finished when the deadline passed, and was stopped",
-        hint="give it longer: --host-deadline SECONDS",
+        f"{name}: it had not finished at the deadline, and was stopped",
+        hint="use a longer --host-deadline SECONDS",
         reason=output.abandon_reason,
     )
     if document is not None:
@@ -202,19 +200,19 @@ def _no_document_error(output: RemoteOutput, name: str, *, is_change: bool) -> V
     reported = last_line(output.err)
     if output.status in (EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE) and not output.out:
         return HostCannot(
-            f"{name}: there is no vgpuctl that can be run: {reported}",
+            f"{name}: vgpuctl cannot be run there: {reported}",
             hint=_INSTALL_HINT,
             check="vgpuctl",
             exit_status_there=output.status,
         )
     if output.status is None and (is_change or output.abandon_reason == TOO_LONG):
-        why = output.abandon_reason or "its end was not heard"
+        why = output.abandon_reason or "its end was not reported"
         if is_change:
             return _reply_lost_error(name, why, stderr_line=reported, reason=output.abandon_reason)
-        return invalid_reply_error(name, f"is no document: {why}", is_change=False, stderr_line=reported)
+        return invalid_reply_error(name, f"is not a document: {why}", is_change=False, stderr_line=reported)
     if output.status is None:
         return Unreachable(
-            f"{name}: no answer came: {output.abandon_reason}", hint="run it again", stderr_line=reported
+            f"{name}: no answer came: {output.abandon_reason}", hint="run the command again", stderr_line=reported
         )
     what = f"is not one JSON document; it ended with status {output.status}"
     facts = {"printed": output.out[:MAX_LINE], "stderr_line": reported, "exit_status_there": output.status}
@@ -224,11 +222,11 @@ def _no_document_error(output: RemoteOutput, name: str, *, is_change: bool) -> V
 def _reply_lost_error(name: str, why: str, **facts: object) -> VgpuctlError:
     """Return the error of a lost reply. The command may be complete, undone or partial; it runs on unless killed."""
     exc = ResultUnknown(
-        f"{name}: the command was begun there, and how it ended is not known: {why}",
-        hint="look there: vgpuctl list-vms, then vgpuctl reconcile-host",
+        f"{name}: the command was started there, but its outcome is not known: {why}",
+        hint="on that host: vgpuctl list-vms, then vgpuctl reconcile-host",
         **facts,
     )
-    exc.left = [f"{name}: whatever the command did there"]
+    exc.left = [f"{name}: changes that the command may have made there"]
     exc.changed = True
     return exc
 

@@ -13,7 +13,7 @@ MAX_NOISE_BYTES = 1 << 20
 """Limit of stdout before vgpuctl's own output: what the remote shell prints at a login."""
 MAX_REPLY_BYTES = 16 << 20
 """Limit of stdout in total. A list of 1,000 VMs takes 2 MiB."""
-TOO_NOISY = f"it printed more than {MAX_NOISE_BYTES >> 20} MiB before vgpuctl began"
+TOO_NOISY = f"it printed more than {MAX_NOISE_BYTES >> 20} MiB before vgpuctl started"
 TOO_LONG = f"it printed more than {MAX_REPLY_BYTES >> 20} MiB"
 ABANDONED = "it was not waited for"
 

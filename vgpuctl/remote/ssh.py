@@ -68,7 +68,7 @@ class SshConnector:
         if via:
             login = replace(login, proxy_jumps=via)
         if hops == 0:
-            raise InvalidInput(f"{target.name}: ProxyJump of ssh_config goes in a circle")
+            raise InvalidInput(f"{target.name}: ProxyJump of ssh_config forms a loop")
         transport = paramiko.Transport(self._connect(target, login, deadline, resources, hops))
         resources.callback(_close, transport)
         files = [(path, text) for path in login.known_hosts_files if (text := self._read_file(path)) is not None]
@@ -93,7 +93,9 @@ class SshConnector:
             options: SshOptions = config.lookup(target.host)
             return options
         except Exception as exc:  # paramiko raises various errors here: KeyError for a missing CanonicalDomains
-            raise InvalidInput(f"{target.name}: ssh_config cannot be applied: {exc}", hint="see ~/.ssh/config") from exc
+            raise InvalidInput(
+                f"{target.name}: ssh_config cannot be applied: {exc}", hint="check ~/.ssh/config"
+            ) from exc
 
     def _connect(
         self, target: Target, login: Login, deadline: float, resources: contextlib.ExitStack, hops: int
@@ -134,19 +136,19 @@ class SshConnector:
             try:
                 further_methods = transport.auth_publickey(login.user, key)
             except paramiko.BadAuthenticationType as exc:
-                raise _login_refused_error(target, login, [f"it takes {', '.join(exc.allowed_types)} alone"]) from exc
+                raise _login_refused_error(target, login, [f"it accepts only {', '.join(exc.allowed_types)}"]) from exc
             except paramiko.AuthenticationException as exc:
                 if "agree on a pubkey algorithm" in str(exc):
                     raise _algorithm_error(target, transport, f"no RSA signature with SHA-2 for {name}") from exc
                 tried.append(f"{name}: refused{_sha1_note(transport, key)}")
                 continue
             except Exception as exc:  # noqa: BLE001 - any error of paramiko's thread is raised here
-                tried.append(f"then it hung up: {str(exc) or 'no reason given'}")
+                tried.append(f"then it closed the connection: {str(exc) or 'no reason given'}")
                 break
             if not further_methods:
                 return
             raise _login_refused_error(
-                target, login, [f"{name}: taken, and it asks for more: {', '.join(further_methods)}"]
+                target, login, [f"{name}: accepted, but it requires more: {', '.join(further_methods)}"]
             )
         raise _login_refused_error(target, login, tried)
 
@@ -242,12 +244,13 @@ def _negotiate(target: Target, login: Login, transport: Any, known_types: Collec
     try:
         transport.start_client(timeout=seconds)  # also returns at the timeout
         if not transport.initial_kex_done:
-            raise EOFError(f"no answer to its greeting within {seconds:.0f} s")
+            raise EOFError(f"no SSH greeting within {seconds:.0f} s")
     except paramiko.ssh_exception.IncompatiblePeer as exc:
         raise _algorithm_error(target, transport, str(exc)) from exc
     except Exception as exc:  # any error of paramiko's thread is raised here: UnicodeDecodeError for a wrong KEXINIT
         raise Unreachable(
-            f"{target.name}: {login.host} port {login.port} does not speak SSH: {str(exc) or 'it hung up'}",
+            f"{target.name}: {login.host} port {login.port} does not speak SSH: "
+            f"{str(exc) or 'it closed the connection'}",
             hint=f"ssh -v {ssh_arguments(login)}",
         ) from exc
 
@@ -256,7 +259,7 @@ def _parse_config(text: str) -> Any:
     try:
         return paramiko.SSHConfig.from_text(text)
     except (paramiko.ConfigParseError, ValueError) as exc:  # ValueError: a quote of a Match line is not closed
-        raise InvalidInput(f"ssh_config cannot be understood: {exc}", hint="see ~/.ssh/config") from exc
+        raise InvalidInput(f"ssh_config cannot be parsed: {exc}", hint="check ~/.ssh/config") from exc
 
 
 _LONGEST_FIRST_LINE = 100
@@ -281,8 +284,8 @@ def load_key(path: str) -> Any:
     except Exception as exc:  # noqa: BLE001 - paramiko and cryptography have many ways to refuse a file
         locked = (TypeError, paramiko.PasswordRequiredException)  # TypeError: a PEM file, with paramiko 3.2 and newer
         if isinstance(exc, locked) or _has_passphrase(path):
-            return "has a passphrase: give it to the agent with ssh-add"
-        return f"is no key that paramiko reads: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}"
+            return "has a passphrase: add it to the agent with ssh-add"
+        return f"is not a key that paramiko can read: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}"
 
 
 def _read_key(path: str) -> Any:
@@ -334,18 +337,18 @@ def _unreachable_error(target: Target, login: Login, why: str, exc: OSError | No
     is_name_unknown = exc is None or isinstance(exc, socket.gaierror)
     return Unreachable(
         f"{target.name}: {login.host} port {login.port} cannot be reached: {why}",
-        hint=f"is the name right? getent hosts {login.host}"
+        hint=f"getent hosts {login.host}; check the name"
         if is_name_unknown
-        else f"is it on? ssh -v {ssh_arguments(login)}",
+        else f"ssh -v {ssh_arguments(login)}; check that the host is on",
         errno=None if exc is None else exc.errno,
     )
 
 
 def _login_refused_error(target: Target, login: Login, tried: Sequence[str]) -> VgpuctlError:
-    reasons = list(tried) or ["no key to try: the agent has none, and none of the files is there"]
+    reasons = list(tried) or ["no key to try: the agent has none, and no key file exists"]
     return HostCannot(
-        f"{target.name}: it does not let {login.user} in",
-        hint=f"ssh -v {ssh_arguments(login)}; vgpuctl tries keys alone, never a password",
+        f"{target.name}: it refuses the login of {login.user}",
+        hint=f"ssh -v {ssh_arguments(login)}; vgpuctl uses only keys, never a password",
         check="login",
         reasons=reasons,
         identity_files=list(login.identity_files),
@@ -356,8 +359,8 @@ def _algorithm_error(target: Target, transport: Any, what: str) -> VgpuctlError:
     server = getattr(transport, "remote_version", "") or "unknown"
     return HostCannot(
         f"{target.name}: its SSH server and paramiko {paramiko.__version__} have no algorithm in common: {what}",
-        hint="its key is not the reason: renew the SSH server there, or its host keys: ssh-keygen -A; DSA and RSA"
-        " with SHA-1 are no longer spoken",
+        hint="ssh-keygen -A on that host creates new host keys; or update its SSH server: DSA and RSA"
+        " with SHA-1 are no longer supported",
         check="ssh-algorithms",
         server=server,
     )
@@ -368,7 +371,7 @@ def _sha1_note(transport: Any, key: Any) -> str:
     lists_algorithms = "server-sig-algs" in (getattr(transport, "server_extensions", None) or {})
     if lists_algorithms or key.get_name() != "ssh-rsa":
         return ""
-    return f" ({transport.remote_version} may know RSA with SHA-1 alone: try an ed25519 key)"
+    return f" ({transport.remote_version} may support only RSA with SHA-1: try an ed25519 key)"
 
 
 def _remaining(login: Login, deadline: float) -> float:

@@ -77,7 +77,7 @@ def resolve_login(target: Target, config: SshOptions) -> Login:
     """
     configured_port = _text(config, "port") or str(SSH_PORT)
     if not configured_port.isdecimal():
-        raise InvalidInput(f"{target.name}: ssh_config: port {configured_port} is no number")
+        raise InvalidInput(f"{target.name}: ssh_config: port {configured_port} is not a number")
     port = target.port or int(configured_port)
     host = _text(config, "hostname") or target.host
     files = [*target.identity_files, *(config.get("identityfile") or ())]
@@ -145,7 +145,7 @@ def _jumps(config: SshOptions, target: Target) -> tuple[Target, ...]:
     try:
         return tuple(parse_url(f"ssh://{hop.strip().removeprefix('ssh://')}") for hop in configured.split(","))
     except InvalidInput as exc:
-        raise InvalidInput(f"{target.name}: ssh_config: ProxyJump {configured} is no host", hint=exc.hint) from exc
+        raise InvalidInput(f"{target.name}: ssh_config: ProxyJump {configured} is not a host", hint=exc.hint) from exc
 
 
 def _connect_timeout(config: SshOptions, target: Target) -> float:
@@ -155,7 +155,7 @@ def _connect_timeout(config: SshOptions, target: Target) -> float:
     match = _TIME.fullmatch(configured.lower())
     if match is None or int(match[1]) == 0:
         raise InvalidInput(
-            f"{target.name}: ssh_config: ConnectTimeout {configured} is no time", hint="say a number of seconds"
+            f"{target.name}: ssh_config: ConnectTimeout {configured} is not a time", hint="specify a number of seconds"
         )
     return float(int(match[1]) * _UNITS[match[2]])
 

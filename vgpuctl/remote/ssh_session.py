@@ -116,7 +116,7 @@ class SshSession:
             channel.exec_command(line)
         except Exception as exc:  # paramiko's own, EOFError and OSError alike: the connection is unusable
             why = str(exc) or type(exc).__name__
-            raise Unreachable(f"{self.name}: the connection broke before the command began: {why}") from exc
+            raise Unreachable(f"{self.name}: the connection broke before the command started: {why}") from exc
         return channel
 
 
@@ -223,7 +223,7 @@ class _RunningCommand:
         self.lines_left -= 1
         if self.bytes_left < 0 or self.lines_left < 0:
             self.lines_left = -1
-            line = "what it prints on stderr from here on is not shown"
+            line = "further output on stderr is not shown"
         self.control.report_line(line)
 
     def _interrupt_when_due(self) -> str | None:
@@ -239,10 +239,10 @@ class _RunningCommand:
         if self.late_at is None:
             self.late_at = now
             if self.pid is None:
-                return "it had not begun"
+                return "it had not started"
             if not self.session.interrupt(self.pid):
-                return "it could not be told to stop"
-        return "it was told to stop, and did not" if now > self.late_at + GRACE_SECONDS else None
+                return "it could not be signalled"
+        return "it was signalled to stop, but did not" if now > self.late_at + GRACE_SECONDS else None
 
     def _output(self, status: int | None, abandon_reason: str | None) -> RemoteOutput:
         self._show_stderr(last=True)

@@ -38,21 +38,21 @@ def parse_url(text: str) -> Target:
     """
     match = _URL.fullmatch(text)
     if match is None:
-        raise InvalidInput(f"--host {text} is no address of a host", hint="say ssh://[user@]HOST[:port]")
+        raise InvalidInput(f"--host {text} is not the address of a host", hint="use ssh://[user@]HOST[:port]")
     port = None if match["port"] is None else int(match["port"])
     target = Target(text.removeprefix(SCHEME).rstrip("/"), match["v6"] or match["host"], port, match["user"])
     problem = find_invalid_part(target)
     if problem:
-        raise InvalidInput(f"--host {text}: {problem}", hint="say ssh://[user@]HOST[:port]")
+        raise InvalidInput(f"--host {text}: {problem}", hint="use ssh://[user@]HOST[:port]")
     return target
 
 
 def find_invalid_part(target: Target) -> str | None:
     """Return the invalid part of an address, or None. ProxyCommand gets them in its command line."""
     if not _HOST.fullmatch(target.host):
-        return f"'{target.host}' is no name or address of a host"
+        return f"'{target.host}' is not a host name or address"
     if target.user is not None and not _USER.fullmatch(target.user):
-        return f"'{target.user}' is no name of a user"
+        return f"'{target.user}' is not a user name"
     if target.port is not None and not 1 <= target.port <= MAX_PORT:
-        return f"{target.port} is no port: 1 to {MAX_PORT}"
+        return f"{target.port} is not a port: 1 to {MAX_PORT}"
     return None

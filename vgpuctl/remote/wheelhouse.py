@@ -23,7 +23,7 @@ PROGRAM = "vgpuctl"
 DISTRO_PACKAGE = "libvirt-python"
 """No index has a wheel of it, and the distribution's package always fits the host's libvirt."""
 MAX_BYTES = 512 << 20
-_DOCS_HINT = "docs/remote.md tells how a wheelhouse is made"
+_DOCS_HINT = "docs/remote.md describes how to make a wheelhouse"
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(-[0-9][^-]*)?(-[^-]+){3}\.whl", re.ASCII)
 _VERSION = re.compile(
     r"v?((?P<epoch>[0-9]+)!)?(?P<release>[0-9]+(\.[0-9]+)*)"
@@ -81,11 +81,11 @@ def read_wheelhouse(directory: str) -> Wheelhouse:
         NotFound, InvalidInput: it is not a wheelhouse; the message says what is there instead.
     """
     if not directory:
-        raise InvalidInput("the wheelhouse has no name: --wheelhouse was given an empty text", hint=_DOCS_HINT)
+        raise InvalidInput("--wheelhouse is empty", hint=_DOCS_HINT)
     wheels = _read_wheels(directory)
     program_wheels = [wheel for wheel in wheels if wheel.name == PROGRAM]
     if not program_wheels:
-        raise InvalidInput(f"{directory} has no wheel of {PROGRAM} among its {len(wheels)}", hint=_DOCS_HINT)
+        raise InvalidInput(f"{directory} has {len(wheels)} wheels, but none of {PROGRAM}", hint=_DOCS_HINT)
     program = _find_newest(directory, program_wheels)
     metadata = _read_metadata(directory, program)
     missing = sorted(_required_packages(metadata) - {wheel.name for wheel in wheels})
@@ -142,15 +142,15 @@ def _read_wheels(directory: str) -> list[Wheel]:
         wheel_names = [name for name in names if name.endswith(".whl")]
         if not wheel_names:
             content = f"{len(names)} other files" if names else "nothing"
-            raise InvalidInput(f"{directory} has no wheels: there is {content}", hint=_DOCS_HINT)
+            raise InvalidInput(f"{directory} has no wheels: it contains {content}", hint=_DOCS_HINT)
         size = sum(os.stat(os.path.join(directory, name)).st_size for name in wheel_names)
         if size > MAX_BYTES:
             message = f"{directory} has {size >> 20} MiB of wheels, and at most {MAX_BYTES >> 20} MiB are copied"
-            raise InvalidInput(message, hint="keep the wheels of vgpuctl and of what it needs alone")
+            raise InvalidInput(message, hint="keep only the wheels of vgpuctl and its dependencies")
         return [_read_wheel(directory, name) for name in wheel_names]
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and exc.filename == directory:
-            raise NotFound(f"there is no wheelhouse {directory}", hint=_DOCS_HINT) from exc
+            raise NotFound(f"wheelhouse {directory} does not exist", hint=_DOCS_HINT) from exc
         raise InvalidInput(f"{exc.filename} cannot be read: {exc.strerror}", hint=f"ls -la {directory}") from exc
 
 
@@ -158,11 +158,11 @@ def _read_wheel(directory: str, file: str) -> Wheel:
     path = os.path.join(directory, file)
     match = _WHEEL.fullmatch(file)
     if match is None:
-        raise InvalidInput(f"{path} is not called as a wheel is: NAME-VERSION-PYTHON-ABI-PLATFORM.whl", hint=_DOCS_HINT)
+        raise InvalidInput(f"{path} is not named like a wheel: NAME-VERSION-PYTHON-ABI-PLATFORM.whl", hint=_DOCS_HINT)
     with open(path, "rb") as wheel_file:
         content = wheel_file.read()
     if not zipfile.is_zipfile(io.BytesIO(content)):
-        raise InvalidInput(f"{path} is no wheel, or not all of one: {len(content)} bytes", hint="copy it again")
+        raise InvalidInput(f"{path} is not a wheel, or is incomplete: {len(content)} bytes", hint="copy it again")
     return Wheel(file, normalize_name(match["name"]), match["version"], content)
 
 
@@ -174,7 +174,7 @@ def _find_newest(directory: str, wheels: Sequence[Wheel]) -> Wheel:
     keys = [version_key(wheel.version) for wheel in ordered]
     if None in keys or keys[-1] == keys[-2]:
         files = ", ".join(wheel.filename for wheel in wheels)
-        raise InvalidInput(f"{directory} has several wheels of {PROGRAM}: {files}", hint="leave one there")
+        raise InvalidInput(f"{directory} has several wheels of {PROGRAM}: {files}", hint="keep only one")
     return ordered[-1]
 
 
@@ -185,7 +185,7 @@ def _read_metadata(directory: str, program: Wheel) -> Message:
         with zipfile.ZipFile(io.BytesIO(program.content)) as archive:
             text = archive.read(path).decode()
     except (KeyError, ValueError, zipfile.BadZipFile) as exc:
-        message = f"{os.path.join(directory, program.filename)} is no wheel of {PROGRAM}: its {path} cannot be read"
+        message = f"{os.path.join(directory, program.filename)} is not a wheel of {PROGRAM}: its {path} cannot be read"
         raise InvalidInput(message, hint=_DOCS_HINT) from exc
     return email.parser.HeaderParser().parsestr(text)
 

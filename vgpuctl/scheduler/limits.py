@@ -44,12 +44,12 @@ def explain_unsupported(gpu: Gpu, generation: DriverGeneration | None, spec: Sch
         return why
     scheduler = gpu.scheduler
     limits = scheduler.limits if scheduler is not None else None
-    source = "the driver takes" if limits is not None else "the driver was not asked; documented is"
+    source = "the driver accepts" if limits is not None else "the driver was not queried; documented is"
     if limits is not None and spec.policy not in limits.policies:
         available = ", ".join(sorted(limits.policies)) or "none"
         return f"its driver has no {spec.policy}; it has {available}"
     if limits is not None and not limits.supports_adaptive and spec.adaptive:
-        return "its driver has no adaptive round robin: give a time slice, or neither"
+        return "its driver has no adaptive round robin: set a time slice, or neither"
     if generation is not None and (why := explain_unencodable(generation, spec)) is not None:
         return why
     return _explain_out_of_range(limits or DOCUMENTED_LIMITS, spec, source)
@@ -58,16 +58,16 @@ def explain_unsupported(gpu: Gpu, generation: DriverGeneration | None, spec: Sch
 def _explain_mode_conflict(gpu: Gpu, spec: SchedulerSpec) -> str | None:
     architecture = gpu.scheduler.architecture if gpu.scheduler is not None else None
     if architecture is not None and architecture < PASCAL:
-        return "it is older than Pascal, and only Pascal and later GPUs have a vGPU scheduler to choose"
+        return "it is older than Pascal; only Pascal and later GPUs let you choose the scheduler"
     mig = gpu.mig is not None and gpu.mig.enabled
     if mig and has_instance_schedulers(gpu):
         return None
     if mig and (architecture or 0) >= BLACKWELL:
         return "MIG is on, and its GPU instances have no schedulers of their own: its vGPUs have a fixed share"
     if mig:
-        return "with MIG on its vGPUs always have a fixed share before Blackwell, whatever is set"
+        return "with MIG on, its vGPUs always have a fixed share before Blackwell"
     if gpu.mixed_size and spec.policy is SchedulerPolicy.FIXED_SHARE:
-        return "its vGPUs have mixed sizes, for which there is best_effort and equal_share only"
+        return "its vGPUs have mixed sizes, which allow only best_effort and equal_share"
     return None
 
 

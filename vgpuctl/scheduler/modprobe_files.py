@@ -111,8 +111,9 @@ def file_with_dword(files: tuple[ModprobeFile, ...], address: str, dword: int) -
     paths = list(dict.fromkeys(s.path for s in settings))
     if len(paths) > 1:
         raise Refused(
-            f"{PER_GPU_PARAMETER} is set in {len(paths)} files, of which only the last counts: {', '.join(paths)}",
-            hint="put all of it into one line of one file, then run the command again",
+            f"{PER_GPU_PARAMETER} is set in {len(paths)} files, of which only the last takes effect: "
+            f"{', '.join(paths)}",
+            hint="write all of it in one line of one file, then run the command again",
             paths=paths,
         )
     if not settings:
@@ -128,12 +129,12 @@ def file_with_dword(files: tuple[ModprobeFile, ...], address: str, dword: int) -
     if not last.path.startswith(f"{ADMIN_DIRECTORY}/"):
         raise Refused(
             f"{PER_GPU_PARAMETER} is set in {last.path}, which belongs to a package",
-            hint=f"copy it to {ADMIN_DIRECTORY}, which hides it, then run the command again",
+            hint=f"copy it to {ADMIN_DIRECTORY}, which overrides it, then run the command again",
             paths=[last.path],
         )
     if "\\" in last.value:
         raise InvalidInput(
-            f"{last.path}:{last.line}: the value of {PER_GPU_PARAMETER} goes over several lines",
+            f"{last.path}:{last.line}: the value of {PER_GPU_PARAMETER} spans several lines",
             hint="write it in one line, then run the command again",
             path=last.path,
         )

@@ -74,9 +74,9 @@ def encode_dword(generation: DriverGeneration, spec: SchedulerSpec, *, previous:
 def explain_unencodable(generation: DriverGeneration, spec: SchedulerSpec) -> str | None:
     """Return why a driver of this generation has no such scheduler, None if it has."""
     if generation is DriverGeneration.ADAPTIVE and spec.adaptive is False:
-        return f"drivers from {_ADAPTIVE_SINCE} on have adaptive round robin only: no fixed time slice"
+        return f"drivers from {_ADAPTIVE_SINCE} on support only adaptive round robin: no fixed time slice"
     if generation is DriverGeneration.STRICT and spec.adaptive:
-        return f"drivers before {_CHOICE_SINCE} take a time slice, no frequency and no averaging factor"
+        return f"drivers before {_CHOICE_SINCE} accept a time slice, but no frequency or averaging factor"
     return None
 
 
@@ -92,7 +92,7 @@ def decode_dword(generation: DriverGeneration, dword: int) -> SchedulerSpec:
         return SchedulerSpec(SchedulerPolicy.BEST_EFFORT)
     policy_number = dword >> 4 & 0xF
     if policy_number not in _POLICIES:
-        raise ValueError(f"{dword:#010x} asks for policy {policy_number}, which the driver does not have")
+        raise ValueError(f"{dword:#010x} selects policy {policy_number}, which the driver does not have")
     policy = _POLICIES[policy_number]
     if generation is DriverGeneration.STRICT or (generation is DriverGeneration.EITHER and dword & _STRICT):
         return SchedulerSpec(policy, time_slice_ms=(dword >> 16 & 0xFF) or None)
@@ -108,18 +108,18 @@ def wrong_generation(generation: DriverGeneration, dword: int) -> str | None:
     adaptive_bits = dword & 0xFF00F000 or dword >> 22 & 0x3
     if generation is DriverGeneration.STRICT:
         if dword & _STRICT:
-            return f"{dword:#010x} has bit 1 set, which drivers before {_CHOICE_SINCE} do not know"
+            return f"{dword:#010x} has bit 1 set, which drivers before {_CHOICE_SINCE} ignore"
         return (
             f"{dword:#010x} has a frequency or averaging factor, read here as a time slice" if adaptive_bits else None
         )
     if generation is DriverGeneration.ADAPTIVE and dword & _STRICT:
         return (
-            f"{dword:#010x} turns adaptive round robin off, which drivers from {_ADAPTIVE_SINCE} on do not do: "
+            f"{dword:#010x} turns adaptive round robin off, which drivers from {_ADAPTIVE_SINCE} on do not support: "
             "its time slice is read as part of a frequency"
         )
     hertz = dword >> 12 & 0x3FF
     if not dword & _STRICT and hertz and hertz not in _FREQUENCIES:
-        return f"{dword:#010x} is read as {hertz} Hz; a time slice of {dword >> 16 & 0xFF} ms was probably meant"
+        return f"{dword:#010x} is read as {hertz} Hz; a time slice of {dword >> 16 & 0xFF} ms was probably intended"
     return None
 
 

@@ -37,7 +37,7 @@ def compute_time_share(
     weights vGPUs, None if unknown.
     """
     if state is None or state.policy is None:
-        return TimeShare(None, None, "which policy runs is not known")
+        return TimeShare(None, None, "the running policy is not known")
     slice_ns = state.time_slice_ns or None
     if state.policy is SchedulerPolicy.BEST_EFFORT:
         return TimeShare(None, None, "best effort guarantees nothing")

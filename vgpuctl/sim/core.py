@@ -74,8 +74,8 @@ class Core:
     def damage_error(self, reason: str) -> InvalidInput:
         """Return the error for a state that cannot be used. Its hint shows how to reset it."""
         return InvalidInput(
-            f"the simulated host {self.name} cannot go on: {reason}",
-            hint=f"forget it with: vgpuctl --host sim:{self.name} sim reset",
+            f"the simulated host {self.name} cannot continue: {reason}",
+            hint=f"vgpuctl --host sim:{self.name} sim reset",
             state=str(self.directory),
         )
 

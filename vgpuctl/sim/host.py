@@ -187,8 +187,8 @@ def _build_host(text: str, state_dir: Path | None) -> tuple[SimHost, str, str]:
         return SimHost(Core(text, directory), content, file), content, file
     except OSError as exc:
         raise HostCannot(
-            f"the simulated host {text} cannot keep its state in {directory}: {exc.strerror}",
-            hint="name a directory that can be written: XDG_STATE_HOME=DIR vgpuctl …",
+            f"the simulated host {text} cannot store its state in {directory}: {exc.strerror}",
+            hint="XDG_STATE_HOME=DIR vgpuctl ... uses another directory",
             check="state-directory",
             errno=exc.errno,
         ) from exc
@@ -205,7 +205,7 @@ def _read_source(text: str) -> tuple[str, str, str]:
         matches = difflib.get_close_matches(text, SCENARIOS, 1)
         suggestion = f"did you mean '{matches[0]}'? " if matches else ""
         raise NotFound(
-            f"there is no scenario '{text}', and no file of that name can be read",
+            f"unknown scenario '{text}', and no file of this name can be read",
             hint=f"{suggestion}built in: {', '.join(SCENARIOS)}; a file of your own is described in docs/scenarios.md",
         ) from exc
     path_hash = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]

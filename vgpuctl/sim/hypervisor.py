@@ -138,7 +138,7 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
             state = self._core.state
             if state.uuids_by_name.get(name, uuid) != uuid:
                 raise Exists(
-                    f"a VM named {name} exists already",
+                    f"a VM named {name} already exists",
                     libvirt_code=int(VirErrorNumber.OPERATION_FAILED),
                     call="virDomainDefineXMLFlags",
                     vm=name,

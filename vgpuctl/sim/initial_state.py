@@ -6,6 +6,7 @@ The same rules create them as everything later, so a scenario cannot contain wha
 
 from __future__ import annotations
 
+import difflib
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -105,7 +106,11 @@ class _Builder:
         types_by_name |= {kind.name: kind for kind in gpu.types.values()}
         kind = types_by_name.get(profile.text()) or gpu.types.get(profile.text())
         if kind is None:
-            profile.reject(f"{gpu.model} has no profile '{profile.text()}'; it has {', '.join(sorted(types_by_name))}")
+            near = difflib.get_close_matches(profile.text(), types_by_name, n=3, cutoff=0) or sorted(types_by_name)[:3]
+            profile.reject(
+                f"{gpu.model} has no profile '{profile.text()}'; it has {len(gpu.types)}, like {', '.join(near)}:"
+                " without vgpus: in the scenario, vgpuctl list-profiles --all lists them"
+            )
         for function in gpu.functions:
             offers = mdev.is_parent(self._state, gpu, function) or vendor_vf.is_carrier(self._state, gpu, function)
             if self._state.exists(function.address) and offers and count_available_on(self._state, gpu, function, kind):

@@ -144,7 +144,7 @@ class Journal:
                 f"{self.path} is {f'{self._offset} bytes long' if exists else 'gone'}; it was {min_length} bytes"
             )
         if exists and self.lines == 0:
-            raise JournalDamaged(f"{self.path} is there without its first line")
+            raise JournalDamaged(f"{self.path} has lost its first line")
 
     def _reopen(self) -> None:
         if self._file >= 0:

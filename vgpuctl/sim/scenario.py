@@ -230,7 +230,7 @@ def _read_fault(value: YamlValue) -> dict[str, Any]:
     if errno_value is not None and not call.startswith("sysfs"):
         errno_value.reject("only sysfs calls have an errno; libvirt's have a code")
     if mapping.get("times") is not None and mapping.get("nth") is not None:
-        value.reject("times and nth exclude each other")
+        value.reject("times and nth cannot be combined")
     return {
         "on": call,
         "match": mapping.text("match", "*"),

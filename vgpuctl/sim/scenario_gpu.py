@@ -139,7 +139,7 @@ def _read_address(table: YamlMapping, model: Mapping[str, Any], previous: list[d
         return _next_address(taken)
     address = normalize_pci(configured.text()) or configured.text()
     if address in taken:
-        configured.reject(f"{address} is there twice")
+        configured.reject(f"{address} appears twice")
     if ":" in address and normalize_pci(address) is None:
         configured.reject(f"'{address}' is not a PCI address; write it like 0000:3b:00.0")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]*", address):

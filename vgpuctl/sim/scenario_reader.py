@@ -57,7 +57,7 @@ class YamlValue:
                 hint = f"; did you mean '{matches[0]}'?" if matches else f"; known: {', '.join(known_keys)}"
                 YamlValue(key, self._file, self._name).reject(f"unknown key '{name}'{hint}")
             if name in values:
-                YamlValue(key, self._file, self._name).reject(f"'{name}' is there twice")
+                YamlValue(key, self._file, self._name).reject(f"'{name}' appears twice")
             values[name] = child
         return YamlMapping(self, values)
 
@@ -175,7 +175,7 @@ def _refuse_aliases(root: Any, file: str) -> None:
     while pending:
         node = pending.pop()
         if id(node) in visited:
-            YamlValue(node, file, "").reject("an alias (*name) of this value is not taken here: write the value out")
+            YamlValue(node, file, "").reject("an alias (*name) of this value is not allowed here: write the value out")
         visited.add(id(node))
         if isinstance(node.value, list):
             pending += [child for entry in node.value for child in (entry if isinstance(entry, tuple) else (entry,))]

@@ -61,7 +61,7 @@ class SimStorage:
             pools = self._core.state.pools
             if name in pools:
                 code = int(VirErrorNumber.OPERATION_FAILED)
-                raise Exists(f"a storage pool named {name} exists already", libvirt_code=code, pool=name)
+                raise Exists(f"a storage pool named {name} already exists", libvirt_code=code, pool=name)
             for pool in pools.values():
                 if pool.path == path:
                     raise VirError(
@@ -276,10 +276,10 @@ class SimStorage:
         path = posixpath.join(storage_pool.path, name)
         if path in state.files:
             code = int(VirErrorNumber.STORAGE_VOL_EXIST)
-            raise Exists(f"a volume named {name} exists already in pool {pool}", libvirt_code=code, volume=name)
+            raise Exists(f"a volume named {name} already exists in pool {pool}", libvirt_code=code, volume=name)
         if self._space(state, storage_pool)[1] < allocation:
             raise NoSpace(
-                f"cannot make volume {name}: cannot create '{path}': No space left on device",
+                f"cannot create volume {name}: cannot create '{path}': No space left on device",
                 hint=f"virsh pool-info {pool}",
                 libvirt_code=int(VirErrorNumber.SYSTEM_ERROR),
                 pool=pool,
@@ -345,7 +345,7 @@ def _backing_chain(state: State, path: str) -> tuple[tuple[ImageFile, ...], str 
         if image is None:
             return tuple(chain), f"Could not open backing file: Could not open '{current}': No such file or directory"
         if any(image.identity == earlier.identity for earlier in chain):
-            return tuple(chain), f"its backing files lead back to {current}"
+            return tuple(chain), f"its backing files form a loop through {current}"
         chain.append(image)
         current = image.backing_path
     return tuple(chain), None

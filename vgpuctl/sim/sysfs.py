@@ -121,8 +121,8 @@ class SimSysfs:
             raise exc.fault.os_error(path) from exc
         if blocked is not None:
             raise Stuck(
-                f"the kernel has not come back from writing {path} after {deadline_seconds:g} s",
-                hint="stop the VM that uses the device; the write goes on by itself then",
+                f"the kernel has not finished writing {path} after {deadline_seconds:g} s",
+                hint="stop the VM that uses the device; then the write continues",
                 pid=blocked,
                 path=path,
                 gpu=gpu,

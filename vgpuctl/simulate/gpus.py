@@ -61,7 +61,7 @@ def list_simulated_gpus(snapshot: Snapshot, *, keep_vgpus: bool = False, host_co
     gpus = []
     for number, slots in enumerate(state.allocated):
         if not keep_vgpus and len(slots) < state.fleet.vgpu_count(number):
-            unknown[state.gpus[number].address] = "how much it takes without its vGPUs is not known"
+            unknown[state.gpus[number].address] = "what fits without its vGPUs is not known"
             continue
         group = state.fleet.group_of(number)
         used_mib = sum(slot.vgpu.framebuffer_mib or 0 for slot in slots)

@@ -100,7 +100,7 @@ def desktop_mix(kinds: Sequence[GpuKind]) -> tuple[DesktopShare, ...]:
     for (gib, series), weight in DESKTOP_PERCENTS.items():
         large_enough = [(mib, name) for mib, name in offers if mib >= gib * 1024]
         if not large_enough:
-            raise _not_offered_error(kinds, f"a desktop of {gib} GiB", "give the profiles: --mix PROFILE:WEIGHT")
+            raise _not_offered_error(kinds, f"a desktop of {gib} GiB", "specify the profiles: --mix PROFILE:WEIGHT")
         same_series = [(mib, name) for mib, name in large_enough if name.endswith(series)]
         shares.append(_make_share(min(same_series or large_enough)[1], weight, kinds))
     return tuple(shares)

@@ -102,7 +102,9 @@ def _check_header(header: tuple[str, ...], file: str) -> None:
         InvalidInput: a column is missing, unknown or repeated.
     """
     if not any(header):
-        raise InvalidInput(f"{file} is empty", hint=f"its first line names the columns: {','.join(COLUMNS)}", path=file)
+        raise InvalidInput(
+            f"{file} is empty", hint=f"its first line must be the header: {','.join(COLUMNS)}", path=file
+        )
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
     unknown = [name or "(empty)" for name in header if name not in COLUMNS]
     duplicates = sorted({name for name in header if header.count(name) > 1})
@@ -135,5 +137,5 @@ def _parse_line(header: tuple[str, ...], cells: Sequence[str], line: int) -> Tra
 
 def _parse_seconds(row: Mapping[str, str], column: str) -> float:
     if not _SECONDS.fullmatch(row[column]):
-        raise _ColumnError(f"{column}: '{row[column]}' is not a number of seconds from the beginning")
+        raise _ColumnError(f"{column}: '{row[column]}' is not a number of seconds since the start")
     return float(row[column])

@@ -32,7 +32,7 @@ def test_a_function_that_cannot_be_seen_is_in_use(tmp_path):
     host = open_sim_host(tmp_path)
     with pytest.raises(InUse) as raised:
         refuse_if_held(failing(host.ports, 3), "0000:3b:00.4", FUNCTION)
-    assert "cannot be seen" in str(raised.value)
+    assert "cannot determine whether" in str(raised.value)
     refuse_if_held(host.ports, "0000:3b:00.4", FUNCTION)
 
 

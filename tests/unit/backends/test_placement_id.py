@@ -30,7 +30,7 @@ def test_a_mixed_size_mdev_gets_its_placement_verified_and_removed(tmp_path):
     host = open_sim_host(tmp_path, text=MIXED)
     before = picture(host)
     step = CreateMdev(BIG, "nvidia-472")
-    assert step.describe() == f"make vGPU A100-20C on 0000:3b:00.4 (mdev {UUID}, placement 20)"
+    assert step.describe() == f"create vGPU A100-20C on 0000:3b:00.4 (mdev {UUID}, placement 20)"
     step.perform(host.ports)
     step.verify(host.ports)
     assert host.ports.sysfs.read(PLACE) == "20\n"

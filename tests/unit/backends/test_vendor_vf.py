@@ -178,7 +178,7 @@ def test_a_mixed_size_vgpu_gets_its_placement_verified_and_removed(tmp_path):
     host = open_sim_host(tmp_path, text=MIXED)
     before = picture(host)
     step = SetVgpuType(BIG, "472")
-    assert step.describe() == "make vGPU A100-20C on 0000:3b:00.4 (type 472, placement 20)"
+    assert step.describe() == "create vGPU A100-20C on 0000:3b:00.4 (type 472, placement 20)"
     step.perform(host.ports)
     step.verify(host.ports)
     assert place(host) == "20\n"

@@ -157,7 +157,7 @@ def test_no_prompt_when_nothing_is_removed(host: Host) -> None:
 def test_undo_goes_back_and_forth_and_says_what_changes(host: Host) -> None:
     assert host("uncordon A16").status == 0
     without = host.file.read_text()
-    assert host("apply --undo --dry-run").out.splitlines()[-1].endswith(f"put {_etc(1)} in the place of {_etc()}")
+    assert host("apply --undo --dry-run").out.splitlines()[-1].endswith(f"replace {_etc()} with {_etc(1)}")
     assert host("apply --undo").status == 0
     assert host.etc_now == {"host.yaml": CONFIGURED, "host.yaml.1": without, "host.yaml.2": CONFIGURED}
     ran = host("apply --undo")
@@ -212,7 +212,7 @@ def test_an_error_keeps_the_broken_file(host: Host) -> None:
         ("apply --undo 11", "N is 1 to 10"),
         ("apply --undo x", "N is 1 to 10"),
         ("apply host.yaml", "a file is -f host.yaml"),
-        ("apply --undo -f -", "--undo and -f exclude each other"),
+        ("apply --undo -f -", "--undo and -f cannot be combined"),
     ],
 )
 def test_what_cannot_be_undone_is_refused(host: Host, words: str, says: str) -> None:

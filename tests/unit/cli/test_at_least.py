@@ -38,7 +38,7 @@ def test_a_small_vgpu_at_an_unknown_placement_gives_a_minimum(host):
     assert (kind["free"], kind["free_at_least"]) == (None, 6)
     assert run("fits --profile DC-12Q:6").out.startswith("yes: 6 x DC-12Q")
     more = run("fits --profile DC-12Q:7")
-    assert "at least 6 fit; whether more do on 0000:3b:00.0 is not known" in more.out
+    assert "at least 6 fit; whether more fit on 0000:3b:00.0 is not known" in more.out
     refused = run("create-vm vm --profile DC-12Q:7 --json")
     (seen,) = refused.document["error"]["facts"]["gpus"]
     assert (refused.status, seen["free"], seen["free_at_least"]) == (4, None, 6)

@@ -47,7 +47,7 @@ def test_invalid_arguments_exit_with_2(sim: Run, command: str) -> None:
 
 
 def test_a_count_that_is_too_large_and_an_empty_name_are_reported_as_such(sim: Run) -> None:
-    assert "the count after ':' in 'A100-4C:99999' is too large" in sim("attach-vgpu vm --profile A100-4C:99999").err
+    assert "'A100-4C:99999' must be a number from 1 to 9999" in sim("attach-vgpu vm --profile A100-4C:99999").err
     assert "there is no VM ''" in sim("attach-vgpu '' --profile A100-4C").err
 
 

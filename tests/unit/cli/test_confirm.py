@@ -48,5 +48,5 @@ def test_nobody_to_ask_names_yes(json: bool, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.stderr", Terminal())
     with pytest.raises(NeedsConfirmation) as caught:
         ConfirmationPrompt(Settings(json=json))("delete vdi-001?", ("its disk",))
-    assert caught.value.hint == "--yes answers yes"
+    assert caught.value.hint == "rerun with --yes"
     assert caught.value.facts == {"lines": ["its disk"]}

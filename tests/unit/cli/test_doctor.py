@@ -129,7 +129,7 @@ def test_a_signal_while_the_doctor_runs_still_reports_the_failure(capsys: pytest
 
 def test_people_see_the_worst_two() -> None:
     rows = [
-        {"id": name, "verdict": verdict, "evidence": [f"{name} seen"], "fix": "mend it"}
+        {"id": name, "verdict": verdict, "evidence": [f"{name} seen"], "fix": "fix it"}
         for name, verdict in (("a", "warn"), ("b", "fail"), ("c", "warn"))
     ]
     assert list(attach_doctor.finding_lines(rows, "it failed")) == [

@@ -91,12 +91,12 @@ def test_json_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     exc = PartlyApplied("it failed", hint="vgpuctl reconcile-host")
-    exc.undone, exc.left = ["define the VM"], ["make vGPU: busy", "claim 0000:3b:00.4"]
+    exc.undone, exc.left = ["define the VM"], ["create vGPU: busy", "claim 0000:3b:00.4"]
     assert printed(exc, capsys)[2].splitlines() == [
         "vgpuctl: it failed   [partly-applied]",
         "  undone only in part: 1 step taken back",
         "  left:",
-        "    make vGPU: busy",
+        "    create vGPU: busy",
         "    claim 0000:3b:00.4",
         "  hint: vgpuctl reconcile-host",
     ]
@@ -285,5 +285,5 @@ def test_exit_in_library_code_is_a_bug(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_click_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(click.UsageError("Something is wrong."), capsys)[2] == (
-        "vgpuctl: something is wrong   [usage]\n  hint: 'vgpuctl --help' shows how it is used\n"
+        "vgpuctl: something is wrong   [usage]\n  hint: 'vgpuctl --help' shows the usage\n"
     )

@@ -96,7 +96,7 @@ def test_other_programs_files_are_printed_as_host_yaml(mixed: Run, tmp_path: Pat
     parent = tmp_path / "mdevctl.d" / "0000:5e:00.0"
     parent.mkdir(parents=True)
     (parent.parent / "scripts.d").mkdir()
-    assert "has no definitions" in mixed(f"import {parent.parent}").err
+    assert "has no mdevctl definitions" in mixed(f"import {parent.parent}").err
     (parent / uuid).write_text('{"mdev_type": "nvidia-230", "start": "auto"}')
     ran = mixed(f"import {parent.parent}")
     assert (ran.status, f"carrier: {uuid}" in ran.out) == (0, True)
@@ -104,8 +104,8 @@ def test_other_programs_files_are_printed_as_host_yaml(mixed: Run, tmp_path: Pat
     assert mixed("import -", text).status == 2
     document = mixed("import - --config b --json", text).document
     assert "profiles: [T4-2Q]" in document["data"]["text"]
-    assert document["data"]["left_out"] == [w.removeprefix("left out: ") for w in document["warnings"]]
-    assert "none of the formats" in mixed("import -", "version: 1\n").err
+    assert document["data"]["left_out"] == [w.removeprefix("ignored: ") for w in document["warnings"]]
+    assert "not one of the known formats" in mixed("import -", "version: 1\n").err
 
 
 def test_what_mdevctl_prints_becomes_vgpus_through_import_and_apply(mixed: Run) -> None:
@@ -114,7 +114,7 @@ def test_what_mdevctl_prints_becomes_vgpus_through_import_and_apply(mixed: Run) 
     text = mixed("import -", dump).out
     assert mixed("diff --quiet -f -", text).status == 7
     ran = mixed("diff -f -", text)
-    assert (ran.status, f"make vGPU mdev-{uuid[:8]} (T4-4Q on GPU {card})" in ran.out) == (7, True)
+    assert (ran.status, f"create vGPU mdev-{uuid[:8]} (T4-4Q on GPU {card})" in ran.out) == (7, True)
     ran = mixed("apply -f -", text)
     assert (ran.status, f"vgpus.mdev-{uuid[:8]}: profile T4-4Q" in ran.out) == (0, True)
     assert uuid in mixed("list-vgpus").out

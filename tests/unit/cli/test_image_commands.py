@@ -57,7 +57,9 @@ def test_an_image_in_another_format_is_refused_with_the_command_that_converts_it
 
 
 def test_an_image_below_itself_is_refused(run: Run) -> None:
-    refused(run, "create-vm --profile A100-4C --image '/srv/images/own loop.qcow2'", 3, "refused", "lead back to")
+    refused(
+        run, "create-vm --profile A100-4C --image '/srv/images/own loop.qcow2'", 3, "refused", "form a loop through"
+    )
 
 
 @pytest.mark.parametrize("memory", ["900TiB", "513GiB"])

@@ -97,7 +97,7 @@ def test_some_that_fail_are_named_with_the_reason_and_the_others_are_there(vgpuc
     assert [(f["name"], f["code"]) for f in error["facts"]["failed"]] == [("vdi-002", "libvirt-failed")]
     assert [vm["name"] for vm in error["facts"]["vms"]] == [n for n in NAMES if n != "vdi-002"]
     text = vgpuctl(*host, *FIVE)
-    assert "1 of 5 VMs could not be made" in text.err
+    assert "1 of 5 VMs could not be created" in text.err
     assert "vdi-002: cannot start VM vdi-002" in text.err
 
 

@@ -57,7 +57,7 @@ def test_plan_moves_only_shows_and_names_the_command_that_moves(l40s: Run) -> No
     ran = l40s("plan-moves --profile L40S-48Q:3 --most 2")
     assert (ran.status, ran.out.splitlines()[0]) == (0, "1 VM would be moved:")
     assert "  1  stop, move and start VM " in ran.out
-    assert "vgpuctl move-vms --profile L40S-48Q:3 --most 2 carries it out" in ran.err
+    assert "vgpuctl move-vms --profile L40S-48Q:3 --most 2 carries out these moves" in ran.err
     assert "one more fits after" not in l40s("explain L40S-48Q").out
     assert l40s("plan-moves --profile L40S-48Q:3 --most 0").status == 4
     document = l40s("--yes --json plan-moves --profile L40S-48Q:3").document
@@ -87,7 +87,7 @@ def test_defragmenting_is_planned_too(l40s: Run) -> None:
     scatter(l40s)
     planned = l40s("plan-moves --defragment --most 2")
     assert "1 VM would be moved" in planned.out
-    assert "vgpuctl move-vms --defragment --most 2 carries it out" in planned.err
+    assert "vgpuctl move-vms --defragment --most 2 carries out these moves" in planned.err
     assert l40s("--yes move-vms --defragment").out.splitlines()[0] == "1 VM moved:"
     assert l40s("plan-moves --defragment").out == "nothing to move: no move wins room\n"
 

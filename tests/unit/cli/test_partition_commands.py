@@ -73,9 +73,9 @@ def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
-        ("", "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off"),
-        ("1g.10gb --off", "one of these is due"),
-        ("1g.10gb --for H100-1-10C", "one of these is due"),
+        ("", "specify one of GPU instance profiles, --for VGPU_PROFILE:N, and --off"),
+        ("1g.10gb --off", "specify one of"),
+        ("1g.10gb --for H100-1-10C", "specify one of"),
         ("1g.10gb:0", "'0' after the colon is not a number, 1 to 16"),
         ("H100-1-10C", "is not a GPU instance profile, like 1g.10gb"),
         ("--for 1g.10gb:2", "is a GPU instance profile: those come as a list"),
@@ -90,7 +90,7 @@ def test_a_vm_in_the_way_is_named(h100: Run) -> None:
     h100(f"create-vm vm --profile H100-3-40C --gpu {A}")
     ran = h100(f"set-mig {A} --off --json")
     assert (ran.status, ran.document["error"]["facts"]["vms"]) == (3, ["vm"])
-    assert "give VMs another profile: vgpuctl set-profile VM --profile PROFILE" in ran.document["error"]["hint"]
+    assert "vgpuctl set-profile VM --profile PROFILE gives a VM another profile" in ran.document["error"]["hint"]
 
 
 def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:
@@ -109,13 +109,13 @@ def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:
     assert h100(f"apply --set 'gpus[{B}].mig=off' --set 'gpus[{B}].mixed_size=true'").status == 0
     assert "mixed_size: true" in h100("export").out
     ran = h100(f"apply --set 'gpus[{B}].scheduler.policy=fixed_share'")
-    assert (ran.status, "no fixed_share" in ran.err) == (2, True)
+    assert (ran.status, "not fixed_share" in ran.err) == (2, True)
     mixed = f"--set 'gpus[{B}].mixed_size=null' --set 'gpus[all].mixed_size=true' --set 'gpus[all].mode=vgpu'"
     ran = h100(f"apply {mixed}")
-    assert (ran.status, f"{A} has MIG on, with which there are no mixed sizes" in ran.err) == (6, True)
+    assert (ran.status, f"{A} has MIG on, which excludes mixed sizes" in ran.err) == (6, True)
     assert h100(f"apply {mixed} --set 'gpus[{A}].mig=off'").status == 0
     ran = h100(f"apply --set 'gpus[{B}].scheduler.policy=fixed_share' --dry-run")
-    assert (ran.status, "for which there is best_effort and equal_share only" in ran.err) == (6, True)
+    assert (ran.status, "which allow only best_effort and equal_share" in ran.err) == (6, True)
     ran = h100(f"apply --set 'gpus[{A}].mig=[9g.1gb]' --set 'gpus[{A}].mixed_size=false'")
     assert (ran.status, f"{A} has no GPU instance profile 9g.1gb" in ran.err) == (2, True)
 

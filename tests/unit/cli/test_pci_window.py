@@ -60,10 +60,10 @@ def test_the_window_is_as_large_as_the_bars_need(run: Run, gpu, options, libvirt
 @pytest.mark.parametrize(
     ("options", "libvirt", "reported"),
     [
-        ("--pci-window none", "10.0.0", "leaves the guest's window as it is"),
-        ("--pci-window 64GiB", "10.0.0", "the GPU does not fit into it"),
+        ("--pci-window none", "10.0.0", "keeps the guest's default window"),
+        ("--pci-window 64GiB", "10.0.0", "too small for the GPU"),
         ("--os generic", "10.0.0", "boot with UEFI"),
-        ("", "8.6.0", "only libvirt from 8.7 on"),
+        ("", "8.6.0", "only libvirt 8.7 or newer"),
         ("", "10.0.0", None),
         ("--pci-window 512GiB", "10.0.0", None),
     ],

@@ -74,7 +74,7 @@ def test_several_gpus_and_none_of_some(sim: Run) -> None:
     assert gpus(sim(f"{line} --scheduler best_effort --not-gpu {FIRST}", FOUR)) == [SECOND]
     refused = sim("create-vm vm --profile L40S-4Q --scheduler fixed_share --dry-run", FOUR)
     assert refused.status == 4
-    assert "--scheduler fixed_share leaves out 4 of 4 GPUs, on which 48 would fit" in refused.err
+    assert "--scheduler fixed_share excludes 4 of 4 GPUs, on which 48 would fit" in refused.err
     assert sim("create-vm vm --profile L40S-4Q --gpu A40 --dry-run", FOUR).status == 2
 
 
@@ -84,7 +84,7 @@ def test_a_spread_group_is_saved_and_shown(sim: Run) -> None:
     assert sim("show-vm e-1 --json", FOUR).document["data"]["spread_group"] == "exam"
     two = sim("create-vm 'f-{}' --count 2 --profile L40S-4Q --spread-group exam --no-start", FOUR)
     assert two.status == 4
-    assert "1 fit now; none was made; --spread-group exam leaves out 4 of 4 GPUs" in two.err
+    assert "1 fit now; none was created; --spread-group exam excludes 4 of 4 GPUs" in two.err
     assert gpus(sim("create-vm f-1 --profile L40S-4Q --spread-group exam --no-start --json", FOUR)) == [FOURTH]
     assert gpus(sim("attach-vgpu e-2 --profile L40S-4Q --json", FOUR)) == [SECOND, SECOND]
     moved = sim(f"set-profile e-3 --profile L40S-6Q --gpu {FOURTH} --dry-run", FOUR)

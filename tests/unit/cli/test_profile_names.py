@@ -68,11 +68,11 @@ def test_a_gpu_whose_vfs_are_off_is_named_before_other_profiles(
 def test_a_profile_of_no_gpu_here_is_not_blamed_on_vfs_that_are_off(vgpuctl: Run, tmp_path: Path) -> None:
     (tmp_path / "host.yaml").write_text(OFF)
     ran = vgpuctl("--host", f"sim:{tmp_path}/host.yaml", "create-vm", "a", "--profile", "l40s-2q")
-    assert (ran.status, "no GPU on this host knows the profile 'l40s-2q'" in ran.err) == (2, True)
+    assert (ran.status, "no GPU on this host offers the profile 'l40s-2q'" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize("line", ["create-vm a --profile A100-4C --gpu 0", "create-vgpu a --profile A100-4C --gpu 0"])
 def test_a_number_that_is_typed_is_no_matter_of_yaml(sim: Run, line: str) -> None:
     ran = sim(line)
-    text = "--gpu: '0' is no GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"
+    text = "--gpu: '0' is not a GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"
     assert (ran.status, text in ran.err, "YAML" in ran.err) == (2, True, False)

@@ -106,7 +106,8 @@ def test_an_answer_of_another_shape_fails_its_host_alone(
     captured = capsys.readouterr()
     assert "gpu-02" in captured.out
     assert (
-        f"gpu-01: what vgpuctl there answers is not what list-vms answers here: {output}" in captured.out + captured.err
+        f"gpu-01: the vgpuctl there sent a result of list-vms that this version cannot read: {output}"
+        in captured.out + captured.err
     )
     assert remote_result.print_reply(settings, bad, 0) == 6
 
@@ -139,7 +140,7 @@ def test_a_change_reported_in_an_unknown_shape_is_never_a_host_failure(
     assert remote_result.print_reply(settings, made, 0) == 5
     captured = capsys.readouterr()
     text = captured.out + captured.err
-    assert "gpu-01: create-vm is done there, and what vgpuctl there answers is not what" in text
+    assert "gpu-01: create-vm is done there, and the vgpuctl there sent a result of" in text
     assert observed in text
     assert "vgpuctl --host ssh://gpu-01 install-host --wheelhouse DIR" in text
     assert all(line in text for line in lines)
@@ -217,24 +218,27 @@ def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], lin
     ("line", "output"),
     [
         ("--host ssh://a --host local list-gpus", "do not go with others"),
-        ("--host ssh://a/b list-gpus", "is no address of a host"),
+        ("--host ssh://a/b list-gpus", "is not the address of a host"),
         ("--host ssh://a completion bash", "completion is not for other hosts"),
         ("--host ssh://a sim reboot", "sim is not for other hosts"),
         ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate makes no file on"),
         ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate makes no file on"),
-        ("--limit gpu --host ssh://a list-gpus", "--limit goes with --hosts FILE"),
-        ("--limit gpu list-gpus", "--limit goes with"),
+        ("--limit gpu --host ssh://a list-gpus", "--limit requires --hosts FILE"),
+        ("--limit gpu list-gpus", "--limit requires"),
         ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline goes with"),
         ("list-gpus --host sim:t4 --hosts-at-a-time 5", "--hosts-at-a-time goes with"),
-        ("--host-deadline 0 --host ssh://a list-gpus", "no host answers at once"),
+        ("--host-deadline 0 --host ssh://a list-gpus", "must be greater than 0"),
         ("--hosts /nowhere/hosts list-gpus", "there is no inventory file"),
         ("--host ssh://a apply -f /nowhere/host.yaml", "there is no spec file"),
         ("--hosts-at-a-time 0 --host ssh://a list-gpus", "--hosts-at-a-time"),
-        ("--host sim:t4 install-host --wheelhouse /nowhere/wheels", "--wheelhouse goes with --hosts FILE or"),
-        ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "there is no wheelhouse /nowhere/wheels"),
-        ("--host sim:t4 install-host --deb /nowhere/vgpuctl.deb", "--deb goes with --hosts FILE or"),
-        ("--host ssh://a install-host --deb /nowhere/vgpuctl.deb", "there is no Debian package /nowhere/vgpuctl.deb"),
-        ("--host ssh://a install-host --deb a.deb --wheelhouse b", "--wheelhouse and --deb exclude each other"),
+        ("--host sim:t4 install-host --wheelhouse /nowhere/wheels", "--wheelhouse requires --hosts FILE or"),
+        ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "wheelhouse /nowhere/wheels does not exist"),
+        ("--host sim:t4 install-host --deb /nowhere/vgpuctl.deb", "--deb requires --hosts FILE or"),
+        (
+            "--host ssh://a install-host --deb /nowhere/vgpuctl.deb",
+            "Debian package /nowhere/vgpuctl.deb does not exist",
+        ),
+        ("--host ssh://a install-host --deb a.deb --wheelhouse b", "--wheelhouse and --deb cannot be combined"),
     ],
 )
 def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:
@@ -246,7 +250,7 @@ def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str
 def test_an_empty_inventory_is_refused(vgpuctl: Callable[..., Ran], tmp_path) -> None:
     (tmp_path / "hosts").write_text("# none yet\n")
     ran = vgpuctl("--hosts", str(tmp_path / "hosts"), "list-gpus")
-    assert (ran.status, "names no host" in ran.err) == (2, True)
+    assert (ran.status, "contains no hosts" in ran.err) == (2, True)
 
 
 def test_progress_goes_to_stderr_with_json(sim: Callable[..., Ran], vgpuctl: Callable[..., Ran]) -> None:
@@ -284,7 +288,7 @@ def test_a_host_without_ssh_is_refused_with_an_inventory(
 ) -> None:
     (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
     ran = vgpuctl(*shlex.split(line.format(hosts=tmp_path / "hosts")))
-    assert (ran.status, "does not go with --hosts" in ran.err) == (2, True)
+    assert (ran.status, "cannot be combined with --hosts" in ran.err) == (2, True)
 
 
 CONTROLS = "\x1b\x07\x9b\u202e\r"

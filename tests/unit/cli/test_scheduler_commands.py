@@ -116,7 +116,7 @@ def test_doctor_reports_a_second_line(sim: Run, tmp_path: Path) -> None:
     (folder / "zz.conf").write_text('options nvidia NVreg_RegistryDwordsPerDevice="pci=16:00;A=1"\n')
     ran = sim("doctor registry-lines")
     assert ran.status == 6
-    assert "vgpuctl-nvidia.conf:2 sets NVreg_RegistryDwordsPerDevice, and does not count" in ran.out
+    assert "vgpuctl-nvidia.conf:2 sets NVreg_RegistryDwordsPerDevice, but has no effect" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_new_cards_have_all_their_gpus(sim: Sim) -> None:
     [
         ("--requests CSV --generate churn", 2, "--generate is for generated requests"),
         ("--requests CSV --seed 2", 2, "--seed is for generated requests"),
-        ("--requests CSV --write x.csv", 2, "--write is for generated requests"),
+        ("--requests CSV --write x.csv", 2, "--write saves generated requests"),
         ("--requests missing.csv", 2, "there is no CSV file missing.csv"),
         ("--requests /", 2, "/ cannot be read: it is a directory"),
         ("--requests FIFO", 2, "it is a pipe, not a regular file"),
@@ -100,16 +100,16 @@ def test_new_cards_have_all_their_gpus(sim: Sim) -> None:
         ("--mix 2B:0", 2, "--mix 2B:0: expected PROFILE:WEIGHT"),
         ("--add-cards A16", 2, "--add-cards A16: expected MODEL:N"),
         ("--add-cards A16:0", 2, "--add-cards A16:0: expected MODEL:N"),
-        ("--add-cards A17:3", 2, "'A17' is no card that the simulator knows"),
-        ("--add-cards mtty:1", 2, "'mtty' is no card that the simulator knows"),
+        ("--add-cards A17:3", 2, "the simulator has no card 'A17'"),
+        ("--add-cards mtty:1", 2, "the simulator has no card 'mtty'"),
         ("--add-cards 'RTX 4090:1'", 2, "this card has no vGPU types"),
         ("--generate churn --mix 2X:1", 2, "no GPU of NVIDIA L40S offers 2X"),
-        ("--generate churn --count 999999 --days 366", 2, "more than 1000000 requests are not generated"),
-        ("--plot x.pdf", 2, "--plot x.pdf: the name shows no known picture format"),
+        ("--generate churn --count 999999 --days 366", 2, "the maximum is 1000000 requests"),
+        ("--plot x.pdf", 2, "--plot x.pdf: the name has no known picture format"),
         ("--plot nowhere/x.svg", 2, "--plot nowhere/x.svg: there is no directory nowhere"),
         ("--plot x.svg --write x.svg", 2, "--plot and --write name the same file"),
-        ("--write CSV", 3, "--write requests.csv: it is there already"),
-        ("--plot FIFO", 3, "it is there already"),
+        ("--write CSV", 3, "--write requests.csv: the file already exists"),
+        ("--plot FIFO", 3, "the file already exists"),
     ],
 )
 def test_invalid_input_is_refused_before_anything_is_written(
@@ -159,7 +159,7 @@ def test_missing_matplotlib_is_reported_before_the_work(tmp_path: Path) -> None:
     env["PYTHONPATH"] = f"{broken.parent}:{env['PYTHONPATH']}"
     ran = child("--host", "sim:l40s-x4", "simulate", "--plot", str(tmp_path / "a.svg"), env=env)
     assert ran.returncode == 6
-    assert "a picture needs matplotlib" in ran.stderr
+    assert "--plot needs matplotlib" in ran.stderr
     assert "-m pip install 'vgpuctl[plot]'; or omit --plot" in ran.stderr
     without = child("--host", "sim:l40s-x4", "simulate", env=env)
     assert without.returncode == 0, without.stderr

@@ -49,7 +49,7 @@ def test_json_carries_the_element_and_a_dry_run_says_the_same(sim: Run) -> None:
     assert planned["data"]["hostdev"] == made["data"]["hostdev"]
     assert planned["data"]["steps"] == made["data"]["steps"]
     assert sim("delete-vgpu spare --dry-run").out.startswith("would do:")
-    assert sim("delete-vgpu spare --json").status == 2, "nobody can be asked"
+    assert sim("delete-vgpu spare --json").status == 2, "there is no terminal"
     gone = sim("delete-vgpu spare --yes --json").document
     assert (gone["changed"], gone["data"]["present"]) == (True, False)
     assert sim("delete-vgpu spare --yes --json").status == 2
@@ -83,7 +83,7 @@ def test_a_vgpu_is_ensured_shown_and_gone(sim: Run) -> None:
     assert (again["changed"], again["data"]["steps"]) == (False, [])
     differs = sim("ensure-vgpu spare --profile A100-5C --json")
     assert (differs.status, differs.document["error"]["code"]) == (3, "spec-differs")
-    assert sim("ensure-vgpu spare --state absent").status == 2, "nobody can be asked"
+    assert sim("ensure-vgpu spare --state absent").status == 2, "there is no terminal"
     assert sim("ensure-vgpu spare --state absent --yes").out == "vGPU spare: absent\n"
     gone = sim("ensure-vgpu spare --state absent --yes --json").document
     assert (gone["changed"], gone["data"]["before"]) == (False, None)

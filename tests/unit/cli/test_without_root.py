@@ -57,10 +57,10 @@ def test_root_is_required_first(line: str) -> None:
     ran = child(json.dumps(shlex.split(line)), code=_AS_NOBODY)
     first, hint = ran.stderr.splitlines()
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert first.startswith("vgpuctl: root is needed to change this host, and ")
+    assert first.startswith("vgpuctl: root is required to change this host, and ")
     assert first.endswith("is not root   [os-error]")
     quoted = "'" in line
-    assert hint == f"  hint: {'run the same command with sudo in front' if quoted else f'sudo vgpuctl {line}'}"
+    assert hint == f"  hint: {'run the same command with sudo' if quoted else f'sudo vgpuctl {line}'}"
 
 
 def test_root_is_required_in_json_and_not_by_a_dry_run() -> None:

@@ -15,30 +15,30 @@ from vgpuctl.library.simulation import SimulationRequest
 
 GPU = "0000:3b:00.0"
 WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
-    (lambda host: host.create_vm(profil="A100-4C"), "profil: there is no such field"),  # type: ignore[call-arg]
+    (lambda host: host.create_vm(profil="A100-4C"), "profil: unknown field"),  # type: ignore[call-arg]
     (lambda host: host.create_vm(profile="A100-4C", wait_for="moon"), "wait_for: 'moon' is not guest"),
     (lambda host: host.create_vms("vdi-{}", 0, profile="A100-4C"), "count: 0 is not a whole number from 1 to 1000"),
     (lambda host: host.create_vms("vdi-{}", True, profile="A100-4C"), "count: True is not"),
     (lambda host: host.create_vms("vdi-{}", 2, parallel=0, profile="A100-4C"), "parallel: 0 is not"),
     (lambda host: host.ensure_vm("a", state="gone", profile="A100-4C"), "'gone' is not present, absent, started or"),
-    (lambda host: host.ensure_vm("a", file="/nowhere"), "give one of them, name or file"),
+    (lambda host: host.ensure_vm("a", file="/nowhere"), "specify either the name or a spec file"),
     (lambda host: host.ensure_vgpu("a", state="maybe", profile="A100-4C"), "'maybe' is not present or absent"),
     (lambda host: host.set_mode(GPU, "fast"), "mode: 'fast' is not vgpu, sriov, passthrough or unmanaged"),
     (lambda host: host.set_mode(GPU, "sriov", vfs=0), "vfs: 0 is not a whole number of at least 1"),
     (lambda host: host.set_scheduler(GPU, "fair"), "'fair' is not best_effort"),
     (lambda host: host.set_scheduler(GPU, "equal_share", via="magic"), "via: 'magic' is not auto, nvml or modprobe"),
-    (lambda host: host.fits(), "no profile is given"),
+    (lambda host: host.fits(), "no profile given"),
     (lambda host: host.move_vms("A100-4C", max_moves=-1), "max_moves: -1 is not"),
     (lambda host: host.move_vms(), "specify one of"),
     (lambda host: host.apply(undo=0), "undo: 0 is not"),
-    (lambda host: host.attach_vgpu("a"), "profile: none is given"),  # type: ignore[call-arg]
-    (lambda host: host.set_profile("a", profile=()), "profile: none is given"),
+    (lambda host: host.attach_vgpu("a"), "profile: not set"),  # type: ignore[call-arg]
+    (lambda host: host.set_profile("a", profile=()), "profile: not set"),
     (lambda host: host.attach_vgpu("a", profile="A100-4C", memory="1GiB"), "memory: this takes gpu, "),  # type: ignore[call-arg]
     (lambda host: host.create_vgpu("a", profile="A100-4C", vcpus=2), "vcpus: this takes gpu, "),  # type: ignore[call-arg]
     (lambda host: host.ensure_vgpu(None, profile="A100-4C"), "name: None is not a text"),  # type: ignore[arg-type]
     (lambda host: host.set_mixed_size(GPU, on="off"), "on: 'off' is not True or False"),  # type: ignore[arg-type]
-    (lambda host: host.detach_vgpu("a", []), "vgpus: it is empty; None means all"),
-    (lambda host: host.apply(file="/nowhere", undo=1), "undo and file exclude each other"),
+    (lambda host: host.detach_vgpu("a", []), "vgpus: the list is empty; None means all"),
+    (lambda host: host.apply(file="/nowhere", undo=1), "undo and file cannot be combined"),
     (lambda host: host.apply(undo=11), "undo: 11 is not a whole number from 1 to 10"),
     (lambda host: host.fits(["A100-4C"]), "is not a text or several"),  # type: ignore[arg-type]
     (lambda host: host.doctor(["iommu"]), "is not a text or several"),  # type: ignore[arg-type]

@@ -48,15 +48,15 @@ def test_an_equal_assignment_changes_nothing():
         ("gpus[A16].mode=vgpux", "mode: 'vgpux' is not"),
         ("gpus[A16].vfs=many", "vfs: "),
         ("gpus[A16].vfs='4'", "write the number without quotes"),
-        ("gpus[A16].scheduler.time_slice_ms=2", "policy: it is missing"),
+        ("gpus[A16].scheduler.time_slice_ms=2", "policy: missing"),
         ("gpus[A16].profiles=[]", "the list is empty"),
         ("gpus[A16].profiles=A16-2Q:2", "has a count"),
         ("gpus[A16].reserved_for=a b", "is not a pattern"),
         ("gpus[A16].moed=vgpu", "did you mean 'mode'"),
         ("gpus[3b:00].mode=vgpu", "3b:00"),
         ("gpus[A16].mode=[", "not YAML"),
-        ("defaults.memory=4G", "names no key of a GPU"),
-        ("gpus[].mode=vgpu", "names no key of a GPU"),
+        ("defaults.memory=4G", "does not name a key of a GPU"),
+        ("gpus[].mode=vgpu", "does not name a key of a GPU"),
     ],
 )
 def test_an_error_names_the_text(text, reported):

@@ -78,26 +78,26 @@ def test_a_compute_instance_is_reported(tmp_path):
     parts, bare = parse_import(MIG, "f", "parts").device_configs
     assert parts.mig == MigSpec(("3g.20gb",))
     assert parts.unsupported == (
-        "2 of 1c.3g.20gb, which is no GPU instance profile: vgpuctl makes no compute instances",
+        "2 of 1c.3g.20gb, which is not a GPU instance profile: vgpuctl creates no compute instances",
     )
-    assert (bare.mig, bare.unsupported) == (None, ("MIG without GPU instances, in which there is no vGPU",))
+    assert (bare.mig, bare.unsupported) == (None, ("MIG without GPU instances, which carries no vGPUs",))
 
 
 @pytest.mark.parametrize(
     ("text", "reported"),
     [
-        ("version: 1\n", "f:1:1: this is none of the formats"),
+        ("version: 1\n", "f:1:1: this is not one of the known formats"),
         ("[[]]", "f:1:2"),
-        ("", "none of the formats"),
-        ('[{"p": [{"no-uuid": {}}]}]', "no UUID"),
+        ("", "not one of the known formats"),
+        ('[{"p": [{"no-uuid": {}}]}]', "not the UUID"),
         (f'[{{"p": [{{"{UUID}": {{}}}}]}}]', "mdev_type is missing"),
         (f'[{{"p": [{{"{UUID}": {{"mdev_type": "x", "attrs": {{}}, "start": "auto"}}}}]}}]', None),
-        (f'[{{"p": [{{"{UUID}": {{"mdev_type": "x", "attrs": [1]}}}}]}}]', "a mapping is due"),
+        (f'[{{"p": [{{"{UUID}": {{"mdev_type": "x", "attrs": [1]}}}}]}}]', "expected a mapping"),
         ("vgpu-configs: 3\n", "f:1:15"),
-        ("vgpu-configs: {a: [{devices: all}]}\n", "a mapping is due"),
+        ("vgpu-configs: {a: [{devices: all}]}\n", "expected a mapping"),
         ("vgpu-configs: {a: [{devices: some, vgpu-devices: {}}]}\n", "devices is missing"),
         ("vgpu-configs: {a: [{devices: [-1], vgpu-devices: {}}]}\n", "devices is missing"),
-        ("vgpu-configs: {a: b}\n", "a list is due"),
+        ("vgpu-configs: {a: b}\n", "expected a list"),
         ("mig-configs:\n  a:\n    - devices: all\n      mig-enabled: yes\n", "f:4:20"),
         ("mig-configs: [", "not YAML"),
     ],

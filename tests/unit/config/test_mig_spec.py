@@ -37,13 +37,13 @@ def test_instances_and_vgpus_are_read_and_written_the_same(text, mig):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("true", "f:5:10: gpus.0000:3b:00.0.mig: off, a list of GPU instances"),
+        ("true", "f:5:10: gpus.0000:3b:00.0.mig: expected off, a list of GPU instances"),
         ("4", "off, a list of GPU instances"),
-        ("[]", "the list is empty: name at least one GPU instance, or write off"),
+        ("[]", "the list is empty: specify at least one GPU instance, or off"),
         ("{}", "the mapping is empty"),
         ("[1g.10gb, 1gb]", r"f:5:20: .*'1gb' is not a GPU instance profile, like 1g.10gb"),
         ("[H100-1-10C]", "is not a GPU instance profile"),
-        ("{1g.10gb: 7}", r"is a GPU instance profile: those come as a list, as in \[1g.10gb, 1g.10gb\]"),
+        ("{1g.10gb: 7}", r"is a GPU instance profile: write a list, like \[1g.10gb, 1g.10gb\]"),
         ("{H100-1-10C: 0}", "f:5:23: .*0 is not between 1 and 256"),
         (f"[{', '.join(['1g.5gb'] * 17)}]", "these are 17 GPU instances"),
     ],
@@ -56,8 +56,8 @@ def test_an_invalid_mig_setting_is_refused(text, message):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("mig: [1g.10gb]\n    mixed_size: true", "mixed sizes and MIG exclude each other"),
-        ("scheduler: {policy: fixed_share}\n    mixed_size: true", "no fixed_share"),
+        ("mig: [1g.10gb]\n    mixed_size: true", "mixed sizes and MIG cannot be combined"),
+        ("scheduler: {policy: fixed_share}\n    mixed_size: true", "not fixed_share"),
         ("mixed_size: 1", "is not true or false"),
     ],
 )

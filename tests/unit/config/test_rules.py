@@ -58,11 +58,11 @@ def test_profiles(text: str, expected: str) -> None:
         ("", "is not a profile"),
         (":2", "is not a profile"),
         ("A\x00", "is not a profile"),
-        ("A:0", "must be at least 1"),
-        ("A:-1", "is not a number"),
-        ("A:x", "is not a number"),
-        ("A:", "is not a number"),
-        ("A:99999", "is too large"),
+        ("A:0", "must be a number from 1 to 9999"),
+        ("A:-1", "must be a number"),
+        ("A:x", "must be a number"),
+        ("A:", "must be a number"),
+        ("A:99999", "must be a number from 1 to 9999"),
         (3, "put it in quotes"),
         (None, "not nothing"),
         (["a"], "not a list"),
@@ -94,7 +94,7 @@ def test_a_number_for_an_address_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", ["2460.0", "60", "1e3"])
 def test_a_text_that_is_a_number_names_no_gpu(value: str) -> None:
-    with pytest.raises(ValueError, match=f"'{value}' is no GPU: GPUs are named by PCI address or model"):
+    with pytest.raises(ValueError, match=f"'{value}' is not a GPU: GPUs are named by PCI address or model"):
         rules.gpu(value)
 
 
@@ -134,7 +134,7 @@ def test_disk_sizes_that_are_refused(value: object) -> None:
 
 def test_memory_has_a_minimum() -> None:
     assert rules.memory("64") == "64MiB"
-    with pytest.raises(ValueError, match=r"8MiB of memory is too little .*a bare number is MiB"):
+    with pytest.raises(ValueError, match=r"8MiB of memory is not enough .*a bare number is MiB"):
         rules.memory(8)
 
 

@@ -30,15 +30,15 @@ def test_every_key():
 @pytest.mark.parametrize(
     ("text", "output"),
     [
-        ("{}", "policy: it is missing"),
+        ("{}", "policy: missing"),
         ("{policy: fair}", "is not best_effort, equal_share or fixed_share"),
         ("{policy: equal_share, time_slice: 2}", "did you mean 'time_slice_ms'"),
         ("{policy: equal_share, time_slice_ms: 0}", "0 is not between 1 and 255"),
         ("{policy: equal_share, time_slice_ms: 2.5}", "is not a whole number"),
-        ("{policy: equal_share, time_slice_ms: 2, frequency_hz: 480}", "exclude each other"),
-        ("{policy: equal_share, time_slice_ms: 2, averaging_factor: 3}", "exclude each other"),
+        ("{policy: equal_share, time_slice_ms: 2, frequency_hz: 480}", "cannot be combined"),
+        ("{policy: equal_share, time_slice_ms: 2, averaging_factor: 3}", "cannot be combined"),
         ("{policy: best_effort, frequency_hz: 480}", "best_effort has neither"),
-        ("equal_share", "a mapping of fields"),
+        ("equal_share", "expected a mapping"),
     ],
 )
 def test_an_invalid_scheduler_has_its_line(text, output):

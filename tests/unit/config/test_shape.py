@@ -37,11 +37,11 @@ def test_given_fields_are_checked_and_ordered() -> None:
 
 def test_every_problem_has_its_path() -> None:
     assert problems({"names": ["a", 1, 2], "inner": {"siz": 1, "size": 10}, "ohter": 1}) == (
-        Problem(("ohter",), "there is no such field", at_key=True),
-        Problem(("version",), "it is missing"),
+        Problem(("ohter",), "unknown field", at_key=True),
+        Problem(("version",), "missing"),
         Problem(("names", 1), "1 is not text: put it in quotes"),
         Problem(("names", 2), "2 is not text: put it in quotes"),
-        Problem(("inner", "siz"), "there is no such field (did you mean 'size'?)", at_key=True),
+        Problem(("inner", "siz"), "unknown field (did you mean 'size'?)", at_key=True),
         Problem(("inner", "size"), "10 is not between 1 and 9"),
         Problem(("names",), "not with inner"),
     )
@@ -49,7 +49,7 @@ def test_every_problem_has_its_path() -> None:
 
 @pytest.mark.parametrize("value", [None, 1, "a", [{}]])
 def test_a_non_mapping_is_refused(value: object) -> None:
-    assert problems(value) == (Problem((), "a mapping of fields (key: value) is due here"),)
+    assert problems(value) == (Problem((), "expected a mapping (key: value)"),)
 
 
 def test_a_required_key_is_not_null() -> None:

@@ -52,16 +52,16 @@ def test_all_problems_are_listed() -> None:
     error = refused("a: &x 1\na: 2\nb: *x\nc: !py x\n? [k]\n: 1\n")
     assert error.message.splitlines() == [
         "vm.yaml has 4 problems",
-        "vm.yaml:1:4: b: an alias (*name) is not taken here: write the value out",
-        "vm.yaml:2:1: a: the key is there twice (first in line 1)",
-        "vm.yaml:4:4: c: the tag !py is not taken here",
+        "vm.yaml:1:4: b: an alias (*name) is not allowed here: write the value out",
+        "vm.yaml:2:1: a: the key appears twice (first in line 1)",
+        "vm.yaml:4:4: c: the tag !py is not allowed here",
         "vm.yaml:5:3: a key must be a word",
     ]
     assert error.facts["problems"] == [
-        {"file": "vm.yaml", "line": 1, "column": 4, "path": "b", "problem": "an alias (*name) is not taken here: "
+        {"file": "vm.yaml", "line": 1, "column": 4, "path": "b", "problem": "an alias (*name) is not allowed here: "
          "write the value out"},
-        {"file": "vm.yaml", "line": 2, "column": 1, "path": "a", "problem": "the key is there twice (first in line 1)"},
-        {"file": "vm.yaml", "line": 4, "column": 4, "path": "c", "problem": "the tag !py is not taken here"},
+        {"file": "vm.yaml", "line": 2, "column": 1, "path": "a", "problem": "the key appears twice (first in line 1)"},
+        {"file": "vm.yaml", "line": 4, "column": 4, "path": "c", "problem": "the tag !py is not allowed here"},
         {"file": "vm.yaml", "line": 5, "column": 3, "path": "", "problem": "a key must be a word"},
     ]  # fmt: skip
 
@@ -73,7 +73,7 @@ def test_a_tag_in_yamls_own_name_space_is_refused_too(tag: str) -> None:
 
 
 def test_a_key_twice_deep_inside_is_named_with_its_path() -> None:
-    assert "vm.yaml:3:3: vgpu_params.a: the key is there twice" in refused("vgpu_params:\n  a: 1\n  a: 2\n").message
+    assert "vm.yaml:3:3: vgpu_params.a: the key appears twice" in refused("vgpu_params:\n  a: 1\n  a: 2\n").message
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_key_twice_deep_inside_is_named_with_its_path() -> None:
         ("a: 1\n---\nb: 2\n", "vm.yaml:2:1: it is not YAML: expected a single document"),
         ("a: 1\nb: \x01\n", "vm.yaml:2:4: a character that YAML does not allow"),
         ("[" * 5000, "vm.yaml:1:1: it is nested too deeply"),
-        ("&a [*a]", "vm.yaml:1:1: [0]: an alias (*name) is not taken here"),
+        ("&a [*a]", "vm.yaml:1:1: [0]: an alias (*name) is not allowed here"),
     ],
 )
 def test_broken_text_names_the_place(text: str, start: str) -> None:

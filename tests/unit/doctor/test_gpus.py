@@ -51,8 +51,8 @@ def test_vfs_that_are_off_fail_with_the_command_that_turns_them_on():
     off = a100(backend=None, vfs_enabled=0, functions=(), types=())
     result = run_check("vfs", snapshot(off))
     assert result.verdict is Verdict.FAIL
-    assert result.fix.startswith("vgpuctl set-mode 0000:3b:00.0 vgpu; one that is meant to be so: ")
-    assert "nothing for VMs" in finding_text(result)
+    assert result.fix.startswith("vgpuctl set-mode 0000:3b:00.0 vgpu; if this is intended: ")
+    assert "offers nothing to VMs" in finding_text(result)
     other = run_check("vfs", snapshot(a100(backend=None, vfs_enabled=0, vendor_id="8086", driver="xe")))
     assert other.fix.startswith("vgpuctl set-mode 0000:3b:00.0 sriov; ")
 
@@ -78,7 +78,7 @@ def test_functions_without_a_problem():
     [
         changed(a100(), 3, problem="its vGPU types cannot be read: Input/output error"),
         changed(a100(), 3, has_vfio_dev=False),
-        a100(problems=("virtfn3 is left out: Input/output error",)),
+        a100(problems=("virtfn3 is ignored: Input/output error",)),
     ],
 )
 def test_a_function_that_is_not_served_fails(gpu):

@@ -62,7 +62,7 @@ def test_a_guest_newer_than_the_host_fails_with_its_vm_and_what_to_do():
     assert result.evidence == (
         "host: 550.90.05 (vGPU 17)",
         "vdi-000 on 0000:3b:00.0: 572.60 (vGPU 18), newer than the host's: its vGPU does not start",
-        "1 of 3 running vGPUs: no driver of NVIDIA runs in the guest yet",
+        "1 of 3 running vGPUs: no NVIDIA driver runs in the guest yet",
     )
     assert "or update the host" in str(result.fix)
 

@@ -89,7 +89,7 @@ def test_each_host_vgpu_exists():
     ("seen", "text"),
     [
         ({"name": "spare", "present": False}, "spare: A100-4C on 0000:3b:00.0 is missing"),
-        ({"name": "spare", "reason": "it carries A100-5C"}, "spare: it carries A100-5C"),
+        ({"name": "spare", "reason": "it has A100-5C"}, "spare: it has A100-5C"),
         ({}, "spare: 0000:3b:00.4 is the vGPU of vdi-000"),
     ],
 )

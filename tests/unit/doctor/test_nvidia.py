@@ -49,7 +49,7 @@ def test_the_service_that_starts_vgpus_runs_and_the_other_has_ended(at):
 def test_a_service_that_does_not_run_fails_with_how_to_start_it():
     result = run_check("vgpu-services", snapshot(GPU), folders={SLICE_DIRECTORIES[0]: ["sshd.service"], **UNIT})
     assert result.verdict is Verdict.FAIL
-    assert "/usr/lib/systemd/system/nvidia-vgpu-mgr.service is there, and does not run" in finding_text(result)
+    assert "/usr/lib/systemd/system/nvidia-vgpu-mgr.service exists but does not run" in finding_text(result)
     assert "systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr" in result.fix
 
 
@@ -121,10 +121,10 @@ EXPORTER = (DeviceUser(4711, "/usr/bin/nv-hostengine -n"),)
 @pytest.mark.parametrize(
     ("gpu", "why"),
     [
-        (a100(mig=PENDING), "MIG waits for a reset to go on"),
-        (a100(mig=MigState(enabled=False, pending_enabled=False), desired_mig=MigSpec(("1g.5gb",))), "asks for MIG on"),
+        (a100(mig=PENDING), "MIG waits for a reset to turn on"),
+        (a100(mig=MigState(enabled=False, pending_enabled=False), desired_mig=MigSpec(("1g.5gb",))), "sets MIG on"),
         (a100(backend=None, vfs_enabled=0, functions=()), "its 16 VFs are off"),
-        (a100(desired_mode=GpuMode.PASSTHROUGH), "asks for passthrough, and 16 VFs are on"),
+        (a100(desired_mode=GpuMode.PASSTHROUGH), "sets passthrough, but 16 VFs are on"),
     ],
 )
 def test_a_process_blocking_a_change_is_named(gpu, why):

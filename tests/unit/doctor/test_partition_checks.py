@@ -56,7 +56,7 @@ def test_instances_for_vgpus_are_ok():
 def test_mig_without_an_instance_fails():
     result = run_check("mig-instances", snapshot(a100(mig=replace(ON, instances=()))))
     assert result.verdict is Verdict.FAIL
-    assert "MIG is on, and it has no GPU instance" in finding_text(result)
+    assert "MIG is on, but it has no GPU instance" in finding_text(result)
     assert "vgpuctl set-mig" in result.fix
 
 

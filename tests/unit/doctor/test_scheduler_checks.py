@@ -32,7 +32,7 @@ def option(word, name=PER_GPU_PARAMETER):
 def test_a_scheduler_as_configured_is_ok():
     result = run_check("scheduler", host(desired_scheduler=FIXED, scheduler=RUNS))
     assert result.verdict is Verdict.OK
-    assert "fixed_share, time slice 2 ms is asked for, fixed_share runs" in finding_text(result)
+    assert "fixed_share, time slice 2 ms is configured, fixed_share runs" in finding_text(result)
 
 
 def test_another_scheduler_warns():
@@ -69,7 +69,7 @@ def test_without_nvml_the_kernel_log_gives_the_policy_only(asked, policy, verdic
     log = (f"NVRM: GPU at 0000:3b:00.0 has software scheduler ENABLED with policy {policy}.",)
     result = run_check("scheduler", host(driver=None, desired_scheduler=asked), kernel_log=log)
     assert result.verdict is verdict
-    assert (f"{policy.lower()} runs by the kernel log" in finding_text(result)) is (policy != "OTHER")
+    assert (f"{policy.lower()} runs, according to the kernel log" in finding_text(result)) is (policy != "OTHER")
     seen = run_check("scheduler", host(desired_scheduler=asked, scheduler=BEST), kernel_log=log)
     assert "best_effort runs" in finding_text(seen), "what NVML tells is newer"
 
@@ -95,7 +95,7 @@ def test_a_second_line_of_a_parameter_is_named_with_the_lost_one(second):
     files[second] = files.get(second, "") + option("0x11")
     result = run_check("registry-lines", host(), files=files)
     assert result.verdict is Verdict.FAIL
-    assert f"{FILE}:1 sets {PER_GPU_PARAMETER}, and does not count" in finding_text(result)
+    assert f"{FILE}:1 sets {PER_GPU_PARAMETER}, but has no effect" in finding_text(result)
 
 
 def test_a_file_of_the_same_name_in_etc_hides_a_packages():

@@ -58,7 +58,7 @@ def test_a_libvirt_that_does_not_answer_fails_with_its_own_reason():
 
 
 def test_an_unqueried_libvirt_is_unknown():
-    off = libvirt(None, available=False, uri="", reason="libvirt is not asked: --root")
+    off = libvirt(None, available=False, uri="", reason="libvirt is not used: --root")
     assert run_check("libvirt", snapshot(hypervisor=off)).verdict is Verdict.UNKNOWN
 
 

@@ -25,7 +25,7 @@ def test_no_iommu_group_fails_with_any_command_line():
     assert result.verdict is Verdict.FAIL
     assert "intel_iommu=on" in finding_text(result)
     assert "VT-d" in (result.fix or "")
-    assert "asks for it already" in (result.fix or "")
+    assert "already enables it" in (result.fix or "")
     bare = run_check("iommu", files={CMDLINE: "ro quiet\n"}, folders={GROUPS: ()})
     assert "add intel_iommu=on iommu=pt" in (bare.fix or "")
 

@@ -52,7 +52,7 @@ def test_other_vcpus_change_the_cores_of_a_topology() -> None:
 
 
 def test_vcpus_that_fit_no_number_of_cores_are_refused_with_the_numbers_that_do() -> None:
-    with pytest.raises(Refused, match="3 vCPUs do not fit the CPU topology of vdi-1: sockets=2 dies=1") as caught:
+    with pytest.raises(Refused, match="3 vCPUs do not match the CPU topology of vdi-1: sockets=2 dies=1") as caught:
         edit_domain(XML.replace("<devices>", TOPOLOGY.format(2, 1, 1)), DomainEdit(vcpus=3))
     assert "a multiple of 2" in str(caught.value.hint)
 

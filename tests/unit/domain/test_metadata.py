@@ -83,7 +83,7 @@ def test_fields_of_later_versions_are_ignored() -> None:
 @pytest.mark.parametrize("bad", ["\x00", "\x01", "\n", "\r", "\t", "\x1f", "\ud800", "\ufffe", "\uffff"])
 def test_control_characters_are_refused(bad: str) -> None:
     plain = vendor_vf().record
-    with pytest.raises(InvalidInput, match="cannot keep"):
+    with pytest.raises(InvalidInput, match="cannot hold"):
         record_to_xml(replace(plain, request_json=f"a{bad}"))
     with pytest.raises(InvalidInput, match="profile") as caught:
         record_to_xml(replace(plain, vgpus=(replace(plain.vgpus[0], profile=bad),)))

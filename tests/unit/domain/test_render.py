@@ -148,7 +148,7 @@ def test_no_value_becomes_markup(hostile: str) -> None:
 
 @pytest.mark.parametrize("bad", ["a\x00", "a\x1b", "\ud800", "\uffff"])
 def test_a_character_that_xml_cannot_hold_is_refused(bad: str) -> None:
-    with pytest.raises(InvalidInput, match=r"vm\.xml\.j2 is at fault"):
+    with pytest.raises(InvalidInput, match=r"error in the domain template vm\.xml\.j2"):
         made(replace(vendor_vf(), network=bad))
 
 
@@ -156,7 +156,7 @@ def test_a_character_that_xml_cannot_hold_is_refused(bad: str) -> None:
 def test_only_a_pci_address_becomes_attributes(address: str) -> None:
     with pytest.raises(ValueError, match="is not a PCI address"):
         format_pci_address(address)
-    with pytest.raises(InvalidInput, match=r"vm\.xml\.j2:[0-9]+ is at fault: .* is not a PCI address"):
+    with pytest.raises(InvalidInput, match=r"error in the domain template vm\.xml\.j2:[0-9]+: .* is not a PCI address"):
         made(replace(vendor_vf(), hostdevs=(DesignHostdev("pci", address, False, "ua-a"),)))
 
 

@@ -65,7 +65,7 @@ def test_any_design_of_windows_is_valid_and_reads_back(schema: etree.RelaxNG, de
     ("text", "instead", "sentence"),
     [
         ("enabled='yes' name='secure-boot'", "enabled='no' name='secure-boot'", "secure boot is not on"),
-        ("type='emulator'", "type='passthrough'", "the TPM is not there"),
+        ("type='emulator'", "type='passthrough'", "the TPM is missing"),
     ],
 )
 def test_a_loss_is_named(text: str, instead: str, sentence: str) -> None:

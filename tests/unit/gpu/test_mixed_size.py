@@ -64,7 +64,7 @@ def test_other_sizes_are_no_lock_and_take_away_only_what_they_overlap():
         "A40-48Q": 0, "A40-24Q": 1, "A40-16Q": 1, "A40-12Q": 2, "A40-8Q": 2, "A40-4Q": 4,
     }  # fmt: skip
     assert compute_room(host, there, Q48).reasons == (
-        "it has mixed sizes, and none of its 1 places for A40-48Q is free: 1 in the way, held by vdi-000",
+        "it has mixed sizes, but none of its 1 places for A40-48Q is free: 1 overlap with it, held by vdi-000",
     )
 
 
@@ -81,7 +81,7 @@ def test_no_more_than_32_of_all_sizes():
     assert compute_room(host, there, small).free == 1
     assert pack_vgpus(host, there, [small, small]) is None
     full = [*there, on(host, small, 31, 31)]
-    assert compute_room(host, full, small).reasons[0].startswith("32 of 32 in use (the most that a GPU takes): vdi-000")
+    assert compute_room(host, full, small).reasons[0].startswith("32 of 32 in use (the maximum for a GPU): vdi-000")
 
 
 def test_the_id_taken_costs_the_least_room():
@@ -115,7 +115,7 @@ def test_what_is_at_an_unknown_place_is_taken_to_be_at_the_worst_and_the_driver_
     assert remaining(host, two, Q24).free == 0
     seen = compute_room(host, two, Q24)  # it is available, and both are created
     assert (seen.free, seen.at_least, seen.guaranteed) == (None, 1, 1)
-    assert "at least 1: where on the GPU each vGPU of vdi-000, vdi-001 is, is not known" in seen.reasons
+    assert "at least 1: the placement of the vGPUs of vdi-000, vdi-001 is not known" in seen.reasons
     records = tuple(replace(v, present=False) for v in two)
     assert compute_room(host, records, Q24).free == 0
 

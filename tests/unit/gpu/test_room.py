@@ -46,7 +46,7 @@ def test_another_size_locks_the_gpu_and_its_holder_is_named():
     result = compute_room(gpu, [taken(gpu, A5C, 3)], A4C)
     assert result.free == 0
     assert not result.has_room
-    assert result.reasons == ("it runs 1 of another size: A100-5C (5 GiB), held by vdi-003",)
+    assert result.reasons == ("it has 1 of another size: A100-5C (5 GiB), held by vdi-003",)
 
 
 def test_a_driver_that_takes_one_type_names_who_has_another_of_the_same_size():
@@ -56,7 +56,7 @@ def test_a_driver_that_takes_one_type_names_who_has_another_of_the_same_size():
     assert compute_room(replace(gpu, has_single_type=False), [taken(gpu, t2b, vm="vdi-003")], T2Q).has_room
     result = compute_room(gpu, [taken(gpu, t2b, vm="vdi-003")], T2Q)
     assert result.free == 0
-    assert "it runs 1 of another type: T4-2B, held by vdi-003; its driver, older than 550" in result.reasons[0]
+    assert "it has 1 of another type: T4-2B, held by vdi-003; its driver, older than 550" in result.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_no_gpu_takes_more_than_thirty_two_time_sliced_vgpus():
 def test_a_gpu_given_away_whole_has_no_room():
     gpu = a100()
     whole = taken(gpu, None, 0, carrier=gpu.address, backend=Backend.PASSTHROUGH)
-    assert compute_room(gpu, [whole], A4C).reasons == ("all of the GPU is given to vdi-000",)
+    assert compute_room(gpu, [whole], A4C).reasons == ("the whole GPU is assigned to vdi-000",)
     works = replace(whole, vm=None, command="vgpuctl set-mig 0000:3b:00.0 --off")
-    assert compute_room(gpu, [works], A4C).reasons == ("'vgpuctl set-mig 0000:3b:00.0 --off' sets it up",)
+    assert compute_room(gpu, [works], A4C).reasons == ("'vgpuctl set-mig 0000:3b:00.0 --off' is setting it up",)
     killed = replace(works, owner=Ownership.LEAKED, reason="half set up: process 100 is gone")
     assert compute_room(gpu, [killed], A4C).reasons == (
         "it is half set up: process 100 is gone; vgpuctl reconcile-host",

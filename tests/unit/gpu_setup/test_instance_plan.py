@@ -136,14 +136,14 @@ def test_existing_instances_stay_if_they_fit_used_ones_first():
     [
         (
             ("4g.40gb", "3g.40gb", "1g.10gb"),
-            "1g.10gb does not fit on g beside 4g.40gb, 3g.40gb, which take 8 memory slices:"
-            " it may be at 0:1, 1:1, 2:1, 3:1, 4:1, 5:1, 6:1",
+            "1g.10gb does not fit on g next to 4g.40gb, 3g.40gb, which take 8 memory slices:"
+            " its possible placements are 0:1, 1:1, 2:1, 3:1, 4:1, 5:1, 6:1",
             None,
         ),
-        (("4g.40gb", "4g.40gb"), "g can have 1 of 4g.40gb, not 2", "beside 4g.40gb there is room for 3g.40gb or 2g"),
+        (("4g.40gb", "4g.40gb"), "g can have 1 of 4g.40gb, not 2", "next to 4g.40gb there is room for 3g.40gb or 2g"),
         (
             ("3g.40gb", "2g.20gb", "2g.20gb", "1g.10gb", "1g.10gb"),
-            "1g.10gb does not fit on g beside 3g.40gb, 2 of 2g.20gb",
+            "1g.10gb does not fit on g next to 3g.40gb, 2 of 2g.20gb",
             None,
         ),
     ],
@@ -175,6 +175,10 @@ TYPES = (
 def test_vgpus_say_which_instances_they_need():
     assert choose_gi_profiles(H100, (("H100-1-10C", 3),), TYPES, "g") == ("1g.10gb",) * 3
     assert choose_gi_profiles(H100, (("DC-1-2Q", 13), ("H100-1-10C", 1)), TYPES, "g") == ("1g.10gb",) * 3
-    for name, reported in (("H100-10C", "divides the time"), ("H100-9C", "no vGPU profile"), ("DC-1-3Q", "profile 77")):
+    for name, reported in (
+        ("H100-10C", "offers only without MIG"),
+        ("H100-9C", "no vGPU profile"),
+        ("DC-1-3Q", "profile 77"),
+    ):
         with pytest.raises(InvalidInput, match=reported):
             choose_gi_profiles(H100, ((name, 1),), TYPES, "g")

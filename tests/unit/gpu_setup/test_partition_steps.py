@@ -91,9 +91,9 @@ def test_each_is_done_verified_undone_and_an_empty_undo_does_nothing(host, call)
     ("code", "kind", "message"),
     [
         (19, InUse, "it is in use"),
-        (3, HostCannot, "cannot have it now"),
-        (4, Failed, "only root may do that"),
-        (23, HostCannot, "no room left"),
+        (3, HostCannot, "not possible on this GPU in its current state"),
+        (4, Failed, "root is required"),
+        (23, HostCannot, "there is no room"),
         (999, NvmlFailed, "NVML said no"),
     ],
 )
@@ -133,10 +133,10 @@ def off(directory):
 @pytest.mark.parametrize(
     ("result", "kind", "message"),
     [
-        (CommandResult(0, ""), Busy, "with its next reset: its driver does not change it at once"),
+        (CommandResult(0, ""), Busy, "at its next reset: its driver does not change it immediately"),
         (CommandResult(255, "\nno such luck\n"), DeviceFailed, "could not be reset: no such luck"),
         (CommandResult(255, ""), DeviceFailed, "could not be reset: status 255"),
-        (FileNotFoundError(errno.ENOENT, "nvidia-smi"), Busy, "with its next reset"),
+        (FileNotFoundError(errno.ENOENT, "nvidia-smi"), Busy, "at its next reset"),
         (PermissionError(errno.EACCES, "denied"), DeviceFailed, "nvidia-smi could not be started"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_mode_pending_after_a_reset_needs_a_reboot(tmp_path, result, kind, mes
     with pytest.raises(kind, match=message) as raised:
         step.perform(ports)
     assert "reboot the host" in str(raised.value.hint) or kind is DeviceFailed
-    with pytest.raises(Failed, match="goes on when the host boots next"):
+    with pytest.raises(Failed, match="turns on at the host's next boot"):
         step.undo(ports)
     assert partition_state(host)[0] == (False, True)
 

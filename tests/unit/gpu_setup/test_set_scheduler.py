@@ -99,7 +99,7 @@ class Device:
 
     def verify(self, ports):
         if not self.there:
-            raise VerifyFailed("it is not there")
+            raise VerifyFailed("it is missing")
 
 
 @pytest.mark.parametrize(("there", "calls"), [(True, []), (False, ["perform"])])
@@ -107,4 +107,4 @@ def test_a_suspended_device_is_made_again_if_gone(there, calls):
     device = Device(there)
     lend = RemoveTemporarily(device, device)
     lend.undo(None)
-    assert (device.calls, device.there, lend.describe()) == (calls, True, "remove it for now")
+    assert (device.calls, device.there, lend.describe()) == (calls, True, "remove it temporarily")

@@ -119,12 +119,12 @@ def test_a_number_that_does_not_read_back_is_noticed(ports):
 @pytest.mark.parametrize(
     ("number", "driver", "kind", "text", "hint"),
     [
-        (errno.ENOENT, "gim", HostCannot, "its driver gim sets it itself", "vf_num"),
-        (errno.ENOENT, "i915", HostCannot, "its driver i915 sets it itself", "modinfo i915"),
+        (errno.ENOENT, "gim", HostCannot, "its driver gim sets it", "vf_num"),
+        (errno.ENOENT, "i915", HostCannot, "its driver i915 sets it", "modinfo i915"),
         (errno.ENOENT, None, HostCannot, "it has no driver", "lspci"),
         (errno.ERANGE, "xe", InvalidInput, "cannot have 3 VFs", "sriov_totalvfs"),
         (errno.EBUSY, "xe", Busy, "another program", "again"),
-        (errno.EINVAL, "xe", DeviceFailed, "does not take 3", "journalctl"),
+        (errno.EINVAL, "xe", DeviceFailed, "does not accept 3", "journalctl"),
         (errno.ENOMEM, "xe", HostCannot, "no room for 3 VFs", "Above 4G"),
         (errno.ENODEV, "xe", DeviceFailed, "(ENODEV)", "journalctl"),
     ],

@@ -120,7 +120,7 @@ def test_a_taken_placement_refuses_the_start_in_one_line(tmp_path):
     done = begin(script(tmp_path), xml_of(ports))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert "0000:3b:00.4 carries A100-5C, not A100-4C as vm needs" in done.stderr
+    assert "0000:3b:00.4 has A100-5C, not A100-4C as vm needs" in done.stderr
     assert "vgpuctl show-gpu" in done.stderr
     assert ports.claims.all() == ()
 
@@ -138,7 +138,7 @@ def test_a_vgpu_that_was_given_another_type_by_hand_refuses_the_start(tmp_path):
     given_by_hand(ports, "0000:3b:00.4", "469")
     done = begin(path, xml)
     assert done.returncode == 1
-    assert "0000:3b:00.4 carries A100-5C, not A100-4C as vm needs; somebody changed it by hand" in done.stderr
+    assert "0000:3b:00.4 has A100-5C, not A100-4C as vm needs; vgpuctl show-gpu 0000:3b:00.0" in done.stderr
 
 
 def test_a_type_without_a_known_name_is_shown_as_number(tmp_path):
@@ -148,7 +148,7 @@ def test_a_type_without_a_known_name_is_shown_as_number(tmp_path):
     hook.prepare(quiet, xml_of(ports))
     carrier = ports.claims.all()[0].carrier
     given_by_hand(ports, carrier, "1166")
-    with pytest.raises(InUse, match=f"{carrier} carries the type 1166, not L40S-48Q as vm needs"):
+    with pytest.raises(InUse, match=f"{carrier} has the type 1166, not L40S-48Q as vm needs"):
         hook.prepare(quiet, xml_of(ports))
 
 
@@ -350,8 +350,8 @@ def test_a_function_of_another_vm_refuses_the_start_with_a_hint_to_move(tmp_path
     done = begin(script(tmp_path), xml_of(ports))
     assert done.returncode == 1
     assert done.stderr == (
-        "vgpuctl: vm reserves 0000:3b:00.4 only while it runs, and kept has it; "
-        "vgpuctl start-vm vm gives it a free one\n"
+        "vgpuctl: vm reserves 0000:3b:00.4 only while it runs, and kept uses it; "
+        "vgpuctl start-vm vm assigns a free one\n"
     )
     assert begin(script(tmp_path), xml_of(ports), "vm", "release", "end", "failed").returncode == 0
     assert {c.vm for c in ports.claims.all()} == {"kept"}, "the other's is left alone"
@@ -364,7 +364,7 @@ def test_a_missing_device_of_another_vm_is_not_taken(scenario, profile, fit):
         create(ports, request(profile, name=f"kept-{number}"))
     open_host(scenario).reboot()
     ports = open_simulated_host(scenario)
-    with pytest.raises(VgpuctlError, match=r"kept-0 has it|no room"):
+    with pytest.raises(VgpuctlError, match=r"kept-0 uses it|no room"):
         hook.prepare(ports, xml_of(ports))
     assert devices(ports) == set()
     for number in range(fit):

@@ -50,7 +50,7 @@ def test_a_device_that_is_being_removed_never_lets_its_vm_start(tmp_path: Path, 
         work = reconciles
     later = reopen(host)
     halted = Halted(host, "sysfs", "write_uninterruptible", work)
-    with pytest.raises(Busy, match=f"process {halted.pid} takes vGPUs from VM vm: vgpuctl test") as raised:
+    with pytest.raises(Busy, match=f"process {halted.pid} is removing vGPUs from VM vm: vgpuctl test") as raised:
         hook.prepare(later.ports, xml_of(later))
     assert raised.value.status == 75
     assert halted.finish() == 0
@@ -68,7 +68,7 @@ def test_a_vm_does_not_start_while_its_placement_is_removed(tmp_path: Path, kind
     elsewhere(lambda: create(host.ports, request(profile, name="vm"), start=False))
     xml = xml_of(host)
     halted = Halted(host, "sysfs", "write_uninterruptible", work)
-    with pytest.raises(Busy, match="takes vGPUs from VM vm"):
+    with pytest.raises(Busy, match="is removing vGPUs from VM vm"):
         hook.prepare(reopen(host).ports, xml)
     assert halted.finish() == 0
 

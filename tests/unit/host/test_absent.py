@@ -13,7 +13,7 @@ from vgpuctl.ports.libvirt import Hypervisor, Storage
 def test_its_status_says_why():
     status = AbsentHypervisor("--root").status()
     assert not status.available
-    assert "libvirt is not asked: --root" in str(status.reason)
+    assert "libvirt is not used: --root" in str(status.reason)
 
 
 @pytest.mark.parametrize(("port", "absent"), [(Hypervisor, AbsentHypervisor), (Storage, AbsentStorage)])

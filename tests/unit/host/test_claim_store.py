@@ -248,7 +248,7 @@ def test_a_captured_tree_is_shown_as_it_is_and_never_changed(tmp_path, store):
         lambda: capture.add_stuck_write(gone),
     )
     for act in acts:
-        with pytest.raises(OSError, match="nothing is written here"):
+        with pytest.raises(OSError, match="this host is read-only"):
             act()
     with capture.lock(0):
         assert capture.is_locked

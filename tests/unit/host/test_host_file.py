@@ -50,7 +50,7 @@ def test_a_link_stays_and_the_file_it_names_is_replaced(tmp_path: Path) -> None:
 def test_a_concurrent_change_is_kept(tmp_path: Path, was: str | None) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("theirs")
-    with pytest.raises(Busy, match="changed by somebody else"):
+    with pytest.raises(Busy, match="changed by another program"):
         file_at(path).replace("new", was)
     assert path.read_text() == "theirs"
 

@@ -84,7 +84,7 @@ def test_a_broken_image_says_so(tmp_path):
     path.write_bytes(b"QFI\xfb" + b"\xff" * 200)
     record = images().inspect(str(path))
     assert record.format == "unknown"
-    assert "broken.qcow2 begins like a qcow2 image" in record.unsafe_reason
+    assert "broken.qcow2 looks like a qcow2 image" in record.unsafe_reason
 
 
 def test_a_name_that_looks_like_an_option_or_a_protocol_is_a_file(tmp_path, raw, monkeypatch):

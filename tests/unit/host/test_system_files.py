@@ -42,6 +42,6 @@ def test_systemd_is_notified_only_where_it_has_a_socket(tmp_path: Path, monkeypa
         monkeypatch.setenv("NOTIFY_SOCKET", name)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(name.replace("@", "\0"))
-            assert HostSystem(tmp_path).notify_ready("the vGPUs are there")
-            assert systemd.recv(100) == b"READY=1\nSTATUS=the vGPUs are there\n"
+            assert HostSystem(tmp_path).notify_ready("the vGPUs are ready")
+            assert systemd.recv(100) == b"READY=1\nSTATUS=the vGPUs are ready\n"
             assert not HostSystem(tmp_path, allow_systemctl=False).notify_ready("a simulated host")

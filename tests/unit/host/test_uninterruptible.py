@@ -157,6 +157,6 @@ def test_a_signal_while_waiting_still_leaves_a_record(tmp_path, store):
 
 def test_without_a_writer_nothing_is_written(tmp_path):
     files = HostFiles(str(tmp_path), lock_held=lambda: False)
-    with pytest.raises(OSError, match="nothing is written") as caught:
+    with pytest.raises(OSError, match="this host is read-only") as caught:
         files.write_uninterruptible("/a", "1", gpu=GPU, deadline_seconds=1)
     assert caught.value.errno == errno.EROFS

@@ -102,7 +102,7 @@ def test_a_missing_sriov_manage_is_not_a_failed_one(tmp_path: Path) -> None:
 
 def test_one_that_does_not_end_is_left_alone_and_recorded_until_it_has_ended(tmp_path: Path) -> None:
     command = script(tmp_path / "sriov-manage", f"read line <{fifo(tmp_path)}; touch {tmp_path}/ended")
-    with pytest.raises(Stuck, match="it goes on as process") as raised:
+    with pytest.raises(Stuck, match="it continues as process") as raised:
         commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=0.1)
     (write,) = store(tmp_path).stuck_writes()
     assert (write.process.pid, write.gpu) == (raised.value.facts["pid"], ADDRESS)
@@ -160,7 +160,7 @@ def test_a_reset_is_for_one_gpu_with_both_streams(tmp_path: Path) -> None:
 
 def test_a_reset_that_does_not_end_is_left_alone_and_recorded(tmp_path: Path) -> None:
     body = f"read line <{fifo(tmp_path)}; touch {tmp_path}/ended"
-    with pytest.raises(Stuck, match="it goes on as process"):
+    with pytest.raises(Stuck, match="it continues as process"):
         reset(tmp_path, body, deadline_seconds=0.1)
     (write,) = store(tmp_path).stuck_writes()
     assert (write.gpu, write.text) == (ADDRESS, "nvidia-smi --gpu-reset")

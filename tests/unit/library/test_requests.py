@@ -76,7 +76,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         requests.from_file(ports(), os.fspath(tmp_path), {})
     assert directory.value.hint == f"ls -ld {tmp_path}"
     (tmp_path / "wrong").write_text("profil: A100-4C\n", encoding="utf-8")
-    with pytest.raises(InvalidInput, match="wrong:1:1: profil: there is no such field"):
+    with pytest.raises(InvalidInput, match="wrong:1:1: profil: unknown field"):
         requests.from_file(ports(), os.fspath(tmp_path / "wrong"), {})
 
 

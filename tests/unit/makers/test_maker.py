@@ -38,7 +38,7 @@ def test_an_unknown_maker_has_no_special_facts(vendor):
     assert not any((uses_nvml(gpu), vfs_are_for_vgpus(gpu), maker.has_vgpu_params, own_vf_setting("other")))
     known = maker.read_type("other-1", "One", "framebuffer=1024M\nmemory size: 6GB\n")
     assert (known.profile, known.framebuffer_mib, known.max_per_gpu, known.pool_units) == ("other-1", None, None, None)
-    assert maker.pool_rule == "its types draw from one pool"
+    assert maker.pool_rule == "its types share one pool"
 
 
 @pytest.mark.parametrize(

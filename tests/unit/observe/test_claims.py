@@ -30,7 +30,7 @@ def test_what_cannot_be_read_is_an_error_with_its_path(tmp_path):
     with pytest.raises(FileFailed, match="the claims cannot be read: Permission denied") as denied:
         read_claims(ports)
     assert denied.value.hint == "run it as root"
-    with pytest.raises(FileFailed, match="which operations are alive cannot be read") as broken:
+    with pytest.raises(FileFailed, match="which operations are running cannot be read") as broken:
         living_operations(ports, ["a"])
     assert "ls -la /run/vgpuctl/operations" in str(broken.value.hint)
 
@@ -55,5 +55,5 @@ def test_another_live_operation_is_named_and_a_dead_one_is_not(tmp_path):
     with pytest.raises(Busy, match="works on VM vm"):
         refuse_concurrent_command(other.ports, "vm", claim.vm_uuid)
     host.ports.claims.replace(claim)
-    with pytest.raises(Busy, match="was making VM vm"):
+    with pytest.raises(Busy, match="was creating VM vm"):
         refuse_claimed_name(other.ports, claim.vm_uuid)

@@ -95,7 +95,7 @@ def test_read_commands_warn_of_a_broken_file_without_gpus(tmp_path, observed, te
         w for w in getattr(queries, observed)(host.ports, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w
     ]
     assert len(warned) == 1
-    assert "refused until it is fixed" in warned[0]
+    assert "refuses new vGPUs and changes of GPUs until it is fixed" in warned[0]
     with pytest.raises(InvalidInput):
         read_host_spec(host.ports)
     with pytest.raises(InvalidInput, match=r"host\.yaml:2"):
@@ -107,13 +107,13 @@ def test_an_emptied_file_warns_and_stops_changes_with_a_hint(tmp_path, text):
     host = open_sim_host(tmp_path)
     host.sim.host_file.write_text(text)
     (warned,) = [w for w in queries.list_gpus(host.ports).warnings if "host.yaml" in w]
-    assert "correct it, or remove it" in warned
+    assert "correct or remove" in warned
     job = {"dry_run": False, "progress": Silent()}
     for act in (lambda: create(host.ports, request("A100-4C")), lambda: cordon(host.ports, GPU, cordoned=True, **job)):
         with pytest.raises(InvalidInput, match=r"host\.yaml") as raised:
             act()
         assert "apply --undo" not in raised.value.hint, "no version is kept"
-    assert [fix for fix in broken(host.ports) if "correct it, or remove it" in fix], "and doctor says so too"
+    assert [fix for fix in broken(host.ports) if "correct or remove" in fix], "and doctor says so too"
     assert host.sim.host_file.read_text() == text
     host.sim.host_file.unlink()
     assert cordon(host.ports, GPU, cordoned=True, **job).changed

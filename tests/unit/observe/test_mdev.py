@@ -62,7 +62,7 @@ def test_every_makers_type_is_understood(type_id, name, description, profile, fr
 def test_directories_of_a_half_initialised_vf_are_no_types():
     gpu, tree = read({"pci-700": {}, "vfio-pci-700": {}})
     assert gpu.types == ()
-    assert "still setting it up" in gpu.functions[0].problem
+    assert "still initializing it" in gpu.functions[0].problem
     assert not tree.reads
 
 

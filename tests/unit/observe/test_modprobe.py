@@ -88,4 +88,4 @@ def test_the_drivers_version_comes_from_proc_when_the_module_is_silent_too(tmp_p
     ports = replace(host.ports, sysfs=WithoutModuleVersion(host.ports.sysfs))
     snapshot = observe(ports, ReadScope(types=True))
     assert driver_version(ports, snapshot) == "535.161.05"
-    assert snapshot.gpus[0].has_single_type, "a driver before 550 takes one type at a time"
+    assert snapshot.gpus[0].has_single_type, "a driver before 550 allows one type at a time"

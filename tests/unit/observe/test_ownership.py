@@ -58,7 +58,7 @@ def test_a_claim_whose_vm_and_process_are_gone_is_leaked_and_says_so():
     gpu = _carrying()
     (result,) = resolve_ownership((gpu,), (), (claim(assigned(gpu, A4C), 1),), NOBODY)
     assert (result.owner, result.present) == (Ownership.LEAKED, True)
-    assert result.reason == "claimed for VM vdi-001 by process 100, both are gone"
+    assert result.reason == "claimed for VM vdi-001 by process 100; neither exists any more"
 
 
 def test_a_gpu_whose_set_up_was_killed_is_of_no_vm_but_of_the_command():
@@ -69,7 +69,7 @@ def test_a_gpu_whose_set_up_was_killed_is_of_no_vm_but_of_the_command():
     )
     (left,) = resolve_ownership((gpu,), (), (whole,), NOBODY)
     assert (left.owner, left.vm, left.holder_text) == (Ownership.LEAKED, None, "'vgpuctl set-mig 0000:3b:00.0 --off'")
-    assert left.reason == "half set up: process 100 is gone, which ran vgpuctl set-mig 0000:3b:00.0 --off"
+    assert left.reason == "half set up: process 100 (vgpuctl set-mig 0000:3b:00.0 --off) is gone"
     (works,) = resolve_ownership((gpu,), (), (whole,), frozenset({gpu.address}))
     assert (works.owner, works.vm, works.reason) == (Ownership.MANAGED, None, None)
 
@@ -197,7 +197,7 @@ def test_a_vm_record_wins_on_one_carrier():
 def test_another_type_has_a_reason():
     gpu = changed(a100(), 0, current_type="469")
     (result,) = resolve_ownership((gpu,), (), (), NOBODY, host_vgpus=(KEPT,))
-    assert result.reason == "it carries A100-5C, host.yaml says A100-4C"
+    assert result.reason == "it has A100-5C, host.yaml says A100-4C"
 
 
 def _reserving_vm(number, own, state=VmState.STOPPED):

@@ -57,7 +57,7 @@ def test_a_vf_that_cannot_be_listed_is_named_and_the_others_stay(tmp_path):
     text = 'version: 1\ngpus:\n  - {model: A100}\nfaults:\n  - {on: sysfs-listdir, match: "*/0000:3b:00.5"}\n'
     (gpu,) = observe(open_sim_host(tmp_path, text=text).ports, ReadScope()).gpus
     assert len(gpu.functions) == 15
-    assert "virtfn1 is left out" in gpu.problems[0]
+    assert "virtfn1 is ignored" in gpu.problems[0]
     assert gpu.vfs_enabled == 16
 
 
@@ -73,7 +73,7 @@ def test_another_parent_that_cannot_be_read_is_named_and_the_others_stay(tmp_pat
     observed = observe(Watch(before=fail).watch(host.ports), ReadScope())
     assert "mtty" not in {g.address for g in observed.gpus}
     assert len(observed.gpus) == 6
-    assert f"mtty is left out: Input/output error ({mdev}/mdev_type)" in observed.warnings
+    assert f"mtty is ignored: Input/output error ({mdev}/mdev_type)" in observed.warnings
 
 
 def test_mdevs_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):

@@ -63,7 +63,7 @@ def test_a_file_makes_the_host_and_becomes_host_yaml_as_it_is(tmp_path):
         (FLEX, "vfs", 4, 8),
     ]
     planned = run(host.ports, file=WANTED, dry_run=True)
-    assert (planned.steps, planned.steps[-1]) == (result.steps, "put FILE in the place of /etc/vgpuctl/host.yaml")
+    assert (planned.steps, planned.steps[-1]) == (result.steps, "replace /etc/vgpuctl/host.yaml with FILE")
     assert host.ports.host_file.read() is None
     done = run(host.ports, file=WANTED)
     assert (done.changed, done.steps) == (True, planned.steps)
@@ -160,7 +160,7 @@ def test_a_gpu_that_was_unmanaged_may_be_set_up_with_all_of_it_at_once(tmp_path)
 @pytest.mark.parametrize(
     ("sets", "kind", "text"),
     [
-        ([f"gpus[{FLEX}].vfs=4"], InvalidInput, "no mode, with which it goes"),
+        ([f"gpus[{FLEX}].vfs=4"], InvalidInput, "no mode, which it requires"),
         ([f"gpus[{FLEX}].mode=vgpu"], HostCannot, "has no mode vgpu"),
         ([f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs=200"], InvalidInput, "1 to 31"),
         ([f"gpus[{FLEX}].scheduler.policy=fixed_share"], HostCannot, "only NVIDIA's"),
@@ -276,7 +276,7 @@ def test_a_gpu_that_fails_after_another_was_set_up_says_which_stays(tmp_path):
     with pytest.raises(PartlyApplied) as raised:
         run(replace(host.ports, sysfs=Deaf()), *SETS)
     assert [line for line in raised.value.left if A16 in line]
-    assert "host.yaml does not say yet" in str(raised.value.hint)
+    assert "host.yaml does not have this yet" in str(raised.value.hint)
     assert configured_modes(host) == {}
     run(host.ports, *SETS)
     assert set(configured_modes(host)) == {A16, FLEX}

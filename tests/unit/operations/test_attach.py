@@ -178,7 +178,7 @@ def test_a_guest_that_refuses_later_is_not_waited_for_any_longer(tmp_path: Path)
     host = open_sim_host(tmp_path, text=text)
     create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
-    with pytest.raises(Busy, match="refuses to let"):
+    with pytest.raises(Busy, match="refuses to release"):
         unplug(host)
     now = picture(host)
     assert (now.claims, now.types, now.running) == (before.claims, before.types, before.running)

@@ -78,7 +78,7 @@ def test_mig_pending_a_reset_is_found_with_its_holders(tmp_path):
     host.ports.nvml.set_mig(H100, enabled=True)
     seen = checks_by_id(host.ports, "mig-mode", "driver-holders")
     assert {row.verdict for row in seen.values()} == {"warn"}
-    assert any("MIG waits for a reset to go on" in line for line in seen["driver-holders"].evidence)
+    assert any("MIG waits for a reset to turn on" in line for line in seen["driver-holders"].evidence)
     explained = explain_failure(host.ports, "busy", None)
     assert {"mig-mode", "driver-holders"} <= {row.id for row in explained}
 

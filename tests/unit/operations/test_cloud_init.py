@@ -87,7 +87,7 @@ def test_the_seed_is_deleted_with_the_vm_even_if_disks_stay(tmp_path, keep):
 
 def test_without_a_system_there_is_nothing_to_set_up(tmp_path):
     host = open_sim_host(tmp_path)
-    with pytest.raises(InvalidInput, match="cloud-init sets a system up"):
+    with pytest.raises(InvalidInput, match="cloud-init needs an operating system"):
         create(host.ports, wanted(image=None))
     assert not picture(host).domains
     create(host.ports, wanted(image=None, disks=(ExistingDisk(IMAGE),)))

@@ -208,7 +208,7 @@ def test_a_name_that_is_taken_is_refused_with_the_state_of_its_vm(tmp_path):
     create(host.ports, request("A100-4C", name="vm"))
     with pytest.raises(Exists) as raised:
         create(host.ports, request("A100-4C", name="vm"))
-    assert "vm exists already (running)" in str(raised.value)
+    assert "vm already exists (running)" in str(raised.value)
 
 
 def test_a_read_only_host_is_not_changed(tmp_path):

@@ -77,7 +77,7 @@ def test_a_place_that_somebody_else_took_by_hand_is_left_to_him(tmp_path):
     host = booted(tmp_path, "a100-40", "A100-4C")
     host.ports.sysfs.write("/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type", "469\n")
     before = picture(host)
-    with pytest.raises(InUse, match="carries A100-5C, not A100-4C as vm needs"):
+    with pytest.raises(InUse, match="has A100-5C, not A100-4C as vm needs"):
         make(host, vm_of(host))
     assert picture(host) == before
 

@@ -65,7 +65,7 @@ def test_vms_that_a_killed_set_mode_left_off_are_started_by_reconcile(tmp_path, 
         )
         with pytest.raises(InUse) as raised:
             do(later.ports, FLEX, "sriov", 6, drain=True)
-        assert str(raised.value.hint).startswith("vgpuctl reconcile-host gives it free")
+        assert str(raised.value.hint).startswith("vgpuctl reconcile-host frees it")
         run_reconcile(later.ports)
         do(later.ports, FLEX, "sriov", 6)
     else:

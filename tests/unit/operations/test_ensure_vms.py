@@ -119,12 +119,12 @@ def test_a_dry_run_shows_all_and_writes_nothing(tmp_path):
 
 def test_shared_steps_are_listed_once(tmp_path):
     host = open_sim_host(tmp_path)
-    pool = "make storage pool default at /var/lib/libvirt/images"
+    pool = "create storage pool default at /var/lib/libvirt/images"
     for dry_run in (True, False):
         steps = ensure(host.ports, request("A100-4C"), names(3), dry_run=dry_run).steps
         assert steps[0] == pool
         assert [line for line in steps if "storage pool" in line] == [pool]
-        assert len([line for line in steps if "make disk" in line]) == 3
+        assert len([line for line in steps if "create disk" in line]) == 3
 
 
 def test_several_alike_on_one_pf_are_claimed_one_by_one(tmp_path):
@@ -142,7 +142,7 @@ def test_a_request_without_a_profile_works_only_if_all_vms_exist(tmp_path):
 
 def test_one_disk_is_not_given_to_several(tmp_path):
     ports = open_sim_host(tmp_path).ports
-    with pytest.raises(InvalidInput, match="one VM only"):
+    with pytest.raises(InvalidInput, match="only one VM"):
         ensure(ports, request("A100-4C", disks=(ExistingDisk("/var/lib/libvirt/images/debian-12.qcow2"),)), names(2))
 
 
@@ -190,7 +190,7 @@ def test_a_signal_reports_existing_vms(tmp_path):
     with pytest.raises(Interrupted) as raised:
         ensure(host.ports, request("A100-4C"), names(8), parallel=1, progress=Stopping())
     assert raised.value.signal_number == 2
-    assert f"{len(raised.value.facts['vms'])} of 8 VMs are there" in raised.value.message
+    assert f"{len(raised.value.facts['vms'])} of 8 VMs exist" in raised.value.message
     assert len(picture(host).claims) == len(picture(host).running) == len(picture(host).domains)
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
     assert len(ensure(host.ports, request("A100-4C"), names(8)).data.vms) == 8

@@ -201,7 +201,7 @@ def test_a_lost_undo_is_detected_and_left_for_reconcile(tmp_path):
     error = outcome(lambda: create(host.ports, request("A100-4C", name="vm")))
     assert error is not None
     assert error.code == "partly-applied"
-    assert any("make vGPU A100-4C" in line for line in error.left)
+    assert any("create vGPU A100-4C" in line for line in error.left)
     assert picture(host).claims
     later = host.again()
     assert [f.kind for f in run_reconcile(later.ports).data.findings] == ["half-made"]

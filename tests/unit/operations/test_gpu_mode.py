@@ -295,7 +295,7 @@ def test_a_command_that_goes_on_alone_keeps_the_gpu_claimed_and_is_not_run_again
             host.ports.claims.add_stuck_write(
                 StuckWrite(host.ports.operations.current().process, address, "/path", flag)
             )
-            raise Stuck("it goes on as process 7", pid=7)
+            raise Stuck("it continues as process 7", pid=7)
 
     with pytest.raises(Stuck, match="process 7") as raised:
         do(replace(host.ports, vendor_commands=Left()), A16, "vgpu")

@@ -66,7 +66,7 @@ def test_a_second_signal_ends_it_and_names_the_vms_that_stay_off(tmp_path):
     with pytest.raises(Interrupted) as raised:
         do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
     assert raised.value.left[1:] == ["VM one is not started again", "VM two is not started again"]
-    assert raised.value.hint == "vgpuctl reconcile-host starts them, or vgpuctl start-vm NAME"
+    assert raised.value.hint == "vgpuctl reconcile-host starts them, as does vgpuctl start-vm NAME"
     assert picture(host).running == unmanaged
 
 

@@ -59,7 +59,7 @@ def test_a_vm_that_is_off_has_no_port_and_a_warning(tmp_path):
     answer = read_console(ports, "vm")
     assert [s.port for s in answer.data.graphics] == [None]
     assert [s.terminal for s in answer.data.serial] == [None]
-    assert answer.warnings == ("vm is stopped: ports and terminals are given when it starts",)
+    assert answer.warnings == ("vm is stopped: ports and terminals are assigned when it starts",)
 
 
 @pytest.mark.parametrize("observed", [read_console, read_addresses])

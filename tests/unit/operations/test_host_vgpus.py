@@ -37,9 +37,9 @@ def test_new_entries_are_made_and_then_the_file_is_host_yaml(tmp_path, scenario,
     shown = diff(host.ports, file=text)
     assert shown.changed
     assert shown.steps == (
-        f"make vGPU v0 ({profile} on GPU {CARD})",
-        f"make vGPU v1 ({profile} on GPU {CARD})",
-        "put FILE in the place of /etc/vgpuctl/host.yaml",
+        f"create vGPU v0 ({profile} on GPU {CARD})",
+        f"create vGPU v1 ({profile} on GPU {CARD})",
+        "replace /etc/vgpuctl/host.yaml with FILE",
     )
     assert run(host.ports, file=text, dry_run=True).steps == shown.steps
     assert (picture(host), host.ports.host_file.read()) == (before, None)
@@ -119,8 +119,8 @@ def test_what_no_gpu_can_have_is_refused_before_anything_is_written(tmp_path):
     host = open_sim_host(tmp_path, text=SMALL)
     for text, kind, output in [
         (keeping("A100-4C", VFS[0], gpus=f'gpus: {{"{CARD}": {{mode: passthrough}}}}\n'), Refused, "mode passthrough"),
-        (keeping("A100-4C", "0000:3b:01.7"), HostCannot, "the VF 0000:3b:01.7 is not there"),
-        (keeping("A100-4C", VFS[0], card="0000:99:00.0"), HostCannot, "the GPU 0000:99:00.0 is not there"),
+        (keeping("A100-4C", "0000:3b:01.7"), HostCannot, "the VF 0000:3b:01.7 does not exist"),
+        (keeping("A100-4C", VFS[0], card="0000:99:00.0"), HostCannot, "the GPU 0000:99:00.0 does not exist"),
         (keeping("A40-4C", VFS[0]), NoCapacity, "does not offer A40-4C"),
     ]:
         before = picture(host)
@@ -133,7 +133,7 @@ def test_a_gpu_that_is_set_up_by_the_same_apply_has_its_vgpus_made_then(tmp_path
     host = open_sim_host(tmp_path, text=SMALL.replace("enabled: 4", "enabled: 0"))
     text = keeping("A100-4C", *VFS, gpus=f'gpus: {{"{CARD}": {{mode: vgpu}}}}\n')
     shown = diff(host.ports, file=text)
-    assert [n for n in shown.notes if "is known when it is set up; checked then: vGPU v0, v1" in n]
+    assert [n for n in shown.notes if "is checked when that is set up: vGPU v0, v1" in n]
     done = run(host.ports, file=text)
     assert (done.steps, devices(host)) == (shown.steps, set(VFS))
     assert host.ports.host_file.read() == text
@@ -146,7 +146,7 @@ def test_a_vgpu_that_fits_not_after_its_gpu_was_set_up_leaves_that_gpu_so_and_ho
     with pytest.raises(PartlyApplied, match="no room for vGPU v1") as raised:
         run(host.ports, file=text)
     assert [line for line in raised.value.left if CARD in line]
-    assert "host.yaml does not say yet" in str(raised.value.hint)
+    assert "host.yaml does not have this yet" in str(raised.value.hint)
     assert (devices(host), picture(host).claims, host.ports.host_file.read()) == (set(), {}, None)
     run(host.ports, file=text.replace(f'  v1: {{profile: A100-40C, gpu: "{CARD}", carrier: "{VFS[1]}"}}\n', ""))
 
@@ -179,7 +179,7 @@ def test_one_gpu_instance_too_few_is_refused_and_several_refusals_after_a_gpu_wa
     with pytest.raises(NoCapacity, match=r"no room for vGPU v2 .*: vGPU v0, vGPU v1"):
         run(host.ports, file=with_gpu("mode: vgpu", *["H100-1-10C"] * 3))
     with pytest.raises(
-        PartlyApplied, match=r"2 vGPUs cannot be made, so none was made:\nno room for vGPU v1"
+        PartlyApplied, match=r"2 vGPUs cannot be created, so none was created:\nno room for vGPU v1"
     ) as raised:
         run(host.ports, file=with_gpu("mode: vgpu, mig: off", "H100-4C", "H100-5C", "H100-8C"))
     assert raised.value.facts["cause"] == "no-capacity"

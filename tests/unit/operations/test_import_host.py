@@ -34,7 +34,7 @@ def test_what_mdevctl_dumps_is_made_or_taken_over_by_apply(tmp_path, scenario, p
     if started:
         host.ports.sysfs.write(path, UUID)
     read = import_host(host.ports, parse_import(dump(parent, type_id), "dump", None))
-    assert read.data.left_out == ("dump:1: the attribute assign is not set by vgpuctl",)
+    assert read.data.left_out == ("dump:1: vgpuctl does not set the attribute assign",)
     assert run(host.ports, file=read.data.text).changed
     seen = picture(host)
     assert set(seen.mdevs) == {UUID, OTHER} == set(seen.claims)

@@ -33,7 +33,7 @@ def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
     before = picture(host)
     with pytest.raises(InUse, match=r"2 vGPU\(s\) of off, on, and the driver changes mixed sizes") as raised:
         act(host.ports, SECOND, mixed=True)
-    assert str(raised.value.hint).startswith("--drain shuts")
+    assert str(raised.value.hint).startswith("use --drain")
     done = act(host.ports, SECOND, mixed=True, drain=True)
     assert (done.steps[0], done.steps[-1]) == ("shut down VM on", "start VM on again")
     assert (partition_state(host, SECOND)[2], picture(host)) == (True, before)
@@ -72,7 +72,7 @@ def test_more_vgpus_than_mixed_size_placements_are_refused_before_any_change(tmp
     host = five_where_mixed_sizes_have_four_places(tmp_path)
     before = everything(host, SECOND)
     for drain in (True, False):
-        with pytest.raises(InUse, match=r"keeps H100-16C for vm-0, .* with mixed sizes fewer fit"):
+        with pytest.raises(InUse, match=r"has H100-16C of vm-0, .* fewer fit with mixed sizes"):
             act(host.ports, SECOND, mixed=True, drain=drain, dry_run=drain)
     assert everything(host, SECOND) == before
 

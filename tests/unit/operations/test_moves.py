@@ -147,7 +147,7 @@ def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) 
     with pytest.raises(NoCapacity) as refused:
         room(host.ports, "A100-40C", 2)
     assert "bound stays: it is bound to a GPU" in str(refused.value.facts["details"])
-    assert "lent stays: it has its places only while it runs" in str(refused.value.facts["details"])
+    assert "lent stays: it reserves its places only while it runs" in str(refused.value.facts["details"])
 
 
 def test_a_guest_that_does_not_shut_down_stays_where_it_is_and_the_rest_is_not_moved(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def two_moves(directory: Path) -> tuple[SimulatedHost, list[Any]]:
 def test_a_vm_deleted_before_its_move_is_reported_and_others_stay(tmp_path: Path) -> None:
     host, (first, second) = two_moves(tmp_path)
     ports = replace(host.ports, hypervisor=Meanwhile(host.ports.hypervisor, lambda: delete(host.ports, second.vm)))
-    with pytest.raises(NotFound, match="was deleted just now") as failed:
+    with pytest.raises(NotFound, match="has just been deleted") as failed:
         room(ports, "A100-40C", 2)
     assert not any("not started again" in line for line in failed.value.left)
     assert gpus_of(host, first.vm) == [first.to_gpu]
@@ -315,7 +315,7 @@ def test_a_target_placement_taken_meanwhile_is_refused_and_the_vm_unchanged(tmp_
     (carrier,) = carriers(host, "a")
     before = picture(host)
     goal = MoveTarget(gpu, at["b"])
-    with pytest.raises(NoCapacity, match="is not free any more"):
+    with pytest.raises(NoCapacity, match="is no longer free"):
         move_vgpu(host.ports, "a", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
     with pytest.raises(Busy, match="does not have"):
         move_vgpu(host.ports, "a", "gone", goal, wait_seconds=WAIT_SECONDS, progress=Silent())

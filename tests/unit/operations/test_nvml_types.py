@@ -16,7 +16,7 @@ from vgpuctl.operations.gpu_mode import restore_gpus
 from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
 from vgpuctl.value import replace
 
-MAKE = "make GPU instance {} on 0000:3f:00.0 at {} (NVML)"
+MAKE = "create GPU instance {} on 0000:3f:00.0 at {} (NVML)"
 WRITE = "write 'mode: vgpu, mig: [{}]' for GPU 0000:3f:00.0 to /etc/vgpuctl/host.yaml"
 
 
@@ -50,7 +50,7 @@ def test_while_mig_stays_on_the_vfs_stay_and_only_instances_that_go_are_touched(
     done = act(host.ports, FIRST, mig("4g.40gb", "1g.10gb", "1g.10gb"))
     assert done.steps[:2] == (
         "destroy GPU instance 3g.40gb on 0000:3b:00.0 at 0:4 (NVML)",
-        "make GPU instance 4g.40gb on 0000:3b:00.0 at 0:4 (NVML)",
+        "create GPU instance 4g.40gb on 0000:3b:00.0 at 0:4 (NVML)",
     )
     assert names(host) == ["4g.40gb", "1g.10gb", "1g.10gb"]
 
@@ -97,10 +97,10 @@ def test_a_vm_whose_instance_would_be_gone_is_named_with_its_profile(tmp_path, r
         (mig("1g.5gb"), None, InvalidInput, r"no GPU instance profile 1g\.5gb"),
         (mig("4g.40gb", "4g.40gb"), None, NoCapacity, r"can have 1 of 4g\.40gb, not 2"),
         (mig("4g.40gb", "3g.40gb", "1g.10gb"), None, NoCapacity, r"1g\.10gb does not fit .* beside 4g\.40gb, 3g\.40gb"),
-        (MigSpec(vgpus=(("H100-4C", 1),)), None, InvalidInput, "divides the time of"),
+        (MigSpec(vgpus=(("H100-4C", 1),)), None, InvalidInput, "offers only without MIG of"),
         (MigSpec(vgpus=(("H100-1-10C", 8),)), None, NoCapacity, r"can have 7 of 1g\.10gb, not 8"),
-        (mig("1g.10gb"), True, InvalidInput, "MIG and mixed sizes at once"),
-        (None, True, HostCannot, "has MIG on, with which there are no mixed sizes"),
+        (mig("1g.10gb"), True, InvalidInput, "MIG and mixed sizes at the same time"),
+        (None, True, HostCannot, "has MIG on, which excludes mixed sizes"),
     ],
 )
 def test_impossible_layouts_are_refused_early(tmp_path, wanted, mixed, kind, message):
@@ -113,16 +113,16 @@ def test_impossible_layouts_are_refused_early(tmp_path, wanted, mixed, kind, mes
 
 @pytest.mark.parametrize(("scenario", "wanted", "output"), [
     ("h100-mig", "1g.10gb", "inside"),
-    ("rtx-pro-6000", "1g.24gb+gfx", "its driver mixes sizes inside a GPU instance by a setting of that, which vgpuctl"),
+    ("rtx-pro-6000", "1g.24gb+gfx", "its driver mixes sizes inside a GPU instance with a setting that vgpuctl"),
 ])  # fmt: skip
 def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances(tmp_path, scenario, wanted, output):
     host = open_sim_host(tmp_path, scenario)
     act(host.ports, FIRST, mig(wanted))
     before = everything(host)
-    with pytest.raises(InvalidInput, match="MIG and mixed sizes at once") as asked:
+    with pytest.raises(InvalidInput, match="MIG and mixed sizes at the same time") as asked:
         act(host.ports, FIRST, mixed=True)
     host.ports.host_file.replace("version: 1\n", host.ports.host_file.read())
-    with pytest.raises(HostCannot, match="has MIG on, with which there are no mixed sizes") as there:
+    with pytest.raises(HostCannot, match="has MIG on, which excludes mixed sizes") as there:
         act(host.ports, FIRST, mixed=True)
     assert all(output in str(one.value) for one in (asked, there)) is (scenario == "rtx-pro-6000")
     assert partition_state(host) == before[0]
@@ -187,7 +187,7 @@ def test_before_gb20x_a_scheduler_with_mig_is_refused(tmp_path):
     host = open_sim_host(tmp_path, "h100-mig")
     asks(host, SECOND, "equal_share")
     before = everything(host, SECOND)
-    with pytest.raises(HostCannot, match="with MIG on its vGPUs always have a fixed share before Blackwell") as raised:
+    with pytest.raises(HostCannot, match="with MIG on, its vGPUs always have a fixed share before Blackwell") as raised:
         act(host.ports, SECOND, mig("1g.10gb"))
     assert f"vgpuctl apply --set 'gpus[{SECOND}].scheduler=null'" in str(raised.value.hint)
     assert everything(host, SECOND) == before
@@ -227,7 +227,7 @@ def test_mig_requires_an_explicit_mode(tmp_path):
     gpus = parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mig: [1g.10gb]}}\n', "f").gpus
     (result,) = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
     assert isinstance(result.error, InvalidInput)
-    assert "no mode, with which it goes" in str(result.error)
+    assert "no mode, which it requires" in str(result.error)
 
 
 PENDING = '{on: nvml-set-mig, match: "*", kind: pending}'
@@ -241,10 +241,10 @@ def test_ampere_is_reset_where_that_is_what_mig_waits_for(tmp_path):
 
 def test_a_kernel_on_which_a_reset_hangs_the_host_needs_a_reboot(tmp_path):
     host = small(tmp_path, "A100", kernel="7.0.0-14-generic", faults=PENDING)
-    with pytest.raises(PartlyApplied, match="goes on with its next reset") as raised:
+    with pytest.raises(PartlyApplied, match="goes on at its next reset") as raised:
         act(host.ports, FIRST, mig("3g.20gb"))
     assert "reboot the host, then run the command again" in str(raised.value.hint)
-    assert any("when the host boots next" in line for line in raised.value.left)
+    assert any("at the host's next boot" in line for line in raised.value.left)
     assert (partition_state(host)[0], host.ports.host_file.read()) == ((False, True), None)
     assert picture(host).types == {}
     host.sim.reboot()
@@ -265,10 +265,10 @@ def test_what_waits_for_somebody_who_has_the_driver_open_is_taken_back(tmp_path)
     host = small(tmp_path, "A100", more="held_by: dcgm-exporter, vfs: {enabled: 0}")
     before = everything(host)
     with pytest.raises(
-        Busy, match=r"goes on with its next reset: dcgm-exporter \(pid \d+\) has NVIDIA's driver open"
+        Busy, match=r"goes on at its next reset: dcgm-exporter \(pid \d+\) has NVIDIA's driver open"
     ) as raised:
         act(host.ports, FIRST, mig("3g.20gb"))
-    assert raised.value.hint == "stop that, then run the command again"
+    assert raised.value.hint == "stop these programs, then run the command again"
     assert (everything(host), raised.value.left) == (before, [])
 
 

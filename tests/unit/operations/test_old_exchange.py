@@ -123,7 +123,7 @@ def test_a_vm_that_runs_where_it_was_keeps_that_place(decided: SimulatedHost) ->
 
     before = picture(decided)
     seen = run_reconcile(replace(decided.ports, hypervisor=Runs()), dry_run=True).data.findings
-    assert "nothing while it runs where it was: virsh shutdown third first" in [
+    assert "nothing while it runs in its old place: virsh shutdown third first" in [
         f.action for f in seen if f.kind == "half-exchanged"
     ]
     assert picture(decided) == before

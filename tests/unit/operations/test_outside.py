@@ -18,7 +18,7 @@ from vgpuctl.model.vm import RecordState
 from vgpuctl.ports.host import Host
 
 SEED, EACH = 14, 60
-STARTED = "VM vm was started by another program"
+STARTED = "another program started VM vm"
 
 
 @pytest.mark.parametrize("kind", HOSTS)

@@ -265,7 +265,7 @@ def test_a_gpu_left_without_vfs_by_a_killed_set_mig_is_found_and_restored(tmp_pa
     assert partition_state(later)[1] == []
     with pytest.raises(InUse, match=f"^{FIRST} is half set up: process .* which ran vgpuctl test$") as refused:
         act(later.ports, FIRST, OFF)
-    assert refused.value.hint == "vgpuctl reconcile-host gives it free; then run this, or that again: vgpuctl test"
+    assert refused.value.hint == "vgpuctl reconcile-host frees it; then run this command, or again: vgpuctl test"
     (result,) = run_reconcile(later.ports).data.findings
     assert result.kind == "half-set-up"
     assert "run it again: vgpuctl test; vgpuctl apply" in result.action

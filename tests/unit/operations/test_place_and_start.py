@@ -80,7 +80,7 @@ def test_defining_it_takes_nothing_even_when_nothing_is_free(tmp_path: Path, kin
     before = taken(host)
     made = create(host.ports, reserving_request(profile, "vm"), start=False)
     assert taken(host) == before
-    assert not any("claim" in s or "make vGPU" in s for s in made.steps)
+    assert not any("claim" in s or "create vGPU" in s for s in made.steps)
     assert [v.reason for v in made.data.vgpus] == ["reserved only while the VM runs"]
     assert made.data.reserve == "running"
     with pytest.raises(NoCapacity):
@@ -176,7 +176,7 @@ def test_a_device_left_by_a_guest_shutdown_is_detected_and_removed(tmp_path: Pat
     assert row.owner is Ownership.MANAGED
     with pytest.raises(NoCapacity) as refused:
         start(host.ports, "c")
-    assert "vgpuctl reconcile-host frees what a have" in str(refused.value.hint)
+    assert "vgpuctl reconcile-host frees the vGPUs of a, which are off" in str(refused.value.hint)
     findings = run_reconcile(host.ports).data.findings
     assert [f.kind for f in findings] == ["not-needed"]
     assert taken(host) == set(carriers(host, "b"))

@@ -111,7 +111,7 @@ def test_a_vm_that_was_given_another_profile_meanwhile_is_busy_and_not_without_r
             if len(observations) == 1:
                 reprofile(host.again(), "A100-5C")
 
-    with pytest.raises(Busy, match="was changed just now"):
+    with pytest.raises(Busy, match="has just been changed"):
         start(Watch(before=change).watch(host.again().ports), "vm")
     assert start(host.again().ports, "vm").data.vgpus[0].profile == "A100-5C"
 

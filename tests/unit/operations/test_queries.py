@@ -86,7 +86,7 @@ def test_an_old_driver_takes_one_type_at_a_time(tmp_path, driver, free, nvml):
     if not free:
         with pytest.raises(NoCapacity) as raised:
             create(host.ports, request("T4-1B"))
-        assert "older than 550, takes one type at a time" in str(raised.value.facts["details"])
+        assert "older than 550, allows one type at a time" in str(raised.value.facts["details"])
     assert create(host.ports, request("T4-1Q")).changed
     assert start(host.ports, "vm").changed
 
@@ -150,10 +150,10 @@ def test_a_wrong_address_is_an_error_with_a_hint(tmp_path, wrong, kind):
 def test_explain_shows_the_blockers_on_each_gpu(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     reasons = {g.address: g.reasons for g in queries.explain(host.ports, "T4-8Q").data.gpus}
-    assert reasons["0000:5e:00.0"] == ("it runs 1 of another size: T4-4Q (4 GiB), held by old-desktop",)
+    assert reasons["0000:5e:00.0"] == ("it has 1 of another size: T4-4Q (4 GiB), held by old-desktop",)
     assert reasons["0000:17:00.0"] == ("its VFs are off (0 of 16 enabled)",)
     assert reasons["0000:d8:00.0"] == ("it offers no vGPUs: its backend is passthrough",)
-    assert reasons["0000:3b:00.0"] == ("its driver does not know this profile",)
+    assert reasons["0000:3b:00.0"] == ("its driver does not offer this profile",)
 
 
 def test_without_libvirt_gpus_are_shown_and_the_warning_says_what_is_missing(tmp_path):

@@ -150,7 +150,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
     assert picture(host) == before
     words = [step.split()[0] for step in planned.steps]
     assert words == ["shut", "record", "make", "change", "delete", "record", "start"]
-    assert planned.notes == (f"what was written to {the_vm(host).record.disks[0].path} is lost",)
+    assert planned.notes == (f"all data on {the_vm(host).record.disks[0].path} is lost",)
 
 
 def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_vm_of_somebody_else_is_refused(tmp_path: Path) -> None:
     host = prepared(tmp_path)
     host.ports.hypervisor.set_record(the_vm(host).uuid, None)
     host.ports.claims.remove(*next(iter(picture(host).claims.items())))
-    with pytest.raises(Unmanaged, match="was not made by vgpuctl"):
+    with pytest.raises(Unmanaged, match="was not created by vgpuctl"):
         refresh(host.ports)
 
 

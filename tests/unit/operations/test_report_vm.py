@@ -14,4 +14,4 @@ def test_a_vm_that_was_made_is_reported_although_the_last_look_fails(tmp_path):
     done = create(host.ports, request("A100-4C", name="vm", disks=(NewDisk(1024),)))
     assert (done.changed, done.data.name, done.data.state) == (True, "vm", "unknown")
     assert len(done.data.vgpus) == len(done.data.disks) == 1
-    assert "could not be looked at again" in done.warnings[-1]
+    assert "could not be checked again" in done.warnings[-1]

@@ -163,7 +163,7 @@ def test_of_two_that_change_a_record_at_once_the_second_sees_the_first(tmp_path:
     first = WriteRecord(vm.name, vm.uuid, replace(vm.record, request_json='{"os": "linux"}'), vm.record)
     second = WriteRecord(vm.name, vm.uuid, replace(vm.record, request_json="{}"), vm.record)
     first.perform(host.ports)
-    with pytest.raises(Busy, match="changed just now"):
+    with pytest.raises(Busy, match="has just been changed"):
         second.perform(host.ports)
     second.undo(host.ports)
     assert the_vm(host).record == first.record
@@ -286,7 +286,7 @@ def test_a_vm_removed_during_creation_is_not_reported_created(tmp_path: Path) ->
         plan.steps[0].perform(host.ports)
 
     ports = replace(host.ports, storage=Struck(host.ports.storage, removing))
-    with pytest.raises(Busy, match="changed just now"):
+    with pytest.raises(Busy, match="has just been changed"):
         create(ports, reserving_request(profile, "lent"), start=False)
     assert host.ports.hypervisor.find_domain("lent") is None
     assert (picture(host).files, taken(host)) == ({}, set())
@@ -301,7 +301,7 @@ def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_p
     assert vm.record is not None
     before = picture(host)
     plan = vm_removal_plan(vm, vm.record, host.ports.hypervisor.leftovers(vm.uuid), keep_disks=False)
-    with pytest.raises(Busy, match="changed just now"):
+    with pytest.raises(Busy, match="has just been changed"):
         execute_plan(host.ports, plan, Silent())
     assert picture(host) == before
 

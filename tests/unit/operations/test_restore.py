@@ -164,7 +164,7 @@ def test_the_deadline_ends_the_waiting_and_says_what_was_missing(tmp_path):
     clock = EagerClock()
     host = with_unbound_vf(tmp_path, clock)
     begin = clock.seconds
-    assert "would be waited for" in restore(host, dry_run=True).warnings[0]
+    assert "would wait" in restore(host, dry_run=True).warnings[0]
     with pytest.raises(Failed, match=r"0000:3b:00\.4: no nvidia directory.*20 seconds after"):
         restore(host, HostSpec(1, boot=BootSpec(20)))
     assert clock.seconds - begin == 20
@@ -238,7 +238,7 @@ def test_an_unreadable_host_yaml_is_reported_and_vms_are_restored(tmp_path):
     before = picture(host)
     host.sim.reboot()
     host = host.again()
-    unread = InvalidInput("host.yaml:2:1: gpu: there is no such field")
+    unread = InvalidInput("host.yaml:2:1: gpu: unknown field")
     with pytest.raises(Failed, match=r"^1 of 2 .*: file host\.yaml: host\.yaml:2:1: gpu: there is"):
         restore_host(
             host.ports, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), host_file_error=unread
@@ -301,7 +301,7 @@ def test_what_is_to_be_off_and_nvml_does_not_tell_is_not_waited_for(tmp_path, ou
     assert count_vfs(host.ports, "0000:3b:00.0") > 0, "VMs wait for them"
     (warning,) = done.warnings
     assert warning.startswith(f"{words} of 0000:3b:00.0 ")
-    assert warning.endswith(" to be off, and NVML does not tell whether that is so: no library")
+    assert warning.endswith(" to be off, but NVML does not report the current state: no library")
     again = restore(host, spec)
     assert (again.changed, again.warnings) == (False, (warning,))
 

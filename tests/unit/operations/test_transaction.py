@@ -94,7 +94,7 @@ def test_a_vm_that_was_changed_before_its_claims_were_taken_is_refused(tmp_path:
     vm = observe(host.ports, ReadScope()).vms[0]
     assert vm.record is not None
     host.ports.hypervisor.start(vm.uuid)
-    with pytest.raises(Busy, match="was changed or started meanwhile"), Transaction(host.ports, CONTEXT) as tx:
+    with pytest.raises(Busy, match="was changed or started in the meantime"), Transaction(host.ports, CONTEXT) as tx:
         tx.take_over_vm(vm, vm.record, ReadScope())
 
 

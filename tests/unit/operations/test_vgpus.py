@@ -263,7 +263,7 @@ def test_two_entries_with_one_place_are_refused_before_anything_is_done(tmp_path
     entry = '{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "0000:3b:00.4"}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  one: {entry}\n  two: {entry}\n")
     before = picture(host)
-    says = r"host\.yaml:4:57: vgpus\.two\.carrier: 0000:3b:00\.4 is the carrier of vGPU one too"
+    says = r"host\.yaml:4:57: vgpus\.two\.carrier: 0000:3b:00\.4 is also the carrier of vGPU one"
     for act in (lambda: list_vgpus(host.ports), lambda: make(host.ports), lambda: drop(host.ports, "one")):
         with pytest.raises(InvalidInput, match=says):
             act()
@@ -280,7 +280,7 @@ def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path)
     with pytest.raises(Busy, match="makes vGPU spare"):
         make(host.ports)
     host = other.again()
-    with pytest.raises(Busy, match="was making vGPU spare") as raised:
+    with pytest.raises(Busy, match="was creating vGPU spare") as raised:
         make(host.ports)
     assert "reconcile" in raised.value.hint
     run_reconcile(host.ports)
@@ -325,7 +325,7 @@ def test_one_recreated_during_the_deletion_prompt_stays(tmp_path):
         drop(other.ports)
         make(other.ports, "A100-8C")
 
-    with pytest.raises(Busy, match=r"vGPU spare of host\.yaml was changed just now"):
+    with pytest.raises(Busy, match=r"vGPU spare of host\.yaml has just been changed"):
         drop(host.again().ports, confirm=recreate)
     assert spec_of(host).vgpus["spare"].profile == "A100-8C"
     assert finding_kinds(host.again()) == []
@@ -338,7 +338,7 @@ def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path)
     drop(host.ports)
     make(host.ports, "A100-8C")
     before = host.ports.host_file.read()
-    with pytest.raises(Busy, match="names another vGPU spare by now: A100-8C"):
+    with pytest.raises(Busy, match="now has another vGPU spare: A100-8C"):
         RemoveVgpuEntry(mine).perform(host.ports)
     assert host.ports.host_file.read() == before
 

@@ -75,7 +75,7 @@ def test_a_delete_in_flight_is_left_alone_too(tmp_path):
 def test_nothing_is_made_when_the_work_cannot_be_noted(tmp_path):
     host = open_sim_host(tmp_path, "t4")
     before = picture(host)
-    (host.ports.claims._run_dir / "working").write_text("no directory")
-    with pytest.raises(Failed, match="cannot be noted"):
+    (host.ports.claims._run_dir / "working").write_text("does not exist")
+    with pytest.raises(Failed, match="cannot record"):
         create_off(host.ports)
     assert picture(host) == before

@@ -61,7 +61,7 @@ def test_an_agent_that_answers_without_an_address_is_enough(tmp_path, answer):
 def test_the_deadline_leaves_the_vm_running_and_says_so(tmp_path):
     ports, made, clock = booting(tmp_path, 1000, ())
     begun = clock.monotonic()
-    with pytest.raises(Busy, match=r"vm was made and runs, but its guest did not answer within 30 s") as caught:
+    with pytest.raises(Busy, match=r"vm was created and runs, but its guest did not answer within 30 s") as caught:
         wait_for_guest(ports, made, 30, Silent())
     assert caught.value.status == 75
     assert clock.monotonic() - begun == 30
@@ -76,7 +76,7 @@ def test_a_vm_that_goes_off_is_not_waited_for(tmp_path):
     ports = open_sim_host(tmp_path, clock=clock).ports
     made = create(ports, request("A100-4C", name="vm"))
     clock.off = lambda: stop(ports, "vm")
-    with pytest.raises(PartlyApplied, match="went off before its guest answered") as caught:
+    with pytest.raises(PartlyApplied, match="stopped before its guest answered") as caught:
         wait_for_guest(ports, made, 300, Silent())
     assert caught.value.left == ["VM vm with its vGPUs and disks"]
     assert clock.monotonic() < 1_000_010
@@ -94,7 +94,7 @@ def test_a_signal_ends_the_waiting_and_leaves_the_vm_running(tmp_path):
     ports, made, _clock = booting(tmp_path, 1000, ())
     with pytest.raises(Interrupted) as caught:
         wait_for_guest(ports, made, 300, Signalled())
-    assert caught.value.left == ["VM vm: it is made and runs"]
+    assert caught.value.left == ["VM vm: it is created and runs"]
     assert ports.hypervisor.find_domain("vm").live_xml is not None
 
 

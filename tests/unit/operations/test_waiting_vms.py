@@ -444,7 +444,7 @@ def test_who_waits_has_neither_claim_nor_device_and_others_may_take_its_place(tm
     for value in (vm_result(snapshot, vm), vm_row(snapshot, vm)):
         (vgpu,) = value.vgpus
         assert (vgpu.present, vgpu.gpu, vgpu.carrier) == (False, last.gpu, last.carrier)
-        assert vgpu.reason == "it gave up its place for a move; vgpuctl reconcile-host or start-vm gives it one"
+        assert vgpu.reason == "it gave up its place for a move; vgpuctl reconcile-host or start-vm assigns one"
     create(host.ports, request(TWO[kind][2], name="other"))
     assert gpu_of(host, "other") == last.gpu
     findings = run_reconcile(host.again().ports).data.findings
@@ -508,7 +508,7 @@ def test_a_vm_that_waits_is_changed_and_gets_no_second_vgpu(tmp_path: Path, kind
     second = request(TWO[kind][1], name="first")
     with pytest.raises(Busy, match="first waits for a place") as refused:
         attach(host.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-    assert refused.value.hint == "vgpuctl reconcile-host gives it one"
+    assert refused.value.hint == "vgpuctl reconcile-host assigns one"
     run_reconcile(host.again().ports)
     later = host.again()
     attach(later.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
@@ -543,7 +543,7 @@ def test_libvirts_hook_takes_no_vf_that_another_vm_has_by_now(tmp_path: Path) ->
     create(host.ports, request("A100-40C", name="other"))
     with pytest.raises(InUse, match=r"second gave up .* for a move, and other has it") as refused:
         started_by_virsh(host, "second")
-    assert refused.value.hint == "vgpuctl start-vm second gives it a free one"
+    assert refused.value.hint == "vgpuctl start-vm second assigns a free one"
 
 
 @pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf", "mdev-vf"])
@@ -582,7 +582,7 @@ def test_only_a_vm_that_is_off_and_has_the_vgpu_gives_up_its_place(tmp_path: Pat
         give_up(carrier)
     assert picture(host) == before
     stop(host.ports, "second")
-    with pytest.raises(Busy, match="does not have gone any more"):
+    with pytest.raises(Busy, match="gone no longer has"):
         give_up("gone")
     give_up(carrier)
     with pytest.raises(Busy, match="any more"):

@@ -40,9 +40,9 @@ def test_several_gpus_may_be_named_and_others_forbidden_by_address_or_model():
     assert gpus_of(observed, gpus=(TWO.address, THREE.address), not_gpus=(TWO.address,)) == {THREE.address}
     assert gpus_of(observed, not_gpus=("0000:10:00.0", "T4")) == {TWO.address}
     error = refusal(observed, not_gpus=("A100",))
-    assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 3 GPUs, on which 30 would fit"
+    assert str(error) == "no room for A100-4C; --not-gpu A100 excludes 3 of 3 GPUs, on which 30 would fit"
     assert error.facts["excluded"] == {"--not-gpu A100": [ONE.address, TWO.address, THREE.address]}
-    assert error.facts["details"][0] == f"{ONE.address}: left out by --not-gpu A100: it is not to be used; room for 10"
+    assert error.facts["details"][0] == f"{ONE.address}: excluded by --not-gpu A100: it is excluded; room for 10"
 
 
 @pytest.mark.parametrize("words", [{"gpus": ("A100", "A41")}, {"not_gpus": ("A41",)}])
@@ -67,7 +67,7 @@ def test_a_numa_node_leaves_out_gpus_of_others_and_of_none():
     observed = snapshot(replace(ONE, numa_node=None), TWO, THREE)
     assert gpus_of(observed, numa_node=2) == {THREE.address}
     error = refusal(observed, numa_node=0)
-    assert "--numa-node 0 leaves out 3 of 3 GPUs, on which 30 would fit" in str(error)
+    assert "--numa-node 0 excludes 3 of 3 GPUs, on which 30 would fit" in str(error)
     assert "its NUMA node is not known; room for 10" in error.facts["details"][0]
     assert "its NUMA node is 1; room for 10" in error.facts["details"][1]
 
@@ -79,7 +79,7 @@ def test_a_vm_whose_memory_is_bound_gets_a_gpu_of_its_nodes_or_of_none_that_is_k
     assert place_vgpus(snapshot(replace(ONE, numa_node=None), vms=[bound]), [("A100-4C", 1)], uuid=bound.uuid)
     assert place_vgpus(observed, [("A100-4C", 1)], GpuConstraints(numa_node=0), uuid=bound.uuid)[0].gpu == ONE
     error = refusal(snapshot(ONE, vms=[bound]), uuid=bound.uuid)
-    assert "the VM's memory leaves out 1 of 1 GPUs" in str(error)
+    assert "the VM's memory excludes 1 of 1 GPUs" in str(error)
     assert "its NUMA node is 0, the VM's memory is bound to 1" in error.facts["details"][0]
 
 
@@ -113,7 +113,7 @@ def test_vms_of_one_group_are_on_different_gpus():
     assert gpus_of(observed, spread_group="other") == gpus_of(observed)
     full = snapshot(ONE, TWO, vms=[in_group(1, ONE), in_group(2, TWO)])
     error = refusal(full, spread_group="exam")
-    assert "--spread-group exam leaves out 2 of 2 GPUs, on which 18 would fit" in str(error)
+    assert "--spread-group exam excludes 2 of 2 GPUs, on which 18 would fit" in str(error)
     assert "it has vdi-001 of the group; room for 9" in error.facts["details"][0]
 
 

@@ -32,7 +32,7 @@ def test_the_fewest_that_are_too_many_are_named_with_what_each_gpu_has_room_for(
     assert result.fits is False
     assert result.excess == (("A100-5C", 2),)
     (barrier,) = result.rooms
-    assert "it runs 1 of another size" in barrier.room.reasons[0]
+    assert "it has 1 of another size" in barrier.room.reasons[0]
 
 
 def test_on_a_mixed_size_gpu_each_gets_a_placement_and_no_two_overlap():

@@ -47,7 +47,7 @@ def test_a_cordoned_stuck_or_assigned_gpu_is_left_out_with_a_reason() -> None:
     assert {a: why.split(";")[0] for a, why in numbers.excluded_gpus.items()} == {
         "0000:01:00.0": "it is cordoned",
         "0000:02:00.0": "host.yaml reserves it for VMs named lab-*",
-        "0000:03:00.0": "a kernel write on it is stuck",
-        "0000:04:00.0": "what fits on it is not known in numbers",
+        "0000:03:00.0": "a kernel write on it is blocked",
+        "0000:04:00.0": "how many fit on it is not known",
     }
     assert len(build_fleet_state(seen, gpus, "lab-1").fleet) == 1

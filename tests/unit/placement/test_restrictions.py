@@ -20,11 +20,11 @@ from vgpuctl.placement.vm_placement import list_rooms, place_vgpus, sum_free
         ({"cordoned": True}, "vgpu", "it is cordoned"),
         ({"cordoned": True}, "passthrough", "it is cordoned"),
         ({"desired_mode": GpuMode.VGPU}, "vgpu", None),
-        ({"desired_mode": GpuMode.VGPU}, "passthrough", "keeps it for mode vgpu"),
-        ({"desired_mode": GpuMode.PASSTHROUGH}, "vgpu", "keeps it for mode passthrough"),
+        ({"desired_mode": GpuMode.VGPU}, "passthrough", "reserves it for mode vgpu"),
+        ({"desired_mode": GpuMode.PASSTHROUGH}, "vgpu", "reserves it for mode passthrough"),
         ({"desired_mode": GpuMode.PASSTHROUGH}, "passthrough", None),
         ({"desired_mode": GpuMode.SRIOV}, "sriov", None),
-        ({"desired_mode": GpuMode.UNMANAGED}, "sriov", "vgpuctl leaves it alone"),
+        ({"desired_mode": GpuMode.UNMANAGED}, "sriov", "excludes it from vgpuctl"),
     ],
 )
 def test_what_host_yaml_keeps_a_gpu_from(output, mode, why):
@@ -55,7 +55,7 @@ def test_a_restricted_gpu_is_full():
     types = {g.address: A4C for g in observed.gpus[:2]}
     assert sum_free(list_rooms(observed, observed.gpus[:2], types)) == 10
     assert list_rooms(observed, [gpu], types)[0][1].reasons == (
-        f"it is cordoned; vgpuctl uncordon {gpu.address} opens it",
+        f"it is cordoned; vgpuctl uncordon {gpu.address} allows new vGPUs",
     )
 
 

@@ -80,8 +80,8 @@ def test_profiles_that_do_not_fit_together_have_their_own_numbers():
     with pytest.raises(NoCapacity) as raised:
         place_vgpus(snapshot(a100()), [("A100-4C", 2), ("A100-5C", 1)], None)
     assert raised.value.facts["details"] == [
-        "0000:3b:00.0: room for 10 × A100-4C alone, not beside the others",
-        "0000:3b:00.0: room for 8 × A100-5C alone, not beside the others",
+        "0000:3b:00.0: room for 10 × A100-4C alone, not together with the others",
+        "0000:3b:00.0: room for 8 × A100-5C alone, not together with the others",
     ]
     with pytest.raises(NoCapacity) as raised:
         place_vgpus(snapshot(a100()), [("A100-4C", 11), ("A100-5C", 9)], None)
@@ -145,7 +145,7 @@ def test_a_gpu_with_a_stuck_write_takes_nothing_and_counts_for_nothing():
     observed = snapshot(a100(), stuck_writes=(write,))
     types = find_types(observed, observed.gpus, "A100-4C")
     ((_, space),) = list_rooms(observed, observed.gpus, types)
-    assert (space.free, space.reasons[0]) == (0, "a kernel write on it is stuck")
+    assert (space.free, space.reasons[0]) == (0, "a kernel write on it is blocked")
     assert sum_free(list_rooms(observed, observed.gpus, types)) == 0
     with pytest.raises(Stuck):
         place_vgpus(observed, [("A100-4C", 1)], None)
@@ -179,7 +179,7 @@ def test_a_gpu_of_another_model_does_not_know_the_profile():
     rooms = dict(
         (g.address, r) for g, r in list_rooms(observed, observed.gpus, find_types(observed, observed.gpus, "A100-4C"))
     )
-    assert rooms["0000:5e:00.0"].reasons == ("its driver does not know this profile",)
+    assert rooms["0000:5e:00.0"].reasons == ("its driver does not offer this profile",)
 
 
 def test_a_gpu_whose_driver_refused_is_not_tried():

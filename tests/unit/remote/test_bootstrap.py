@@ -69,7 +69,7 @@ def test_a_host_that_has_vgpuctl_runs_the_command():
     host = Host(inspect_reply("1.0", present=True), done(steps=[]))
     assert host.reply(report_line=lambda name, line: reported.append(f"{name}: {line}")).parsed is not None
     assert (host.asked[1].arguments, host.asked[1].program_bytes) == (WORDS, None)
-    assert reported == ["gpu: vgpuctl 1.0 is there already: nothing is copied"]
+    assert reported == ["gpu: vgpuctl 1.0 is already installed there: nothing is copied"]
 
 
 def test_a_dry_run_copies_nothing():
@@ -102,7 +102,7 @@ def test_sent_bytes_are_reported_in_quarters():
         ),
         (Host(BROKE), Unreachable, "the connection broke"),
         (Host(inspect_reply(None), BROKE, taken=500), Unreachable, "bytes were sent, and nothing was installed"),
-        (Host(inspect_reply(None), BROKE), ResultUnknown, "how it ended is not known"),
+        (Host(inspect_reply(None), BROKE), ResultUnknown, "its outcome is not known"),
     ],
 )
 def test_why_a_host_did_not_get_it(host: Host, raised: type[VgpuctlError], output: str):

@@ -180,9 +180,9 @@ def test_unmanaged_files_are_refused(place: Path) -> None:
         f"{place}/other/vgpuctl is an"
     )
     (place / "bin/vgpuctl").touch()
-    assert error(input_for(place, "look"))["message"] == f"{place}/bin/vgpuctl is a file, and no link to a vgpuctl"
+    assert error(input_for(place, "look"))["message"] == f"{place}/bin/vgpuctl is a file, not a link to a vgpuctl"
     (place / "opt/vgpuctl").mkdir()
-    assert error(input_for(place, "bring"))["message"] == f"{place}/opt/vgpuctl is no environment of Python"
+    assert error(input_for(place, "bring"))["message"] == f"{place}/opt/vgpuctl is not a Python environment"
 
 
 def test_too_little_space_is_reported_before_copying(place: Path) -> None:
@@ -278,7 +278,10 @@ def test_two_do_not_work_at_once(place: Path) -> None:
         held.write("process 4242")
         held.flush()
         result = error(input_for(place, "bring"))
-    assert (result["code"], result["message"]) == ("locked", f"process 4242 brings vgpuctl to {place}/opt/vgpuctl now")
+    assert (result["code"], result["message"]) == (
+        "locked",
+        f"process 4242 is installing vgpuctl in {place}/opt/vgpuctl",
+    )
 
 
 def test_no_user_can_hold_the_lock_but_root(place: Path) -> None:
@@ -297,8 +300,8 @@ def test_a_lock_that_is_a_link_is_not_followed(place: Path) -> None:
 
 def test_wheels_that_do_not_arrive_whole_are_not_installed(place: Path) -> None:
     whole = input_for(place, "bring", wheel(place, REFUSES))
-    assert "did not arrive whole: 7 bytes lack" in error(whole[:-7])["message"]
-    assert "did not arrive whole: 0 bytes lack" in error(whole[:-1] + b"?")["message"]
+    assert "did not arrive completely: 7 bytes are missing" in error(whole[:-7])["message"]
+    assert "did not arrive completely: 0 bytes are missing" in error(whole[:-1] + b"?")["message"]
     assert names(place) == []
 
 
@@ -344,7 +347,7 @@ def test_an_old_environment_that_cannot_be_removed_is_only_a_warning(place: Path
         result = run(input_for(place, "bring", wheel(place, WORKS)))
         assert (result["changed"], result["data"]["brought"]) == (True, {"version": "1.0", "was": "0.5"})
         (reported,) = result["warnings"]
-        assert reported.startswith(f"{old} is of no use any more, and could not be removed: ")
+        assert reported.startswith(f"{old} is no longer needed, but could not be removed: ")
     error(input_for(place, "bring", needs_bytes=1 << 60))
     assert old.name not in names(place)
 

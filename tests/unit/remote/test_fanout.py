@@ -106,7 +106,7 @@ def test_after_a_stop_no_host_starts_and_running_ones_are_notified():
     result = fanout.run(targets(3), task(max_parallel=1), lambda target, until: Played(play), lambda: stops[0])
     assert result[0].parsed is not None
     assert result[0].parsed.status == 130
-    assert [str(reply.error) for reply in result[1:]] == ["gpu-01: not asked", "gpu-02: not asked"]
+    assert [str(reply.error) for reply in result[1:]] == ["gpu-01: not contacted", "gpu-02: not contacted"]
 
 
 def test_the_third_stop_ends_all_waiting():
@@ -121,7 +121,7 @@ def test_the_third_stop_ends_all_waiting():
     (result,) = fanout.run(targets(1), task(is_change=True), lambda target, until: Played(play), lambda: stops[0])
     end.set()
     assert isinstance(result.error, Interrupted)
-    assert result.error.left == ["gpu-00: whatever the command did there; it goes on without us"]
+    assert result.error.left == ["gpu-00: changes that the command may have made there; it continues on its own"]
 
 
 @pytest.mark.parametrize(("there", "raised"), [("0.0.9", True), ("0.1.0", False), (None, True)])
@@ -143,14 +143,14 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
 @pytest.mark.parametrize(
     ("ran", "changes", "raised", "message"),
     [
-        (RemoteOutput(127, "", "exec: vgpuctl: not found", ""), True, HostCannot, "there is no vgpuctl"),
+        (RemoteOutput(127, "", "exec: vgpuctl: not found", ""), True, HostCannot, "vgpuctl cannot be run there"),
         (RemoteOutput(127, "", "sudo: command not found", None), True, HostCannot, "sudo does not help"),
         (RemoteOutput(1, "", "sudo: a password is required", None), True, HostCannot, "a password is required"),
         (
             RemoteOutput(1, "This account is not available.", "", None),
             True,
             HostCannot,
-            "no command can be run there: This acc",
+            "cannot run commands there: This acc",
         ),
         (RemoteOutput(0, document(schema="vgpuctl/2"), "", ""), False, HostCannot, "'vgpuctl/2'"),
         (RemoteOutput(1, "Traceback", "KeyError: 1", ""), False, Failed, "not one JSON document"),
@@ -159,16 +159,16 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             RemoteOutput(0, document(ok=False), "", ""),
             False,
             Failed,
-            "contradicts itself: ok is false, and the exit status 0",
+            "is inconsistent: ok is false, and the exit status 0",
         ),
         (
             RemoteOutput(255, document(), "", ""),
             False,
             Failed,
-            "contradicts itself: ok is true, and the exit status 255",
+            "is inconsistent: ok is true, and the exit status 255",
         ),
-        (RemoteOutput(255, document(), "", ""), True, ResultUnknown, "contradicts itself"),
-        (RemoteOutput(7, document(), "", ""), False, Failed, "contradicts itself"),
+        (RemoteOutput(255, document(), "", ""), True, ResultUnknown, "is inconsistent"),
+        (RemoteOutput(7, document(), "", ""), False, Failed, "is inconsistent"),
         (RemoteOutput(0, "[" * 900 + "]" * 900, "", ""), False, Failed, "not one JSON document"),
         (RemoteOutput(0, document(data=nested(900)), "", ""), False, Failed, "not one JSON document"),
         (
@@ -193,25 +193,25 @@ LOST = RemoteOutput(None, "", "last words\n", "", abandon_reason="the connection
             RemoteOutput(None, "x", "", None, abandon_reason=TOO_NOISY),
             True,
             HostCannot,
-            "no command can be run there: it printed more",
+            "cannot run commands there: it printed more",
         ),
         (LOST, False, Unreachable, "no answer came: the connection broke"),
-        (LOST, True, ResultUnknown, "how it ended is not known"),
+        (LOST, True, ResultUnknown, "its outcome is not known"),
         (
             RemoteOutput(None, "", "", None, abandon_reason="the connection broke"),
             True,
             Unreachable,
-            "did not begin there",
+            "did not start there",
         ),
         (
             RemoteOutput(None, "", "", None, abandon_reason="it was not waited for"),
             True,
             Interrupted,
-            "before vgpuctl began",
+            "before vgpuctl started",
         ),
-        (RemoteOutput(None, "", "", None, is_late=True), True, DeadlineExceeded, "had not begun"),
+        (RemoteOutput(None, "", "", None, is_late=True), True, DeadlineExceeded, "had not started"),
         (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), False, DeadlineExceeded, "was stopped"),
-        (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), True, ResultUnknown, "deadline passed"),
+        (RemoteOutput(None, "", "", "", is_late=True, abandon_reason="killed"), True, ResultUnknown, "at the deadline"),
     ],
 )
 def test_each_invalid_reply_has_an_error(ran: RemoteOutput, changes: bool, raised: type[VgpuctlError], message: str):

@@ -98,19 +98,19 @@ def test_ranges(pattern, names):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpu[5:1]", "hosts:1: \\[5:1\\] is no range"),
-        ("gpu[1:b]", "is no range"),
-        ("gpu[1:99999999]", "is no range of 1 to 10000 hosts"),
+        ("gpu[5:1]", "hosts:1: \\[5:1\\] is not a range"),
+        ("gpu[1:b]", "is not a range"),
+        ("gpu[1:99999999]", "is not a range of 1 to 10000 hosts"),
         ("gpu[1:1000][1:1000]", "more than 10000 hosts"),
-        ("a b", "hosts:1: 'b' is no variable"),
-        ("[x:friends]", "hosts:1: \\[x:friends\\] is no group"),
+        ("a b", "hosts:1: 'b' is not a variable"),
+        ("[x:friends]", "hosts:1: \\[x:friends\\] is not a group"),
         ("a ansible_host='x", "a quote is not closed"),
         ("a ansible_host={{ip}}", "hosts:1: ansible_host is a template"),
-        ("a ansible_host=-oProxyCommand=x", "a: '-oProxyCommand=x' is no name or address"),
-        ("a ansible_user='-l root'", "is no name of a user"),
-        ("a ansible_port=ssh", "'ssh' is no port"),
-        ("a ansible_port=70000", "70000 is no port"),
-        ("[a:children]\nb", "group a has the child b, and there is no such group"),
+        ("a ansible_host=-oProxyCommand=x", "a: '-oProxyCommand=x' is not a host name or address"),
+        ("a ansible_user='-l root'", "is not a user name"),
+        ("a ansible_port=ssh", "'ssh' is not a port"),
+        ("a ansible_port=70000", "70000 is not a port"),
+        ("[a:children]\nb", "group a has the child b, which does not exist"),
         ("[a:children]\nb\n[b:children]\na", "is its own child: a > b > a|is its own child: b > a > b"),
     ],
 )
@@ -122,10 +122,10 @@ def test_invalid_inventories_are_refused(text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("all: [a, b]", "names with a colon are due here"),
-        ("all: {host: {a: }}", "a group has no 'host'"),
+        ("all: [a, b]", "expected a mapping"),
+        ("all: {host: {a: }}", "unknown key 'host' in a group"),
         ("all: {hosts: {a: {ansible_host: !vault x}}}", "tag"),
-        ("all: {hosts: {a: 1}}", "due here"),
+        ("all: {hosts: {a: 1}}", "expected"),
     ],
 )
 def test_yaml_that_is_no_inventory_is_refused(text, message):
@@ -155,7 +155,7 @@ def test_a_limit_that_means_nothing_is_a_typing_error():
     with pytest.raises(NotFound) as caught:
         inventory.apply_limit(_ini(), ["gpu,!gpu-011"])
     assert caught.value.hint.startswith("did you mean gpu-01")
-    with pytest.raises(InvalidInput, match="leaves no host"):
+    with pytest.raises(InvalidInput, match="matches no host"):
         inventory.apply_limit(_ini(), ["gpu", "!rack"])
 
 

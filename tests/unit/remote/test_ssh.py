@@ -51,7 +51,7 @@ def test_an_unknown_name_is_told_apart_from_a_host_that_is_off(host):
     target = Target("gpu-01", host, 22, "root")
     with pytest.raises(Unreachable, match="port 22 cannot be reached") as failed:
         open_socket(target, resolve_login(target, {}), 10)
-    assert failed.value.hint == f"is the name right? getent hosts {host}"
+    assert failed.value.hint == f"getent hosts {host}; check the name"
 
 
 @pytest.mark.parametrize("line", ['Match host "gpu', 'Host "gpu', "Match host", "Port"])
@@ -59,7 +59,7 @@ def test_an_ssh_config_that_cannot_be_parsed_is_refused(tmp_path, monkeypatch, l
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text(f"{line}\n")
-    with pytest.raises(InvalidInput, match="ssh_config cannot be understood"):
+    with pytest.raises(InvalidInput, match="ssh_config cannot be parsed"):
         SshConnector()
 
 
@@ -70,10 +70,10 @@ def test_a_key_file_with_a_passphrase_is_told_apart_from_a_damaged_one(tmp_path,
     for name, passphrase in (("locked", "secret"), ("open", "")):
         words = ["-t", key_type, "-m", form, "-N", passphrase, "-f", tmp_path / name]
         subprocess.run(["ssh-keygen", "-q", *words], check=True)
-    assert load_key(str(tmp_path / "locked")) == "has a passphrase: give it to the agent with ssh-add"
+    assert load_key(str(tmp_path / "locked")) == "has a passphrase: add it to the agent with ssh-add"
     assert isinstance(load_key(str(tmp_path / "open")), str) is (form == "PKCS8")  # paramiko does not read PKCS8
     (tmp_path / "damaged").write_bytes((tmp_path / "open").read_bytes()[:100])
-    assert load_key(str(tmp_path / "damaged")).startswith("is no key that paramiko reads: ")
+    assert load_key(str(tmp_path / "damaged")).startswith("is not a key that paramiko can read: ")
     assert load_key(str(tmp_path / "missing")) is None
 
 

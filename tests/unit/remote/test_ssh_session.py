@@ -111,12 +111,12 @@ def test_endless_stderr_is_reported_up_to_a_limit(line):
     assert played.reads > 200
     assert len(reported) <= 10_001
     assert PIECE < sum(map(len, reported)) <= (1 << 20) + 100 or len(reported) == 10_001
-    assert reported[-1] == "what it prints on stderr from here on is not shown"
+    assert reported[-1] == "further output on stderr is not shown"
 
 
 @pytest.mark.parametrize(
     ("begun", "reads", "why"),
-    [(b"", 18, "it printed more than 1 MiB before vgpuctl began"), (BEGUN, 300, "it printed more than 16 MiB")],
+    [(b"", 18, "it printed more than 1 MiB before vgpuctl started"), (BEGUN, 300, "it printed more than 16 MiB")],
 )
 def test_output_without_an_end_is_given_up_before_it_fills_the_memory(begun, reads, why):
     played = Endless("out", reads, begun=begun)

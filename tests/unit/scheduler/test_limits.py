@@ -41,10 +41,10 @@ def gpu(seen: GpuScheduler | None = None, **fields: object) -> Gpu:
             "instances have no schedulers of their own",
         ),
         ({}, {"mixed_size": True}, None, SchedulerSpec(FIXED), "mixed sizes"),
-        ({}, {}, None, SchedulerSpec(EQUAL, 1), "the driver takes 2 to 20 ms"),
-        ({}, {}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),
-        ({}, {}, None, SchedulerSpec(EQUAL, None, 63), "the driver takes 100 to 500"),
-        ({}, {}, None, SchedulerSpec(EQUAL, None, None, 41), "the driver takes 2 to 40"),
+        ({}, {}, None, SchedulerSpec(EQUAL, 1), "the driver accepts 2 to 20 ms"),
+        ({}, {}, None, SchedulerSpec(EQUAL, 21), "the driver accepts 2 to 20 ms"),
+        ({}, {}, None, SchedulerSpec(EQUAL, None, 63), "the driver accepts 100 to 500"),
+        ({}, {}, None, SchedulerSpec(EQUAL, None, None, 41), "the driver accepts 2 to 40"),
         ({}, {}, DriverGeneration.ADAPTIVE, SchedulerSpec(EQUAL, 2), "595"),
         ({}, {}, DriverGeneration.STRICT, SchedulerSpec(EQUAL, None, 200), "550"),
     ],
@@ -56,7 +56,7 @@ def test_unsupported_settings_are_explained(seen, fields, kind, spec, text):
 
 
 def test_documented_ranges_apply_only_without_ranges_from_the_driver():
-    assert "the driver was not asked; documented is 1 to 30 ms" in (
+    assert "the driver was not queried; documented is 1 to 30 ms" in (
         explain_unsupported(gpu(), None, SchedulerSpec(EQUAL, 31)) or ""
     )
     assert "63 to 960" in (explain_unsupported(gpu(GpuScheduler()), None, SchedulerSpec(EQUAL, None, 62)) or "")

@@ -112,7 +112,7 @@ def test_reads_can_fail_too(make: MakeHost) -> None:
         ("{on: sysfs-write, errno: EFOO}", "not an errno"),
         ("{on: start, kind: park}", "only a sysfs-write can be parked"),
         ("{on: start, kind: pending}", "only an nvml-set-mig can be pending"),
-        ("{on: start, times: 1, nth: 2}", "exclude each other"),
+        ("{on: start, times: 1, nth: 2}", "cannot be combined"),
         ("{match: x}", "'on' is missing"),
         ("{on: start, kind: gone}", "known: error, lost, park, pending"),
     ],

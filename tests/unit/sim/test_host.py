@@ -62,7 +62,7 @@ def test_a_wrong_file_leaves_no_state(tmp_path: Path) -> None:
 def test_a_state_directory_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(HostCannot, match="cannot keep its state"):
+    with pytest.raises(HostCannot, match="cannot store its state"):
         open_host("empty")
 
 

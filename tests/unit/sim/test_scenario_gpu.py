@@ -68,7 +68,7 @@ def test_profiles_by_name() -> None:
         ("{count: 2}", "'model' is missing"),
         ("{model: A100, count: 0}", "must be 1 to 4096"),
         ("{model: A100, count: 2, address: '3b:00.0'}", "either an address or a count"),
-        ("{model: A100, address: '3b:00.0'}, {model: T4, address: '0000:3B:00.0'}", "there twice"),
+        ("{model: A100, address: '3b:00.0'}, {model: T4, address: '0000:3B:00.0'}", "appears twice"),
         ("{model: A100, address: '3b:00:0'}", "not a PCI address"),
         ("{model: A100, address: 'a b'}", "neither a PCI address nor a kernel name"),
         ("{model: A100, backend: mdev}", "did you mean"),

@@ -20,7 +20,7 @@ def top(text: str) -> YamlValue:
         ("a: [1", r"f\.yaml:\d+:\d+: it is not YAML"),
         ("a: 1\nb: 2\n", r"f\.yaml:2: unknown key 'b'; known: a"),
         ("a: 1\naa: 2\n", "did you mean 'a'"),
-        ("a: 1\na: 2\n", r"f\.yaml:2: 'a' is there twice"),
+        ("a: 1\na: 2\n", r"f\.yaml:2: 'a' appears twice"),
         ("- a\n", "must be a mapping"),
     ],
 )

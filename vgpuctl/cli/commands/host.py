@@ -16,9 +16,9 @@ CHECK_FAILED_STATUS = 6
 @make_command(
     "doctor",
     examples=(
-        ("vgpuctl --host sim:a100-40 doctor", "everything that can be checked"),
+        ("vgpuctl --host sim:a100-40 doctor", "all checks"),
         ("vgpuctl --host sim:a100-40 doctor iommu libvirt vfs", "these checks alone"),
-        ("vgpuctl --host sim:a100-40 doctor --fix --dry-run", "what --fix would mend"),
+        ("vgpuctl --host sim:a100-40 doctor --fix --dry-run", "what --fix would change"),
         ("vgpuctl doctor --root /srv/captured --json", "a captured tree, for a program"),
     ),
 )
@@ -26,18 +26,18 @@ CHECK_FAILED_STATUS = 6
 @click.option(
     "--fix",
     is_flag=True,
-    help="Mend what is safe to mend: what reconcile and restore-host mend, and the mode of /run/vgpuctl. Asks before.",
+    help="Fix what is safe to fix: what reconcile-host and restore-host fix, and the mode of /run/vgpuctl. Asks first.",
 )
-@click.option("--dry-run", is_flag=True, help="With --fix: only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="With --fix: only show what would be done.")
 @click.pass_obj
 def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -> int:
-    """Check this host: firmware, kernel, drivers, libvirt, GPUs, and what was left behind.
+    """Check this host: firmware, kernel, drivers, libvirt, GPUs and leftovers.
 
-    Each check says what it saw and what to do. The exit status is 6 when a check fails, else 0; the result is printed
-    in both cases. What cannot be seen, as without root, is unknown and no failure. docs/doctor.md lists the checks.
+    Each check shows what it saw and how to fix a problem. The exit status is 6 if a check fails, otherwise 0. A check
+    that cannot read what it needs, for example without root, is unknown, not failed. docs/doctor.md lists the checks.
     """
     if dry_run and not fix:
-        raise click.UsageError("--dry-run goes with --fix: without it nothing is changed")
+        raise click.UsageError("--dry-run requires --fix: without --fix doctor changes nothing")
 
     return run.call(
         settings,
@@ -50,20 +50,19 @@ def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -
 @make_command(
     "reconcile-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 reconcile-host --dry-run", "what is unfinished, and what would be done"),
+        ("vgpuctl --host sim:a100-40 reconcile-host --dry-run", "what is unfinished, and how it would be resolved"),
         ("vgpuctl --host sim:a100-40 reconcile-host", "do it"),
     ),
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def reconcile(settings: Settings, dry_run: bool) -> int:
     """Finish or undo what a crash, a kill or a reboot interrupted.
 
-    Half-made VMs are undone, half-removed ones removed, and devices that no VM and no process owns any more are
-    removed when nothing uses them. A record or a claim that was lost is written again, and files that a killed
-    command left half-written are removed. It goes on until nothing is left to do, at most five rounds. Foreign
-    devices are left alone. vGPUs that are missing after a reboot are made by start-vm, those of host.yaml by
-    restore-host.
+    It undoes partly created VMs, completes the removal of partly removed ones, and removes devices without an owner
+    if nothing uses them. It writes lost records and claims again and removes half-written files. It repeats this
+    until nothing is left to do, at most five times. It does not touch unmanaged devices. vGPUs that are missing after
+    a reboot are created by start-vm, those of host.yaml by restore-host.
     """
     return run.call(settings, "reconcile-host", lambda host: host.reconcile_host(dry_run=dry_run))
 
@@ -71,19 +70,19 @@ def reconcile(settings: Settings, dry_run: bool) -> int:
 @make_command(
     "restore-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 restore-host --dry-run", "what is missing, and what would be made"),
+        ("vgpuctl --host sim:a100-40 restore-host --dry-run", "what is missing and would be created"),
         ("vgpuctl --host sim:a100-40 restore-host", "make it"),
     ),
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def restore_host(settings: Settings, dry_run: bool) -> int:
-    """Make every missing vGPU again, as after a boot: those of host.yaml, then those of every VM.
+    """Recreate every missing vGPU, for example after a boot: those of host.yaml, then those of every VM.
 
-    vgpuctl-restore.service runs this before libvirt starts, so libvirt is not asked: the VMs are read from its files.
-    Drivers and virtual functions are waited for, at most 'boot: deadline_seconds:' of /etc/vgpuctl/host.yaml (300). A
-    vGPU that cannot be made stops no other; the list of failures comes at the end. After a boot, GPUs that are not
-    ready hold libvirt back for 'boot: hold_libvirt_seconds:' (30); autostart VMs of GPUs that come later are started
-    when their GPUs are ready.
+    vgpuctl-restore.service runs this before libvirt starts, so it reads the VMs from libvirt's files. It waits for
+    drivers and virtual functions, at most 'boot: deadline_seconds:' of /etc/vgpuctl/host.yaml (300). It continues
+    after a vGPU that cannot be created and lists all failures at the end. After a boot, GPUs that are not ready delay
+    libvirt's start by at most 'boot: hold_libvirt_seconds:' (30). Autostart VMs on later GPUs start when these are
+    ready.
     """
     return run.call(settings, "restore-host", lambda host: host.restore_host(dry_run=dry_run))

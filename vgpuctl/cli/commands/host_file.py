@@ -26,14 +26,14 @@ _COMPARE_OPTIONS = (
         "path",
         metavar="FILE|-",
         type=click.Path(dir_okay=False, allow_dash=True),
-        help="A file in the place of /etc/vgpuctl/host.yaml; - reads it from standard input.",
+        help="Use this file instead of /etc/vgpuctl/host.yaml; - reads standard input.",
     ),
     click.option(
         "--set",
         "sets",
         metavar="gpus[GPU].KEY=VALUE",
         multiple=True,
-        help="Change a key first; GPU as host.yaml names it, VALUE as it is written there. Repeat it for several.",
+        help="Set this key first; write GPU and VALUE as in host.yaml. Repeatable.",
     ),
     click.option(
         "--drain", is_flag=True, help="Shut running VMs down first, at most --wait seconds, and start them again."
@@ -51,23 +51,23 @@ def compare_options(function: Callable[..., int]) -> Callable[..., int]:
 @make_command(
     "apply",
     examples=(
-        ("vgpuctl --host sim:mixed apply --dry-run", "what /etc/vgpuctl/host.yaml asks for and is not so"),
+        ("vgpuctl --host sim:mixed apply --dry-run", "how the host differs from /etc/vgpuctl/host.yaml"),
         (
             "vgpuctl --host sim:mixed apply --set 'gpus[0000:17:00.0].mode=vgpu' --set 'gpus[A100].cordoned=true'",
-            "changes the host, and host.yaml with it",
+            "change the host and host.yaml",
         ),
         (
             "mdevctl list -d --dumpjson | vgpuctl import - | vgpuctl apply -f -",
-            "mdevctl's vGPUs are vgpuctl's from now on",
+            "vgpuctl manages mdevctl's vGPUs from now on",
         ),
-        ("vgpuctl apply --undo", "host.yaml and the host as before the last change"),
-        ("vgpuctl export | vgpuctl apply -f - --dry-run", "only the file would be written: the host is as it is"),
+        ("vgpuctl apply --undo", "restore host.yaml and the host to before the last change"),
+        ("vgpuctl export | vgpuctl apply -f - --dry-run", "only the file would be written: the host already matches"),
     ),
 )
 @compare_options
-@click.option("--undo", is_flag=True, help="Go back to a version of host.yaml that is kept: the newest, or the N-th.")
+@click.option("--undo", is_flag=True, help="Go back to a saved version of host.yaml: the newest, or the N-th newest.")
 @click.argument("version", metavar="[N]", required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def apply(
     settings: Settings,
@@ -78,16 +78,16 @@ def apply(
     version: str | None,
     dry_run: bool,
 ) -> int:
-    """Make this host as /etc/vgpuctl/host.yaml says: each GPU's mode, virtual functions and scheduler, and its vGPUs.
+    """Change this host to match /etc/vgpuctl/host.yaml: modes, virtual functions and schedulers of GPUs, and vGPUs.
 
-    GPU by GPU, each as set-mode and set-scheduler do it; then the vGPUs without a VM that are missing, all or none.
-    What stands against it is told before anything is changed. With -f FILE that file becomes host.yaml, as it is, when
-    the host is as it says; with --set host.yaml is edited and its comments stay. A GPU that host.yaml does not name is
-    left alone. docs/host-file.md tells the format.
+    It sets up one GPU after the other, like set-mode and set-scheduler, then creates the missing vGPUs without a VM,
+    all or none. All blockers are reported before anything changes. With -f FILE, FILE replaces host.yaml once the host
+    matches it. With --set, host.yaml is edited and keeps its comments. GPUs that host.yaml does not name do not
+    change. docs/host-file.md describes the format.
 
-    When entries of host.yaml would go away, by -f or --undo, it lists them and asks; without a terminal it needs --yes.
-    The last ten versions are kept as host.yaml.1 to .10: --undo makes the newest of them host.yaml again, --undo N the
-    N-th, and this host as that says. It works while host.yaml is broken, too.
+    If -f or --undo would remove entries of host.yaml, apply lists them and asks; without a terminal it needs --yes.
+    The last ten versions are saved as host.yaml.1 to .10. --undo goes back to the newest, --undo N to the N-th, and
+    changes the host to match. It also works while host.yaml is invalid.
     """
     number = _number(undo, version, path)
 
@@ -101,20 +101,25 @@ def apply(
 def _number(undo: bool, version: str | None, path: str | None) -> int | None:
     """Return how many versions --undo goes back, None without it."""
     if not undo and version is not None:
-        raise click.UsageError(f"apply takes no '{version}': a file is -f {version}, a version is --undo N")
+        raise click.UsageError(
+            f"unexpected argument '{version}': use -f {version} for a file, --undo N for a saved version"
+        )
     if undo and path is not None:
-        raise click.UsageError("--undo and -f exclude each other: a version that is kept is a file already")
+        raise click.UsageError("--undo and -f cannot be combined: a saved version is a file already")
     if undo and version is not None and version not in map(str, range(1, 11)):
-        raise click.UsageError(f"--undo {version}: N is 1 to 10, 1 being the newest version that is kept")
+        raise click.UsageError(f"--undo {version}: N is 1 to 10; 1 is the newest saved version")
     return int(version or 1) if undo else None
 
 
 @make_command(
     "diff",
     examples=(
-        ("vgpuctl --host sim:mixed diff", "what is not as host.yaml says"),
-        ("vgpuctl diff --set 'gpus[0000:17:00.0].mode=vgpu'", "what apply would do; exit status 7 when it would"),
-        ("vgpuctl --host sim:mixed diff --quiet", "in a script: exit status 0 when the host is as host.yaml says"),
+        ("vgpuctl --host sim:mixed diff", "how the host differs from host.yaml"),
+        (
+            "vgpuctl diff --set 'gpus[0000:17:00.0].mode=vgpu'",
+            "what apply would do; exit status 7 if it would change anything",
+        ),
+        ("vgpuctl --host sim:mixed diff --quiet", "in a script: exit status 0 if the host matches host.yaml"),
     ),
 )
 @compare_options
@@ -123,8 +128,8 @@ def _number(undo: bool, version: str | None, path: str | None) -> int | None:
 def diff(settings: Settings, path: str | None, sets: tuple[str, ...], drain: bool, quiet: bool) -> int:
     """Show where this host differs from its host.yaml, and what apply would do. It changes nothing.
 
-    The exit status is 7 if something differs, 0 if nothing does. Whatever prevents a change, such as a running VM, is
-    a warning here. Comments in the file, and how it names GPUs, do not count as differences.
+    The exit status is 7 if something differs, otherwise 0. What would block a change, such as a running VM, is shown
+    as a warning. Comments in the file, and how it names GPUs, are not differences.
     """
 
     def present(result: Outcome[HostDifferenceResult]) -> CommandOutput:
@@ -138,14 +143,14 @@ def diff(settings: Settings, path: str | None, sets: tuple[str, ...], drain: boo
 
 @make_command(
     "export",
-    examples=(("vgpuctl --host sim:mixed export", "a host.yaml to keep, or to begin with"),),
+    examples=(("vgpuctl --host sim:mixed export", "a host.yaml to save, or to start from"),),
 )
 @click.pass_obj
 def export_host(settings: Settings) -> int:
-    """Print the host.yaml of this host as it is: modes, virtual functions, schedulers, cordons.
+    """Print a host.yaml that describes this host: modes, virtual functions, schedulers, cordons.
 
-    Every GPU is named by its address; defaults and vGPUs without a VM are those of the current file. diff finds no
-    difference between what is printed and the host.
+    It names every GPU by its address and copies defaults and vGPUs without a VM from the current file. diff finds no
+    difference between this file and the host.
     """
     return run.call(
         settings,
@@ -158,20 +163,20 @@ def export_host(settings: Settings) -> int:
 @make_command(
     "import",
     examples=(
-        ("vgpuctl import /etc/mdevctl.d", "the vGPUs that mdevctl makes at boot"),
+        ("vgpuctl import /etc/mdevctl.d", "the vGPUs that mdevctl creates at boot"),
         ("mdevctl list -d --dumpjson | vgpuctl import -", "the same, as mdevctl prints it"),
         ("vgpuctl import /etc/nvidia-vgpu-dm/config.yaml --config T4-8Q", "one configuration of several"),
     ),
 )
 @click.argument("path", metavar="FILE|DIRECTORY|-", type=click.Path(allow_dash=True))
-@click.option("--config", metavar="NAME", help="Which configuration of the file. [the only one, or default]")
+@click.option("--config", metavar="NAME", help="The configuration to use from the file. [the only one, or default]")
 @click.pass_obj
 def import_host(settings: Settings, path: str, config: str | None) -> int:
-    """Print the host.yaml that says what files of other programs say; nothing is written.
+    """Convert a file of another program to a host.yaml and print it. It writes nothing.
 
-    They are mdevctl's definitions (/etc/mdevctl.d, or what mdevctl list -d --dumpjson prints), and the files of
-    NVIDIA's vgpu-device-manager and mig-parted. What host.yaml cannot say is left out, with the reason as a comment and
-    a warning. Look at it, then: vgpuctl diff -f FILE, vgpuctl apply -f FILE.
+    It reads mdevctl's definitions (/etc/mdevctl.d, or the output of mdevctl list -d --dumpjson) and the files of
+    NVIDIA's vgpu-device-manager and mig-parted. Settings that host.yaml does not have are omitted, with the reason as
+    a comment and a warning. Check the result, then run vgpuctl diff -f FILE and vgpuctl apply -f FILE.
     """
     return run.call(
         settings,

@@ -27,38 +27,41 @@ else:
 @make_command(
     "install-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 install-host --dry-run", "what would be put where"),
-        ("vgpuctl --host sim:a100-40 install-host --restart-libvirt", "put it there, and let libvirt see its hook"),
+        ("vgpuctl --host sim:a100-40 install-host --dry-run", "which files would be installed"),
+        (
+            "vgpuctl --host sim:a100-40 install-host --restart-libvirt",
+            "install them, and restart libvirt so that it loads the hook",
+        ),
     ),
 )
-@click.option("--restart-libvirt", is_flag=True, help="Restart libvirt's daemon as well; running VMs stay.")
+@click.option("--restart-libvirt", is_flag=True, help="Also restart libvirt's daemon; running VMs keep running.")
 @click.option(
     "--wheelhouse",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="By ssh: bring vgpuctl itself there first, from a directory here with its wheels.",
+    help="By ssh: copy vgpuctl itself to the host first, from a local directory with its wheels.",
 )
 @click.option(
     "--deb",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="By ssh: bring vgpuctl itself there first, as the Debian package in a file here.",
+    help="By ssh: copy vgpuctl itself to the host first, as the Debian package in a local file.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def install_host(
     settings: Settings, restart_libvirt: bool, wheelhouse: str | None, deb: str | None, dry_run: bool
 ) -> int:
-    """Put in place what makes vGPUs come back after a boot, and what makes a plain 'virsh start' safe.
+    """Install what restores vGPUs after a boot and creates them when virsh starts a VM.
 
-    That is vgpuctl-restore.service, a hook of libvirt (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for bash, zsh and
-    fish where the host has them, and /etc/vgpuctl. The Debian package brings all but the hook itself. A file that was
-    changed by hand is kept, so is somebody else's hook. A second run changes nothing. libvirt sees a new hook only
-    after its daemon was restarted once.
+    It installs vgpuctl-restore.service, a libvirt hook (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for those of
+    bash, zsh and fish that the host has, and /etc/vgpuctl. The Debian package contains all of these but the hook. It
+    keeps files that were changed by hand and hooks of other programs. A second run changes nothing. libvirt loads a
+    new hook only after its daemon was restarted once.
     """
     for option, value in (("--wheelhouse", wheelhouse), ("--deb", deb)):
         if value is not None:
-            raise click.UsageError(f"{option} goes with --hosts FILE or --host ssh://HOST")
+            raise click.UsageError(f"{option} requires --hosts FILE or --host ssh://HOST")
 
     return run.call(
         settings,
@@ -79,20 +82,20 @@ def _completion_scripts() -> dict[str, str]:
 @make_command(
     "uninstall-host",
     examples=(
-        ("vgpuctl --host sim:a100-40 uninstall-host --dry-run", "what would be taken away"),
+        ("vgpuctl --host sim:a100-40 uninstall-host --dry-run", "what would be removed"),
         (
             "vgpuctl --host sim:a100-40 uninstall-host --restart-libvirt",
-            "take it away",
+            "remove it",
         ),
     ),
 )
-@click.option("--restart-libvirt", is_flag=True, help="Restart libvirt's daemon as well; running VMs stay.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--restart-libvirt", is_flag=True, help="Also restart libvirt's daemon; running VMs keep running.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
-    """Take away what install-host put in place. VMs and their vGPUs stay, and so does host.yaml.
+    """Remove what install-host installed. VMs, their vGPUs and host.yaml stay.
 
-    A file that was changed by hand is kept and named. /etc/vgpuctl goes only when it is empty.
+    It keeps and lists files that were changed by hand. It removes /etc/vgpuctl only if it is empty.
     """
     return run.call(
         settings,
@@ -112,7 +115,7 @@ def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> 
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_obj
 def completion(settings: Settings, shell: str) -> int:
-    """Print the script that completes commands, options, and this host's profiles, GPUs and VMs."""
+    """Print a completion script for commands, options, and this host's profiles, GPUs and VMs."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         script = shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)

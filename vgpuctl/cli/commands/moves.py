@@ -17,9 +17,9 @@ Command = Callable[..., Any]
 
 def move_options(command: Command) -> Command:
     """Add the options that say what the moves are for."""
-    command = click.option(
-        "--most", type=click.IntRange(min=0), metavar="N", help="No more than N moves. [any number]"
-    )(command)
+    command = click.option("--most", type=click.IntRange(min=0), metavar="N", help="At most N moves. [any number]")(
+        command
+    )
     command = click.option("--defragment", is_flag=True, help="Make room for more of the largest profiles instead.")(
         command
     )
@@ -29,7 +29,7 @@ def move_options(command: Command) -> Command:
         metavar="PROFILE[:N]",
         multiple=True,
         shell_complete=complete.profiles,
-        help="Make room for a vGPU of this profile, with :N for so many of it; repeat it for several profiles.",
+        help="Make room for a vGPU of this profile, or for N with :N. Repeatable.",
     )(command)
 
 
@@ -37,7 +37,7 @@ def move_options(command: Command) -> Command:
     "plan-moves",
     examples=(
         ("vgpuctl --host sim:a100-40 plan-moves --profile A100-20C:2", "the fewest moves that make room for two"),
-        ("vgpuctl --host sim:mixed plan-moves --defragment --most 3", "what three moves at most would win"),
+        ("vgpuctl --host sim:mixed plan-moves --defragment --most 3", "what at most three moves would gain"),
     ),
 )
 @move_options
@@ -45,9 +45,9 @@ def move_options(command: Command) -> Command:
 def plan_moves(settings: Settings, profiles: tuple[str, ...], defragment: bool, most: int | None) -> int:
     """Find the fewest VMs to stop, give another place and start again so that more vGPUs fit, and show them.
 
-    Nothing is moved: move-vms does that. Only VMs are moved that vgpuctl made, without a GPU that was asked for by
-    name, and that keep their places also while they are off; GPUs that are cordoned or reserved are left alone. The
-    exit status is 4 when no moves make room.
+    It moves nothing: move-vms does. A VM can move if vgpuctl created it, if its spec does not name a GPU, and if it
+    keeps its place while it is off. Cordoned and reserved GPUs are not used. The exit status is 4 if no moves make
+    room.
     """
     return run.call(
         settings, "plan-moves", lambda host: host.plan_moves(*profiles, defragment=defragment, max_moves=most)
@@ -63,15 +63,15 @@ def plan_moves(settings: Settings, profiles: tuple[str, ...], defragment: bool, 
     ),
 )
 @move_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def move_vms(settings: Settings, profiles: tuple[str, ...], defragment: bool, most: int | None, dry_run: bool) -> int:
     """Stop VMs, give them another place and start them again so that more vGPUs fit: the fewest, one after the other.
 
-    It shows the moves that plan-moves finds, and asks. Running VMs are started again. Where VMs are in each other's
-    way, some give up their places first, and are off until their new ones are free. A guest that does not shut down
-    within --wait seconds stays where it is, and the rest is not moved; the same command then plans again. The room
-    that is made is not reserved for anybody. The exit status is 4 when no moves make room.
+    It shows the moves of plan-moves and asks. Running VMs are started again. Where VMs block each other, some give up
+    their places first and stay off until their new places are free. If a guest does not shut down within --wait
+    seconds, it stays in its place and the remaining VMs are not moved; run the command again to plan from there. The
+    room is not reserved. The exit status is 4 if no moves make room.
     """
     return run.call(
         settings,

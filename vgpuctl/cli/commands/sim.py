@@ -29,11 +29,11 @@ else:
 @make_command(
     "reboot",
     short_help=SIM_COMMANDS["reboot"],
-    examples=(("vgpuctl --host sim:a100-40 sim reboot", "then start-vm makes the vGPUs again"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reboot", "start-vm then creates the vGPUs again"),),
 )
 @click.pass_obj
 def reboot(settings: Settings) -> int:
-    """Boot the simulated host again, as power loss would: its devices and /run are empty, its VMs are off."""
+    """Reboot the simulated host, as after a power loss: its devices and /run are empty, its VMs are off."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         simulated.reboot(simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect))
@@ -45,11 +45,11 @@ def reboot(settings: Settings) -> int:
 @make_command(
     "reset",
     short_help=SIM_COMMANDS["reset"],
-    examples=(("vgpuctl --host sim:a100-40 sim reset --yes", "the host is as new"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reset --yes", "the host is as if never used"),),
 )
 @click.pass_obj
 def reset(settings: Settings) -> int:
-    """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks before."""
+    """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks first."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
@@ -63,11 +63,11 @@ def reset(settings: Settings) -> int:
 @make_command(
     "list-scenarios",
     short_help=SIM_COMMANDS["list-scenarios"],
-    examples=(("vgpuctl sim list-scenarios", "the hosts that --host sim:NAME takes"),),
+    examples=(("vgpuctl sim list-scenarios", "the hosts for --host sim:NAME"),),
 )
 @click.pass_obj
 def list_scenarios(settings: Settings) -> int:
-    """List the built-in simulated hosts. --host sim:FILE takes one of your own: docs/scenarios.md."""
+    """List the built-in simulated hosts. --host sim:FILE uses your own scenario: docs/scenarios.md."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())
@@ -88,7 +88,7 @@ command = LazyGroup(
     load=_COMMANDS.__getitem__,
     help="Reboot or reset the simulated host that --host names, or list the built-in ones.",
     short_help=COMMANDS["sim"][1],
-    examples=(("vgpuctl --host sim:a100-40 sim reboot", "what a reboot takes away is gone"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reboot", "what a reboot removes is gone"),),
     params=global_options(before_command=False),
     context_settings=CONTEXT_SETTINGS,
     subcommand_metavar="COMMAND",

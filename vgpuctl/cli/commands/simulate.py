@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--count",
     type=click.IntRange(1, MAX_DESKTOPS),
     metavar="N",
-    help="How many desktops; churn: at a time, on average. [as many as have the framebuffer of all GPUs]",
+    help="How many desktops; churn: at a time, on average. [enough to use the framebuffer of all GPUs]",
 )
 @click.option(
     "--mix",
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     "--add-cards",
     multiple=True,
     metavar="MODEL:N",
-    help="Simulate N more cards of this model, for example A16:3, beside the host's GPUs.",
+    help="Simulate N more cards of this model, for example A16:3, in addition to the host's GPUs.",
 )
 @click.option(
     "--host-count",
@@ -80,8 +80,10 @@ if TYPE_CHECKING:
     metavar="N",
     help="Simulate N hosts like this one. [1]",
 )
-@click.option("--keep", is_flag=True, help="The current vGPUs stay. [the GPUs are taken as empty]")
-@click.option("--plot", metavar="FILE", type=click.Path(), help="Draw it: FILE.svg or FILE.png. Needs matplotlib.")
+@click.option("--keep", is_flag=True, help="Keep the current vGPUs. [start with empty GPUs]")
+@click.option(
+    "--plot", metavar="FILE", type=click.Path(), help="Draw the result: FILE.svg or FILE.png. Needs matplotlib."
+)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -92,8 +94,8 @@ def command(
 ) -> int:
     """Replay arrivals and departures of vGPUs on the GPUs of a host, or of many hosts. It changes nothing.
 
-    It shows how many requests are admitted and refused for each profile, how much framebuffer is allocated over time,
-    and how many GPUs are in use. THOUGH FREE counts the refused requests for which a GPU had enough framebuffer: other
+    It shows how many requests of each profile are admitted and refused, how much framebuffer is allocated over time,
+    and how many GPUs are in use. THOUGH FREE counts refused requests for which a GPU had enough framebuffer, but other
     vGPUs on it blocked them.
     """
 
@@ -106,7 +108,7 @@ def command(
         request = simulation.SimulationRequest(**options)
         simulation.check(request)
         if write is not None and request.requests is not None:
-            raise simulation.usage_error("--write is for generated requests, and --requests names a file of them")
+            raise simulation.usage_error("--write saves generated requests, and --requests reads them from a file")
         if plot and plot == write:
             raise simulation.usage_error("--plot and --write name the same file")
         for option, path in (("--plot", plot), ("--write", write)):

@@ -81,7 +81,7 @@ class HostNvml:
             with open_nvml(nvml):
                 if find_missing_function(nvml) is not None:
                     return None
-                library = NvmlLibrary(nvml, self._function_cache, f"tell of {address}")
+                library = NvmlLibrary(nvml, self._function_cache, f"report on {address}")
                 return read(library, _get_handle(library, address))
         except (nvml.NVMLError, NvmlFailed):
             return None
@@ -103,7 +103,7 @@ class HostNvml:
 
     def create_gpu_instance(self, address: str, profile_id: int, start: int) -> int:
         """Create a GPU instance with one compute instance that fills it."""
-        with self._open_for_change(f"make a GPU instance of profile {profile_id} at {start} on {address}") as library:
+        with self._open_for_change(f"create a GPU instance of profile {profile_id} at {start} on {address}") as library:
             return mig.create_instance(library, _get_handle(library, address), profile_id, start)
 
     def destroy_gpu_instance(self, address: str, gi_id: int) -> None:

@@ -178,13 +178,13 @@ def open_for_change(load: Callable[[], Any], function_cache: dict[str, bool], op
         library_error = missing_library_error(error)
         hint = library_error.hint if library_error else None
         raise NvmlFailed(
-            f"NVML cannot be asked: {library_error or error}", hint=hint, nvml_code=None, call="nvmlInit"
+            f"NVML cannot be used: {library_error or error}", hint=hint, nvml_code=None, call="nvmlInit"
         ) from error
     try:
         with _turns.change(), _opened(nvml):
             yield NvmlLibrary(nvml, function_cache, operation)
     except nvml.NVMLError as error:  # from nvmlInit: the other calls wrap theirs
-        raise NvmlFailed(f"NVML cannot be asked: {error}", nvml_code=int(error.value), call="nvmlInit") from error
+        raise NvmlFailed(f"NVML cannot be used: {error}", nvml_code=int(error.value), call="nvmlInit") from error
 
 
 def find_missing_function(nvml: Any) -> str | None:

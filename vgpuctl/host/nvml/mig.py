@@ -194,5 +194,5 @@ def _full_compute_profile_id(library: NvmlLibrary, instance: Any) -> int:
     """Return the id of the compute instance profile that takes all slices of a GPU instance."""
     profiles = _read_compute_profiles(library, instance)
     if not profiles:
-        raise library.make_error("it tells no compute instance profile", _CREATE_COMPUTE, None)
+        raise library.make_error("it reports no compute instance profile", _CREATE_COMPUTE, None)
     return int(max(profiles, key=lambda profile: int(profile.sliceCount)).id)

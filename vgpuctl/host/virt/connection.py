@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 SYSTEM_URI = "qemu:///system"
 _LOCAL_SCHEMES = ("qemu", "qemu+unix", "test")
-_START_HINT = "start it: systemctl start libvirtd (or virtqemud.socket, with modular daemons)"
+_START_HINT = "systemctl start libvirtd (or virtqemud.socket, with modular daemons)"
 _PAUSE_AFTER_ERROR_SECONDS = 0.5
 _CALLBACK_SECONDS = 5.0
 _PERMISSION_HINT = "run it as root, or add your user to the group libvirt"
@@ -52,7 +52,7 @@ def require_local_uri(uri: str) -> str:
         return uri
     raise InvalidInput(
         f"'{uri}' is not a libvirt connection on this host",
-        hint="use qemu:///system; GPUs are made on the host itself, so vgpuctl runs there",
+        hint="use qemu:///system; vgpuctl runs on the host that has the GPUs",
         value=uri,
     )
 
@@ -103,7 +103,7 @@ class LibvirtConnection:
     def status(self) -> HypervisorStatus:
         """Return whether libvirt answers."""
         try:
-            with self.call("virConnectGetVersion", "cannot ask libvirt for its version") as connect:
+            with self.call("virConnectGetVersion", "cannot read libvirt's version") as connect:
                 return HypervisorStatus(
                     available=True,
                     uri=self.uri,

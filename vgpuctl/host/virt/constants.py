@@ -97,8 +97,8 @@ PERMISSION_ERRORS = frozenset(
 """The caller lacks a permission, whatever the call."""
 
 ERROR_HINTS = {
-    VIR_ERR_OPERATION_TIMEOUT: "another job holds the VM; try again",
-    VIR_ERR_CONFIG_UNSUPPORTED: "the host or QEMU lacks something the VM asks for; see 'virt-host-validate qemu'",
-    VIR_ERR_XML_INVALID_SCHEMA: "this libvirt is older than something in the definition; see it with --print-xml",
-    VIR_ERR_DEVICE_MISSING: "a device of the VM is not there; 'vgpuctl start-vm' makes it again",
+    VIR_ERR_OPERATION_TIMEOUT: "another job is using the VM; try again",
+    VIR_ERR_CONFIG_UNSUPPORTED: "'virt-host-validate qemu' shows what the host lacks",
+    VIR_ERR_XML_INVALID_SCHEMA: "this libvirt is too old for the definition; --print-xml shows it",
+    VIR_ERR_DEVICE_MISSING: "a device of the VM is missing; 'vgpuctl start-vm' creates it again",
 }

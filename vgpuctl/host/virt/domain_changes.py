@@ -107,7 +107,7 @@ def watch_device_removal(
     connection: LibvirtConnection, clock: Clock, uuid: str, alias: str
 ) -> Iterator[LibvirtDeviceRemoval]:
     """Watch the events about one device of a running domain, from the beginning of the block to its end."""
-    failure = f"cannot listen to what becomes of {alias} in VM {uuid}"
+    failure = f"cannot watch the removal of {alias} from VM {uuid}"
     with connection.listen(_REGISTER_CALL, failure, vm_uuid=uuid) as connect:
         removal = LibvirtDeviceRemoval(alias, clock, lambda: connect.isAlive() != 1)
         callbacks: dict[int, Callable[..., None]] = {
@@ -197,7 +197,7 @@ class DomainChanges:
         info = self.find_domain(uuid)
         if info is None:
             raise LibvirtFailed(
-                f"cannot change VM {uuid}: it is not there any more",
+                f"cannot change VM {uuid}: it no longer exists",
                 call="virDomainDefineXMLFlags",
                 libvirt_code=constants.VIR_ERR_NO_DOMAIN,
             )

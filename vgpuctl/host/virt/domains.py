@@ -110,7 +110,7 @@ class LibvirtHypervisor(DomainChanges):
 
     def capabilities(self) -> HypervisorCapabilities:
         """Return what domains can use on this host: with KVM, or else with plain QEMU."""
-        call, failure = "virConnectGetDomainCapabilities", "cannot read what VMs may use on this host"
+        call, failure = "virConnectGetDomainCapabilities", "cannot read the host's domain capabilities"
         with self._connection.call(call, failure) as connect:
             get_capabilities = partial(connect.getDomainCapabilities, None, "x86_64", "q35")
             text = self._connection.look_up(constants.VIR_ERR_INVALID_ARG, partial(get_capabilities, "kvm", 0))
@@ -149,7 +149,7 @@ class LibvirtHypervisor(DomainChanges):
             return define_with_schema(define)
         except LibvirtFailed as error:
             if libvirt_code_of(error) in _NAME_TAKEN and self.find_domain(name) is not None:
-                raise Exists(f"a VM named {name} exists already", hint=None, **error.facts) from error
+                raise Exists(f"a VM named {name} already exists", hint=None, **error.facts) from error
             raise
 
     def undefine(self, uuid: str) -> None:
@@ -196,7 +196,7 @@ class LibvirtHypervisor(DomainChanges):
 
     def leftovers(self, uuid: str) -> DomainLeftovers:
         """Return what undefine would remove in addition to the definition."""
-        with self._open_domain(uuid, "virDomainListAllSnapshots", "look at what belongs to") as domain:
+        with self._open_domain(uuid, "virDomainListAllSnapshots", "inspect what belongs to") as domain:
             root = libvirt_xml.parse_xml(domain.XMLDesc(constants.VIR_DOMAIN_XML_INACTIVE))
             nvram = libvirt_xml.find_text(root, "os/nvram")
             if nvram is None and root.find("os[@firmware]") is not None:
@@ -248,7 +248,7 @@ class LibvirtHypervisor(DomainChanges):
         """Poll until the domain is off or gone; False when the deadline passes first."""
         deadline = self._clock.monotonic() + deadline_seconds
         pause = _FIRST_PAUSE_SECONDS
-        failure = f"cannot see whether VM {uuid} is off"
+        failure = f"cannot determine whether VM {uuid} is off"
         while True:
             with self._connection.call("virDomainIsActive", failure, vm_uuid=uuid) as connect:
                 missing = constants.VIR_ERR_NO_DOMAIN
@@ -275,12 +275,12 @@ class LibvirtHypervisor(DomainChanges):
 
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
         """Return a running guest's addresses from one source; None when that source does not answer."""
-        with self._open_domain(uuid, "virDomainInterfaceAddresses", "ask for the addresses of") as domain:
+        with self._open_domain(uuid, "virDomainInterfaceAddresses", "read the addresses of") as domain:
             return read_addresses(self._connection, domain, source)
 
     def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Return the graphics types that have a password; None when this connection may not read it."""
-        with self._open_domain(uuid, "virDomainGetXMLDesc", "look at the console of") as domain:
+        with self._open_domain(uuid, "virDomainGetXMLDesc", "read the console of") as domain:
             return read_password_protected_graphics(self._connection, domain)
 
     @contextmanager

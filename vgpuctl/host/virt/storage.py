@@ -89,7 +89,7 @@ class LibvirtStorage:
 
     def create_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool; the directory may exist."""
-        failure = f"cannot make storage pool {name}"
+        failure = f"cannot create storage pool {name}"
         try:
             with self._connection.call("virStoragePoolDefineXML", failure, pool=name, path=path) as connect:
                 pool = connect.storagePoolDefineXML(libvirt_xml.pool_xml(name, path), 0)
@@ -103,7 +103,7 @@ class LibvirtStorage:
                     raise
         except LibvirtFailed as error:
             if libvirt_code_of(error) == constants.VIR_ERR_OPERATION_FAILED and self.pool(name) is not None:
-                raise Exists(f"a storage pool named {name} exists already", hint=None, **error.facts) from error
+                raise Exists(f"a storage pool named {name} already exists", hint=None, **error.facts) from error
             raise
 
     def start_pool(self, name: str) -> None:
@@ -189,7 +189,7 @@ class LibvirtStorage:
     @contextmanager
     def _create_in_pool(self, pool: str, name: str) -> Iterator[virConnect]:
         """Yield the connection for creating a volume; an existing name and a full pool get their own errors."""
-        failure = f"cannot make volume {name} in pool {pool}"
+        failure = f"cannot create volume {name} in pool {pool}"
         try:
             with self._connection.call("virStorageVolCreateXML", failure, pool=pool, volume=name) as connect:
                 yield connect
@@ -198,7 +198,7 @@ class LibvirtStorage:
                 raise no_space from error
             if libvirt_code_of(error) in _NAME_TAKEN_ERRORS and self.volume(pool, name) is not None:
                 raise Exists(
-                    f"a volume named {name} exists already in pool {pool}", hint=None, **error.facts
+                    f"a volume named {name} already exists in pool {pool}", hint=None, **error.facts
                 ) from error
             raise
 

@@ -23,7 +23,7 @@ ABSENT: Final = Absent.ABSENT
 
 
 class WorkResult(Value):
-    """What every changing command says beside its own data."""
+    """What every changing command reports in addition to its own data."""
 
     steps: tuple[str, ...]
     notes: tuple[str, ...]

@@ -14,7 +14,7 @@ from vgpuctl.value import Value
 
 
 class RunningSchedulerResult(Value):
-    """A scheduler that runs. `adaptive`: adaptive round robin, whose slices are `time_slice_us` long on the average."""
+    """A scheduler that runs. `adaptive`: adaptive round robin, whose slices are `time_slice_us` long on average."""
 
     policy: SchedulerPolicy | None
     adaptive: bool | None
@@ -24,21 +24,21 @@ class RunningSchedulerResult(Value):
 
 
 class SchedulerResult(Value):
-    """What host.yaml asks for, and what runs, null where it is not known."""
+    """What host.yaml configures, and what runs; null if not known."""
 
     configured: SchedulerSpec | None
     running: RunningSchedulerResult | None
 
 
 class RangeResult(Value):
-    """The least and the most that a driver takes."""
+    """The smallest and the largest value that a driver accepts."""
 
     least: float
     most: float
 
 
 class SchedulerLimitsResult(Value):
-    """What a GPU's driver takes, by its own capabilities."""
+    """What a GPU's driver accepts, according to its own capabilities."""
 
     policies: tuple[SchedulerPolicy, ...]
     adaptive: bool
@@ -48,9 +48,9 @@ class SchedulerLimitsResult(Value):
 
 
 class ShareResult(Value):
-    """What one vGPU is guaranteed of its GPU's time. `guaranteed_percent` null: nothing, or not known; see `note`.
+    """The part of its GPU's time that a vGPU is guaranteed. `guaranteed_percent` null: none, or not known; see `note`.
 
-    `name` is that of a vGPU which host.yaml keeps without a VM.
+    `name`: the name in host.yaml of a vGPU without a VM.
     """
 
     carrier: str
@@ -71,12 +71,12 @@ class VfsResult(Value):
 
 
 class GpuResult(Value):
-    """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it.
+    """A GPU. `desired_mode`: its mode in host.yaml. `cordoned`: no new vGPU is placed on it.
 
-    `allowed_profiles` are the only ones that host.yaml lets be placed on it, null for all; `reserved_for` the patterns
-    of the names of VMs that it is kept for, none for all.
+    `allowed_profiles`: the only profiles that host.yaml allows on it, null for all. `reserved_for`: patterns of the
+    names of VMs that it is reserved for, empty for all.
 
-    `scheduler` is null where NVIDIA's driver does not schedule vGPUs and host.yaml asks for nothing.
+    `scheduler` is null if NVIDIA's driver does not schedule vGPUs and host.yaml configures none.
     """
 
     address: str
@@ -107,10 +107,10 @@ class FunctionResult(Value):
 
 
 class TypeResult(Value):
-    """A vGPU type of one GPU; `free` is null when only trying tells, `free_at_least` how many fit for sure.
+    """A vGPU type of one GPU. `free` is null if it is not known until it is tried; `free_at_least` fit in any case.
 
-    `max_per_gpu` is how many fit when nothing else is there: on a mixed-size GPU by that mode, else by the driver's
-    figure for one size. `gpu_instance_profile`: what a type that MIG backs needs, null for others.
+    `max_per_gpu`: how many fit on the empty GPU, in its mixed-size mode or by the driver's figure for one size.
+    `gpu_instance_profile`: the GPU instance profile that a MIG-backed type needs, null for others.
     """
 
     profile: str
@@ -141,10 +141,10 @@ class MigResult(Value):
 
 
 class GpuDetailsResult(GpuResult):
-    """A GPU with everything on it. `console` says why the host's console may be on it.
+    """A GPU with everything on it. `console`: reasons why it may be the host's console.
 
-    `scheduler_at_load` is what the driver was loaded with, `scheduler_next` what it would be loaded with now. `mig` and
-    `mixed_size` are null where the GPU has no such thing, or that is not known.
+    `scheduler_at_load`: the setting when the driver was loaded. `scheduler_next`: the setting at its next load.
+    `mig` and `mixed_size` are null if the GPU does not support them, or that is not known.
     """
 
     console: tuple[str, ...]
@@ -160,7 +160,7 @@ class GpuDetailsResult(GpuResult):
 
 
 class RoomResult(Value):
-    """How many more of a profile fit on one GPU: null when not known, and then `free_at_least` fit for sure."""
+    """How many more of a profile fit on one GPU: null if not known; `free_at_least` fit in any case."""
 
     address: str
     free: int | None
@@ -170,9 +170,8 @@ class RoomResult(Value):
 class ProfileResult(Value):
     """A vGPU profile of this host. `free` is joint over all GPUs, null when only `free_at_least` is known.
 
-    The figures of several profiles do not add up: `excludes` are those of which not one can be made any more once the
-    most of this one are; null when that is not known. `type_id` is null when GPUs of this host have different ids for
-    it.
+    The figures of several profiles do not add up. `excludes`: the profiles of which none fits once the maximum of this
+    one exists; null if not known. `type_id` is null if GPUs of this host have different ids for it.
     """
 
     profile: str
@@ -187,12 +186,12 @@ class ProfileResult(Value):
 
 
 class ReasonResult(Value):
-    """What stands in the way of a profile on one GPU. `rule` says how the GPU is divided, null when it is not.
+    """What blocks a profile on one GPU. `rule`: how the GPU is divided, null if it is not.
 
-    `free` is null when not known, and then `free_at_least` fit for sure.
+    `free` is null if not known; `free_at_least` fit in any case.
 
-    `in_the_way`: the carriers of the fewest vGPUs that would have to leave it for one more; null when that is not
-    enough or not known, empty when one more fits as it is.
+    `in_the_way`: the carriers of the fewest vGPUs to remove for one more; null if no removal is enough or that is not
+    known, empty if one more fits now.
     """
 
     address: str
@@ -206,10 +205,10 @@ class ReasonResult(Value):
 
 
 class ExplainResult(Value):
-    """Where a profile fits and where it does not: `free` of it, null when only `free_at_least` is known.
+    """Where a profile fits and where it does not. `free` is null if only `free_at_least` is known.
 
-    `moves`: the fewest VMs that would have to be moved for one more, in their order; empty when one more fits as it
-    is, null when no moves make room or that is not known. move-vms carries them out.
+    `moves`: the fewest moves of VMs that make room for one more, in order; empty if one more fits now, null if no
+    moves make room or that is not known. move-vms carries them out.
     """
 
     profile: str
@@ -220,9 +219,9 @@ class ExplainResult(Value):
 
 
 class ChangedGpuResult(GpuResult):
-    """A GPU that was changed, or would be in a dry run: then it is as it is now.
+    """A GPU that was changed; in a dry run, its current state.
 
-    `before` is what host.yaml would say of it as it was, `after` as it is to be.
+    `before` and `after`: the GPU's entry for host.yaml before and after the change.
     """
 
     before: HostGpuResult
@@ -241,7 +240,7 @@ class PartitionResult(Value):
 
 
 class SetUpGpuResult(GpuResult):
-    """A GPU that was set up anew, or would be. `partition` is null for one that has neither MIG nor mixed sizes.
+    """A GPU that was set up again, or would be. `partition` is null for one that has neither MIG nor mixed sizes.
 
     `before` and `after` as in `ChangedGpuResult`.
     """

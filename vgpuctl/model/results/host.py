@@ -33,7 +33,7 @@ class LogEntryResult(Value):
 
 
 class FindingResult(Value):
-    """Something that is not as it should be, and what reconcile does about it."""
+    """A problem, and what reconcile-host does about it."""
 
     kind: str
     what: str
@@ -41,15 +41,15 @@ class FindingResult(Value):
 
 
 class ReconcileResult(Value):
-    """What reconcile found and did, or would do in a dry run."""
+    """What reconcile-host found and did, or would do in a dry run."""
 
     findings: tuple[FindingResult, ...]
 
 
 class CheckResult(Value):
-    """What one check of this host found. `evidence`: the values seen; `fix`: a command or a sentence.
+    """The result of one check. `evidence`: the values seen; `fix`: a command or a sentence.
 
-    `explains`: the error codes, and the `check` facts of errors, at which it looks by itself.
+    `explains`: the error codes, and the `check` facts of errors, that make the check run by itself.
     """
 
     id: str
@@ -78,7 +78,7 @@ class DoctorResult(Value):
 
 
 class RestoredResult(Value):
-    """A GPU that was set up again, or a VM or vGPU of host.yaml whose devices were made again."""
+    """A GPU that was set up again, or a VM or vGPU of host.yaml whose devices were recreated."""
 
     kind: Annotated[str, "gpu", "vm", "vgpu"]
     name: str
@@ -94,9 +94,9 @@ class NotRestoredResult(RestoredResult):
 
 
 class RestoreResult(Value):
-    """What restore-host made, or would make. `complete`: how many lacked nothing.
+    """What restore-host created, or would create. `complete`: how many lacked nothing.
 
-    `started`: VMs that libvirt should have started itself, but whose GPUs were not ready when the boot let it start.
+    `started`: autostart VMs that restore-host started, because their GPUs were not ready when libvirt started.
     """
 
     restored: tuple[RestoredResult, ...]
@@ -105,27 +105,27 @@ class RestoreResult(Value):
 
 
 class BroughtResult(Value):
-    """The vgpuctl that was brought to the host, or would be; `was`: the version that was there, null for none."""
+    """The vgpuctl that was copied to the host, or would be; `was`: the previous version, null for none."""
 
     version: str
     was: str | None
 
 
 class UninstalledResult(Value):
-    """What uninstall-host took away. `kept`: files changed by hand, left as they are."""
+    """What uninstall-host removed. `kept`: files that were changed by hand, and stay."""
 
     files: tuple[str, ...]
     kept: tuple[str, ...]
 
 
 class InstalledResult(UninstalledResult):
-    """What install-host put in place. `brought`: the vgpuctl that --wheelhouse or --deb installed, if any."""
+    """What install-host installed. `brought`: the vgpuctl that --wheelhouse or --deb installed, if any."""
 
     brought: BroughtResult | Absent = ABSENT
 
 
 class HostGpuResult(Value):
-    """What host.yaml says, or would say, of a GPU; null for nothing. `scheduler` as it is written there."""
+    """A GPU's entry in host.yaml, or the entry that describes it; null if not set. `scheduler` as in host.yaml."""
 
     mode: str | None
     vfs: int | None
@@ -146,7 +146,7 @@ class DifferenceResult(Value):
 
 
 class GpuDifferenceResult(Value):
-    """A GPU that host.yaml names, as it is and as it is to be. `refused`: why it cannot be so now, null when it can."""
+    """A GPU of host.yaml, its state and its entry. `refused`: why it cannot be changed now, null if it can."""
 
     address: str
     model: str
@@ -158,14 +158,14 @@ class GpuDifferenceResult(Value):
 
 
 class RemovedResult(Value):
-    """An entry of host.yaml that goes away, as `gpus.A16`, or some of its keys; `keys` has the values that go."""
+    """An entry of host.yaml that is removed, like `gpus.A16`, or some of its keys; `keys` has the removed values."""
 
     entry: str
     keys: Mapping[str, object]
 
 
 class HostDifferenceResult(Value):
-    """What apply did or would do. `settings`: what differs in the other sections of host.yaml; `removed`: what goes."""
+    """What apply did or would do. `settings`: differences in other sections; `removed`: removed entries."""
 
     gpus: tuple[GpuDifferenceResult, ...]
     settings: tuple[DifferenceResult, ...]
@@ -179,7 +179,7 @@ class HostTextResult(Value):
 
 
 class ImportedResult(HostTextResult):
-    """A host.yaml made from files of another program. `left_out`: what it cannot say, each with its place and why."""
+    """A host.yaml made from files of another program. `left_out`: settings it cannot express, with place and reason."""
 
     source: Annotated[str, "mdevctl", "vgpu-device-manager", "mig-parted"]
     left_out: tuple[str, ...]

@@ -9,14 +9,14 @@ from vgpuctl.value import Value
 
 
 class CountResult(Value):
-    """So many vGPUs of a profile."""
+    """A number of vGPUs of a profile."""
 
     profile: str
     count: int
 
 
 class SpotResult(Value):
-    """Where one vGPU has room. `placement_id` is null without mixed sizes, and where the driver alone chooses it."""
+    """Where one vGPU has room. `placement_id` is null without mixed sizes, and if the driver chooses it."""
 
     profile: str
     gpu: str
@@ -24,9 +24,9 @@ class SpotResult(Value):
 
 
 class BarrierResult(Value):
-    """What one GPU has room for of one of the profiles that are too many; `free` counts that profile alone.
+    """How many of one of the profiles that do not fit have room on one GPU; `free` counts this profile alone.
 
-    It is null when not known; then `free_at_least` fit for sure.
+    It is null if not known; `free_at_least` fit in any case.
     """
 
     address: str
@@ -38,10 +38,10 @@ class BarrierResult(Value):
 
 
 class FitsResult(Value):
-    """Whether all that is wanted fits together. `fits` is null when that is not known; `why` then says why not.
+    """Whether the requested vGPUs fit together. `fits` is null if that is not known; `why` has the reason.
 
-    `places` has one for each when it fits. When it does not, `too_many` are the fewest of what is wanted without which
-    the rest fits, and `gpus` what each GPU has room for of these.
+    If they fit, `places` has one place for each. If not, `too_many` is the smallest set to drop so that the rest
+    fits, and `gpus` shows the room of each GPU for these.
     """
 
     fits: bool | None
@@ -73,9 +73,9 @@ class MoveResult(Value):
 
 
 class MovesResult(Value):
-    """Moves in their order, and where what was asked for has room after them.
+    """Moves in order, and where the requested vGPUs have room after them.
 
-    `fewest`: whether it is known that fewer would not do. With `dry_run` nothing was moved.
+    `fewest`: whether fewer moves are known not to be enough. With `dry_run` nothing was moved.
     """
 
     moves: tuple[MoveResult, ...]

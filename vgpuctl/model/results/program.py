@@ -27,7 +27,7 @@ class CompletionResult(Value):
 
 
 class HostAnswerResult(Value):
-    """One host. `document` is what the vgpuctl there printed; where none came one of the same form says why."""
+    """One host. `document`: what vgpuctl there printed; if it printed none, an error document of the same form."""
 
     host: str
     address: str
@@ -37,7 +37,7 @@ class HostAnswerResult(Value):
 
 
 class HostsResult(Value):
-    """Every host that was asked, in the order of the inventory; also when some of them failed."""
+    """Every selected host, in the order of the inventory, including those that failed."""
 
     command: str
     hosts: tuple[HostAnswerResult, ...]

@@ -48,7 +48,7 @@ class SimulatedProfileResult(Value):
 
 
 class SimulatedPolicyResult(Value):
-    """The result of one policy. `timeline`: 240 times in equal steps from the beginning to the end."""
+    """The result of one policy. `timeline`: 240 times in equal steps from start to end."""
 
     policy: Annotated[str, "depth", "breadth", "first-fit", "least-waste"]
     admitted: int
@@ -62,7 +62,7 @@ class SimulatedPolicyResult(Value):
 
 
 class SimulationResult(Value):
-    """A replay. `kept_mib`: the framebuffer of the vGPUs that were on the GPUs before, and stay.
+    """A replay. `kept_mib`: the framebuffer of the current vGPUs, if they stay.
 
     `plot` and `written` are the files that were created, null for none.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs: the `data` of create-vgpu, ensure-vgpu, delete-vgpu and list-vgpus, and what other commands say of a vGPU."""
+"""vGPUs: the `data` of create-vgpu, ensure-vgpu, delete-vgpu and list-vgpus, and a vGPU in other results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from vgpuctl.value import Value
 
 
 class VgpuResult(Value):
-    """A carrier that is taken: by a device (`present`), by a VM's promise, or by a claim.
+    """A carrier that is in use: by a device (`present`), by a VM's record, or by a claim.
 
-    `carrier` is the mdev's UUID, or the address of the function; `reason` says why it is leaked. `name` is that of a
-    vGPU which host.yaml keeps without a VM; then `vm` is the VM that refers to it. `placement_id` is where it is, or is
-    to be, on a mixed-size GPU, `gpu_instance_id` its GPU instance with MIG; null also where the driver does not tell.
-    `companions`: the other functions of the slot, such as audio, that go with a GPU that is passed through.
+    `carrier`: the mdev's UUID, or the address of the function. `reason`: why it is leaked. `name`: the name in
+    host.yaml of a vGPU without a VM; `vm` is then the VM that refers to it. `placement_id`: its current or reserved
+    placement on a mixed-size GPU. `gpu_instance_id`: its GPU instance with MIG. Both are null if the driver does not
+    report them. `companions`: the other functions of the slot, such as audio, that are passed through with a GPU.
     """
 
     carrier: str
@@ -41,14 +41,14 @@ class NamedVgpuResult(VgpuResult):
 
 
 class ListedVgpuResult(VgpuResult):
-    """Any vGPU. `hostdev`, null, and `usage`, empty, but for one that host.yaml keeps: see `NamedVgpuResult`."""
+    """Any vGPU. `hostdev` is null and `usage` empty except for a vGPU of host.yaml: see `NamedVgpuResult`."""
 
     hostdev: str | None
     usage: tuple[str, ...]
 
 
 class EnsuredVgpuResult(VgpuResult):
-    """A vGPU without a VM that was ensured. `before` and `after` are null where it is not there.
+    """A vGPU without a VM that was ensured. `before` and `after` are null if it does not exist.
 
     `hostdev` and `usage` as in `NamedVgpuResult`, unless it was removed.
     """
@@ -60,7 +60,7 @@ class EnsuredVgpuResult(VgpuResult):
 
 
 class AbsentVgpuResult(Value):
-    """A vGPU without a VM that is not there and was not to be."""
+    """A vGPU without a VM that does not exist, as requested."""
 
     name: str
     present: bool = False

@@ -15,7 +15,7 @@ StateWord = VmState | Literal["absent"]
 
 
 class ScreenResult(Value):
-    """A VM's screen. Null: not given yet, or none; `password` null: this user may not see whether one is set."""
+    """A VM's screen. Null: not assigned yet, or none; `password` null: this user may not see whether one is set."""
 
     type: str
     listen: str | None
@@ -82,10 +82,10 @@ class WaitedVmResult(Value):
 
 
 class DiskResult(Value):
-    """A disk or CD-ROM of a VM. `made`: vgpuctl made it, and deletes it with the VM.
+    """A disk or CD-ROM of a VM. `made`: vgpuctl created it, and deletes it with the VM.
 
     `base` is the image that it is a linked clone of, `copied_from` the one that it is a full copy of; the size is null
-    for what vgpuctl did not make.
+    for what vgpuctl did not create.
     """
 
     path: str | None
@@ -143,7 +143,7 @@ class SourceResult(Value):
 class VmRowResult(Value):
     """A VM in a list. `reserve` is null for one without a record.
 
-    A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are its last.
+    A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
 
     name: str
@@ -157,7 +157,7 @@ class VmRowResult(Value):
 
 
 class VmResult(Value):
-    """A VM. `record` is how far vgpuctl got with it, null for one it did not make.
+    """A VM. `record`: the state in its record, null if vgpuctl did not create it.
 
     `spread_group`: the group whose VMs are on different GPUs, null for none.
     """
@@ -179,10 +179,10 @@ class VmResult(Value):
 
 
 class PlannedVmResult(Value):
-    """A VM that libvirt does not show: one that would be made in a dry run, or is gone (`uuid` null: there was none).
+    """A VM that libvirt does not have: a dry run would create it, or it is deleted (`uuid` null: there was none).
 
     `sources`: where each value of the request came from. `before`, `after`: the VM before and after ensure-vm; in a dry
-    run `after` is what would be. `guest`: how the guest is reached, after --wait-for.
+    run `after` is the planned state. `guest`: how the guest is reached, after --wait-for.
     """
 
     name: str
@@ -201,7 +201,7 @@ VmReport = VmResult | PlannedVmResult
 
 
 class ChangedVmResult(VmResult):
-    """A VM that was made or ensured; the additional fields are those of `PlannedVmResult`."""
+    """A VM that was created or ensured; the additional fields are those of `PlannedVmResult`."""
 
     sources: Mapping[str, SourceResult] | Absent = ABSENT
     before: VmResult | Absent | None = ABSENT
@@ -210,13 +210,13 @@ class ChangedVmResult(VmResult):
 
 
 class ManyVmResult(VmResult):
-    """One of several VMs as it is. `changed`: this command made it."""
+    """One of several VMs. `changed`: this command created it."""
 
     changed: bool
 
 
 class NewVmResult(Value):
-    """One of several VMs that was made and cannot be shown, or with the state `absent` would be made."""
+    """One of several VMs that was created and cannot be shown, or, with the state `absent`, would be created."""
 
     name: str
     uuid: str
@@ -226,7 +226,7 @@ class NewVmResult(Value):
 
 
 class FailedVmResult(Value):
-    """One of several VMs that could not be made."""
+    """One of several VMs that could not be created."""
 
     name: str
     code: str
@@ -235,9 +235,9 @@ class FailedVmResult(Value):
 
 
 class ManyVmsResult(Value):
-    """What --count asks for: every VM in the order of the names.
+    """The VMs of --count, in the order of the names.
 
-    When one fails there is an error instead, whose `facts` hold the same `vms` and `failed`.
+    If one fails there is an error instead, whose `facts` have the same `vms` and `failed`.
     """
 
     vms: tuple[ManyVmResult | NewVmResult, ...]

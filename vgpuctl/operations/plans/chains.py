@@ -156,7 +156,7 @@ def refuse_base_image(chains: BackingChains, path: str) -> None:
     clone, vms = next(((path_of_clone, names) for path_of_clone, names in clones if names), clones[0])
     clone_text = f"{min(vms)}'s disk {clone}" if vms else f"{clone}, which no VM has"
     raise InUse(
-        f"{path} is the base image of {clone_text}; a VM that writes to it would damage that",
+        f"{path} is the base image of {clone_text}; a VM that writes to it would damage the clone",
         hint=f"--image {quote(path)} gives the VM a clone of its own",
         disk=path,
         vm=min(vms, default=None),
@@ -170,7 +170,7 @@ def _refuse_unlisted_pools(chains: BackingChains, path: str, what: str, instead:
         alternative = f"; or {instead}" if instead else ""
         raise Refused(
             f"{path} cannot {what}: it may have clones in the storage pool {pool}, which cannot be listed: {reason}",
-            hint=f"see what the pool lacks: virsh pool-refresh {quote(pool)}{alternative}",
+            hint=f"virsh pool-refresh {quote(pool)} shows the pool's problem{alternative}",
             disk=path,
             pool=pool,
         )

@@ -73,7 +73,7 @@ def choose_added_vgpus(
         if n not in used_indexes and carrier_uuid(record.vm_uuid, n) not in taken_carriers
     ]
     if len(free_indexes) < len(chosen):
-        raise Busy(f"all {MAX_VGPU_INDEXES} places of this VM are taken", hint="vgpuctl reconcile-host")
+        raise Busy(f"all {MAX_VGPU_INDEXES} vGPU slots of this VM are taken", hint="vgpuctl reconcile-host")
     return tuple(
         replace(v, index=n, carrier=backend_for(v.backend).carrier(v.function, record.vm_uuid, n))
         for n, v in zip(free_indexes, chosen, strict=False)

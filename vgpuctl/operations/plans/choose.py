@@ -70,7 +70,7 @@ def refuse_invalid_host_file(snapshot: Snapshot) -> None:
     if snapshot.host_file_problem is not None:
         raise InvalidInput(
             snapshot.host_file_problem,
-            hint=f"it may close a GPU: {snapshot.host_file_hint}",
+            hint=f"{snapshot.host_file_hint}; it may exclude a GPU",
         )
 
 
@@ -109,7 +109,7 @@ def _choose_by_profile(
         function = slot.gpu.find_function(slot.function) or GpuFunction(slot.function, "")
         if request.vgpu_params and not maker_of(slot.gpu).has_vgpu_params:
             raise InvalidInput(
-                f"--vgpu-param is for NVIDIA's vGPU plugin; {slot.gpu.address} ({slot.gpu.model}) has none",
+                f"--vgpu-param works only with NVIDIA's vGPU plugin; {slot.gpu.address} ({slot.gpu.model}) has none",
                 gpu=slot.gpu.address,
             )
         backend.check(snapshot, slot.gpu, function, force_console=False)
@@ -143,7 +143,7 @@ def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
         mode = backend_for(gpu.backend).mode
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
-            hint=f"install the vGPU host driver, or: vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
+            hint=f"install the vGPU host driver, or use vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
             check="mode",
             gpu=gpu.address,
         )
@@ -157,7 +157,7 @@ def _choose_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) -> G
     restricted = {g.address: why for g in gpus if (why := why_restricted(g, request.mode, vm)) is not None}
     if len(restricted) == len(gpus):
         raise NoCapacity(
-            f"no GPU is open to something new: {'; '.join(f'{a}: {why}' for a, why in restricted.items())}",
+            f"no GPU accepts a new vGPU: {'; '.join(f'{a}: {why}' for a, why in restricted.items())}",
             hint=f"vgpuctl uncordon {gpus[0].address}" if gpus[0].cordoned else "vgpuctl list-gpus --all",
             gpus=sorted(restricted),
         )
@@ -182,11 +182,10 @@ def _candidate_gpus(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[
     excluded = {g.address: why for g in gpus if (why := why_excluded(snapshot, g, constraints, uuid)) is not None}
     if gpus and len(excluded) == len(gpus):
         details = "; ".join(
-            f"{exclusion.constraint} leaves out {address}: {exclusion.reason}"
-            for address, exclusion in excluded.items()
+            f"{exclusion.constraint} excludes {address}: {exclusion.reason}" for address, exclusion in excluded.items()
         )
         raise NoCapacity(
-            f"no GPU is left to choose from: {details}",
+            f"no GPU meets all conditions: {details}",
             hint="vgpuctl list-gpus --all",
             gpus=sorted(excluded),
         )
@@ -236,9 +235,9 @@ def _current_placement(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> int 
     blocking = [v for v in others if not is_placement_free(gpu, (v,), vgpu_type, vgpu.placement_id)]
     if blocking and vgpu_type.placement_ids is not None:
         raise InUse(
-            f"placement {vgpu.placement_id} of {gpu.address}, where {vgpu.profile} on {vgpu.carrier} was to be, is"
+            f"placement {vgpu.placement_id} of {gpu.address}, reserved for {vgpu.profile} on {vgpu.carrier}, is"
             f" taken by {name_holders(blocking)}",
-            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl detach-vgpu and attach-vgpu give a VM another place",
+            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl detach-vgpu and attach-vgpu move a VM to another place",
             gpu=gpu.address,
             placement_id=vgpu.placement_id,
             carriers=[v.carrier for v in blocking],
@@ -258,7 +257,7 @@ def current_type_id(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
     gpu = snapshot.gpu(vgpu.gpu)
     if gpu is None:
         raise HostCannot(
-            f"the GPU {vgpu.gpu} is not on this host any more",
+            f"the GPU {vgpu.gpu} is no longer on this host",
             hint="vgpuctl list-gpus --all; lspci -Dnn",
             check="gpu-missing",
             gpu=vgpu.gpu,

@@ -40,7 +40,7 @@ def disks_to_create(request: VmRequest, facts: HostFacts, uuid: str) -> tuple[Ma
     if request.image is not None:
         image = facts.files.get(request.image)
         if image is None:
-            raise InvalidInput(f"there is no image {request.image}")
+            raise InvalidInput(f"image {request.image} does not exist")
         disk_specs.append((image.virtual_size_bytes, image.path, image.format))
     disk_specs += [(d.size_mib * MIB, None, None) for d in request.disks if isinstance(d, NewDisk)]
     if not disk_specs and creates_disks(request):
@@ -154,8 +154,8 @@ def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign,
         return window
     return (
         *window,
-        f"no system is on {design.name}'s disk: it boots from the network; "
-        "give one with --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
+        f"{design.name}'s disk is empty, so it boots from the network; "
+        "use --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
     )
 
 

@@ -61,7 +61,7 @@ def missing_device_steps(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[
         ]
         if blocking:
             raise InUse(
-                f"{assigned.function} is taken by {blocking[0].vm or blocking[0].carrier}, {vm.name} needs it",
+                f"{assigned.function} is used by {blocking[0].vm or blocking[0].carrier}, but {vm.name} needs it",
                 hint=f"vgpuctl show-gpu {assigned.gpu}",
                 function=assigned.function,
                 vm=blocking[0].vm,
@@ -106,7 +106,7 @@ def _refuse_changed_type(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu, dev
     if device_type is None or device_type.profile != assigned.profile:
         type_text = device_type.profile if device_type is not None else f"the type {device.type_id}"
         raise InUse(
-            f"{assigned.carrier} carries {type_text}, not {assigned.profile} as {vm.name} needs",
-            hint=f"somebody changed it by hand; vgpuctl show-gpu {assigned.gpu}",
+            f"{assigned.carrier} has {type_text}, not {assigned.profile} as {vm.name} needs",
+            hint=f"vgpuctl show-gpu {assigned.gpu}; it was changed by hand",
             carrier=assigned.carrier,
         )

@@ -60,7 +60,7 @@ def plan_eviction(
         holders = sorted({device.holder for device in suspended})
         raise InUse(
             f"{gpu.address} has {len(suspended)} vGPU(s) of {', '.join(holders)}, and {reason.cause}",
-            hint=f"{reason.drain_hint} shuts VMs down, removes their vGPUs for a moment, and starts them again",
+            hint=f"{reason.drain_hint} shuts the VMs down, removes their vGPUs temporarily, and starts the VMs again",
             gpu=gpu.address,
             vms=holders,
         )
@@ -154,19 +154,19 @@ def _suspended_vgpu(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, reason: EvictionRe
     assigned = next((a for a in assignments or () if a.carrier == vgpu.carrier), None)
     if vm is not None and vm.record is not None and vm.record.state is not RecordState.READY:
         raise Busy(
-            f"{vm.name} on {gpu.address} is half-way: its record says {vm.record.state}",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile-host",
+            f"{vm.name} on {gpu.address} is unfinished: its record says {vm.record.state}",
+            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
             vm=vm.name,
         )
     if vgpu.owner is Ownership.MANAGED and vm is not None and assigned is not None:
         restored = replace(assigned, gpu=vgpu.gpu, function=vgpu.function, placement_id=vgpu.placement_id)
         return _SuspendedVgpu(vm.name, vm, restored, vgpu.type_id)
     if entry is not None:
-        hint = f"shut {vm.name if vm else 'the VM'} down first{reason.alternative}"
+        hint = f"shut down {vm.name if vm else 'the VM'} first{reason.alternative}"
     elif vgpu.owner is Ownership.LEAKED:
         hint = "vgpuctl reconcile-host"
     else:
-        hint = f"remove it with what made it{reason.alternative}"
+        hint = f"remove it with the program that created it{reason.alternative}"
     raise InUse(
         f"{gpu.address} has a vGPU of {vgpu.holder_text} ({vgpu.carrier}), which vgpuctl does not "
         f"remove; {reason.cause}",

@@ -107,7 +107,7 @@ def refuse_excess_memory(requested_mib: int, host_mib: int | None) -> None:
     if host_mib is not None and requested_mib > host_mib:
         raise HostCannot(
             f"a VM with {format_mib(requested_mib)} of memory does not fit: this host has {format_mib(host_mib)}",
-            hint="give it less with --memory",
+            hint="use a smaller --memory",
             check="memory",
             memory_mib=requested_mib,
             host_memory_mib=host_mib,
@@ -122,7 +122,7 @@ def _check_sizes(request: VmRequest, facts: HostFacts) -> None:
             raise NoSpace(
                 f"a disk of {format_mib(disk.size_mib)} does not fit: the file system of the storage pool "
                 f"'{request.storage_pool}' has {format_bytes(file_system_bytes)}",
-                hint="make it smaller, or choose another pool with --storage-pool",
+                hint="make the disk smaller, or choose another pool with --storage-pool",
                 pool=request.storage_pool,
                 size_bytes=disk.size_mib << 20,
                 file_system_bytes=file_system_bytes,
@@ -133,7 +133,7 @@ def _check_network(request: VmRequest, facts: HostFacts) -> None:
     if facts.network is None:
         raise HostCannot(
             f"libvirt has no network '{request.network}'",
-            hint="virsh net-list --all shows those there are; choose one with --network",
+            hint="virsh net-list --all shows the networks; choose one with --network",
             check="network",
             network=request.network,
         )
@@ -149,8 +149,8 @@ def _check_network(request: VmRequest, facts: HostFacts) -> None:
 def _check_cloud_init(request: VmRequest) -> None:
     if request.cloud_init is not None and not has_boot_source(request):
         raise InvalidInput(
-            "cloud-init sets a system up, and none is given: the VM's disk would be empty",
-            hint="give one with --image BASE.qcow2 or --disk PATH, or an installer that knows cloud-init with --cdrom",
+            "cloud-init needs an operating system, but the VM's disk would be empty",
+            hint="use --image BASE.qcow2 or --disk PATH, or --cdrom with an installer that supports cloud-init",
             path=request.cloud_init.path,
         )
 
@@ -170,9 +170,9 @@ def check_files(
     """
     for path, image in files.items():
         suggestion = f"did you mean {' or '.join(suggestions[path])}? " if suggestions.get(path) else ""
-        hint = f"{suggestion}vgpuctl list-images shows the images that are known"
+        hint = f"{suggestion}vgpuctl list-images shows the known images"
         if image is None:
-            raise NotFound(f"there is no file {path}", hint=hint, path=path)
+            raise NotFound(f"file {path} does not exist", hint=hint, path=path)
         if image.format == "directory":
             raise InvalidInput(f"{path} is a directory, not an image", hint=hint, path=path)
         if path in (*bases, *disks):
@@ -180,7 +180,7 @@ def check_files(
         if image.access_problem:
             raise HostCannot(
                 f"QEMU cannot use {path}: {image.access_problem}",
-                hint="move it below /var/lib/libvirt/images, or open the directory to QEMU's user",
+                hint="move it below /var/lib/libvirt/images, or give QEMU's user access to the directory",
                 check="image-access",
                 path=path,
             )
@@ -205,8 +205,8 @@ def _refuse_unsafe(path: str, image: ImageInfo) -> None:
     source_format = image.convert_format if is_known_format else image.format
     command = f"qemu-img convert -f {source_format} -O qcow2 {quote(path)} {quote(copy_path(path))}"
     raise Refused(
-        f"{path} is not given to QEMU: {image.unsafe_reason or f'it is a {image.format} image, not raw or qcow2'}",
-        hint=f"if you trust it, make one plain file of it: {command}" if source_format else None,
+        f"{path} is not passed to QEMU: {image.unsafe_reason or f'it is a {image.format} image, not raw or qcow2'}",
+        hint=f"{command} converts it into one plain file, if you trust it" if source_format else None,
         path=path,
         format=image.format,
     )

@@ -56,7 +56,8 @@ def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
 def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     """Return what people must know about these GPUs."""
     return tuple(
-        f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; what it offers shows once they are on"
+        f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; it offers profiles only when they "
+        "are on"
         for g in gpus
         if g.backend is None and g.vfs_total and not g.vfs_enabled and g.desired_mode not in MODES_WITHOUT_VFS
     )

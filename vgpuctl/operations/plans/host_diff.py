@@ -212,8 +212,8 @@ def refuse_lost_vgpus(desired: HostSpec, current: HostSpec, source: str) -> None
     lost = sorted(name for name, entry in current.vgpus.items() if desired.vgpus.get(name) != entry)
     if lost:
         raise Refused(
-            f"{source} lacks or changes the vGPU {', '.join(lost)}, which host.yaml keeps",
-            hint=f"vgpuctl delete-vgpu {lost[0]} takes it away; vgpuctl export prints the entries as they are",
+            f"{source} lacks or changes the vGPU {', '.join(lost)} of host.yaml",
+            hint=f"vgpuctl delete-vgpu {lost[0]} removes it; vgpuctl export prints the current entries",
             vgpus=lost,
         )
 

@@ -38,7 +38,7 @@ class HostVgpuPlan(Value):
     def line(self) -> str:
         """The action as a line for people."""
         what = f"vGPU {self.entry.name} ({self.entry.profile} on GPU {self.entry.gpu})"
-        return f"take over the mdev {self.entry.carrier} as {what}" if self.takes_over_device else f"make {what}"
+        return f"take over the mdev {self.entry.carrier} as {what}" if self.takes_over_device else f"create {what}"
 
 
 def plan_host_vgpus(
@@ -80,7 +80,7 @@ def _plan_host_vgpu(snapshot: Snapshot, entry: HostVgpu, deferred_gpus: frozense
         if problem is not None:
             raise HostCannot(
                 f"vGPU {entry.name}: {problem}",
-                hint=f"vgpuctl show-gpu {entry.gpu}; gpus: of host.yaml says what it is set up for",
+                hint=f"vgpuctl show-gpu {entry.gpu}; see gpus: in host.yaml for its setup",
                 check="gpu-ready",
                 gpu=entry.gpu,
                 vgpu=entry.name,
@@ -104,7 +104,7 @@ def _refuse_taken(entry: HostVgpu, device: Vgpu, owner: str) -> None:
     is_same_mdev = ":" not in entry.carrier and (device.gpu, device.profile) == (entry.gpu, entry.profile)
     if is_unmanaged and (is_same_mdev or not device.present):
         return
-    description = f"{device.profile or 'a type that is not known'} on {device.gpu}"
+    description = f"{device.profile or 'an unknown type'} on {device.gpu}"
     raise InUse(
         f"{entry.carrier} of vGPU {entry.name} is taken by {device.holder_text}: {description}",
         hint=f"give vGPU {entry.name} another carrier; vgpuctl show-gpu {device.gpu}",
@@ -173,7 +173,7 @@ def gpu_problem(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
     """Say what the GPU of a vGPU still lacks; None if the vGPU can now be created, or refused."""
     gpu = snapshot.gpu(vgpu.gpu)
     if gpu is None:
-        return f"the GPU {vgpu.gpu} is not there"
+        return f"the GPU {vgpu.gpu} does not exist"
     if not backend_for(gpu.backend).accepts(backend_for(vgpu.backend)):
         vfs = f", {gpu.vfs_enabled} of {gpu.vfs_total} VFs" if gpu.vfs_total else ""
         return f"the GPU {gpu.address} offers no vGPUs yet (driver {gpu.driver or 'none'}{vfs})"
@@ -189,5 +189,5 @@ def gpu_problem(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
 def _function_problem(gpu: Gpu, address: str) -> str | None:
     function = gpu.find_function(address)
     if function is None:
-        return f"the VF {address} is not there"
+        return f"the VF {address} does not exist"
     return f"{address}: {function.problem}" if function.problem is not None else None

@@ -60,7 +60,9 @@ def _convert_definitions(
 
 def _convert_definition(definition: MdevDefinition, snapshot: Snapshot, left_out: list[str]) -> VgpuSpec | None:
     if not definition.auto:
-        left_out.append(f"{definition.position}: {definition.uuid} is not started at boot; every vGPU of host.yaml is")
+        left_out.append(
+            f"{definition.position}: {definition.uuid} is not started at boot, but every vGPU of host.yaml is"
+        )
         return None
     parent = normalize_pci(definition.parent)
     if parent is None:
@@ -73,11 +75,11 @@ def _convert_definition(definition: MdevDefinition, snapshot: Snapshot, left_out
     if gpu is None:
         raise NotFound(
             f"{definition.position}: its parent {parent} is not on this host",
-            hint="run this on the host of the definitions, with its virtual functions on",
+            hint="run this on the host that has these definitions, with its virtual functions on",
             parent=parent,
         )
     left_out += [
-        f"{definition.position}: the attribute {name} is not set by vgpuctl" for name in definition.other_attributes
+        f"{definition.position}: vgpuctl does not set the attribute {name}" for name in definition.other_attributes
     ]
     return VgpuSpec(_find_profile(definition, gpu), gpu.address, definition.uuid, _parse_params(definition))
 
@@ -87,7 +89,7 @@ def _find_profile(definition: MdevDefinition, gpu: Gpu) -> str:
     if vgpu_type is None:
         raise NotFound(
             f"{definition.position}: {gpu.address} ({gpu.model}) has no vGPU type {definition.type_id}",
-            hint=f"types may be numbered anew by another driver; vgpuctl show-gpu {gpu.address} lists them",
+            hint=f"vgpuctl show-gpu {gpu.address} lists the types; another driver may number them differently",
             gpu=gpu.address,
             type_id=definition.type_id,
         )
@@ -110,7 +112,7 @@ def _add_profiles(
     if not profiles:
         return
     left_out.append(
-        f"{device_config.position}: how many of {', '.join(profiles)}: they are made when somebody asks "
+        f"{device_config.position}: the number of {', '.join(profiles)}: vgpuctl creates them on request "
         "(create-vm, create-vgpu)"
     )
     for key in _gpu_keys(device_config, snapshot):
@@ -127,7 +129,7 @@ def _add_mig_profiles(
     counted = tuple((p, n) for p, n in mig_profiles if n)
     mig_gpus = [g for g in _select_gpus(device_config, snapshot) if g.mig is not None]
     if mig_profiles and (len(counted) != len(mig_profiles) or not mig_gpus):
-        reason = "no GPU here is known to have MIG" if not mig_gpus else "how many GPU instances it needs is not said"
+        reason = "no GPU here is known to have MIG" if not mig_gpus else "the number of GPU instances is not specified"
         left_out += [
             f"{device_config.position}: {profile} runs in a GPU instance, and {reason}" for profile, _ in mig_profiles
         ]
@@ -145,7 +147,7 @@ def _set_mig(device_config: DeviceConfig, mig: MigSpec, keys: tuple[str, ...], g
         spec = gpus.get(key, GpuSpec())
         if spec.mig not in (None, mig):
             raise InvalidInput(
-                f"{device_config.position}: another entry before says otherwise how {key} is partitioned",
+                f"{device_config.position}: an earlier entry partitions {key} differently",
                 hint="import a configuration in which each GPU has one entry, with --config NAME",
                 gpu=key,
             )
@@ -191,8 +193,8 @@ def _select_gpus(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[Gpu, 
     if missing_indexes:
         raise NotFound(
             f"{device_config.position}: there is no GPU number {missing_indexes[0]}: this host has "
-            f"{len(ordered)} of NVIDIA's",
-            hint="run this on the host of the file",
+            f"{len(ordered)} NVIDIA GPUs",
+            hint="run this on the host that the file describes",
             index=missing_indexes[0],
         )
     chosen = ordered if device_config.indexes is None else [ordered[number] for number in device_config.indexes]

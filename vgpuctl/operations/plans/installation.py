@@ -62,7 +62,7 @@ exit 0
 # libvirt for boot: hold_libvirt_seconds:. restore-host then continues with those GPUs.
 _UNIT_TEMPLATE = """\
 [Unit]
-Description=Make the vGPUs again that a boot took away
+Description=Restore the vGPUs that a reboot removed
 After=local-fs.target systemd-modules-load.service nvidia-vgpud.service nvidia-vgpu-mgr.service
 Before=libvirtd.service virtqemud.service libvirt-guests.service
 
@@ -144,16 +144,17 @@ def hook_file(python: str, libvirt_version: int | None, main_hook: str | None) -
         HostCannot: libvirt is older than 6.5 and somebody else's hook is in the only place.
     """
     if libvirt_version is None or libvirt_version >= HOOK_DIRECTORY_SINCE:
-        return InstalledFile(HOOK_PATH, with_checksum(hook_text(python)), 0o755, "makes a VM's vGPUs when it starts")
+        return InstalledFile(HOOK_PATH, with_checksum(hook_text(python)), 0o755, "creates a VM's vGPUs when it starts")
     if main_hook is not None and not has_valid_checksum(main_hook):
         raise HostCannot(
-            f"{MAIN_HOOK_PATH} is somebody else's, and libvirt {_format_version(libvirt_version)} runs no second hook",
-            hint="libvirt 6.5 or newer runs every file of hooks/qemu.d as well",
+            f"{MAIN_HOOK_PATH} belongs to another program, and libvirt {_format_version(libvirt_version)} runs only "
+            "one hook",
+            hint="use libvirt 6.5 or newer, which also runs every file in hooks/qemu.d",
             check="hook",
             path=MAIN_HOOK_PATH,
             libvirt_version=_format_version(libvirt_version),
         )
-    return InstalledFile(MAIN_HOOK_PATH, with_checksum(hook_text(python)), 0o755, "makes a VM's vGPUs when it starts")
+    return InstalledFile(MAIN_HOOK_PATH, with_checksum(hook_text(python)), 0o755, "creates a VM's vGPUs when it starts")
 
 
 def _format_version(version: int) -> str:

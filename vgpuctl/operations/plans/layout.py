@@ -27,7 +27,7 @@ def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
     """
     if vfs is not None and (mode not in ("vgpu", "sriov") or not 1 <= vfs <= gpu.vfs_total):
         valid = f"1 to {gpu.vfs_total}" if mode in ("vgpu", "sriov") and gpu.vfs_total else "no --vfs"
-        raise InvalidInput(f"{vfs} VFs cannot be meant for {gpu.address} in mode {mode}: {valid}", gpu=gpu.address)
+        raise InvalidInput(f"{vfs} VFs are not valid for {gpu.address} in mode {mode}: {valid}", gpu=gpu.address)
     if mode == "unmanaged":
         return gpu.vfs_enabled
     vf_count = 0 if mode == "passthrough" else _vgpu_vf_count(gpu, vfs) if mode == "vgpu" else _plain_vf_count(gpu, vfs)
@@ -43,12 +43,12 @@ def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
         vf_count = gpu.vfs_total
     else:
         raise _no_mode_error(
-            gpu, "vgpu", "install the maker's vGPU host driver; vgpuctl list-gpus shows what each GPU offers"
+            gpu, "vgpu", "install the vendor's vGPU host driver; vgpuctl list-gpus shows what each GPU offers"
         )
     if vfs not in (None, vf_count):
         raise InvalidInput(
-            f"{gpu.address} has {vf_count} VFs for vGPUs, or none: its driver's command turns all of them on",
-            hint=f"leave --vfs out, or say --vfs {vf_count}",
+            f"{gpu.address} has {vf_count} VFs for vGPUs, or none: its driver turns on all of them",
+            hint=f"omit --vfs, or use --vfs {vf_count}",
             gpu=gpu.address,
         )
     return vf_count
@@ -56,10 +56,10 @@ def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
 
 def _plain_vf_count(gpu: Gpu, vfs: int | None) -> int:
     if vfs_are_for_vgpus(gpu):
-        hint = f"{maker_of(gpu).name}'s VFs carry vGPUs only: vgpuctl set-mode {gpu.address} vgpu"
+        hint = f"{maker_of(gpu).name}'s VFs support only vGPUs: vgpuctl set-mode {gpu.address} vgpu"
         raise _no_mode_error(gpu, "sriov", hint)
     if not gpu.vfs_total or backend_for(gpu.backend).creates_devices:
-        raise _no_mode_error(gpu, "sriov", "are SR-IOV and ARI on in the firmware? lspci -vvs " + gpu.address)
+        raise _no_mode_error(gpu, "sriov", "turn on SR-IOV and ARI in the firmware; lspci -vvs " + gpu.address)
     return vfs or gpu.vfs_enabled or gpu.vfs_total
 
 
@@ -78,7 +78,7 @@ def _require_vf_switch(gpu: Gpu, vf_count: int) -> None:
     setting = own_vf_setting(gpu.driver)
     if setting is not None:
         raise HostCannot(
-            f"the driver {gpu.driver} of {gpu.address} sets the number of VFs itself: {gpu.vfs_enabled} are on, "
+            f"the driver {gpu.driver} of {gpu.address} sets the number of VFs: {gpu.vfs_enabled} are on, "
             f"not {vf_count}",
             hint=setting,
             check="vfs-fixed",
@@ -87,8 +87,7 @@ def _require_vf_switch(gpu: Gpu, vf_count: int) -> None:
     if gpu.driver in HARMLESS_DRIVERS:
         raise HostCannot(
             f"{gpu.address} has the driver {gpu.driver or 'none'}, which cannot turn VFs on or off",
-            hint=f"stop what uses it, then give it back to its own driver: echo {gpu.address} > "
-            "/sys/bus/pci/drivers_probe",
+            hint=f"stop what uses it, then bind it to its own driver: echo {gpu.address} > /sys/bus/pci/drivers_probe",
             check="driver",
             **facts,
         )
@@ -105,7 +104,7 @@ def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
         if vgpu.command is not None and vgpu.owner is Ownership.LEAKED:
             raise InUse(
                 f"{gpu.address} is {vgpu.reason}",
-                hint=f"vgpuctl reconcile-host gives it free; then run this, or that again: {vgpu.command}",
+                hint=f"vgpuctl reconcile-host frees it; then run this command, or again: {vgpu.command}",
                 gpu=gpu.address,
                 command=vgpu.command,
             )
@@ -113,7 +112,7 @@ def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
         v for v in taken if backend_for(v.backend).mode != mode and not (mode == "unmanaged" and _is_not_managed(v))
     ]
     if misfits:
-        raise _in_use_error(gpu, misfits, f"and mode {mode} has no place for that")
+        raise _in_use_error(gpu, misfits, f"and mode {mode} cannot hold it")
 
 
 def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
@@ -133,13 +132,13 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
     remaining_functions = {f.address for f in gpu.functions[:vf_count]}
     host_vgpus = [v for v in taken if v.name is not None and v.present]
     if host_vgpus:
-        raise _in_use_error(gpu, host_vgpus, "which host.yaml keeps; vgpuctl delete-vgpu takes it away")
+        raise _in_use_error(gpu, host_vgpus, "which host.yaml has; vgpuctl delete-vgpu removes it")
     removed = [v for v in taken if v.function not in remaining_functions and not _is_unplaced_mdev(v)]
     if removed:
-        raise _in_use_error(gpu, removed, f"whose VF is not there any more with {vf_count} VFs; delete those VMs first")
+        raise _in_use_error(gpu, removed, f"whose VF does not exist with {vf_count} VFs; delete those VMs first")
     unmanaged = [v for v in taken if v.name is None and (_is_not_managed(v) or snapshot.vm(v.vm_uuid or "") is None)]
     if unmanaged:
-        raise _in_use_error(gpu, unmanaged, "which vgpuctl did not make and cannot drain")
+        raise _in_use_error(gpu, unmanaged, "which vgpuctl did not create and cannot drain")
     stopped_states = STOPPED_STATES if snapshot.hypervisor.available else (*STOPPED_STATES, VmState.UNKNOWN)
     vms = {
         vm.uuid: vm
@@ -162,8 +161,7 @@ def refuse_crashed_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
         names, first = [vm.name for vm in crashed], crashed[0]
         raise InUse(
             f"{', '.join(names)} crashed, and QEMU still holds the vGPU on {gpu.address}: on_crash preserves it",
-            hint=f"virsh dump {shlex.quote(first.name)} FILE keeps what it did; then: "
-            f"{stop_command(first, force=True)}",
+            hint=f"virsh dump {shlex.quote(first.name)} FILE saves its memory; then {stop_command(first, force=True)}",
             gpu=gpu.address,
             vms=names,
         )
@@ -178,8 +176,8 @@ def refuse_running_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
     names = [vm.name for vm in vms]
     if names:
         raise InUse(
-            f"{gpu.address} is in use by {', '.join(names)}: their VFs go while the number changes",
-            hint="--drain shuts them down, changes the GPU and starts them again",
+            f"{gpu.address} is in use by {', '.join(names)}: changing the number of VFs removes theirs",
+            hint="use --drain: it shuts them down, changes the GPU and starts them again",
             gpu=gpu.address,
             vms=names,
         )
@@ -200,7 +198,7 @@ def _refuse_host_use(gpu: Gpu) -> None:
     if held and not gpu.is_display_class:
         raise InUse(
             f"the host uses VFs of {gpu.address}: {', '.join(held)}",
-            hint="unbind them from their drivers first, if nothing there needs them",
+            hint="unbind them from their drivers first, if the host does not need them",
             gpu=gpu.address,
         )
 

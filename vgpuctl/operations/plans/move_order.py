@@ -74,7 +74,7 @@ class VmLeave(Value):
     def describe(self) -> str:
         """Say which VM gives up its place."""
         placement = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id},"
-        where = f"{self.vgpu.gpu}{placement} until its new one is free"
+        where = f"{self.vgpu.gpu}{placement} until its new place is free"
         if self.vm.state is VmState.RUNNING:
             return f"stop VM {self.vm.name} and give up its place on {where}"
         return f"give up the place of VM {self.vm.name} on {where}"
@@ -102,7 +102,7 @@ def _current_vgpu(snapshot: Snapshot, entry: MoveEntry) -> tuple[VmRecord, Assig
     vm, record = entry.vm, entry.vm.record
     old = next((v for v in record.vgpus if v.carrier == entry.vgpu.carrier), None) if record is not None else None
     if record is None or old is None:
-        raise Busy(f"{vm.name} does not have {entry.vgpu.carrier} any more", vm=vm.name)
+        raise Busy(f"{vm.name} no longer has {entry.vgpu.carrier}", vm=vm.name)
     gpus = {v.gpu for v in record.vgpus} | ({entry.gpu} if isinstance(entry, VmMove) else set())
     stuck = next((write for write in snapshot.stuck_writes if write.gpu in gpus), None)
     if stuck is not None:

@@ -223,22 +223,22 @@ def pin_reason(vm: Vm, *, may_wait: bool = False) -> str | None:
     """Say why a VM must keep its slots; None when it may be moved. `may_wait`: also one that waits for a place."""
     record = vm.record
     if record is None or not record.created_vm:
-        return "vgpuctl did not make it"
+        return "vgpuctl did not create it"
     if record.state is not RecordState.READY:
         return f"its record says {record.state}"
     if vm.state not in MOVABLE_STATES:
         return f"it is {vm.state}"
     if not vm.persistent:
-        return "it was undefined while it runs, and would be gone"
+        return "it runs without a definition and would be lost"
     if record.exchange is not None:
         return "its place is being exchanged"
     if record.waiting_vgpus() and not may_wait:
         return "it waits for a place"
     if record.reserve_while_running:
-        return "it has its places only while it runs"
+        return "it reserves its places only while it runs"
     constraints = replace(recorded_constraints(record.request_fields), policy=None)
     if constraints != NO_CONSTRAINTS or record.spread_group is not None or vm.memory_nodes:
-        return "it is bound to a GPU, a NUMA node, a scheduler or a group"
+        return "it is restricted to a GPU, a NUMA node, a scheduler or a group"
     return None
 
 

@@ -77,8 +77,8 @@ def refuse_missing_mode(address: str, mode: str | None, mig: MigSpec | None, mix
     key = "mig" if mig is not None else "mixed_size" if mixed_size is not None else None
     if mode is None and key is not None:
         raise InvalidInput(
-            f"{key} is said of {address}, and no mode, with which it goes",
-            hint="say mode: vgpu too, in any entry of gpus: that means this GPU",
+            f"{address} has {key} but no mode, which it requires",
+            hint="add mode: vgpu in any entry of gpus: for this GPU",
             gpu=address,
         )
 
@@ -94,8 +94,8 @@ def unverifiable_off_reason(snapshot: Snapshot, gpu: Gpu, request: PartitionRequ
     on = (request.mig is not None and request.mig.is_requested) or request.mixed_size
     if on or not requested_off or not _is_partition_unknown(snapshot, gpu):
         return None
-    what = f"{' and '.join(requested_off)} of {gpu.address} {'are' if requested_off[-1] != 'MIG' else 'is'} to be off"
-    return f"{what}, and NVML does not tell whether that is so: {snapshot.nvml.reason}"
+    what = f"{' and '.join(requested_off)} of {gpu.address} should be off"
+    return f"{what}, but NVML does not report the current state: {snapshot.nvml.reason}"
 
 
 def _is_partition_unknown(snapshot: Snapshot, gpu: Gpu) -> bool:
@@ -215,7 +215,7 @@ def plan_in_place_change(
         )
     elif change.mixed_size and running is not None and running.policy is SchedulerPolicy.FIXED_SHARE:
         raise HostCannot(
-            f"{gpu.address} schedules with fixed_share, and with mixed sizes there is best_effort and equal_share only",
+            f"{gpu.address} has the scheduler fixed_share, but mixed sizes allow only best_effort and equal_share",
             hint=f"vgpuctl set-scheduler {gpu.address} --policy best_effort",
             check="scheduler",
             gpu=gpu.address,
@@ -223,8 +223,8 @@ def plan_in_place_change(
     steps = (*instance_steps, *mixed_size_steps)
     if not change.needs_empty_gpu:
         return Eviction(steps=steps)
-    mixed_size_cause = "the driver changes mixed sizes of a GPU without vGPUs only"
-    instances_cause = "GPU instances go in which they may be"
+    mixed_size_cause = "the driver changes mixed sizes only on a GPU without vGPUs"
+    instances_cause = "GPU instances that they may use are destroyed"
     cause = instances_cause if change.mixed_size is None else mixed_size_cause
     return plan_eviction(snapshot, gpu, steps, EvictionReason(cause, None if drain else "--drain"), change.mixed_size)
 
@@ -295,25 +295,25 @@ def _refuse_unsupported(snapshot: Snapshot, gpu: Gpu, request: PartitionRequest)
     what = "MIG" if request.mig is not None and request.mig.is_requested else "mixed sizes"
     if request.mig is not None and request.mig.is_requested and request.mixed_size:
         raise InvalidInput(
-            f"{gpu.address} cannot have MIG and mixed sizes at once{_per_instance_note(gpu)}",
-            hint="of mig: and mixed_size: keep one, in whichever entry of gpus: says it; vgpuctl set-mig"
-            f" {gpu.address} --off, or set-mixed-size {gpu.address} off, takes one away",
+            f"{gpu.address} cannot have MIG and mixed sizes at the same time{_per_instance_note(gpu)}",
+            hint="keep only one of mig: and mixed_size: in the entries of gpus:; vgpuctl set-mig"
+            f" {gpu.address} --off or vgpuctl set-mixed-size {gpu.address} off removes one",
             **facts,
         )
     if not uses_nvml(gpu):
         raise _host_cannot_error(
-            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's has {what}",
+            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's supports {what}",
             f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",
             "driver",
             facts,
         )
     if request.mig is not None and request.mig.is_requested and gpu.mig is None:
-        raise _unavailable_error(snapshot, gpu, "MIG", "A100, A30, H100, H200, B200 and RTX PRO 6000 have it")
+        raise _unavailable_error(snapshot, gpu, "MIG", "A100, A30, H100, H200, B200 and RTX PRO 6000 support it")
     if not request.mixed_size:
         return
     if gpu.mig is not None and gpu.mig.enabled and request.mig is None:
         raise _host_cannot_error(
-            f"{gpu.address} has MIG on, with which there are no mixed sizes{_per_instance_note(gpu)}",
+            f"{gpu.address} has MIG on, which excludes mixed sizes{_per_instance_note(gpu)}",
             f"vgpuctl set-mig {gpu.address} --off",
             "mixed-size",
             facts,
@@ -321,10 +321,10 @@ def _refuse_unsupported(snapshot: Snapshot, gpu: Gpu, request: PartitionRequest)
     is_reported = gpu.mig is None or not gpu.mig.enabled  # with MIG on, NVML does not report mixed-size support
     if gpu.mixed_size is None and gpu.vfs_enabled and is_reported:
         raise _unavailable_error(
-            snapshot, gpu, "mixed sizes", "GPUs with virtual functions have them, from driver 550 on"
+            snapshot, gpu, "mixed sizes", "GPUs with virtual functions support them with driver 550 or newer"
         )
     if not gpu.vfs_total:
-        raise _unavailable_error(snapshot, gpu, "mixed sizes", "they need a GPU with virtual functions")
+        raise _unavailable_error(snapshot, gpu, "mixed sizes", "they require a GPU with virtual functions")
 
 
 def _per_instance_note(gpu: Gpu) -> str:
@@ -335,7 +335,7 @@ def _per_instance_note(gpu: Gpu) -> str:
     """
     if all((vgpu_type.max_per_gi or 1) == 1 for vgpu_type in gpu.types):
         return ""
-    return ": its driver mixes sizes inside a GPU instance by a setting of that, which vgpuctl does not set"
+    return ": its driver mixes sizes inside a GPU instance with a setting that vgpuctl does not change"
 
 
 def _unavailable_error(snapshot: Snapshot, gpu: Gpu, what: str, hint: str) -> VgpuctlError:
@@ -346,7 +346,7 @@ def _unavailable_error(snapshot: Snapshot, gpu: Gpu, what: str, hint: str) -> Vg
             f"{what} of {gpu.address}: {reason}", "vgpuctl doctor", "driver", {"gpu": gpu.address}
         )
     return _host_cannot_error(
-        f"{gpu.address} ({gpu.model}) has no {what} here", hint, "partition", {"gpu": gpu.address}
+        f"{gpu.address} ({gpu.model}) does not support {what} here", hint, "partition", {"gpu": gpu.address}
     )
 
 
@@ -409,7 +409,7 @@ def _refuse_partition_conflicts(
             affected = [v for v in taken if (t := _type_of(v, types)) is not None and t.gi_profile_id == profile_id]
             profile = gpu.mig.find_profile(profile_id) if gpu.mig is not None else None
             name = profile.name if profile is not None else str(profile_id)
-            why = f"which takes {needed} of the GPU instance {name}, and there would be {available[profile_id]}"
+            why = f"which needs {needed} of the GPU instance {name}, but there would be {available[profile_id]}"
             raise _assigned_error(gpu, affected, why)
 
 
@@ -439,15 +439,15 @@ def _refuse_mixed_size(snapshot: Snapshot, gpu: Gpu, types: tuple[VgpuType, ...]
     # vGPUs with unreported placements are tried, and undone on failure
     placed = [t for t in vgpu_types if t.placement_ids is not None]
     if mixed and placed and pack_vgpus(replace(gpu, types=types), (), placed) is None:
-        raise _assigned_error(gpu, taken, "and with mixed sizes fewer fit: not all of these have a place then")
+        raise _assigned_error(gpu, taken, "and fewer fit with mixed sizes: not all of these would have a place")
 
 
 def _assigned_error(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     names = sorted({v.holder_text for v in vgpus})
     profiles = sorted({v.profile for v in vgpus if v.profile is not None})
     return InUse(
-        f"{gpu.address} keeps {', '.join(profiles) or 'vGPUs'} for {', '.join(names)}, {why}",
-        hint="delete those VMs and vGPUs first, or give VMs another profile: vgpuctl set-profile VM --profile PROFILE",
+        f"{gpu.address} has {', '.join(profiles) or 'vGPUs'} of {', '.join(names)}, {why}",
+        hint="vgpuctl set-profile VM --profile PROFILE gives a VM another profile; or delete these VMs and vGPUs first",
         gpu=gpu.address,
         vms=names,
         profiles=profiles,

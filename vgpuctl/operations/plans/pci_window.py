@@ -61,11 +61,11 @@ def window_warnings(snapshot: Snapshot, request: VmRequest, design: DomainDesign
         return ()
     bars = f"the BARs of its GPU need {needed_mib >> 10} GiB of address space"
     if design.pci_window_mib is None:
-        return (f"{bars}, and --pci-window {request.pci_window} leaves the guest's window as it is: it may be 32 GiB",)
+        return (f"{bars}, and --pci-window {request.pci_window} keeps the guest's default window, which may be 32 GiB",)
     if design.pci_window_mib <= needed_mib:
-        return (f"{bars}, and --pci-window is {format_size(design.pci_window_mib)}: the GPU does not fit into it",)
+        return (f"{bars}, and --pci-window is {format_size(design.pci_window_mib)}: too small for the GPU",)
     if design.firmware != "uefi":
-        return (f"{bars}, which many BIOS guests do not give: boot with UEFI (--os linux, and an image that can)",)
+        return (f"{bars}, which many BIOS guests lack: boot with UEFI (--os linux, and an image that can)",)
     if not supports_maxphysaddr(snapshot):
-        return (f"{bars}, and only libvirt from 8.7 on tells the guest how wide its addresses are",)
+        return (f"{bars}, and only libvirt 8.7 or newer reports the address width to the guest",)
     return ()

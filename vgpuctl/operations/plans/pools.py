@@ -38,7 +38,7 @@ def check_pool(name: str, pool: PoolInfo | None) -> None:
             return
         raise NotFound(
             f"libvirt has no storage pool '{name}'",
-            hint="virsh pool-list --all shows those there are",
+            hint="virsh pool-list --all shows the pools",
             pool=name,
         )
     if pool.path is None or pool.kind not in (*DIRECTORY_POOLS, LOGICAL_POOL):

@@ -33,26 +33,26 @@ def system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
     """
     if record.spare_disks():
         raise Busy(
-            f"an earlier refresh of {vm.name} was interrupted: {record.spare_disks()[0].path} is to be deleted",
+            f"an earlier refresh of {vm.name} was interrupted: {record.spare_disks()[0].path} must be deleted",
             hint="vgpuctl reconcile-host, then run the command again",
             vm=vm.name,
         )
     if not record.vgpus:
         raise Refused(
-            f"{vm.name} has no vGPU, by whose claim vgpuctl keeps other commands from it meanwhile",
+            f"{vm.name} has no vGPU, whose claim vgpuctl needs to lock the VM meanwhile",
             hint=f"vgpuctl attach-vgpu {vm.name} --profile PROFILE",
             vm=vm.name,
         )
     clones = [d for d in record.data_disks() if d.image is not None]
     if not clones:
         raise Refused(
-            f"{vm.name} has no disk that vgpuctl made as a clone of an image, so there is none to make anew",
-            hint=f"vgpuctl show-vm {vm.name} shows its disks; vgpuctl create-vm --image makes such a VM",
+            f"{vm.name} has no disk that vgpuctl made as a clone of an image, so there is nothing to rebuild",
+            hint=f"vgpuctl show-vm {vm.name} shows its disks; vgpuctl create-vm --image creates one with a clone",
             vm=vm.name,
         )
     if not any(d.source == clones[0].path for d in vm.disks):
         raise Refused(
-            f"{vm.name} does not refer to {clones[0].path} any more, the disk that was made for it",
+            f"{vm.name} no longer refers to {clones[0].path}, the disk that was created for it",
             hint=f"virsh domblklist --inactive {vm.name}",
             vm=vm.name,
             disk=clones[0].path,
@@ -69,7 +69,7 @@ def refuse_saved_states(vm: Vm, leftovers: DomainLeftovers) -> None:
     saved_states = describe_leftovers(replace(leftovers, nvram=None, tpm=False))
     if saved_states:
         raise InUse(
-            f"{vm.name} has {', '.join(saved_states)}, which would be worth nothing without its present disk",
+            f"{vm.name} has {', '.join(saved_states)}, which would be useless without its current disk",
             hint=f"virsh managedsave-remove {vm.name}; virsh snapshot-delete {vm.name} SNAPSHOT",
             vm=vm.name,
             snapshots=list(leftovers.snapshots),
@@ -138,7 +138,5 @@ def spare_removal_plan(vm: Vm, record: VmRecord) -> Plan:
     new_record = replace(record, disks=tuple(d for d in record.disks if d.role is not DiskRole.SPARE))
     clones = tuple(d for d in record.data_disks() if d.image is not None)
     delete_steps = (DeleteSpareDisk(vm.name, vm.uuid, d, clones) for d in record.spare_disks())
-    record_step = WriteRecord(
-        vm.name, vm.uuid, new_record, record, f"record that VM {vm.name} has no other disk any more"
-    )
+    record_step = WriteRecord(vm.name, vm.uuid, new_record, record, f"record that VM {vm.name} has no other disk")
     return Plan((*delete_steps, record_step), undo_on_failure=False)

@@ -36,13 +36,13 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         return vm.record
     if vm.record is not None:
         raise Unmanaged(
-            f"{vm.name} was not made by vgpuctl, which only gave it {len(vm.record.vgpus)} vGPU(s)",
-            hint=f"vgpuctl detach-vgpu {vm.name} takes them back; then use virsh",
+            f"{vm.name} was not created by vgpuctl, which only attached {len(vm.record.vgpus)} vGPU(s)",
+            hint=f"vgpuctl detach-vgpu {vm.name} removes them; then use virsh",
             vm=vm.name,
         )
     if vm.copied_record is not None:
         raise Unmanaged(
-            f"{vm.name} carries the record of another VM or host ({vm.copied_record.vm_uuid}): it is a copy",
+            f"{vm.name} has the record of another VM or host ({vm.copied_record.vm_uuid}): it is a copy",
             hint=f"vgpuctl does not {action} it; {_virsh_command(vm, action)}",
             vm=vm.name,
         )
@@ -53,8 +53,8 @@ def own_record(vm: Vm, action: str) -> VmRecord:
             vm=vm.name,
         )
     raise Unmanaged(
-        f"{vm.name} was not made by vgpuctl, which does not {action} it",
-        hint=f"{_virsh_command(vm, action)}; if vgpuctl made it and its record was lost: vgpuctl reconcile-host",
+        f"{vm.name} was not created by vgpuctl, which does not {action} it",
+        hint=f"{_virsh_command(vm, action)}; if vgpuctl created it and its record was lost: vgpuctl reconcile-host",
         vm=vm.name,
     )
 
@@ -116,7 +116,10 @@ def vm_removal_plan(
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
     notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()
-    notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(keep_devices))
+    notes += tuple(
+        f"the vGPU on {c} does not belong to {vm.name}: another program created it; it stays"
+        for c in sorted(keep_devices)
+    )
     return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, vms_required_off=(vm.uuid,))
 
 

@@ -182,10 +182,10 @@ def _refuse_moving(snapshot: Snapshot, vm: Vm, vgpus: tuple[AssignedVgpu, ...]) 
         if backend_for(assigned.backend).carrier_has_uuid:
             continue
         holder = next((v for v in snapshot.vgpus if assigned.carrier in (v.carrier, v.function)), None)
-        reason = f"{holder.holder_text} has it" if holder else _unavailable_reason(snapshot, vm, assigned)
+        reason = f"{holder.holder_text} uses it" if holder else _unavailable_reason(snapshot, vm, assigned)
         raise InUse(
             f"{vm.name} {_why_unreserved(assigned)}, and {reason}",
-            hint=f"vgpuctl start-vm {vm.name} gives it a free one",
+            hint=f"vgpuctl start-vm {vm.name} assigns a free one",
             carrier=assigned.carrier,
             vm=holder.vm if holder else None,
         )
@@ -202,11 +202,11 @@ def _unavailable_reason(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu) -> s
     """Say why a function that nobody holds is unavailable."""
     gpu = snapshot.gpu(assigned.gpu)
     if gpu is None:
-        return f"the GPU {assigned.gpu} is not there"
+        return f"the GPU {assigned.gpu} does not exist"
     vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
     reasons = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type).reasons if vgpu_type is not None else ()
     restriction = why_restricted(gpu, "vgpu" if assigned.profile else str(gpu.mode), vm.name)
-    return "; ".join(filter(None, (restriction, *reasons))) or "it cannot be had now"
+    return "; ".join(filter(None, (restriction, *reasons))) or "it is not available now"
 
 
 def tentative_placement(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[AssignedVgpu, ...]:

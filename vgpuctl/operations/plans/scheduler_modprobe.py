@@ -87,7 +87,7 @@ def modprobe_notes(gpu: Gpu, files: tuple[ModprobeFile, ...], etc: Iterable[str]
     settings = parse_settings(files)
     notes = ["it takes effect when the driver nvidia is loaded again or the host is rebooted, not before"]
     if command is not None:
-        notes.append(f"where the initramfs holds nvidia.ko, make it anew first: {command}")
+        notes.append(f"if the initramfs contains nvidia.ko, rebuild it first: {command}")
     global_settings = [s for s in settings if s.name == ALL_GPUS_PARAMETER and REGISTRY_KEY in s.value]
     if global_settings:
         notes.append(
@@ -96,7 +96,7 @@ def modprobe_notes(gpu: Gpu, files: tuple[ModprobeFile, ...], etc: Iterable[str]
             " go before it: see show-gpu once the driver is loaded"
         )
     notes += [
-        f"{s.path}:{s.line} sets {s.name} too and does not count: only the last line of a parameter does"
+        f"{s.path}:{s.line} also sets {s.name}, but has no effect: the last line of a parameter wins"
         for s in overridden_settings(settings)
         if s.name == PER_GPU_PARAMETER
     ]
@@ -111,7 +111,7 @@ def next_load_notes(
     if word is None or driver_generation(driver) is None or word == scheduler_word(gpu, desired, driver, word):
         return ()
     return (
-        f"modprobe's files ask for {REGISTRY_KEY}=0x{word:08X}, which counts from the driver's next load "
-        "until restore-host ran;"
+        f"modprobe's files set {REGISTRY_KEY}=0x{word:08X}, which applies from the driver's next load "
+        "until restore-host runs;"
         " --via modprobe changes that",
     )

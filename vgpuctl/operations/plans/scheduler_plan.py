@@ -27,13 +27,13 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
     """
     if gpu.desired_mode is GpuMode.UNMANAGED:
         raise Refused(
-            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl changes nothing on it",
             hint=f"vgpuctl set-mode {gpu.address} vgpu",
             gpu=gpu.address,
         )
     if not uses_nvml(gpu):
         raise HostCannot(
-            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's schedules vGPUs",
+            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's driver schedules vGPUs",
             hint=f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",
             check="driver",
             gpu=gpu.address,
@@ -43,7 +43,7 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
     if reason is not None:
         raise HostCannot(
             f"{gpu.address} cannot have the scheduler {scheduler_text(desired)}: {reason}",
-            hint=hint or f"vgpuctl show-gpu {gpu.address} shows what it can have",
+            hint=hint or f"vgpuctl show-gpu {gpu.address} shows what it supports",
             check="scheduler",
             gpu=gpu.address,
             driver=driver,
@@ -58,10 +58,10 @@ def choose_method(snapshot: Snapshot, gpu: Gpu, requested_method: str) -> str:
     """
     nvml_can_set = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
     if requested_method == NVML and not nvml_can_set:
-        reason = snapshot.nvml.reason or "its library has no call for it, or the driver carries no vGPUs"
+        reason = snapshot.nvml.reason or "its library has no call for it, or the driver does not support vGPUs"
         raise HostCannot(
             f"NVML cannot set the scheduler of {gpu.address}: {reason}",
-            hint="--via modprobe writes a file that counts when the driver is loaded next",
+            hint="use --via modprobe: it writes a file that applies when the driver is loaded next",
             check="nvml",
             gpu=gpu.address,
         )
@@ -101,6 +101,6 @@ def plan_scheduler_change(gpu: Gpu, desired: SchedulerSpec, snapshot: Snapshot, 
     if not needs_scheduler_change(gpu, desired):
         return Eviction()
     drain_hint = None if drain else f"{set_scheduler_command(gpu.address, desired)} --drain"
-    cause = "the driver changes the scheduler of a GPU without vGPUs only"
+    cause = "the driver changes the scheduler only on a GPU without vGPUs"
     reason = EvictionReason(cause, drain_hint, ", or use --via modprobe and reboot")
     return plan_eviction(snapshot, gpu, (set_scheduler_step(gpu, desired),), reason)

@@ -21,8 +21,8 @@ def refuse_transient_vms(vms: Iterable[Vm]) -> None:
     if transient:
         names, first = [vm.name for vm in transient], shlex.quote(transient[0].name)
         raise Refused(
-            f"{', '.join(names)}: undefined while running (virsh undefine), so nothing is left of it once it stops",
-            hint=f"to keep it: virsh dumpxml --inactive --security-info {first} > FILE, then virsh define FILE; "
-            f"to be rid of it: {remove_transient_command(transient[0])}",
+            f"{', '.join(names)}: running without a definition (virsh undefine), so it is lost when it stops",
+            hint=f"virsh dumpxml --inactive --security-info {first} > FILE, then virsh define FILE, keeps it; "
+            f"{remove_transient_command(transient[0])} removes it",
             vms=names,
         )

@@ -74,7 +74,7 @@ def refuse_unreadable_entries(snapshot: Snapshot) -> None:
     if snapshot.host_file_problem is not None:
         raise InvalidInput(
             snapshot.host_file_problem,
-            hint=f"it says which vGPUs are kept: {snapshot.host_file_hint}",
+            hint=f"{snapshot.host_file_hint}; it lists the vGPUs without a VM",
         )
 
 
@@ -82,7 +82,7 @@ def carrier_conflicts(snapshot: Snapshot) -> tuple[str, ...]:
     """Return a sentence for each vGPU of host.yaml whose carrier is the vGPU of a VM."""
     vgpu_by_carrier = {v.carrier: v for v in snapshot.vgpus}
     return tuple(
-        f"vGPU {entry.name} of host.yaml has no place of its own: "
+        f"vGPU {entry.name} of host.yaml has no place: "
         f"{entry.carrier} is the vGPU of {vgpu_by_carrier[entry.carrier].holder_text}"
         for entry in snapshot.host_vgpus
         if entry.carrier in vgpu_by_carrier and vgpu_by_carrier[entry.carrier].name != entry.name
@@ -99,9 +99,9 @@ def refuse_existing_name(snapshot: Snapshot, name: str) -> None:
     if entry is not None:
         is_present = any(v.name == name and v.present for v in snapshot.vgpus)
         raise Exists(
-            f"a vGPU {name} exists already: {entry.profile} on {entry.gpu} ({entry.carrier})"
+            f"a vGPU {name} already exists: {entry.profile} on {entry.gpu} ({entry.carrier})"
             f"{'' if is_present else ', its device is missing'}",
-            hint="choose another name" if is_present else "vgpuctl restore-host makes it again",
+            hint="choose another name" if is_present else "vgpuctl restore-host creates it again",
             vgpu=name,
             carrier=entry.carrier,
         )
@@ -115,7 +115,7 @@ def refuse_changed_device(snapshot: Snapshot, entry: HostVgpu, observed: Vgpu) -
     """
     if observed.present and observed.reason is not None and entry.carrier not in snapshot.unreadable_claims:
         raise SpecDiffers(
-            f"vGPU {entry.name} is not as host.yaml says: {observed.reason}",
+            f"vGPU {entry.name} differs from host.yaml: {observed.reason}",
             hint=f"vgpuctl delete-vgpu {entry.name}, then run the command again",
             vgpu=entry.name,
             carrier=entry.carrier,
@@ -153,7 +153,7 @@ def refuse_different_request(snapshot: Snapshot, entry: HostVgpu, request: VmReq
     if changed:
         differences = "; ".join(f"{field}: it is {before[field] or 'none'}, not {after[field]}" for field in changed)
         raise SpecDiffers(
-            f"vGPU {entry.name} is there and differs: {differences}",
+            f"vGPU {entry.name} exists and differs: {differences}",
             hint=f"choose another name, or remove it first: vgpuctl delete-vgpu {entry.name}",
             vgpu=entry.name,
             before={field: before[field] for field in changed},
@@ -176,12 +176,12 @@ def choose_vgpu(snapshot: Snapshot, request: VmRequest, owner: str) -> AssignedV
         VgpuctlError: as `choose_vgpus`.
     """
     if sum(count for _, count in request.profiles) != 1:
-        raise InvalidInput("create-vgpu makes one vGPU", hint="run it once for each, with a NAME each")
+        raise InvalidInput("create-vgpu creates one vGPU", hint="run it once for each vGPU, with its own NAME")
     (vgpu,) = choose_vgpus(snapshot, request, owner)
     if not is_pci_address(vgpu.gpu):
         raise InvalidInput(
-            f"{vgpu.gpu} has no PCI address, by which host.yaml names GPUs",
-            hint="vgpuctl create-vm gives its vGPUs to VMs",
+            f"{vgpu.gpu} has no PCI address, which host.yaml needs to name a GPU",
+            hint="use vgpuctl create-vm, which can use its vGPUs",
             gpu=vgpu.gpu,
         )
     return vgpu
@@ -207,15 +207,13 @@ def find_named_vgpu(snapshot: Snapshot, name: str) -> tuple[HostVgpu, Vgpu]:
     entry = next((n for n in snapshot.host_vgpus if n.name == name), None)
     if entry is None:
         similar_names = difflib.get_close_matches(name, [n.name for n in snapshot.host_vgpus], n=3)
-        hint = (
-            f"did you mean {', '.join(similar_names)}?" if similar_names else "vgpuctl list-vgpus shows those there are"
-        )
+        hint = f"did you mean {', '.join(similar_names)}?" if similar_names else "vgpuctl list-vgpus shows the vGPUs"
         raise NotFound(f"there is no vGPU {name} in host.yaml", hint=hint, vgpu=name, near=similar_names)
     observed = next(v for v in snapshot.vgpus if v.carrier == entry.carrier)
     if observed.name != name:
         raise InUse(
             f"{entry.carrier}, which host.yaml names for vGPU {name}, is the vGPU of {observed.holder_text}",
-            hint="take the entry out of host.yaml by hand",
+            hint="remove the entry from host.yaml by hand",
             vgpu=name,
             carrier=entry.carrier,
         )
@@ -238,7 +236,7 @@ def refuse_used_vgpu(snapshot: Snapshot, entry: HostVgpu) -> None:
 def _in_use_error(entry: HostVgpu, vms: list[str]) -> InUse:
     return InUse(
         f"vGPU {entry.name} ({entry.carrier}) is in use by {', '.join(vms)}",
-        hint=f"take it away from there first: virsh detach-device {vms[0]} FILE --persistent (--live --config)",
+        hint=f"detach it first: virsh detach-device {vms[0]} FILE --persistent (--live --config)",
         vgpu=entry.name,
         carrier=entry.carrier,
         vms=vms,
@@ -255,7 +253,9 @@ def vgpu_removal_plan(machine_id: str, entry: HostVgpu, vgpu: AssignedVgpu, keep
     owner, _ = placeholder_owner(machine_id, entry.name, vgpu)
     steps: list[Step] = [] if keep_devices else list(backend_for(vgpu.backend).remove_steps(vgpu))
     steps += [RemoveVgpuEntry(entry), ReleaseClaim(vgpu.carrier, owner.uuid)]
-    notes = tuple(f"what is on {c} is not {entry.name}: somebody else set it; it stays" for c in sorted(keep_devices))
+    notes = tuple(
+        f"the vGPU on {c} is not {entry.name}: another program created it; it stays" for c in sorted(keep_devices)
+    )
     return Plan(tuple(steps), notes=notes, undo_on_failure=False)
 
 
@@ -269,8 +269,8 @@ def refuse_assigned_carrier(vms: tuple[Vm, ...], entry: HostVgpu) -> None:
         record = vm.record
         if record is not None and any(v.carrier == entry.carrier and record.reserves_slot(v) for v in record.vgpus):
             raise Busy(
-                f"{entry.carrier} is taken by {vm.name}",
-                hint=f"take vGPU {entry.name} out of host.yaml; vgpuctl show-gpu {entry.gpu}",
+                f"{entry.carrier} is used by {vm.name}",
+                hint=f"remove vGPU {entry.name} from host.yaml; vgpuctl show-gpu {entry.gpu}",
                 carrier=entry.carrier,
                 vm=vm.name,
             )

@@ -55,11 +55,11 @@ def _no_room_error(error: NoCapacity | InUse, request: VmRequest, fits: int, req
     what = ", ".join(p if n == 1 else f"{p}:{n}" for p, n in request.profiles) or f"mode {request.mode}"
     facts = {name: error.facts[name] for name in ("gpus", "details") if name in error.facts and not fits}
     left_out = error.facts.get("left_out")
-    lines = [f"no room for {requested} VMs with {what}: {fits} fit now; none was made"]
+    lines = [f"no room for {requested} VMs with {what}: {fits} fit now; none was created"]
     lines += [str(line) for line in left_out] if isinstance(left_out, list) else []
     return NoCapacity(
         "; ".join(lines),
-        hint="; ".join(filter(None, (f"ask for {fits} new ones, or make room first" if fits else None, error.hint))),
+        hint="; ".join(filter(None, (f"request {fits} new ones, or make room first" if fits else None, error.hint))),
         fits=fits,
         wanted=requested,
         **facts,

@@ -55,7 +55,7 @@ def _vgpus_of(snapshot: Snapshot, vm: Vm) -> tuple[VgpuResult, ...]:
 def _why_absent(vgpu: AssignedVgpu) -> str:
     """Say why a vGPU has no place now."""
     if vgpu.waits_for_place:
-        return "it gave up its place for a move; vgpuctl reconcile-host or start-vm gives it one"
+        return "it gave up its place for a move; vgpuctl reconcile-host or start-vm assigns one"
     return "reserved only while the VM runs"
 
 

@@ -138,7 +138,7 @@ def place_at_target(
         return (replace(added[0], params=old.params),)
     if not is_placement_free(gpu, snapshot.vgpus_on(gpu.address), vgpu_type, placement_id):
         raise NoCapacity(
-            f"placement {placement_id} of {gpu.address} is not free any more",
+            f"placement {placement_id} of {gpu.address} is no longer free",
             hint="run the command again",
             gpu=gpu.address,
         )

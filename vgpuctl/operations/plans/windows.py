@@ -26,14 +26,14 @@ def check_windows(request: VmRequest, capabilities: HypervisorCapabilities) -> N
         raise InvalidInput(
             f"Windows 11 does not install with {format_mib(request.memory_mib)} of memory: "
             f"it needs {format_mib(MIN_MEMORY_MIB)}",
-            hint="--memory 4GiB, or more",
+            hint="use --memory 4GiB or more",
             memory_mib=request.memory_mib,
             least_memory_mib=MIN_MEMORY_MIB,
         )
     if request.vcpus < MIN_VCPUS:
         raise InvalidInput(
-            f"Windows 11 does not install on {request.vcpus} virtual CPU: it needs {MIN_VCPUS}",
-            hint=f"--vcpus {MIN_VCPUS}, or more",
+            f"Windows 11 does not install with {request.vcpus} virtual CPU: it needs {MIN_VCPUS}",
+            hint=f"use --vcpus {MIN_VCPUS} or more",
             vcpus=request.vcpus,
             least_vcpus=MIN_VCPUS,
         )
@@ -45,7 +45,7 @@ def check_windows(request: VmRequest, capabilities: HypervisorCapabilities) -> N
         )
     if not capabilities.tpm:
         raise HostCannot(
-            "Windows 11 needs a TPM 2.0, and libvirt finds no emulator of one on this host",
+            "Windows 11 needs a TPM 2.0, and libvirt finds no TPM emulator on this host",
             hint="apt install swtpm swtpm-tools (Debian, Ubuntu) or dnf install swtpm swtpm-tools (RHEL, Fedora)",
             check="tpm",
         )
@@ -59,6 +59,6 @@ def refuse_bios_image(image: str) -> None:
     """
     raise InvalidInput(
         f"{image} boots only with BIOS, and Windows 11 needs UEFI with secure boot",
-        hint="convert it in the guest with mbr2gpt, or say --os generic",
+        hint="convert it in the guest with mbr2gpt, or use --os generic",
         image=image,
     )

@@ -30,7 +30,7 @@ _INTERNAL_ERROR, _OPERATION_FAILED, _DEVICE_MISSING = 1, 9, 99
 def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
     domain = host.hypervisor.find_domain(uuid)
     if domain is None:
-        raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
+        raise VerifyFailed(f"the VM {name} no longer exists", hint="virsh list --all", uuid=uuid)
     return domain
 
 
@@ -58,9 +58,9 @@ class WriteRecord(Value):
         if self.summary:
             return self.summary
         if self.record is None:
-            return f"forget {self.name}: it has no vGPU of vgpuctl any more"
+            return f"forget {self.name}: it no longer has a vGPU of vgpuctl"
         count = len(self.record.vgpus)
-        what = f"{count} vGPU{'' if count == 1 else 's'}" if count else "no vGPU any more"
+        what = f"{count} vGPU{'' if count == 1 else 's'}" if count else "no vGPU"
         return f"record that {self.name} has {what}"
 
     def perform(self, host: Host) -> None:
@@ -70,7 +70,7 @@ class WriteRecord(Value):
             Busy: somebody else changed the record since it was read; nothing was changed.
         """
         if not self._is_recorded(host, self.previous):
-            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
+            raise Busy(f"the record of {self.name} has just been changed", hint="run the command again", vm=self.name)
         self._write(host, self.record)
 
     def verify(self, host: Host) -> None:
@@ -163,7 +163,7 @@ class DetachDevice(Value):
             return
         if hostdev.alias is None or (config is not None and not hostdev.alias.startswith("ua-")):
             raise Refused(
-                f"{self.carrier} has no alias of its own in {self.name}, by which it could be detached",
+                f"{self.carrier} has no alias in {self.name}, which is needed to detach it",
                 hint=f"virsh edit {self.name}: <alias name='ua-...'/> in its <hostdev>; or virsh detach-device",
                 carrier=self.carrier,
             )
@@ -174,9 +174,9 @@ class DetachDevice(Value):
             self._request_detach(host, hostdev.alias, live=True, config=config is not None)
             outcome = removal.wait(self.deadline_seconds) if self._is_attached(host) else DetachOutcome.REMOVED
         if self._is_attached(host):
-            late = f"did not let {self.carrier} go within {self.deadline_seconds:g} s"
+            late = f"did not release {self.carrier} within {self.deadline_seconds:g} s"
             raise self._still_attached_error(
-                f"refuses to let {self.carrier} go" if outcome is DetachOutcome.REFUSED else late
+                f"refuses to release {self.carrier}" if outcome is DetachOutcome.REFUSED else late
             )
 
     def _is_attached(self, host: Host) -> bool:
@@ -190,14 +190,15 @@ class DetachDevice(Value):
         except LibvirtFailed as error:
             code = error.facts.get("libvirt_code")
             if code == _OPERATION_FAILED and live:
-                raise self._still_attached_error(f"refuses to let {self.carrier} go") from error
+                raise self._still_attached_error(f"refuses to release {self.carrier}") from error
             if code not in (_INTERNAL_ERROR, _DEVICE_MISSING):  # gone, or requested before: verify checks
                 raise
 
     def _still_attached_error(self, reason: str) -> Busy:
         return Busy(
-            f"the guest of {self.name} {reason}; the vGPU stays its own until then",
-            hint=f"close what uses the GPU there, or vgpuctl stop-vm {self.name}; then vgpuctl detach-vgpu {self.name} "
+            f"the guest of {self.name} {reason}; it keeps the vGPU until then",
+            hint=f"close the programs that use the GPU in the guest, or vgpuctl stop-vm {self.name}; then vgpuctl "
+            f"detach-vgpu {self.name} "
             f"--vgpu {self.carrier} again, or vgpuctl reconcile-host",
             vm=self.name,
             carrier=self.carrier,
@@ -207,7 +208,9 @@ class DetachDevice(Value):
         """Check that neither the config nor the running domain has it."""
         domain = _require_domain(host, self.uuid, self.name)
         if _find_hostdev(domain.xml, self.carrier) or _find_hostdev(domain.live_xml, self.carrier):
-            raise VerifyFailed(f"{self.carrier} was detached from {self.name} but is still there", carrier=self.carrier)
+            raise VerifyFailed(
+                f"{self.carrier} was detached from {self.name} but is still attached", carrier=self.carrier
+            )
 
     def undo(self, host: Host) -> None:
         """Nothing: reconcile completes a removal; it is not undone."""
@@ -225,7 +228,7 @@ def require_free_ports(name: str, live_xml: str | None, needed: int, stop_comman
     if ports.free < needed:
         raise Refused(
             f"{name} runs and has {ports.free} of {ports.total} PCI ports free; {needed} needed to plug in a vGPU",
-            hint=f"stop it first: {stop_command}; ports for later: create-vm --hotplug-slots",
+            hint=f"stop it first: {stop_command}; create-vm --hotplug-slots reserves ports",
             vm=name,
             ports_free=ports.free,
             ports_total=ports.total,
@@ -306,7 +309,7 @@ class RedefineDomain(Value):
             InUse: somebody else changed it since it was read; nothing was changed.
         """
         if host.hypervisor.definition(self.uuid) != self.previous_xml:
-            raise InUse(f"{self.name} was changed by somebody else just now", hint="run the command again")
+            raise InUse(f"{self.name} has just been changed by another program", hint="run the command again")
         host.hypervisor.redefine(self.uuid, self.xml)
 
     def verify(self, host: Host) -> None:
@@ -325,7 +328,7 @@ class RedefineDomain(Value):
             return
         host.hypervisor.redefine(self.uuid, self.previous_xml)
         if self._current_vm(host) != self._parse_vm(host, self.previous_xml):
-            raise VerifyFailed(f"the former definition of {self.name} could not be put back", vm=self.name)
+            raise VerifyFailed(f"the previous definition of {self.name} could not be restored", vm=self.name)
 
     def _current_vm(self, host: Host) -> Vm:
         return self._parse_vm(host, _require_domain(host, self.uuid, self.name).xml)
@@ -359,7 +362,7 @@ class SwitchOver(Value):
         if current == self.record:
             return
         if current != self.previous:
-            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
+            raise Busy(f"the record of {self.name} has just been changed", hint="run the command again", vm=self.name)
         edit = DomainEdit(hostdev_changes=((self.carrier, self.device),), record=self.record)
         host.hypervisor.redefine(self.uuid, edit_domain(host.hypervisor.definition(self.uuid), edit))
 

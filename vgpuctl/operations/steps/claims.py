@@ -17,7 +17,7 @@ from vgpuctl.value import Value
 def _claim_error(carrier: str, what: str, error: OSError) -> FileFailed:
     return FileFailed(
         f"the claim on {carrier} cannot be {what}: {error.strerror or error}",
-        hint="is /run full, or mounted read-only? df -h /run; df -i /run",
+        hint="df -h /run; df -i /run; findmnt /run",
         carrier=carrier,
         errno=error.errno,
         path=error.filename,
@@ -47,11 +47,11 @@ def _conflict_error(host: Host, claim: Claim, path: str) -> InUse | None:
         )
     if carrier in listed.unreadable:
         message, hint = (
-            f"{carrier} is claimed, but for whom cannot be read: {path}",
-            f"when no vgpuctl works on it any more: rm {path}, then vgpuctl reconcile-host",
+            f"{carrier} is claimed, but the owner cannot be read: {path}",
+            f"rm {path}, then vgpuctl reconcile-host, if no vgpuctl process works on it any more",
         )
     else:
-        message, hint = f"{carrier} was claimed until just now", "run the command again"
+        message, hint = f"{carrier} was claimed until a moment ago", "run the command again"
     return InUse(message, hint=hint, carrier=carrier, path=path)
 
 
@@ -141,7 +141,7 @@ class RefuseConcurrentCommand(Value):
 
     def describe(self) -> str:
         """Say what is checked."""
-        return f"see that no other command works on VM {self.name}"
+        return f"keep other commands off VM {self.name}"
 
     def perform(self, host: Host) -> None:
         """Check the claims.

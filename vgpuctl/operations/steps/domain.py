@@ -24,7 +24,7 @@ RUNNING_STATES = (VmState.RUNNING, VmState.PAUSED)
 def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
     domain = host.hypervisor.find_domain(uuid)
     if domain is None:
-        raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
+        raise VerifyFailed(f"the VM {name} no longer exists", hint="virsh list --all", uuid=uuid)
     return domain
 
 
@@ -33,7 +33,7 @@ def explain_not_stopped(host: Host, uuid: str) -> str | None:
     try:
         domain = host.hypervisor.find_domain(uuid)
     except VgpuctlError as error:
-        return f"whether VM {uuid} runs cannot be read: {error.message}"
+        return f"cannot read whether VM {uuid} runs: {error.message}"
     return None if domain is None or domain.state in STOPPED_STATES else f"VM {domain.name} is {domain.state}"
 
 
@@ -73,7 +73,7 @@ class DefineDomain(Value):
         if lost:
             raise VerifyFailed(
                 f"libvirt did not keep the definition of {self.design.name}: {'; '.join(lost)}",
-                hint="this libvirt may be too old for the template, or the template leaves something out",
+                hint="this libvirt may be too old for the template, or the template is incomplete",
                 lost=list(lost),
             )
 
@@ -103,7 +103,7 @@ class MakePersistent(Value):
     def verify(self, host: Host) -> None:
         """Check that the domain is persistent now."""
         if not _require_domain(host, self.uuid, self.name).persistent:
-            raise VerifyFailed(f"the VM {self.name} was defined again and still is not kept", uuid=self.uuid)
+            raise VerifyFailed(f"the VM {self.name} was defined again but is still not persistent", uuid=self.uuid)
 
     def undo(self, host: Host) -> None:
         """Nothing: reconcile completes a removal; it is not undone."""
@@ -132,7 +132,7 @@ class SetRecordState(Value):
             Busy: somebody else changed the record since it was read; nothing was changed.
         """
         if self.previous is not None and not self._is_recorded(host, self.previous):
-            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
+            raise Busy(f"the record of {self.name} has just been changed", hint="run the command again", vm=self.name)
         host.hypervisor.set_record(self.uuid, record_to_xml(self.record))
 
     def verify(self, host: Host) -> None:
@@ -198,7 +198,7 @@ class StartDomain(Value):
         if state in STOPPED_STATES:
             raise VerifyFailed(
                 f"the VM {self.name} was started but is {state}",
-                hint=f"see /var/log/libvirt/qemu/{self.name}.log",
+                hint=f"cat /var/log/libvirt/qemu/{self.name}.log",
                 state=state,
             )
 
@@ -235,7 +235,7 @@ class StopDomain(Value):
             raise Busy(
                 f"{self.name} did not shut down within {self.deadline_seconds:g} s",
                 hint=(
-                    "the guest ignores the power button, or is slow and goes off later: "
+                    "the guest ignores the power button, or is slow and shuts down later: "
                     f"vgpuctl start-vm {self.name} then starts it again; "
                     f"vgpuctl stop-vm {self.name} --force forces it off"
                 ),
@@ -272,7 +272,7 @@ class UndefineDomain(Value):
     def verify(self, host: Host) -> None:
         """Check that it is gone."""
         if host.hypervisor.find_domain(self.uuid) is not None:
-            raise VerifyFailed(f"the VM {self.name} was undefined but is still there", uuid=self.uuid)
+            raise VerifyFailed(f"the VM {self.name} was undefined but still exists", uuid=self.uuid)
 
     def undo(self, host: Host) -> None:
         """Nothing: reconcile completes a removal; it is not undone."""

@@ -42,7 +42,7 @@ class SetGpuKeys(Value):
             key for key, new in self.changes.items() if new is None and self.previous.get(key) is not None
         )
         if not values:
-            return f"take '{removed}' of GPU {self.address} out of {PATH}" if removed else f"keep {PATH}"
+            return f"remove '{removed}' of GPU {self.address} from {PATH}" if removed else f"keep {PATH}"
         return f"write '{values}{f'; no {removed}' if removed else ''}' for GPU {self.address} to {PATH}"
 
     def perform(self, host: Host) -> None:
@@ -60,8 +60,8 @@ class SetGpuKeys(Value):
         current = self._current_values(host)
         if current != _as_written(self.changes):
             raise VerifyFailed(
-                f"{PATH} was written but says {current} of {self.address}",
-                hint="another program writes this file too; run the command again",
+                f"{PATH} was written but has {current} for {self.address}",
+                hint="another program also writes this file; run the command again",
                 path=PATH,
             )
 
@@ -83,7 +83,7 @@ class ReplaceHostFile(Value):
 
     def describe(self) -> str:
         """Say which one."""
-        return f"put {self.source} in the place of {PATH}"
+        return f"replace {PATH} with {self.source}"
 
     def perform(self, host: Host) -> None:
         """Replace the file.
@@ -101,8 +101,8 @@ class ReplaceHostFile(Value):
         """Read it back."""
         if not self._is_written(host):
             raise VerifyFailed(
-                f"{PATH} was written but reads otherwise",
-                hint="another program writes this file too; run the command again",
+                f"{PATH} was written but reads differently",
+                hint="another program also writes this file; run the command again",
                 path=PATH,
             )
 
@@ -145,7 +145,7 @@ class AddVgpuEntry(Value):
         def add_entry(text: str | None) -> str:
             if text is not None and parse_host_spec(text, PATH).vgpus.get(self.vgpu.name) is not None:
                 raise Exists(
-                    f"{PATH} has a vGPU {self.vgpu.name} already",
+                    f"{PATH} already has a vGPU {self.vgpu.name}",
                     hint="choose another name",
                     vgpu=self.vgpu.name,
                 )
@@ -157,8 +157,8 @@ class AddVgpuEntry(Value):
         """Read it back."""
         if not self._is_written(host):
             raise VerifyFailed(
-                f"{PATH} was written but does not name vGPU {self.vgpu.name} so",
-                hint="another program writes this file too; run the command again",
+                f"{PATH} was written but does not have this vGPU {self.vgpu.name}",
+                hint="another program also writes this file; run the command again",
                 path=PATH,
             )
 
@@ -179,7 +179,7 @@ class RemoveVgpuEntry(Value):
 
     def describe(self) -> str:
         """Say what is removed."""
-        return f"take vGPU {self.vgpu.name} out of {PATH}"
+        return f"remove vGPU {self.vgpu.name} from {PATH}"
 
     def perform(self, host: Host) -> None:
         """Remove the entry. A missing entry is no error.
@@ -208,7 +208,7 @@ def _remove_vgpu_entry(host: Host, vgpu: HostVgpu, *, is_undo: bool = False) -> 
             return text
         if not _is_entry_of(entry, vgpu):
             raise Busy(
-                f"{PATH} names another vGPU {vgpu.name} by now: {entry.profile} on {entry.carrier}",
+                f"{PATH} now has another vGPU {vgpu.name}: {entry.profile} on {entry.carrier}",
                 hint="run the command again",
                 vgpu=vgpu.name,
                 carrier=entry.carrier,
@@ -264,7 +264,7 @@ def _as_written(changes: Mapping[str, object]) -> dict[str, object]:
 
 def _require_host_file(host: Host) -> HostFile:
     if host.host_file is None:
-        raise HostCannot(f"{PATH} of {host.name} is out of reach", check="host-file", path=PATH)
+        raise HostCannot(f"{PATH} of {host.name} is not accessible", check="host-file", path=PATH)
     return host.host_file
 
 
@@ -272,6 +272,6 @@ def _write_error(error: OSError) -> VgpuctlError:
     facts = {"errno": error.errno, "path": PATH}
     why = f"{PATH} cannot be written: {error.strerror or error}"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        hint = "a host whose /etc is read-only gets this file from its image; else run this as root, lsattr " + PATH
+        hint = "run this as root; a host whose /etc is read-only gets this file from its image; lsattr " + PATH
         return HostCannot(why, hint=hint, check="host-file", **facts)
     return FileFailed(why, hint="df /etc; ls -ld /etc/vgpuctl", **facts)

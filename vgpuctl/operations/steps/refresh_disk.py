@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
     domain = host.hypervisor.find_domain(uuid)
     if domain is None:
-        raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
+        raise VerifyFailed(f"the VM {name} no longer exists", hint="virsh list --all", uuid=uuid)
     return domain
 
 
@@ -31,7 +31,7 @@ def _refuse_disk_in_use(host: Host, name: str, uuid: str, disk: ManagedDisk) -> 
     domain = host.hypervisor.find_domain(uuid)
     if domain is not None and disk.path in parse_disk_sources(domain.xml, domain.live_xml).files:
         raise InUse(
-            f"{name} uses {disk.path}, which is to be deleted",
+            f"{name} uses {disk.path}, which must be deleted",
             hint=f"vgpuctl stop-vm {name}, then vgpuctl reconcile-host",
             vm=name,
             disk=disk.path,
@@ -102,7 +102,9 @@ class SwitchDisk(Value):
             or record != self.old_record
             or self.old_path not in parse_disk_sources(domain.xml).files
         ):
-            raise InUse(f"{self.name} was started or changed by somebody else just now", hint="run the command again")
+            raise InUse(
+                f"{self.name} has just been started or changed by another program", hint="run the command again"
+            )
         self._define(host, self.old_path, self.new_path, self.new_record)
 
     def _define(self, host: Host, old_path: str, new_path: str, record: VmRecord) -> None:
@@ -124,7 +126,7 @@ class SwitchDisk(Value):
         is_recorded = parse_domain(domain.xml, domain.state, host.machine_id).record == record
         if not is_recorded or used not in files or unused in files or host.storage.image(used) is None:
             raise VerifyFailed(
-                f"the disk of {self.name} is not {used} alone, as it was defined, or that is not there",
+                f"the disk of {self.name} is not only {used}, as it was defined, or that does not exist",
                 hint=f"virsh domblklist {self.name}; virsh domblklist --inactive {self.name}",
                 vm=self.name,
                 disks=list(files),
@@ -166,7 +168,7 @@ class DeleteSpareDisk(Value):
         for disk in self.required_disks:
             if host.storage.image(disk.path) is None:
                 raise Refused(
-                    f"{disk.path}, the disk of {self.name}, is not there: {self.disk.path} may hold its last state",
+                    f"{disk.path}, the disk of {self.name}, does not exist: {self.disk.path} may hold its last state",
                     hint=f"virsh domblklist --inactive {self.name}; ls -l {disk.path} {self.disk.path}",
                     vm=self.name,
                     disk=disk.path,

@@ -30,7 +30,7 @@ class CreatePool(Value):
 
     def describe(self) -> str:
         """Say what is created."""
-        return f"make storage pool {self.name} at {self.path}"
+        return f"create storage pool {self.name} at {self.path}"
 
     def perform(self, host: Host) -> None:
         """Create it unless another vgpuctl creates it first: its pool may stay inactive for a moment."""
@@ -86,7 +86,7 @@ class StartPool(Value):
         if pool is None or not pool.active:
             raise VerifyFailed(
                 f"the storage pool {self.name} was started but is not active",
-                hint=f"virsh pool-info {self.name}; journalctl -n 20 says what libvirt met",
+                hint=f"virsh pool-info {self.name}; journalctl -n 20 shows libvirt's errors",
                 pool=self.name,
             )
 
@@ -110,7 +110,7 @@ class CreateVolume(Value):
         if disk.format == "raw":
             content = f"full copy of {disk.copied_from}" if disk.copied_from else "empty, full size"
             what = f"{content}: pool {disk.pool} is logical"
-        return f"make disk {disk.path} ({format_bytes(disk.capacity_bytes)}, {what})"
+        return f"create disk {disk.path} ({format_bytes(disk.capacity_bytes)}, {what})"
 
     def perform(self, host: Host) -> None:
         """Create it without reporting progress; raises what `perform_with_progress` raises."""
@@ -141,8 +141,8 @@ class CreateVolume(Value):
             ):
                 what = "removed" if now is None else "changed"
                 raise Busy(
-                    f"{file.path} was {what} since it was checked; it cannot be cloned",
-                    hint="run the command again when nobody writes to it",
+                    f"{file.path} was {what} since it was checked; it is not cloned",
+                    hint="run the command again when no program writes to it",
                     path=file.path,
                 )
 
@@ -188,9 +188,7 @@ class DeleteVolume(Value):
         pool = host.storage.pool(self.disk.pool)
         if pool is None:
             if host.storage.image(self.disk.path) is not None:
-                raise self._disk_remains_error(
-                    "is not there any more", f"virsh pool-define-as {self._pool_arguments()}"
-                )
+                raise self._disk_remains_error("no longer exists", f"virsh pool-define-as {self._pool_arguments()}")
             return
         if not pool.active:
             start = StartPool(self.disk.pool)
@@ -198,7 +196,7 @@ class DeleteVolume(Value):
                 start.perform(host)
                 start.verify(host)
             except (LibvirtFailed, VerifyFailed) as error:
-                raise self._disk_remains_error(f"cannot be started: {error.message}", "mend it") from error
+                raise self._disk_remains_error(f"cannot be started: {error.message}", "fix it") from error
         host.storage.remove_volume(self.disk.pool, self.disk.volume)
 
     def _pool_arguments(self) -> str:
@@ -224,7 +222,7 @@ class DeleteVolume(Value):
             return
         if host.storage.volume(self.disk.pool, self.disk.volume) is not None:
             raise VerifyFailed(
-                f"the disk {self.disk.path} was deleted but is still there",
+                f"the disk {self.disk.path} was deleted but still exists",
                 hint=f"virsh vol-list {self.disk.pool}; ls -l {self.disk.path}",
                 path=self.disk.path,
             )
@@ -243,7 +241,7 @@ class CreateSeed(Value):
 
     def describe(self) -> str:
         """Say where it is and what it is built from."""
-        return f"make cloud-init seed {self.disk.path} from {self.user_data.path}"
+        return f"create cloud-init seed {self.disk.path} from {self.user_data.path}"
 
     def perform(self, host: Host) -> None:
         """Create it; raises Exists if the name is taken."""

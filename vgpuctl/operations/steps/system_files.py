@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.system import System
 
 _MOUNTED_READ_ONLY = (
-    "a host whose /etc is read-only gets these files from its image; else mount it writable: findmnt /etc"
+    "a host whose /etc is read-only gets these files from its image; otherwise mount it writable: findmnt /etc"
 )
 
 
@@ -25,7 +25,7 @@ def require_system(host: Host) -> System:
         HostCannot: this host is read-only for vgpuctl (--root).
     """
     if host.system is None:
-        raise HostCannot(f"nothing can be installed on {host.name}", hint="leave --root out", check="system")
+        raise HostCannot(f"nothing can be installed on {host.name}", hint="omit --root", check="system")
     return host.system
 
 
@@ -33,7 +33,7 @@ def _error_hint(path: str, number: int | None) -> str:
     """Return a remedy: more room, root permissions, or `ls` of the path, for example if the directory is not one."""
     directory = path.rpartition("/")[0]
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return f"make room: df {directory}"
+        return f"df {directory}; free space there"
     if number == errno.EROFS:
         return _MOUNTED_READ_ONLY
     list_command = f"ls -ld {directory} {path}"
@@ -104,7 +104,7 @@ class RemoveFile(Value):
     def verify(self, host: Host) -> None:
         """Check that it is gone."""
         if require_system(host).read(self.path) is not None:
-            raise VerifyFailed(f"{self.path} was removed but is still there", path=self.path)
+            raise VerifyFailed(f"{self.path} was removed but still exists", path=self.path)
 
     def undo(self, host: Host) -> None:
         """Write it again unless another file exists."""
@@ -133,7 +133,7 @@ class CreateLink(Value):
     def verify(self, host: Host) -> None:
         """Read it back."""
         if require_system(host).readlink(self.path) != self.target:
-            raise VerifyFailed(f"the link {self.path} was made but reads back differently", path=self.path)
+            raise VerifyFailed(f"the link {self.path} was created but reads back differently", path=self.path)
 
     def undo(self, host: Host) -> None:
         """Remove it if it still has the target of this step."""
@@ -161,7 +161,7 @@ class RemoveLink(Value):
     def verify(self, host: Host) -> None:
         """Check that it is gone."""
         if require_system(host).readlink(self.path) is not None:
-            raise VerifyFailed(f"the link {self.path} was removed but is still there", path=self.path)
+            raise VerifyFailed(f"the link {self.path} was removed but still exists", path=self.path)
 
     def undo(self, host: Host) -> None:
         """Create it again."""
@@ -176,7 +176,7 @@ class CreateDirectory(Value):
 
     def describe(self) -> str:
         """Say which one."""
-        return f"make {self.path}"
+        return f"create {self.path}"
 
     def perform(self, host: Host) -> None:
         """Create it."""
@@ -188,7 +188,7 @@ class CreateDirectory(Value):
     def verify(self, host: Host) -> None:
         """Check that it exists."""
         if not require_system(host).is_directory(self.path):
-            raise VerifyFailed(f"{self.path} was made but is not there", path=self.path)
+            raise VerifyFailed(f"{self.path} was created but does not exist", path=self.path)
 
     def undo(self, host: Host) -> None:
         """Remove it if it is empty."""
@@ -253,5 +253,5 @@ class WriteModprobeFile(WriteFile):
             Failed: it cannot be written.
         """
         if require_system(host).read(self.path) != self.previous_text:
-            raise Busy(f"{self.path} was changed by somebody else meanwhile", hint="run the command again")
+            raise Busy(f"{self.path} was changed by another program in the meantime", hint="run the command again")
         super().perform(host)

@@ -149,7 +149,7 @@ def test_operations_in_threads_share_one_event_loop_and_each_gets_its_events():
 
     def listen(number):
         seen = Event()
-        with LibvirtConnection("test:///default", lambda: False).listen("listen", "cannot listen") as connect:
+        with LibvirtConnection("test:///default", lambda: False).listen("listen", "cannot watch") as connect:
             connect.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, lambda *_: seen.set(), None)
             both_listen.wait(30)
             assert seen.wait(30), number

@@ -89,7 +89,7 @@ def test_a_running_domain_is_not_undefined(hypervisor):
 
 
 def test_a_name_that_is_taken_is_an_error_of_its_own(hypervisor):
-    with pytest.raises(Exists, match="a VM named first exists"):
+    with pytest.raises(Exists, match="a VM named first already exists"):
         hypervisor.define(definition("first"))
     assert hypervisor.find_domain("first").uuid == FIRST
 
@@ -177,7 +177,7 @@ def test_networks(hypervisor):
 
 
 def test_a_driver_without_the_call_says_so(hypervisor):
-    with pytest.raises(LibvirtFailed, match="what VMs may use") as caught:
+    with pytest.raises(LibvirtFailed, match="domain capabilities") as caught:
         hypervisor.capabilities()
     assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_SUPPORT
 
@@ -266,7 +266,7 @@ def test_an_unavailable_source_is_none(connection, code):
 
 
 def test_a_domain_that_is_off_is_libvirts_own_error(connection, hypervisor):
-    with pytest.raises(LibvirtFailed) as caught, connection.call("x", "cannot ask"):
+    with pytest.raises(LibvirtFailed) as caught, connection.call("x", "cannot read"):
         domains.read_addresses(connection, Card(55), "agent")
     assert caught.value.facts["libvirt_code"] == 55
     with pytest.raises(LibvirtFailed) as caught:

@@ -75,7 +75,7 @@ def test_a_pool_name_that_is_taken(storage, tmp_path):
 
 
 def test_a_pool_that_cannot_be_made_is_not_left_half_made(storage):
-    with pytest.raises(LibvirtFailed, match="cannot make storage pool"):
+    with pytest.raises(LibvirtFailed, match="cannot create storage pool"):
         storage.create_pool("a/b", "/x")  # libvirt allows no slash in a name
     assert storage.pool("a/b") is None
 
@@ -96,7 +96,7 @@ def test_a_linked_clone(storage):
 
 
 def test_a_volume_that_cannot_be_filled_is_not_left(storage):
-    with pytest.raises(LibvirtFailed, match=r"cannot make volume seed\.iso in pool default") as caught:
+    with pytest.raises(LibvirtFailed, match=r"cannot create volume seed\.iso in pool default") as caught:
         storage.create_private_volume("default", "seed.iso", b"x")  # the test driver accepts no upload
     assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_SUPPORT
     assert storage.volume("default", "seed.iso") is None
@@ -104,14 +104,14 @@ def test_a_volume_that_cannot_be_filled_is_not_left(storage):
 
 def test_a_name_that_is_taken_is_not_written_over(storage):
     made = storage.create_volume("default", "a.iso", GIB)
-    with pytest.raises(Exists, match=r"a\.iso exists already"):
+    with pytest.raises(Exists, match=r"a\.iso already exists"):
         storage.create_private_volume("default", "a.iso", b"x")
     assert storage.volume("default", "a.iso") == made
 
 
 def test_a_volume_name_that_is_taken(storage):
     made = storage.create_volume("default", "a.qcow2", 5 * GIB)
-    with pytest.raises(Exists, match=r"a\.qcow2 exists already in pool default"):
+    with pytest.raises(Exists, match=r"a\.qcow2 already exists in pool default"):
         storage.create_volume("default", "a.qcow2", GIB)
     assert storage.volume("default", "a.qcow2") == made
 

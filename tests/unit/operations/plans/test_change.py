@@ -61,7 +61,7 @@ def test_a_removed_vgpu_keeps_its_index() -> None:
 
 def test_vgpus_that_cannot_be_together_are_refused() -> None:
     have = assigned(CARD, replace(A4C, profile="T4-4Q"))
-    with pytest.raises(Refused, match="one board type"):
+    with pytest.raises(Refused, match="the same board type"):
         change.choose_added_vgpus(snapshot(CARD, vms=[vm(1, have)]), request("A100-4C"), own(vm(1, have)))
 
 
@@ -73,7 +73,7 @@ def test_a_profile_of_any_model_is_of_the_model_that_the_vm_has() -> None:
     asked = request("4Q", 2)
     asked = replace(asked, constraints=replace(asked.constraints, policy="first-fit"))
     assert [v.profile for v in change.choose_added_vgpus(seen, asked, own(vm(1, have)))] == ["T4-4Q", "T4-4Q"]
-    with pytest.raises(Refused, match="one board type"):
+    with pytest.raises(Refused, match="the same board type"):
         change.choose_added_vgpus(seen, request("A100-4Q"), own(vm(1, have)))
 
 

@@ -80,7 +80,7 @@ def test_the_default_disk_is_empty_with_40_gib_and_a_note():
     (disk,) = design.record.disks
     assert (disk.capacity_bytes, disk.base, disk.volume) == (40 * GIB, None, "vm-00000000.qcow2")
     assert design.boot == ("hd", "network")
-    assert "no system is on vm's disk" in steps.notes[0]
+    assert "vm's disk is empty" in steps.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_what_is_missing_is_made_and_what_is_there_is_left():
     mine = vm()
     assert mine.record is not None
     assert [s.describe() for s in missing_device_steps(snapshot(GPU, vms=(mine,)), mine, mine.record)] == [
-        "make vGPU A100-4C on 0000:3b:00.4 (type 468)"
+        "create vGPU A100-4C on 0000:3b:00.4 (type 468)"
     ]
     first, *rest = GPU.functions
     made = a100(functions=(first.__class__(first.address, first.path, has_vfio_dev=True, current_type="468"), *rest))
@@ -39,7 +39,7 @@ def test_a_function_that_another_vm_has_is_refused_with_its_name():
     assert mine.record is not None
     first, *rest = GPU.functions
     made = a100(functions=(first.__class__(first.address, first.path, has_vfio_dev=True, current_type="469"), *rest))
-    with pytest.raises(InUse, match="carries A100-5C, not A100-4C as vdi-000 needs"):
+    with pytest.raises(InUse, match="has A100-5C, not A100-4C as vdi-000 needs"):
         missing_device_steps(snapshot(made, vms=(mine,)), mine, mine.record)
 
 

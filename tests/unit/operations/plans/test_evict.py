@@ -47,7 +47,7 @@ def test_unmanaged_or_unfinished_stays():
     foreign = replace(snapshot(GPU), vgpus=(taken(GPU, A4C, owner=Ownership.UNMANAGED, vm=None, vm_uuid=None),))
     with pytest.raises(InUse, match="which vgpuctl does not remove; it has to be empty") as raised:
         plan_eviction(foreign, GPU, (STEP,), EvictionReason(WHY.cause, None, WHY.alternative))
-    assert raised.value.hint == "remove it with what made it, or do without"
+    assert raised.value.hint == "remove it with the program that created it, or do without"
     with pytest.raises(Busy, match="half-way"):
         plan_eviction(
             snapshot_of(VmState.RUNNING, record=RecordState.CREATING), GPU, (STEP,), EvictionReason(WHY.cause)

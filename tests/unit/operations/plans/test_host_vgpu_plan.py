@@ -23,7 +23,7 @@ def entry(number: int, profile: str = A4C.profile, carrier: str | None = None) -
 
 def test_each_entry_is_planned_with_those_before_it_there():
     first, second = plan_host_vgpus(snapshot(CARD), (entry(0), entry(1, A5C.profile)), NOW)
-    assert (first.error, first.line) == (None, f"make vGPU v0 (A100-4C on GPU {CARD.address})")
+    assert (first.error, first.line) == (None, f"create vGPU v0 (A100-4C on GPU {CARD.address})")
     assert isinstance(second.error, NoCapacity)
     assert "another size" in second.error.message
     assert all(one.error is None for one in plan_host_vgpus(snapshot(CARD), (entry(0), entry(1)), NOW))
@@ -44,9 +44,9 @@ def test_what_fits_on_a_gpu_that_is_set_up_first_is_not_judged():
 def test_a_gpu_or_a_vf_that_is_not_there_is_named():
     (one,) = plan_host_vgpus(snapshot(CARD), (entry(0, carrier="0000:3b:1f.7"),), NOW)
     assert isinstance(one.error, HostCannot)
-    assert "the VF 0000:3b:1f.7 is not there" in one.error.message
+    assert "the VF 0000:3b:1f.7 does not exist" in one.error.message
     (two,) = plan_host_vgpus(snapshot(t4()), (entry(0),), NOW)
-    assert f"the GPU {CARD.address} is not there" in str(two.error)
+    assert f"the GPU {CARD.address} does not exist" in str(two.error)
 
 
 @pytest.mark.parametrize("profile", [T2Q.profile, "T4-9Q"])

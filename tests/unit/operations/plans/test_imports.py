@@ -32,7 +32,7 @@ def test_an_mdev_becomes_a_vgpu_without_a_vm(snapshot):
     result = convert_import(ImportedConfig("mdevctl", (replace(ONE, other_attributes=("assign",)),)), snapshot)
     profile = snapshot.gpu(T4).find_type("nvidia-230").profile
     assert result.host_spec.vgpus == {"mdev-83b8f4f2": VgpuSpec(profile, T4, UUID, {"frame_rate_limiter": "0"})}
-    assert result.left_out == ("f:1: the attribute assign is not set by vgpuctl",)
+    assert result.left_out == ("f:1: vgpuctl does not set the attribute assign",)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_mig_parted_says_how_gpus_are_partitioned(two_h100):
     assert of(two_h100, DeviceConfig(None, (), (), SEVEN, "f:3")).host_spec.gpus == {"all": GpuSpec("vgpu", mig=SEVEN)}
     some = of(two_h100, DeviceConfig((0,), (), (), SEVEN, "f:3"), DeviceConfig((1,), (), (), MigSpec(), "f:4"))
     assert some.host_spec.gpus == {H100[0]: GpuSpec("vgpu", mig=SEVEN), H100[1]: GpuSpec("vgpu", mig=MigSpec())}
-    with pytest.raises(InvalidInput, match=f"f:4: another entry before says otherwise how {H100[0]} is partitioned"):
+    with pytest.raises(InvalidInput, match=f"f:4: an earlier entry partitions {H100[0]} differently"):
         of(two_h100, DeviceConfig((0,), (), (), SEVEN, "f:3"), DeviceConfig((0,), (), (), MigSpec(), "f:4"))
 
 
@@ -121,7 +121,7 @@ def test_vgpus_that_run_in_gpu_instances_say_what_there_is_to_be_room_for(two_h1
         H100[1]: GpuSpec("vgpu", mig=MigSpec(vgpus=(("H100-1-10C", 4), ("H100-3-40C", 1))))
     }
     uncounted = of(two_h100, DeviceConfig(None, (), (("H100-1-10C", None),), None, "f:3"))
-    assert (uncounted.host_spec, "how many GPU instances" in uncounted.left_out[0]) == (HostSpec(1), True)
+    assert (uncounted.host_spec, "the number of GPU instances" in uncounted.left_out[0]) == (HostSpec(1), True)
     device = snapshot.gpu(T4).device_id
     unable = of(snapshot, DeviceConfig(None, (f"0x{device}10DE",), (("T4-1-5C", 1),), None, "f:3"))
     assert (unable.host_spec, "known to have MIG" in unable.left_out[0]) == (HostSpec(1), True)

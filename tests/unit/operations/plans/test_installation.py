@@ -36,7 +36,7 @@ def test_the_hook_leaves_the_admins_hook(version):
 def test_an_older_libvirt_has_one_hook_and_it_is_never_overwritten():
     assert hook_file("/usr/bin/python3", 6_000_000, None).path == MAIN_HOOK_PATH
     assert hook_file("/usr/bin/python3", 6_000_000, with_checksum("older\n")).path == MAIN_HOOK_PATH
-    with pytest.raises(HostCannot, match=r"libvirt 6\.0\.0 runs no second hook"):
+    with pytest.raises(HostCannot, match=r"libvirt 6\.0\.0 runs only one hook"):
         hook_file("/usr/bin/python3", 6_000_000, "#!/bin/sh\n")
 
 

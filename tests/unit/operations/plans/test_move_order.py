@@ -75,10 +75,10 @@ def test_who_leaves_has_freed_its_function():
         (
             VmState.RUNNING,
             None,
-            "stop VM vm-0 and give up its place on GPU until its new one is free",
+            "stop VM vm-0 and give up its place on GPU until its new place is free",
             "move and start",
         ),
-        (VmState.STOPPED, 3, "give up the place of VM vm-0 on GPU, placement 3, until its new one is free", "move"),
+        (VmState.STOPPED, 3, "give up the place of VM vm-0 on GPU, placement 3, until its new place is free", "move"),
     ],
 )
 def test_a_leave_and_its_move_say_what_happens(state: VmState, placement: int | None, leaves: str, moves: str):

@@ -32,15 +32,15 @@ def test_a_running_vm_is_stopped_for_its_move_and_one_that_is_off_is_not():
 @pytest.mark.parametrize(
     ("vms", "why"),
     [
-        (two(created_vm=False), "vgpuctl did not make it"),
+        (two(created_vm=False), "vgpuctl did not create it"),
         (two(state=RecordState.CREATING), None),
         (two(VmState.PAUSED), "it is paused"),
         (
             [replace(vm, persistent=False) for vm in two(VmState.RUNNING)],
-            "it was undefined while it runs, and would be gone",
+            "it runs without a definition and would be lost",
         ),
-        (two(VmState.RUNNING, reserve="running"), "it has its places only while it runs"),
-        (two(request_json='{"gpu": "A100"}'), "it is bound to a GPU, a NUMA node, a scheduler or a group"),
+        (two(VmState.RUNNING, reserve="running"), "it reserves its places only while it runs"),
+        (two(request_json='{"gpu": "A100"}'), "it is restricted to a GPU, a NUMA node, a scheduler or a group"),
     ],
 )
 def test_a_vm_that_may_not_be_moved_stays(vms: list[Vm], why: str | None):

@@ -80,7 +80,7 @@ def test_a_vgpu_of_an_unknown_type_may_be_in_any_instance():
 def test_assigned_vgpus_keep_the_instances_they_need():
     card = gpu()
     three = [replace(taken(card, SLICED, n), present=False) for n in range(3)]
-    with pytest.raises(InUse, match=r"takes 3 of the GPU instance 1g\.5gb, and there would be 2"):
+    with pytest.raises(InUse, match=r"needs 3 of the GPU instance 1g\.5gb, but there would be 2"):
         planned(card, MigSpec(("1g.5gb", "1g.5gb")), None, *three)
     shared = replace(SLICED, max_per_gi=2)
     compute_partition_change(on_it(card, *three), card, 16, PartitionRequest(MigSpec(("1g.5gb",) * 2)), (shared,))
@@ -112,7 +112,7 @@ def test_the_cold_way_is_vfs_off_mig_vfs_on_instances_and_remembers_what_was_the
     off = steps[0]
     assert isinstance(off, ManageVfs)
     assert [s.describe() for s in off.restore_steps] == [
-        f"make GPU instance {name} on 0000:3b:00.0 at {at} (NVML)"
+        f"create GPU instance {name} on 0000:3b:00.0 at {at} (NVML)"
         for name, at in (("3g.20gb", "0:4"), ("1g.5gb", "4:1"), ("1g.5gb", "5:1"))
     ]
     bare = gpu(vfs=0)
@@ -136,7 +136,7 @@ def test_mixed_sizes_exclude_fixed_shares():
     card = gpu(OFF, scheduler=GpuScheduler(state=STRICT, setter_versions=("v2",)))
     change = planned(card, None, True)
     assert change == PartitionChange(mixed_size=True, needs_empty_gpu=True)
-    with pytest.raises(HostCannot, match="schedules with fixed_share"):
+    with pytest.raises(HostCannot, match="has the scheduler fixed_share"):
         plan_in_place_change(snapshot(card), card, change, None, drain=False)
     equal = SchedulerSpec(SchedulerPolicy.EQUAL_SHARE)
     work = plan_in_place_change(snapshot(card), card, change, equal, drain=False)

@@ -72,7 +72,7 @@ def test_its_own_slot_comes_first():
         InUse, match=r"vdi-001 reserves 0000:3b:00\.7 only while it runs, and vdi-002 has it"
     ) as refused:
         choose_slots(seen, mine, mine.record, keep_definition=True)
-    assert refused.value.hint == "vgpuctl start-vm vdi-001 gives it a free one"
+    assert refused.value.hint == "vgpuctl start-vm vdi-001 assigns a free one"
 
 
 def test_its_own_slot_is_lost_to_a_vm_of_its_group():

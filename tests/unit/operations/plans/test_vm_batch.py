@@ -40,7 +40,7 @@ def test_too_many_says_how_many_fit(tmp_path):
     ports = open_sim_host(tmp_path, text=TWO_CARDS).ports
     for _ in range(3):
         create(ports, request("A100-4C"))
-    with pytest.raises(NoCapacity, match="17 fit now; none was made") as raised:
+    with pytest.raises(NoCapacity, match="17 fit now; none was created") as raised:
         choose_batch_vgpus(take_snapshot(ports), request("A100-4C"), vms(ports, 18))
     assert (raised.value.facts["fits"], raised.value.facts["wanted"]) == (17, 18)
     assert len(choose_batch_vgpus(take_snapshot(ports), request("A100-4C"), vms(ports, 17))) == 17

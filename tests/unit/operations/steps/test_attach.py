@@ -113,7 +113,7 @@ def test_the_live_xml_decides_and_not_the_event(tmp_path):
     host = open_sim_host(tmp_path)
     uuid = str(create(host.ports, request("A100-4C", name="vm")).data.uuid)
     (carrier,) = picture(host).claims
-    with pytest.raises(Busy, match="did not let"):
+    with pytest.raises(Busy, match="did not release"):
         DetachDevice("vm", uuid, carrier, 5).perform(replace(host.ports, hypervisor=Late(host.ports.hypervisor)))
 
 
@@ -134,7 +134,7 @@ def test_a_definition_that_somebody_changed_meanwhile_is_left_alone(host):
     step = RedefineDomain("vm", the_vm(host).uuid, edit_domain(xml, DomainEdit(vcpus=3)), xml, ())
     host.ports.hypervisor.redefine(the_vm(host).uuid, edit_domain(xml, DomainEdit(memory_mib=77)))
     now = picture(host)
-    with pytest.raises(InUse, match="changed by somebody else"):
+    with pytest.raises(InUse, match="changed by another program"):
         step.perform(host.ports)
     assert picture(host) == now
 

@@ -59,14 +59,14 @@ def test_an_unreadable_claim_is_in_use_and_shown_with_its_path(tmp_path):
     file.write_text("{")
     with pytest.raises(InUse) as raised:
         TakeClaim(MINE).perform(host.ports)
-    assert f"for whom cannot be read: {file}" in str(raised.value)
+    assert f"the owner cannot be read: {file}" in str(raised.value)
     assert f"rm {file}" in str(raised.value.hint)
     assert raised.value.facts == {"carrier": MINE.carrier, "path": str(file)}
     TakeClaim(MINE).undo(host.ports)
     assert file.read_text() == "{"
 
 
-@pytest.mark.parametrize(("broken", "message"), [(False, "until just now"), (True, "cannot be read")])
+@pytest.mark.parametrize(("broken", "message"), [(False, "until a moment ago"), (True, "cannot be read")])
 def test_a_vanished_or_unreadable_claim_is_a_vgpuctl_error(tmp_path, broken, message):
     ports = open_sim_host(tmp_path).ports
 

@@ -94,7 +94,7 @@ def test_a_start_is_verified_and_undone_by_force_off(tmp_path):
 def test_a_vm_started_by_another_program_is_not_stopped(tmp_path):
     host = open_sim_host(tmp_path)
     uuid = create(host.ports, request("A100-4C", name="vm")).data.uuid
-    assert StartDomain("vm", uuid).perform(host.ports) == "VM vm was started by another program"
+    assert StartDomain("vm", uuid).perform(host.ports) == "another program started VM vm"
     assert picture(host).running
 
 

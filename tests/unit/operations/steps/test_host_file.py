@@ -84,7 +84,7 @@ def test_a_concurrent_change_and_a_broken_file_keep_their_error(tmp_path):
         CORDON.perform(host_with(tmp_path, File(refusal=Busy("changed"))))
     with pytest.raises(InvalidInput):
         CORDON.perform(host_with(tmp_path, File("version: [")))
-    with pytest.raises(HostCannot, match="out of reach"):
+    with pytest.raises(HostCannot, match="is not accessible"):
         CORDON.perform(replace(open_sim_host(tmp_path).ports, host_file=None))
 
 
@@ -163,7 +163,7 @@ def test_a_whole_file_that_was_lost_or_changed_meanwhile_is_noticed_and_left(tmp
     step = ReplaceHostFile("version: 1\n", "version: 1  # before\n", "FILE")
     lost = host_with(tmp_path / "a", File(step.previous_text, lost=True))
     step.perform(lost)
-    with pytest.raises(VerifyFailed, match="reads otherwise"):
+    with pytest.raises(VerifyFailed, match="reads differently"):
         step.verify(lost)
     other = File("version: 1  # another\n")
     step.undo(host_with(tmp_path / "b", other))

@@ -28,6 +28,6 @@ def test_a_file_that_somebody_changed_meanwhile_is_left_alone(tmp_path):
     ports = open_sim_host(tmp_path).ports
     ports.system.put(PATH, "theirs\n", 0o644)
     for was in (None, "older\n"):
-        with pytest.raises(Busy, match="changed by somebody else"):
+        with pytest.raises(Busy, match="changed by another program"):
             WriteModprobeFile(PATH, "new\n", 0o644, was, summary="a word").perform(ports)
     assert ports.sysfs.read(PATH) == "theirs\n"

@@ -56,7 +56,7 @@ def test_each_is_read_back_and_taken_back(host, steps):
 def test_the_switch_is_refused_while_the_vm_runs_or_when_its_record_changed(host, steps):
     record, make, switch = steps
     make.perform(host.ports)
-    with pytest.raises(InUse, match="changed by somebody else"):
+    with pytest.raises(InUse, match="changed by another program"):
         switch.perform(host.ports)
     record.perform(host.ports)
     start(host.ports, "vm")
@@ -97,7 +97,7 @@ def test_nothing_is_dropped_while_the_vms_own_disk_is_missing(host, steps):
     old = the_vm(host).record.disks[-1]
     drop = DeleteSpareDisk("vm", the_vm(host).uuid, old, (replace(old, path="/gone.qcow2"),))
     before = picture(host)
-    with pytest.raises(Refused, match=r"/gone\.qcow2.*is not there"):
+    with pytest.raises(Refused, match=r"/gone\.qcow2.*does not exist"):
         drop.perform(host.ports)
     assert picture(host) == before
     with pytest.raises(VerifyFailed):
@@ -112,6 +112,6 @@ def test_a_switch_to_a_disk_that_somebody_deleted_is_taken_back(host, steps):
     make.perform(host.ports)
     DeleteSpareDisk("vm", the_vm(host).uuid, make.disk).perform(host.ports)
     before = picture(host)
-    with pytest.raises(VerifyFailed, match="is not there"):
+    with pytest.raises(VerifyFailed, match="does not exist"):
         execute_plan(host.ports, Plan((switch,)), Silent())
     assert picture(host) == before

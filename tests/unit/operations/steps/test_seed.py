@@ -41,6 +41,6 @@ def test_an_existing_seed_is_kept(host):
 
 
 def test_only_its_paths_are_shown():
-    assert STEP.describe() == f"make cloud-init seed {PATH} from /root/ud"
+    assert STEP.describe() == f"create cloud-init seed {PATH} from /root/ud"
     assert DeleteVolume(DISK).describe() == f"delete cloud-init seed {PATH}"
     assert "hunter2" not in repr(STEP)

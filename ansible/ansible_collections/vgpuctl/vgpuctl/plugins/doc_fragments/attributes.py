@@ -23,13 +23,13 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Says what would be done, by C(vgpuctl --dry-run), and changes nothing.
+    description: Shows what would be done, with C(vgpuctl --dry-run), and changes nothing.
   diff_mode:
     support: full
-    description: Shows what was and what is to be, and the steps of the plan.
+    description: Shows the states before and after, and the steps of the plan.
   idempotent:
     support: full
-    description: Run again, it changes nothing.
+    description: A second run changes nothing.
 """
 
     INFO = r"""

@@ -15,7 +15,7 @@ options:
     elements: str
     description:
       - 'vGPU profile (4C: of any model), with :N for several of it; a list for several vGPUs in one VM (at
-        most 16, all or nothing).'
+        most 16, all or none).'
       - 'For example V(A100-4C).'
   gpu:
     type: raw
@@ -27,7 +27,7 @@ options:
     type: list
     elements: str
     description:
-      - 'A GPU that is not to be used, by address or by model.'
+      - 'A GPU not to use, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
@@ -38,20 +38,20 @@ options:
   spread_group:
     type: str
     description:
-      - 'VMs of one group are on different GPUs; kept with the VM, so that later ones see it.'
+      - 'VMs of one group are on different GPUs; recorded in the VM, so that later VMs follow it.'
       - 'For example V(exam-1).'
   scheduler:
     type: str
     choices: [best_effort, equal_share, fixed_share]
     description:
-      - 'Only GPUs on which NVIDIA''s vGPU scheduler runs with this policy.'
+      - 'Only GPUs whose vGPU scheduler runs with this policy.'
   placement:
     type: str
     choices: [least-waste, depth, breadth, first-fit]
     description:
-      - 'Which GPU is taken of those with room. least-waste: where the least room is lost for other profiles;
-        depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with the
-        lowest address. Without it: placement: of host.yaml, else least-waste.'
+      - 'How a GPU is chosen among those with room. least-waste: the one where other profiles lose the least
+        room; depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with
+        the lowest address. Without it: placement: of host.yaml, else least-waste.'
   mode:
     type: str
     choices: [vgpu, sriov, passthrough]
@@ -89,7 +89,7 @@ options:
   cloud_init:
     type: str
     description:
-      - 'User-data with which cloud-init sets the guest up at its first boot.'
+      - 'User-data with which cloud-init configures the guest at its first boot.'
       - 'For example V(/root/user-data.yaml).'
   network:
     type: str
@@ -138,13 +138,13 @@ options:
     type: str
     choices: [always, running]
     description:
-      - 'always: the VM keeps the place of its vGPU while it is off; running: only while it runs, so that more
-        VMs can be defined than fit at once.'
+      - 'always: the VM keeps its vGPU''s place while it is off; running: only while it runs, so that more VMs
+        can be defined than fit at once.'
       - 'Without it, V(always).'
   force_console:
     type: bool
     description:
-      - 'Pass a GPU through although the host''s console is on it.'
+      - 'Pass through a GPU even if it is the host''s console.'
 """
 
     VGPU = r"""
@@ -168,7 +168,7 @@ options:
     type: list
     elements: str
     description:
-      - 'A GPU that is not to be used, by address or by model.'
+      - 'A GPU not to use, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
@@ -180,14 +180,14 @@ options:
     type: str
     choices: [best_effort, equal_share, fixed_share]
     description:
-      - 'Only GPUs on which NVIDIA''s vGPU scheduler runs with this policy.'
+      - 'Only GPUs whose vGPU scheduler runs with this policy.'
   placement:
     type: str
     choices: [least-waste, depth, breadth, first-fit]
     description:
-      - 'Which GPU is taken of those with room. least-waste: where the least room is lost for other profiles;
-        depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with the
-        lowest address. Without it: placement: of host.yaml, else least-waste.'
+      - 'How a GPU is chosen among those with room. least-waste: the one where other profiles lose the least
+        room; depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with
+        the lowest address. Without it: placement: of host.yaml, else least-waste.'
   vgpu_params:
     type: dict
     description:

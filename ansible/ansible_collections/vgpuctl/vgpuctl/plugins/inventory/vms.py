@@ -11,15 +11,15 @@ version_added: 0.1.0
 author:
   - the vgpuctl project (!UNKNOWN)
 description:
-  - Asks vgpuctl of each GPU host for its VMs and GPUs. Each VM is a host of the inventory.
+  - Runs vgpuctl on each GPU host to list its VMs and GPUs. Each VM is a host of the inventory.
   - VMs are in the groups C(profile_PROFILE), C(model_MODEL), C(host_HOST) and C(state_STATE), and more by O(groups) and
     O(keyed_groups).
   - Each VM has the variables C(vgpuctl_host), C(vgpuctl_name), C(vgpuctl_uuid), C(vgpuctl_state), C(vgpuctl_owner),
-    C(vgpuctl_memory_mib), C(vgpuctl_vcpus), C(vgpuctl_vgpus), C(vgpuctl_profiles), and C(vgpuctl_gpus), which is what
-    C(list-gpus) says of the GPUs that its vGPUs are on, without their vGPUs.
-  - A C({) in a VM's name is an underscore in the inventory's, so that no name is a template.
-  - A GPU host that does not answer is warned of, and stops no other one. 32 are asked at a time.
-  - The cache keeps an answer in which no host was silent; otherwise all are asked again the next time.
+    C(vgpuctl_memory_mib), C(vgpuctl_vcpus), C(vgpuctl_vgpus), C(vgpuctl_profiles), and C(vgpuctl_gpus), the entries of
+    C(list-gpus) for the GPUs of its vGPUs, without their vGPUs.
+  - A C({) in a VM's name becomes an underscore in the inventory, so that no name is a template.
+  - A GPU host that does not answer causes a warning; the other hosts are still used. 32 hosts are queried at a time.
+  - The result is cached only if every host answered; otherwise all are queried again the next time.
 extends_documentation_fragment:
   - constructed
   - inventory_cache
@@ -31,17 +31,17 @@ options:
     choices: [vgpuctl.vgpuctl.vms]
   hosts:
     description:
-      - The GPU hosts. V(localhost) is asked here, any other one by C(ssh) as this user's OpenSSH reaches it, with keys
-        that are in its known_hosts. vgpuctl is needed on these hosts alone, and not where Ansible runs.
+      - The GPU hosts. V(localhost) is this machine. Any other host is reached with C(ssh) and this user's OpenSSH
+        configuration; its key must be in known_hosts. Only these hosts need vgpuctl, not the machine that runs Ansible.
     type: list
     elements: str
     default: [localhost]
   executable:
-    description: Where vgpuctl is on each host.
+    description: The path of vgpuctl on each host.
     type: str
     default: vgpuctl
   unmanaged:
-    description: Also VMs that vgpuctl did not make.
+    description: Also VMs that vgpuctl did not create.
     type: bool
     default: false
   environment:
@@ -49,7 +49,7 @@ options:
     type: dict
     default: {}
   deadline:
-    description: How many seconds a GPU host has for each answer.
+    description: The time limit in seconds for each answer of a GPU host.
     type: int
     default: 60
 """
@@ -86,7 +86,7 @@ FACTS = ("name", "uuid", "state", "owner", "memory_mib", "vcpus", "vgpus")
 
 
 class Unanswered(Exception):
-    """A GPU host did not say what its VMs are; the text says why."""
+    """A GPU host did not list its VMs; the text has the reason."""
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
@@ -155,7 +155,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             said = ran.stderr.decode(errors="replace").strip()[-500:]
             raise Unanswered(f"{command} printed no JSON: {said}") from error
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise Unanswered(f"{command} printed no document of {SCHEMA}: another vgpuctl is there")
+            raise Unanswered(f"{command} printed no document of {SCHEMA}: it is another version")
         if "error" in document:
             raise Unanswered(f"{document['error']['message']} [{document['error']['code']}]")
         return document["data"]
@@ -163,7 +163,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _add(self, host: str, vm: dict[str, Any], gpus: list[dict[str, Any]]) -> None:
         """Add one VM with its variables, whose texts are never templates, and groups.
 
-        One whose name another host has already gets its host's beside.
+        A VM whose name another host already has gets its host's name appended.
         """
         called = vm["name"].replace("{", "_")
         name = called if called not in self.inventory.hosts else f"{called}.{host}"

@@ -45,18 +45,18 @@ def text_of(module: AnsibleModule, option: str, value: Any) -> Any:
         return [text_of(module, option, one) for one in value]
     if isinstance(value, dict):
         module.fail_json(
-            msg=f"{option}: a GPU's address or model is due here, and there are keys and values: {value}",
+            msg=f"{option}: expected a GPU's address or model, not keys and values: {value}",
             code="invalid-input",
         )
     return module.fail_json(
-        msg=f"{option}: YAML made the number {value} of it. Quote the PCI address: {option}: '0000:41:00.0'",
+        msg=f"{option}: YAML turned it into the number {value}. Quote the PCI address: {option}: '0000:41:00.0'",
         code="unquoted-address",
         facts={"option": option, "value": value},
     )
 
 
 def mapping_of(module: AnsibleModule, option: str, value: Any) -> dict[Any, Any]:
-    """Return what says something of each GPU; the module ends here when it is no mapping."""
+    """Return a mapping by GPU; the module ends here if the option is not a mapping."""
     if isinstance(value, dict):
         return value
     return module.fail_json(
@@ -82,7 +82,7 @@ def ask(
     program = module.params["executable"] or module.get_bin_path("vgpuctl", opt_dirs=PLACES)
     if program is None:
         module.fail_json(
-            msg="vgpuctl is not on this host. The role vgpuctl.vgpuctl.vgpuctl installs it; or say executable",
+            msg="vgpuctl is not on this host. The role vgpuctl.vgpuctl.vgpuctl installs it; or set executable",
             code="no-vgpuctl",
         )
     yes = ["--yes"] if consent is None else []
@@ -95,7 +95,7 @@ def ask(
         module.fail_json(msg=f"{program} printed no document: {out.strip()}", code="no-json", rc=status)
     if document.get("schema") != SCHEMA:
         module.fail_json(
-            msg=f"{program} speaks {document.get('schema')}, and this collection {SCHEMA}", code="other-schema"
+            msg=f"{program} prints {document.get('schema')}, but this collection needs {SCHEMA}", code="other-schema"
         )
     for warning in document["warnings"]:
         module.warn(warning)
@@ -120,7 +120,7 @@ def ask(
 def _run(module: AnsibleModule, words: list[str], data: str | None) -> tuple[int, str, str]:
     """Run a program and return its exit status and what it printed; the module ends here when it cannot be started.
 
-    One that ends before it has read `data`, as by a word of the line that it does not know, says why: then that is
+    One that ends before it has read `data`, as by a word of the line that it does not know, reports why: then that is
     returned, and not Ansible's "Broken pipe".
     """
     begun: list[Any] = []
@@ -145,7 +145,7 @@ def change(
 ) -> None:
     """Run a command that changes something, or in check mode only says what it would do, and end the module.
 
-    What vgpuctl tells is returned under `name`; `consent` as of `ask`.
+    vgpuctl's result is returned under `name`; `consent` as of `ask`.
     """
     dry = ["--dry-run"] if module.check_mode else []
     document = ask(module, [words[0], *flags(module.params, "wait"), *dry, *words[1:]], data, consent=consent)
@@ -160,7 +160,7 @@ def change(
 
 
 def differences(said: dict[str, Any], work: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what --diff shows: what was and what is to be, where vgpuctl tells both, and its plan."""
+    """Return what --diff shows: the states before and after, if vgpuctl reports both, and its plan."""
     plan = {
         "before_header": "plan",
         "after_header": "plan",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: doctor_info
-short_description: Check a host, and tell what is wrong and what to do
+short_description: Check a host and show how to fix what is wrong
 version_added: 0.1.0
 description:
-  - Checks firmware, kernel, drivers, libvirt, GPUs and what was left behind. Nothing is mended.
-  - The module succeeds when a check fails; RV(verdict) tells.
+  - Checks firmware, kernel, drivers, libvirt, GPUs and leftovers. It fixes nothing.
+  - The module succeeds even if a check fails; see RV(verdict).
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.info
 options:
@@ -20,13 +20,13 @@ options:
     elements: str
     default: []
     description:
-      - Only these checks, by their ids. Without them, all.
+      - Run only these checks, by id. Default: all.
 author:
   - the vgpuctl project (!UNKNOWN)
 """
 
 EXAMPLES = r"""
-- name: Look at everything
+- name: Run all checks
   vgpuctl.vgpuctl.doctor_info:
   register: doctor
 
@@ -43,13 +43,13 @@ verdict:
   type: str
   sample: ok
 checks:
-  description: Every check with what it saw and what to do, as C(vgpuctl doctor --json) tells it.
+  description: Every check with its evidence and fix, as in C(vgpuctl doctor --json).
   returned: success
   type: list
   elements: dict
   sample: [{id: iommu, verdict: ok, evidence: ['/sys/kernel/iommu_groups: 18 groups'], fix: null}]
 wrong:
-  description: Those that failed.
+  description: The failed checks.
   returned: success
   type: list
   elements: dict

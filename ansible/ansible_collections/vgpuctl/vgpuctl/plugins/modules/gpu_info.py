@@ -7,17 +7,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_info
-short_description: Tell the GPUs of a host, and who uses them
+short_description: List the GPUs of a host, and who uses them
 version_added: 0.1.0
 description:
-  - Model, backend, mode, driver, memory, virtual functions and vGPUs of each GPU. What is not known is V(null).
+  - Model, backend, mode, driver, memory, virtual functions and vGPUs of each GPU. Unknown values are V(null).
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.info
 options:
   gpu:
     type: raw
     description:
-      - Only this one, by its PCI address, in quotes; with every vGPU's share. An empty list when there is no such GPU.
+      - Only this GPU, by its PCI address, in quotes; with the share of every vGPU. Empty if the GPU does not exist.
   all:
     type: bool
     default: false
@@ -28,18 +28,18 @@ author:
 """
 
 EXAMPLES = r"""
-- name: What the host has
+- name: List the host's GPUs
   vgpuctl.vgpuctl.gpu_info:
   register: found
 
-- name: GPUs that nobody uses
+- name: Show unused GPUs
   ansible.builtin.debug:
     msg: "{{ found.gpus | rejectattr('vgpus') | map(attribute='address') }}"
 """
 
 RETURN = r"""
 gpus:
-  description: The GPUs, as C(vgpuctl list-gpus --json) tells them.
+  description: The GPUs, as in C(vgpuctl list-gpus --json).
   returned: success
   type: list
   elements: dict

@@ -10,9 +10,9 @@ module: gpu_mode
 short_description: Set a GPU up for vGPUs, plain virtual functions or passthrough
 version_added: 0.1.0
 description:
-  - Turns the GPU's virtual functions on or off as the mode wants them, and writes the mode to
+  - Turns the GPU's virtual functions on or off as the mode requires, and writes the mode to
     C(/etc/vgpuctl/host.yaml).
-  - Nothing changes while a VM uses the GPU, or has a vGPU there that would be lost.
+  - It changes nothing while a VM uses the GPU, or has a vGPU there that would be lost.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
   - vgpuctl.vgpuctl.options.gpu_mode
@@ -23,12 +23,12 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Virtual functions of an NVIDIA GPU on
+- name: Turn on the virtual functions of an NVIDIA GPU
   vgpuctl.vgpuctl.gpu_mode:
     gpu: '0000:17:00.0'
     mode: vgpu
 
-- name: Four plain virtual functions
+- name: Create four plain virtual functions
   vgpuctl.vgpuctl.gpu_mode:
     gpu: '0000:86:00.0'
     mode: sriov
@@ -37,18 +37,18 @@ EXAMPLES = r"""
 
 RETURN = r"""
 gpu:
-  description: The GPU as C(vgpuctl show-gpu --json) tells it. In check mode as it is now.
+  description: The GPU, as in C(vgpuctl show-gpu --json). In check mode, its current state.
   returned: success
   type: dict
   sample: {address: '0000:17:00.0', mode: vgpu, vfs: {total: 16, enabled: 16, used: 0}}
 steps:
-  description: What was done, or in check mode what would be.
+  description: The steps done, or in check mode the steps that would be done.
   returned: success
   type: list
   elements: str
   sample: ['turn the 16 VFs of 0000:17:00.0 on (sriov-manage)']
 notes:
-  description: What there is to know about it.
+  description: Notes about the result.
   returned: success
   type: list
   elements: str

@@ -7,35 +7,35 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host
-short_description: Make a host as its host.yaml says
+short_description: Change a host to match its host.yaml
 version_added: 0.1.0
 description:
-  - Sets up every GPU that C(/etc/vgpuctl/host.yaml) names, and makes the vGPUs without a VM that it names.
-  - What stands against it on any GPU is told before anything is changed.
+  - Sets up every GPU of C(/etc/vgpuctl/host.yaml), and creates its vGPUs without a VM.
+  - All blockers are reported before anything changes.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
 options:
   spec:
     type: dict
     description:
-      - The whole of host.yaml, as C(docs/host-file.md) tells it. It becomes the host's file when the host is so.
+      - A complete host.yaml (see C(docs/host-file.md)). It replaces the host's file once the host matches it.
       - GPUs are named by their addresses, in quotes, or by their models.
   src:
     type: path
     description:
-      - A file on the managed host in the place of O(spec).
+      - A file on the managed host instead of O(spec).
   gpus:
     type: dict
     description:
-      - Parts to change in the host's own file, which keeps its comments. GPU, as host.yaml names it, to keys and
-        values; V(null) takes a key out.
+      - Changes of the host's own file, which keeps its comments. Each GPU, named as in host.yaml, has keys and
+        values; V(null) removes a key.
   prune:
     type: bool
     default: false
     description:
-      - Whether O(spec) or O(src) may take entries of the host's file away, or keys of them. Without it the task fails,
-        changes nothing, and lists what would go; in check mode RV(host) lists that under C(removed).
-      - The last ten versions of the file stay beside it; C(vgpuctl apply --undo) goes back to one.
+      - Whether O(spec) or O(src) may remove entries, or keys of entries, from the host's file. Otherwise the task
+        fails, changes nothing, and lists what would be removed; in check mode RV(host) lists it under C(removed).
+      - The last ten versions of the file are saved; C(vgpuctl apply --undo) goes back to one.
   drain:
     type: bool
     default: false
@@ -46,7 +46,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: The whole host
+- name: Set up the whole host
   vgpuctl.vgpuctl.host:
     spec:
       version: 1
@@ -54,18 +54,18 @@ EXAMPLES = r"""
         A16: {mode: vgpu}
         '0000:3b:00.0': {mode: vgpu, scheduler: {policy: fixed_share, time_slice_ms: 2}}
 
-- name: Nothing new on this GPU
+- name: Cordon a GPU
   vgpuctl.vgpuctl.host:
     gpus:
       '0000:3b:00.0': {cordoned: true}
 
-- name: What the host's own file says
+- name: Apply the host's own file
   vgpuctl.vgpuctl.host:
 """
 
 RETURN = r"""
 host:
-  description: What differed, GPU by GPU, as C(vgpuctl diff --json) tells it.
+  description: The differences of each GPU, as in C(vgpuctl diff --json).
   returned: success
   type: dict
   sample:
@@ -73,13 +73,13 @@ host:
     settings: []
     removed: []
 steps:
-  description: What was done, or in check mode what would be.
+  description: The steps done, or in check mode the steps that would be done.
   returned: success
   type: list
   elements: str
   sample: ['turn the 16 VFs of 0000:17:00.0 on (sriov-manage)']
 notes:
-  description: What there is to know about it.
+  description: Notes about the result.
   returned: success
   type: list
   elements: str
@@ -114,7 +114,7 @@ def main() -> None:
     spec, src, parts = module.params["spec"], module.params["src"], module.params["gpus"] or {}
     for gpu, keys in parts.items():
         if not isinstance(keys, dict):
-            module.fail_json(msg=f"gpus: {gpu}: keys and values are due here: {{mode: vgpu}}", code="invalid-input")
+            module.fail_json(msg=f"gpus: {gpu}: expected keys and values, like {{mode: vgpu}}", code="invalid-input")
     named = {text_of(module, "gpus", gpu): keys for gpu, keys in parts.items()}
     for gpu in mapping_of(module, "spec.gpus", (spec or {}).get("gpus") or {}):
         text_of(module, "spec.gpus", gpu)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: profile_info
-short_description: Tell the vGPU profiles of a host, and how many more of each fit
+short_description: List the vGPU profiles of a host, and how many more of each fit
 version_added: 0.1.0
 description:
-  - C(free) is how many more can be made now on the whole host together; V(null) when only the driver's answer to an
-    attempt tells.
+  - C(free) is how many more fit on the whole host now; V(null) if that is not known until it is tried.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.info
 options:
@@ -29,18 +28,18 @@ author:
 """
 
 EXAMPLES = r"""
-- name: What can be made
+- name: List the profiles
   vgpuctl.vgpuctl.profile_info:
   register: found
 
-- name: There is room for ten more desktops
+- name: Check that ten more desktops fit
   ansible.builtin.assert:
     that: (found.profiles | selectattr('profile', 'eq', 'A16-1Q') | first).free >= 10
 """
 
 RETURN = r"""
 profiles:
-  description: The profiles, as C(vgpuctl list-profiles --json) tells them.
+  description: The profiles, as in C(vgpuctl list-profiles --json).
   returned: success
   type: list
   elements: dict

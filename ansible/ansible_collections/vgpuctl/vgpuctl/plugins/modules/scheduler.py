@@ -10,10 +10,10 @@ module: scheduler
 short_description: Set how NVIDIA's driver divides a GPU's time among its vGPUs
 version_added: 0.1.0
 description:
-  - V(best_effort) guarantees nothing. V(equal_share) gives each vGPU that runs the same part, V(fixed_share) each the
-    same part whether the others run or not.
-  - The driver changes this only on a GPU without vGPUs; O(drain) makes it so for a moment.
-  - It is written to C(/etc/vgpuctl/host.yaml) and set again after a boot.
+  - V(best_effort) guarantees nothing. V(equal_share) gives each running vGPU the same share. V(fixed_share) gives each
+    vGPU the same share, whether the others run or not.
+  - The driver changes this only on a GPU without vGPUs; O(drain) removes the vGPUs temporarily and restores them.
+  - The setting is written to C(/etc/vgpuctl/host.yaml) and restored after a boot.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
   - vgpuctl.vgpuctl.options.scheduler
@@ -22,7 +22,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Each vGPU the same part, whether the others run or not
+- name: Give each vGPU a fixed share
   vgpuctl.vgpuctl.scheduler:
     gpu: '0000:3b:00.0'
     policy: fixed_share
@@ -32,18 +32,18 @@ EXAMPLES = r"""
 
 RETURN = r"""
 gpu:
-  description: The GPU as C(vgpuctl show-gpu --json) tells it, with what is configured and what runs.
+  description: The GPU, as in C(vgpuctl show-gpu --json), with what is configured and what runs.
   returned: success
   type: dict
   sample: {address: '0000:3b:00.0', scheduler: {configured: {policy: fixed_share, time_slice_ms: 2}}}
 steps:
-  description: What was done, or in check mode what would be.
+  description: The steps done, or in check mode the steps that would be done.
   returned: success
   type: list
   elements: str
   sample: ['set the scheduler of 0000:3b:00.0 to fixed_share, time slice 2 ms (NVML)']
 notes:
-  description: What there is to know about it.
+  description: Notes about the result.
   returned: success
   type: list
   elements: str

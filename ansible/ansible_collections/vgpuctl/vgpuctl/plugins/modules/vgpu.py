@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vgpu
-short_description: See to it that a vGPU without a VM is there, or is not
+short_description: Ensure that a vGPU without a VM exists, or does not
 version_added: 0.1.0
 description:
-  - Makes a vGPU that VMs of virsh and virt-install can be given. It is kept in C(/etc/vgpuctl/host.yaml) and made again
-    after a boot.
-  - One that is there with another profile, or on another GPU, is refused.
+  - Creates a vGPU for VMs of virsh and virt-install. It is recorded in C(/etc/vgpuctl/host.yaml) and recreated after a
+    boot.
+  - If the vGPU exists with another profile, or on another GPU, the task fails.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
   - vgpuctl.vgpuctl.options.vgpu
@@ -21,20 +21,20 @@ author:
 """
 
 EXAMPLES = r"""
-- name: A vGPU for a VM of virt-install
+- name: Create a vGPU for a VM of virt-install
   vgpuctl.vgpuctl.vgpu:
     name: lab
     profile: A16-2Q
     gpu: '0000:17:00.0'
   register: lab
 
-- name: The element for that VM's definition
+- name: Save the element for the VM's definition
   ansible.builtin.copy:
     content: "{{ lab.vgpu.hostdev }}"
     dest: /root/lab.xml
     mode: '0600'
 
-- name: It is gone
+- name: Remove the vGPU
   vgpuctl.vgpuctl.vgpu:
     name: lab
     state: absent
@@ -42,18 +42,18 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vgpu:
-  description: The vGPU as C(vgpuctl list-vgpus --json) tells it.
+  description: The vGPU, as in C(vgpuctl list-vgpus --json).
   returned: success
   type: dict
   sample: {name: lab, profile: A16-2Q, gpu: '0000:17:00.0', present: true}
 steps:
-  description: What was done, or in check mode what would be.
+  description: The steps done, or in check mode the steps that would be done.
   returned: success
   type: list
   elements: str
-  sample: [make vGPU A16-2Q on 0000:17:00.4]
+  sample: [create vGPU A16-2Q on 0000:17:00.4]
 notes:
-  description: What there is to know about it.
+  description: Notes about the result.
   returned: success
   type: list
   elements: str

@@ -7,34 +7,34 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm_info
-short_description: Tell the VMs of a host with their vGPUs
+short_description: List the VMs of a host with their vGPUs
 version_added: 0.1.0
 description:
-  - VMs that vgpuctl did not make are listed too, with the owner V(unmanaged).
+  - VMs that vgpuctl did not create are listed with the owner V(unmanaged).
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.info
 options:
   name:
     type: str
     description:
-      - Only this one, by name or uuid, with its disks. An empty list when there is no such VM.
+      - Only this VM, by name or uuid, with its disks. The list is empty if the VM does not exist.
 author:
   - the vgpuctl project (!UNKNOWN)
 """
 
 EXAMPLES = r"""
-- name: Every VM
+- name: List all VMs
   vgpuctl.vgpuctl.vm_info:
   register: found
 
-- name: One VM
+- name: Show one VM
   vgpuctl.vgpuctl.vm_info:
     name: vdi-001
 """
 
 RETURN = r"""
 vms:
-  description: The VMs, as C(vgpuctl list-vms --json) or C(vgpuctl show-vm --json) tells them.
+  description: The VMs, as in C(vgpuctl list-vms --json) or C(vgpuctl show-vm --json).
   returned: success
   type: list
   elements: dict

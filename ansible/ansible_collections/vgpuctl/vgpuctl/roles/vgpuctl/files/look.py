@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says why vgpuctl could not be installed on this host: a line for each reason, and none when pip may try.
+"""Print why vgpuctl cannot be installed on this host: one line for each reason, none if pip may try.
 
 It runs under any Python 3, changes nothing, and needs no pip, which a bare host lacks. Its arguments: the oldest Python
-that will do, what pip is to install, the wheelhouse, the index, and where the program is to be; what is not given is
-empty. An index is refused for what pip could not mend either: no way there, or no such name. What a certificate or a
+that will do, what pip will install, the wheelhouse, the index, and where the program will be; what is not given is
+empty. An index is refused for what pip could not fix either: no connection, or no such name. What a certificate or a
 password is wrong for pip says. Which files pip reads is in its documentation, "Configuration".
 """
 
@@ -19,12 +19,12 @@ import urllib.parse
 import urllib.request
 
 TIMEOUT_SECONDS = 10
-HOW = "say vgpuctl_wheelhouse, vgpuctl_index, or a wheel's path as vgpuctl_source"
+HOW = "set vgpuctl_wheelhouse, vgpuctl_index, or a wheel's path as vgpuctl_source"
 
 
 def main(oldest: str, source: str, wheelhouse: str, index: str, program: str) -> None:
     """Print the reasons."""
-    there = os.access(program, os.X_OK)  # then pip asks for nothing
+    there = os.access(program, os.X_OK)  # then pip downloads nothing
     for reason in (_python(oldest), _source(source), "" if there else _place(source, wheelhouse, index)):
         if reason:
             print(reason)
@@ -34,7 +34,7 @@ def _python(oldest: str) -> str:
     seen = ".".join(str(number) for number in sys.version_info[:3])
     if sys.version_info[:2] >= tuple(int(number) for number in oldest.split(".")):
         return ""
-    return f"{sys.executable} is Python {seen}, and vgpuctl needs {oldest} or newer: take a newer distribution"
+    return f"{sys.executable} is Python {seen}, and vgpuctl needs {oldest} or newer: use a newer distribution"
 
 
 def _source(source: str) -> str:
@@ -54,9 +54,9 @@ def _place(source: str, wheelhouse: str, index: str) -> str:
         return ""
     places = (said.get("index-url", "") + " " + said.get("extra-index-url", "")).split()
     if not places or said.get("no-index", "").lower() in ("1", "true", "yes", "on"):
-        return f"nothing says from where {source} comes: no wheelhouse, and no index in pip's own configuration; {HOW}"
+        return f"there is no source for {source}: no wheelhouse, and no index in pip's configuration; {HOW}"
     faults = [_index(place, _name(source), said.get("proxy", "")) for place in places]
-    return f"{source} cannot be had: {'; '.join(faults)}; {HOW}" if all(faults) else ""
+    return f"{source} cannot be downloaded: {'; '.join(faults)}; {HOW}" if all(faults) else ""
 
 
 def _name(source: str) -> str:
@@ -71,7 +71,7 @@ def _wheelhouse(wheelhouse: str, name: str) -> str:
     wheels = [os.path.basename(path) for path in glob.glob(os.path.join(glob.escape(wheelhouse), "*.whl"))]
     if name.endswith("-whl") or any(_name(wheel.split("-")[0]) == name for wheel in wheels):
         return ""
-    return f"vgpuctl_wheelhouse: {wheelhouse} has no wheel of {name} among its {len(wheels)}: build it, copy it there"
+    return f"vgpuctl_wheelhouse: {wheelhouse} has {len(wheels)} wheels, but none of {name}: build it and copy it there"
 
 
 def _settings() -> dict:

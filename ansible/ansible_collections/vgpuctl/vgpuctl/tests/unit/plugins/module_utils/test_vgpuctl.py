@@ -75,7 +75,7 @@ def test_a_number_that_yaml_made_of_an_address_ends_the_module(value):
 def test_keys_and_values_in_the_place_of_a_gpu_are_not_said_to_be_a_number(value):
     with pytest.raises(Ended) as ended:
         vgpuctl.text_of(Module(), "gpu", value)
-    assert ended.value.values["msg"].startswith("gpu: a GPU's address or model is due here, and there are keys and")
+    assert ended.value.values["msg"].startswith("gpu: expected a GPU's address or model, and there are keys and")
 
 
 @pytest.mark.parametrize(
