@@ -192,6 +192,8 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
         hint = f"{', '.join(other)} cannot be changed in place; delete it first to make it anew"
         if other == ["image"] and before["image"] and after["image"]:
             hint = f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the present one is lost"
+        if other == ["disk"]:
+            hint = f"vgpuctl resize-disk {vm.name} SIZE grows a disk; else write the present sizes into the spec"
         raise _differs_error(vm, before, after, hint)
     if before and vm.state not in STOPPED_STATES:
         raise _differs_error(
