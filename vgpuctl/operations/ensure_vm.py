@@ -192,6 +192,8 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
             hint = (
                 f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the current disk is lost"
             )
+        if other == ["disk"]:
+            hint = f"vgpuctl resize-disk {vm.name} SIZE grows a disk; otherwise write the current sizes into the spec"
         raise _differs_error(vm, before, after, hint)
     if before and vm.state not in STOPPED_STATES:
         raise _differs_error(

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.faults import Trial
-from tests.hosts import Silent, SimulatedHost, create, open_sim_host, operation, picture, request, run_reconcile, start
+from tests.hosts import (
+    Silent,
+    SimulatedHost,
+    create,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    yes,
+)
 from tests.unit.operations.test_change_faults import whole as is_whole
 from tests.unit.operations.test_faults import spawn
 from tests.unit.operations.test_refresh import refresh, the_vm
@@ -20,10 +31,12 @@ from vgpuctl.errors import (
     NoSpace,
     NotFound,
     Refused,
+    SpecDiffers,
     Unmanaged,
 )
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import ExistingDisk, NewDisk
+from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.ports.host import Host
 
@@ -198,3 +211,11 @@ def test_after_a_reboot_it_grows_while_off(tmp_path: Path) -> None:
     resize(host.again().ports)
     start(host.ports, "vm")
     assert sizes(host) == (30, 30)
+
+
+def test_a_spec_with_another_size_points_to_it(tmp_path: Path) -> None:
+    host = prepared(tmp_path, disks=(NewDisk(1024),))
+    wanted = request("A100-4C", name="vm", disks=(NewDisk(2048),), sources={"disk": "command-line"})
+    with operation(host.ports), pytest.raises(SpecDiffers) as caught:
+        ensure_vm(host.ports, wanted, state="present", dry_run=False, confirm=yes, wait_seconds=5, progress=Silent())
+    assert "vgpuctl resize-disk vm SIZE" in str(caught.value.hint)
