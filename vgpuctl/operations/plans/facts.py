@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.numbers import format_bytes, format_mib
-from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
+from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, PoolInfo
 from vgpuctl.model.request import ExistingDisk, NewDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
@@ -20,6 +20,7 @@ from vgpuctl.operations.plans.chains import (
     refuse_base_image,
     refuse_written_file,
 )
+from vgpuctl.operations.plans.guest_devices import GuestHost, check_guest_devices
 from vgpuctl.operations.plans.windows import WINDOWS_11, check_windows, refuse_bios_image
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -58,11 +59,11 @@ class HostFacts(Value):
 
     `holders`: the processes that have the GPU of a passthrough request open; `bars_mib`: the size of its BARs.
     `chains`: who already uses which file. `suggestions`: for a path without an image, similar paths.
-    `file_system_bytes`: the size of the file system that holds the pool, or would hold it.
+    `file_system_bytes`: the size of the file system that holds the pool, or would hold it. `guest`: what the network
+    cards, CPUs and huge pages of the request need.
     """
 
     capabilities: HypervisorCapabilities
-    network: NetworkInfo | None
     pool: PoolInfo | None
     template: DomainTemplate
     files: Mapping[str, ImageInfo | None] = EMPTY_MAPPING
@@ -72,19 +73,20 @@ class HostFacts(Value):
     suggestions: Mapping[str, tuple[str, ...]] = EMPTY_MAPPING
     host_memory_mib: int | None = None
     file_system_bytes: int | None = None
+    guest: GuestHost = GuestHost()
 
 
 def check_facts(
-    snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...], facts: HostFacts
+    snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...], facts: HostFacts, count: int = 1
 ) -> tuple[str, ...]:
-    """Check everything a new VM needs before the first write, and return warnings.
+    """Check everything a new VM, or `count` of them, needs before the first write, and return warnings.
 
     Raises:
         HostCannot, InvalidInput, NotFound, NoSpace, InUse: as the message says.
     """
     check_windows(request, facts.capabilities)
     refuse_excess_memory(request.memory_mib, facts.host_memory_mib)
-    _check_network(request, facts)
+    check_guest_devices(snapshot, request, vgpus, facts.guest, count)
     _check_cloud_init(request)
     disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(
@@ -129,29 +131,12 @@ def _check_sizes(request: VmRequest, facts: HostFacts) -> None:
             )
 
 
-def _check_network(request: VmRequest, facts: HostFacts) -> None:
-    if facts.network is None:
-        raise HostCannot(
-            f"libvirt has no network '{request.network}'",
-            hint="virsh net-list --all shows those there are; choose one with --network",
-            check="network",
-            network=request.network,
-        )
-    if not facts.network.active:
-        raise HostCannot(
-            f"the network '{request.network}' is not active",
-            hint=f"virsh net-start {request.network}",
-            check="network",
-            network=request.network,
-        )
-
-
 def _check_cloud_init(request: VmRequest) -> None:
     if request.cloud_init is not None and not has_boot_source(request):
         raise InvalidInput(
-            "cloud-init sets a system up, and none is given: the VM's disk would be empty",
+            "cloud-init configures an installed system, and the VM's disk would be empty",
             hint="give one with --image BASE.qcow2 or --disk PATH, or an installer that knows cloud-init with --cdrom",
-            path=request.cloud_init.path,
+            path=request.cloud_init.paths[0],
         )
 
 
