@@ -148,8 +148,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "network_config",
         "--network-config",
-        "cloud-init's network configuration, version 1 or 2, for a static address for instance: "
-        "{version: 2, ethernets: {lan: {match: {name: 'en*'}, addresses: [192.0.2.10/24], gateway4: 192.0.2.1}}}",
+        "network configuration for cloud-init, version 1 or 2, for instance with a static address",
         "/root/network-config.yaml",
         metavar="PATH",
     ),

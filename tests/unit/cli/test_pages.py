@@ -35,7 +35,7 @@ DETAILS: dict[str, Any] = {
 }  # fmt: skip
 VM: dict[str, Any] = {
     "name": "vdi-001", "uuid": "6f1c", "state": "running", "owner": "managed", "record": "ready",
-    "memory_mib": 4096, "vcpus": 2, "firmware": "uefi", 
+    "memory_mib": 4096, "vcpus": 2, "firmware": "uefi",
     "networks": [{"network": "default", "bridge": None, "vlan": None, "model": "virtio", "mac": None}],
     "hugepages": "none", "pinned_cpus": None, "memory_nodes": None, "display": False,
     "vgpus": [vgpu()], "reserve": None, "spread_group": None,

@@ -11,8 +11,8 @@ short_description: See to it that a VM with a vGPU is there, or is not
 version_added: 0.1.0
 description:
   - Makes and starts a VM with a vGPU, a plain virtual function or a whole GPU, unless it is there and as asked for.
-  - Of a VM that exists the state is changed in place, and while it is off also its profile, memory, vcpus, network and
-    reserve. Any other difference is refused and shown; no desktop is rebuilt by surprise.
+  - Changes the state of an existing VM in place. While the VM is off it also changes profile, memory, vcpus, networks,
+    hugepages, cpu_pin, display and reserve. Any other difference is refused and shown; a VM is never rebuilt by surprise.
   - For a VM that exists O(name) is enough.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
