@@ -12,7 +12,7 @@ version_added: 0.1.0
 description:
   - Makes and starts a VM with a vGPU, a plain virtual function or a whole GPU, unless it is there and as asked for.
   - Changes the state of an existing VM in place. While the VM is off it also changes profile, memory, vcpus, networks,
-    hugepages, cpu_pin, display and reserve. Any other difference is refused and shown; a VM is never rebuilt by surprise.
+    hugepages, cpu_pin, display and reserve. Any other difference is refused and shown; a VM is never rebuilt.
   - For a VM that exists O(name) is enough.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
