@@ -126,15 +126,18 @@ SYNONYMS: dict[str, str] = {
 
 OPTION_SYNONYMS: dict[str, str] = {
     "-o": "--json",
+    "--bridge": "--network",
     "--cores": "--vcpus",
     "--cpu": "--vcpus",
     "--cpus": "--vcpus",
     "--dryrun": "--dry-run",
     "--hypervisor": "--connect",
     "--iso": "--cdrom",
+    "--mac": "--network",
     "--mem": "--memory",
     "--net": "--network",
     "--output": "--json",
+    "--pin": "--cpu-pin",
     "--pool": "--storage-pool",
     "--ram": "--memory",
     "--size": "--disk",
@@ -145,4 +148,5 @@ OPTION_SYNONYMS: dict[str, str] = {
     "--user-data": "--cloud-init",
     "--vcpu": "--vcpus",
     "--vgpu": "--profile",
+    "--vlan": "--network",
 }

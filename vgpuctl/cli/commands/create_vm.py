@@ -110,24 +110,14 @@ def create_vm(
     --display needs a profile with a display: the Q, B or A series, on an mdev, or on a VF with libvirt 10.2 or newer.
     """
     max_parallel = many.check_options(count, parallel, print_xml=print_xml, wait_for=wait_for)
-    if count is not None:
-        vm_count = count
-        return run.call(
-            settings,
-            "create-vm",
-            lambda host: host.create_vms(
-                name, vm_count, start=not no_start, parallel=max_parallel, dry_run=dry_run, **explicit
-            ),
-        )
     if print_xml:
         return run.call(settings, "create-vm", lambda host: host.print_xml(name, **explicit), _as_text)
-    return run.call(
-        settings,
-        "create-vm",
-        lambda host: host.create_vm(
-            name, start=not no_start, wait_for=wait_for, wait_timeout=wait_timeout, dry_run=dry_run, **explicit
-        ),
-    )
+    choices: dict[str, Any] = {**explicit, "start": not no_start, "dry_run": dry_run}
+    if count is not None:
+        several = {**choices, "count": count, "parallel": max_parallel}
+        return run.call(settings, "create-vm", lambda host: host.create_vms(name, **several))
+    choices |= {"wait_for": wait_for, "wait_timeout": wait_timeout}
+    return run.call(settings, "create-vm", lambda host: host.create_vm(name, **choices))
 
 
 def _as_text(result: QueryResult[XmlResult]) -> CommandOutput:
