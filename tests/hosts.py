@@ -26,7 +26,7 @@ from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.outcome import Confirm, NoProgress, Outcome
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.request import GpuConstraints, VmRequest
-from vgpuctl.model.vm import Claim, Operation
+from vgpuctl.model.vm import Claim, Nic, Operation
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
 from vgpuctl.operations.reconcile import reconcile
@@ -163,7 +163,7 @@ def request(profile: str | None = None, count: int = 1, name: str | None = None,
         "image": None,
         "disks": (),
         "cdrom": None,
-        "network": "default",
+        "nics": (Nic(network="default"),),
         "os": "linux",
         "storage_pool": "default",
         "hotplug_slots": 4,

@@ -29,8 +29,13 @@ TYPES: dict[str, dict[str, Any]] = {
     "vcpus": {"type": "int"},
     "hotplug_slots": {"type": "int"},
     "vgpu_params": {"type": "dict"},
+    "networks": {"type": "raw"},
 }
-"""Types of the fields that are not text. A GPU is `raw`, so a module can detect an address that YAML made a number."""
+"""Types of the fields that are not text.
+
+`raw`: a GPU, so that a module can detect an address that YAML made a number, and networks: names, mappings, or a list
+of them, and Ansible would split a name's options at the comma.
+"""
 
 HEAD = '''\
 # SPDX-License-Identifier: GPL-3.0-or-later

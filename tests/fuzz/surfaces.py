@@ -24,7 +24,9 @@ VM: dict[str, Any] = {
     "memory": "4GiB",
     "vcpus": 2,
     "disk": ["20GiB"],
-    "network": "default",
+    "networks": ["default", {"bridge": "br0"}],
+    "hugepages": "2MiB",
+    "cpu_pin": "0-3",
     "os": "linux",
     "reserve": "always",
     "numa_node": 0,
@@ -35,7 +37,7 @@ VM: dict[str, Any] = {
 }
 HOST_FILE: dict[str, Any] = {
     "version": 1,
-    "defaults": {"memory": "8GiB", "vcpus": 4, "network": "default", "storage_pool": "default"},
+    "defaults": {"memory": "8GiB", "vcpus": 4, "networks": "default", "storage_pool": "default"},
     "boot": {"deadline_seconds": 60},
     "placement": {"policy": "least-waste", "demand": {"A100-4C": 3, "A100-8C": 1}},
     "gpus": {

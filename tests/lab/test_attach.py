@@ -42,7 +42,7 @@ def test_a_stopped_vm_gets_another_profile_and_a_gpu_another_number_of_vfs(lab: 
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
     changed = must(lab, "set-profile", "vm-1", "--profile", "A100-5C")
     assert [v["profile"] for v in changed["vgpus"]] == ["A100-5C"]
-    assert changed["mac_addresses"] == must(lab, "show-vm", "vm-1")["mac_addresses"]
+    assert changed["networks"] == must(lab, "show-vm", "vm-1")["networks"]
     assert changed["uuid"] == made["uuid"]
     must(lab, "start-vm", "vm-1")
     assert call(lab, "set-mode", IGB, "passthrough")[0] == 3

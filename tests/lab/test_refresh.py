@@ -30,7 +30,7 @@ def test_a_running_vm_with_a_seed_is_refreshed_and_boots_from_the_new_image(lab:
     assert reported.split() == []
     assert A100 in guest_devices(lab, "vm-1")
     now = must(lab, "refresh-vm", "vm-1", "--image", NEWER, "--drain")
-    assert (now["state"], now["uuid"], now["mac_addresses"]) == ("running", made["uuid"], made["mac_addresses"])
+    assert (now["state"], now["uuid"], now["networks"]) == ("running", made["uuid"], made["networks"])
     assert [d["base"] for d in now["disks"]] == [NEWER, None]
     assert [v["carrier"] for v in now["vgpus"]] == [v["carrier"] for v in made["vgpus"]]
     assert A100 in guest_devices(lab, "vm-1")

@@ -141,15 +141,18 @@ SYNONYMS: dict[str, str] = {
 
 OPTION_SYNONYMS: dict[str, str] = {
     "-o": "--json",
+    "--bridge": "--network",
     "--cores": "--vcpus",
     "--cpu": "--vcpus",
     "--cpus": "--vcpus",
     "--dryrun": "--dry-run",
     "--hypervisor": "--connect",
     "--iso": "--cdrom",
+    "--mac": "--network",
     "--mem": "--memory",
     "--net": "--network",
     "--output": "--json",
+    "--pin": "--cpu-pin",
     "--pool": "--storage-pool",
     "--ram": "--memory",
     "--size": "--disk",
@@ -160,4 +163,5 @@ OPTION_SYNONYMS: dict[str, str] = {
     "--user-data": "--cloud-init",
     "--vcpu": "--vcpus",
     "--vgpu": "--profile",
+    "--vlan": "--network",
 }

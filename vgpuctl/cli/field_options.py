@@ -52,6 +52,8 @@ def _option(field: SpecField, *, required: bool = False) -> click.Option:
         arguments["type"] = click.Choice(field.choices)
     else:
         arguments["metavar"] = field.metavar or None
+    if field.optional_value:
+        arguments |= {"is_flag": False, "flag_value": field.optional_value}
     if field.repeatable:
         arguments["multiple"] = True
     return click.Option([field.option, field.name], shell_complete=_COMPLETIONS.get(field.name), **arguments)

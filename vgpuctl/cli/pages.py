@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         DiskResult,
         KeptDiskResult,
         ManyVmsResult,
+        NetworkResult,
         VmReport,
         VmResult,
         VmRowResult,
@@ -72,9 +73,24 @@ def _vm(data: VmResult) -> Page:
     items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
     items += [("memory", mib(data.memory_mib))]
     items += [(title, or_dash(value)) for title, value in other_pairs if value is not None]
+    items += [("hugepages", data.hugepages)] if data.hugepages != "none" else []
+    items += [("cpus", _pins_line(data))] if data.pinned_cpus or data.memory_nodes else []
+    items += [("display", "the first vGPU's screen is in the console")] if data.display else []
+    items += [("network", _network_line(network)) for network in data.networks]
     items += [("vgpu", vgpu_line(v)) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
+
+
+def _network_line(network: NetworkResult) -> str:
+    tag = f" VLAN {network.vlan}" if network.vlan is not None else ""
+    source = network.network or (f"bridge {network.bridge}" if network.bridge else "another kind of card")
+    return f"{source}{tag}, {network.model or 'no model'}, {network.mac or 'no address yet'}"
+
+
+def _pins_line(data: VmResult) -> str:
+    memory = f", memory on NUMA node {data.memory_nodes}" if data.memory_nodes else ""
+    return f"{data.pinned_cpus or 'any'}{memory}"
 
 
 def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.ManyVmsResult] | XmlResult) -> Page:

@@ -76,7 +76,7 @@ class Defaults(Value):
     image: str | None = None
     memory: str | None = None
     vcpus: int | None = None
-    network: str | None = None
+    networks: tuple[str, ...] | None = None
     os: str | None = None
     storage_pool: str | None = None
 

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user-data of cloud-init, checked before a VM gets it: text that cloud-init would ignore is refused.
+"""The user-data and the network-config of cloud-init, checked before a VM gets them.
 
-cloud-init recognizes the format by the first line (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP) or by a MIME
-header, and only warns in the guest's log about anything else. For cloud-config the YAML is parsed too. Its keys are not
-checked: what they mean depends on the guest's cloud-init. No message quotes the text, because it may hold secrets.
+Text that cloud-init would ignore is refused.
+
+cloud-init recognizes the format of user-data by the first line (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP) or
+by a MIME header, and only warns in the guest's log about anything else. For cloud-config the YAML is parsed too. Its
+keys are not checked: what they mean depends on the guest's cloud-init. No message quotes the text, because it may hold
+secrets.
 """
 
 from __future__ import annotations
 
-from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from vgpuctl.config.yaml_reader import LocatedProblem, problems_error
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.request import UserData
+from vgpuctl.model.request import CloudInitFile
 from vgpuctl.model.yaml_text import YamlError, compose_yaml
 
 MAX_USER_DATA_BYTES = 1 << 20
@@ -21,24 +24,23 @@ _ARCHIVE = "#cloud-config-archive"
 _JINJA = "## template: jinja"
 _INCLUDES = ("#include", "#include-once")
 _HEADERS = (CLOUD_CONFIG, _ARCHIVE, "#cloud-config-jsonp", "#cloud-boothook", *_INCLUDES, "#part-handler")
+_NETWORK_SECTIONS = {"1": ("config",), "2": ("ethernets", "bonds", "bridges", "vlans", "wifis")}
+"""What a network configuration of each version must have for any card to be configured."""
 _MIME = ("mime-version:", "content-type: multipart/")
 
 
-def parse_user_data(text: str, path: str) -> UserData:
+def parse_user_data(text: str, path: str) -> CloudInitFile:
     """Return user-data that cloud-init understands; `path` is its file, for messages.
 
     Raises:
         InvalidInput: the first problem, as `file:line:column: what is wrong`.
     """
-    if len(text.encode()) > MAX_USER_DATA_BYTES:
-        raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
-    if "\0" in text:
-        raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it contains a NUL byte")
+    _check_text(text, path)
     if text.startswith("\ufeff"):
         raise _problem_error(path, 1, "it begins with a byte order mark, after which cloud-init finds no header")
     lines = [line.rstrip() for line in text.split("\n")]
     if lines[0].lower().startswith(_MIME):
-        return UserData(path, text)
+        return CloudInitFile(path, text)
     jinja = lines[0] == _JINJA
     header_line = lines[1] if jinja and len(lines) > 1 else lines[0]
     word, _, rest = header_line.partition(" ")
@@ -51,11 +53,52 @@ def parse_user_data(text: str, path: str) -> UserData:
         _check_yaml(text, path, SequenceNode if word == _ARCHIVE else MappingNode)
     elif not any(lines[1 + jinja :]) and not has_url_in_header:
         raise _problem_error(path, 1, "nothing follows its header")
-    return UserData(path, text)
+    return CloudInitFile(path, text)
 
 
-def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[SequenceNode]) -> None:
-    """Check that the text is YAML of the expected kind.
+def parse_network_config(text: str, path: str) -> CloudInitFile:
+    """Return a network configuration that cloud-init understands: a YAML mapping of version 1 or 2.
+
+    cloud-init ignores a file without a version it knows, and the guest then has no network (cloudinit/net/
+    network_state.py); it takes `network:` around the mapping too.
+
+    Raises:
+        InvalidInput: the first problem, as `file:line:column: what is wrong`.
+    """
+    _check_text(text, path)
+    root = _check_yaml(text, path, MappingNode)
+    config = _find_value(root, "network") or root
+    if not isinstance(config, MappingNode):
+        raise _node_error(path, config, "expected a mapping (key: value)")
+    version = _find_value(config, "version")
+    if version is None:
+        raise _node_error(path, config, "it has no version: cloud-init reads version: 1 and version: 2")
+    if not isinstance(version, ScalarNode) or version.value not in _NETWORK_SECTIONS:
+        raise _node_error(path, version, "cloud-init reads version: 1 and version: 2")
+    sections = _NETWORK_SECTIONS[version.value]
+    if not any(_find_value(config, name) is not None for name in sections):
+        raise _node_error(path, config, f"version {version.value} needs one of {', '.join(sections)}")
+    return CloudInitFile(path, text)
+
+
+def _check_text(text: str, path: str) -> None:
+    if len(text.encode()) > MAX_USER_DATA_BYTES:
+        raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
+    if "\0" in text:
+        raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it holds a NUL byte")
+
+
+def _find_value(mapping: Node, key: str) -> Node | None:
+    pairs: list[tuple[Node, Node]] = mapping.value if isinstance(mapping, MappingNode) else []
+    return next((value for name, value in pairs if name.value == key), None)
+
+
+def _node_error(path: str, node: Node, text: str) -> InvalidInput:
+    return problems_error(path, [LocatedProblem(node.start_mark.line + 1, node.start_mark.column + 1, "", text)])
+
+
+def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[SequenceNode]) -> Node:
+    """Return the text's YAML, which must be of the expected kind.
 
     The parser's own error quotes the text. So ours is raised outside `except`, where it gets no `__context__`.
     """
@@ -72,9 +115,8 @@ def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[Sequenc
     if node is None or (isinstance(node, ScalarNode) and not node.value):
         raise _problem_error(path, 1, f"nothing follows its first line; expected {kind}")
     if not isinstance(node, expected):
-        raise problems_error(
-            path, [LocatedProblem(node.start_mark.line + 1, node.start_mark.column + 1, "", f"expected {kind}")]
-        )
+        raise _node_error(path, node, f"expected {kind}")
+    return node
 
 
 def _problem_error(path: str, line: int, text: str) -> InvalidInput:

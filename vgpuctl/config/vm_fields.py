@@ -11,7 +11,10 @@ from vgpuctl.value import Value
 
 
 class SpecField(Value):
-    """One field: `name` in a spec file, `option` on the command line ("" = only in a spec file)."""
+    """One field: `name` in a spec file, `option` on the command line ("" = only in a spec file).
+
+    `optional_value`: the value of an option that is given without one.
+    """
 
     name: str
     option: str
@@ -22,6 +25,7 @@ class SpecField(Value):
     metavar: str = ""
     choices: tuple[str, ...] = ()
     default: object = None
+    optional_value: str = ""
 
 
 VM_MODES = ("vgpu", "sriov", "passthrough")
@@ -30,6 +34,12 @@ RESERVE_MODES = ("always", "running")
 PLACEMENT_POLICIES = ("least-waste", "depth", "breadth", "first-fit")
 DEFAULT_PLACEMENT_POLICY = "least-waste"
 PCI_WINDOW_AUTO, PCI_WINDOW_NONE = "auto", "none"
+NONE = "none"
+"""No network card, no huge pages, no pinned CPUs."""
+CPU_PIN_AUTO = "auto"
+HUGEPAGES_KIB = {"2MiB": 2048, "1GiB": 1 << 20}
+"""The sizes of huge pages in KiB."""
+NETWORK_MODELS = ("virtio", "e1000e")
 SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
 GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
 
@@ -37,8 +47,8 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "profile",
         "--profile",
-        "vGPU profile (4C: of any model), with :N for several of it; repeat it for several vGPUs in one VM "
-        "(at most 16, all or none)",
+        "vGPU profile (4C matches any GPU model); append :N for N vGPUs of it; repeat it to mix profiles "
+        "(at most 16 vGPUs in a VM; the VM gets all of them or none)",
         "A100-4C",
         repeatable=True,
         metavar="PROFILE[:N]",
@@ -46,7 +56,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "gpu",
         "--gpu",
-        "the GPU to use, by address or by model; repeat it to allow several",
+        "use this GPU, by address or by model; repeat it to allow several",
         "0000:3b:00.0",
         repeatable=True,
         metavar="ADDRESS|MODEL",
@@ -54,45 +64,64 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "not_gpu",
         "--not-gpu",
-        "a GPU not to use, by address or by model; repeatable",
+        "do not use this GPU, by address or by model; repeatable",
         "A16",
         repeatable=True,
         metavar="ADDRESS|MODEL",
     ),
-    SpecField("numa_node", "--numa-node", "only GPUs of this NUMA node", "0", metavar="N"),
+    SpecField("numa_node", "--numa-node", "use only GPUs of this NUMA node", "0", metavar="N"),
     SpecField(
         "spread_group",
         "--spread-group",
-        "VMs of one group are on different GPUs; recorded in the VM, so that later VMs follow it",
+        "place the VMs of this group on different GPUs; the VM keeps the group, so later VMs respect it",
         "exam-1",
         metavar="NAME",
     ),
     SpecField(
         "scheduler",
         "--scheduler",
-        "only GPUs whose vGPU scheduler runs with this policy",
+        "use only GPUs whose NVIDIA vGPU scheduler has this policy",
         "fixed_share",
         choices=SCHEDULER_POLICIES,
     ),
     SpecField(
         "placement",
         "--placement",
-        "how a GPU is chosen among those with room. least-waste: the one where other profiles lose the least room; "
-        "depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with the lowest "
-        "address. Without it: placement: of host.yaml, else " + DEFAULT_PLACEMENT_POLICY,
+        "how to choose among the GPUs with room. least-waste: the GPU where other profiles lose the least room; "
+        "depth: the GPU with the most vGPUs; breadth: the GPU with the fewest; first-fit: the lowest address. "
+        "Default: placement: of host.yaml, else " + DEFAULT_PLACEMENT_POLICY,
         "depth",
         choices=PLACEMENT_POLICIES,
     ),
     SpecField(
         "mode",
         "--mode",
-        "vgpu: a profile; sriov: a plain VF of --gpu; passthrough: all of --gpu",
+        "vgpu: vGPUs of --profile; sriov: a plain VF of --gpu; passthrough: the whole --gpu",
         "vgpu",
         choices=VM_MODES,
         default="vgpu",
     ),
     SpecField("memory", "--memory", "guest memory; a bare number is MiB", "8GiB", metavar="SIZE", default="4GiB"),
-    SpecField("vcpus", "--vcpus", "virtual CPUs", "4", metavar="N", default=2),
+    SpecField("vcpus", "--vcpus", "number of virtual CPUs", "4", metavar="N", default=2),
+    SpecField(
+        "hugepages",
+        "--hugepages",
+        "back the guest's memory with huge pages that the host has reserved: 2MiB (without a value), 1GiB, or none",
+        "1GiB",
+        metavar="SIZE|none",
+        default=NONE,
+        optional_value="2MiB",
+    ),
+    SpecField(
+        "cpu_pin",
+        "--cpu-pin",
+        "run the guest only on these CPUs of the host, and bind its memory to their NUMA nodes. auto (without a "
+        "value): the CPUs of the GPU's NUMA node; or a list of CPUs; or none",
+        "8-15,24-31",
+        metavar="CPUS|auto|none",
+        default=NONE,
+        optional_value=CPU_PIN_AUTO,
+    ),
     SpecField(
         "image",
         "--image",
@@ -112,16 +141,40 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "cloud_init",
         "--cloud-init",
-        "user-data for cloud-init, which configures the guest at its first boot",
+        "user-data file; cloud-init configures the guest with it at its first boot",
         "/root/user-data.yaml",
         metavar="PATH",
     ),
-    SpecField("network", "--network", "libvirt network", "default", metavar="NAME", default="default"),
+    SpecField(
+        "network_config",
+        "--network-config",
+        "network configuration for cloud-init, version 1 or 2, for instance with a static address",
+        "/root/network-config.yaml",
+        metavar="PATH",
+    ),
+    SpecField(
+        "networks",
+        "--network",
+        "a network card: a libvirt network by name (or network=NAME), or bridge=BRIDGE of the host with vlan=N if "
+        "it is tagged; then model=virtio or model=e1000e, and mac=ADDRESS; repeatable; none: no network card",
+        "bridge=br0,vlan=30",
+        repeatable=True,
+        metavar="NAME|KEY=VALUE,…|none",
+        default="default",
+    ),
+    SpecField(
+        "display",
+        "--display",
+        "show the first vGPU's screen, from the firmware on, in the VM's VNC console; the VM gets no other video card",
+        "",
+        flag=True,
+        default=False,
+    ),
     SpecField(
         "os",
         "--os",
-        "linux: UEFI where the image can boot it; generic: BIOS unless the image needs UEFI; "
-        "windows11: UEFI with secure boot, a TPM 2.0, and devices that Windows knows without virtio drivers",
+        "linux: UEFI if the image can boot with it; generic: BIOS unless the image needs UEFI; "
+        "windows11: UEFI with secure boot, a TPM 2.0, and devices that Windows supports without virtio drivers",
         "linux",
         choices=OS_KINDS,
         default="linux",
@@ -137,7 +190,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "hotplug_slots",
         "--hotplug-slots",
-        "spare pcie-root-ports for devices added later",
+        "number of spare PCIe root ports for devices that you attach later",
         "4",
         metavar="N",
         default=4,
@@ -145,8 +198,8 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "pci_window",
         "--pci-window",
-        "address space above 4 GiB for the guest's PCI devices. auto: more than UEFI's own where the BARs of a GPU "
-        "that is passed through need it; none: UEFI's own; or a size",
+        "address space above 4 GiB for the guest's PCI devices. auto: larger than UEFI's default if the BARs of a GPU "
+        "that is passed through need it; none: UEFI's default; or a size",
         "256GiB",
         metavar="auto|none|SIZE",
         default=PCI_WINDOW_AUTO,
@@ -162,7 +215,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "template",
         "--template",
-        "domain template, NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one",
+        "domain template: NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one",
         "vm",
         metavar="NAME",
         default="vm",
@@ -170,8 +223,8 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "reserve",
         "--reserve",
-        "always: the VM keeps its vGPU's place while it is off; running: only while it runs, so that more VMs "
-        "can be defined than fit at once",
+        "always: the VM keeps the place of its vGPU while it is off; running: it has a place only while it runs, so "
+        "you can define more VMs than fit at once",
         "running",
         choices=RESERVE_MODES,
         default="always",
@@ -191,8 +244,11 @@ CONSTRAINT_FIELDS = ("gpu", "not_gpu", "numa_node", "spread_group", "scheduler",
 
 FIELD_BY_NAME = {f.name: f for f in VM_FIELDS}
 
-DEFAULTABLE_FIELDS = ("image", "memory", "vcpus", "network", "os", "storage_pool")
+DEFAULTABLE_FIELDS = ("image", "memory", "vcpus", "networks", "os", "storage_pool")
 """Fields that `defaults:` in host.yaml may fill."""
+
+LIST_DEFAULT_FIELDS = ("networks",)
+"""Fields whose built-in value is the only entry of a list."""
 
 DEFAULT_DISK_GIB = 40
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"

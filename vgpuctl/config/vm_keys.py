@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from vgpuctl.config import rules
-from vgpuctl.config.shape import Key, Rule, single_or_list
+from vgpuctl.config import device_rules, rules
+from vgpuctl.config.shape import Key, Rule, nonempty_list, single_or_list
 from vgpuctl.config.size_text import SIZE_PATTERN
 from vgpuctl.config.vm_fields import (
+    CPU_PIN_AUTO,
     FIELD_BY_NAME,
     NAME_PATTERN,
+    NETWORK_MODELS,
+    NONE,
     OS_KINDS,
     PLACEMENT_POLICIES,
     RESERVE_MODES,
@@ -68,6 +71,24 @@ _PARAMS_SCHEMA: JsonSchema = {
     ]
 }
 
+_NETWORK_SCHEMA: JsonSchema = {
+    "anyOf": [
+        {"minLength": 1, "pattern": "^[^/]+$", "type": "string"},
+        {
+            "additionalProperties": False,
+            "oneOf": [{"required": ["network"]}, {"required": ["bridge"]}],
+            "properties": {
+                "network": _NAME_SCHEMA,
+                "bridge": _pattern_schema(device_rules.BRIDGE_PATTERN),
+                "vlan": _integer_schema(1, device_rules.MAX_VLAN),
+                "model": _enum_schema(NETWORK_MODELS),
+                "mac": {"type": "string"},
+            },
+            "type": "object",
+        },
+    ]
+}
+
 _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "profile": (single_or_list(rules.profile), _list_schema({"minLength": 1, "type": "string"})),
     "gpu": (single_or_list(rules.gpu), _list_schema({"type": "string"})),
@@ -83,7 +104,14 @@ _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "disk": (single_or_list(rules.disk), _list_schema(_DISK_SCHEMA)),
     "cdrom": (rules.path, _PATH_SCHEMA),
     "cloud_init": (rules.path, _PATH_SCHEMA),
-    "network": (rules.resource_name, _NAME_SCHEMA),
+    "network_config": (rules.path, _PATH_SCHEMA),
+    "networks": (nonempty_list(device_rules.network), _list_schema(_NETWORK_SCHEMA)),
+    "hugepages": (device_rules.hugepages, _pattern_schema(f"({NONE}|2M(iB)?|1G(iB)?)")),
+    "cpu_pin": (
+        device_rules.cpu_pin,
+        {"anyOf": [_pattern_schema(f"({CPU_PIN_AUTO}|{NONE}|[0-9]+([-,][0-9]+)*)"), {"minimum": 0, "type": "integer"}]},
+    ),
+    "display": (rules.boolean, {"type": "boolean"}),
     "os": (rules.os_kind, _enum_schema(OS_KINDS)),
     "storage_pool": (rules.resource_name, _NAME_SCHEMA),
     "hotplug_slots": (rules.hotplug_slots, _integer_schema(0, rules.MAX_HOTPLUG_SLOTS)),

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.config import rules
+from vgpuctl.config.device_rules import find_device_contradictions, parse_nic
 from vgpuctl.config.shape import Shape
 from vgpuctl.config.size_text import parse_disk_size, parse_memory_size
-from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
+from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, LIST_DEFAULT_FIELDS, NONE, VM_FIELDS
 from vgpuctl.config.vm_keys import make_key
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.request import ExistingDisk, GpuConstraints, NewDisk, UserData, VmRequest
+from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, NewDisk, VmRequest
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.value import Value, replace
 
@@ -48,11 +49,15 @@ class VmSpec(Value):
     mode: str | None = None
     memory: str | None = None
     vcpus: int | None = None
+    hugepages: str | None = None
+    cpu_pin: str | None = None
     image: str | None = None
     disk: tuple[str, ...] | None = None
     cdrom: str | None = None
     cloud_init: str | None = None
-    network: str | None = None
+    network_config: str | None = None
+    networks: tuple[str, ...] | None = None
+    display: bool | None = None
     os: str | None = None
     storage_pool: str | None = None
     hotplug_slots: int | None = None
@@ -78,7 +83,10 @@ class VmSpec(Value):
 _FIELD_ORDER = ("name", *(entry.name for entry in VM_FIELDS))
 _FLAGS = tuple(entry.name for entry in VM_FIELDS if entry.flag)
 VM_SHAPE = Shape(
-    "VmSpec", str(VmSpec.__doc__), tuple(make_key(field) for field in _FIELD_ORDER), rules.find_contradictions
+    "VmSpec",
+    str(VmSpec.__doc__),
+    tuple(make_key(field) for field in _FIELD_ORDER),
+    lambda fields: (*rules.find_contradictions(fields), *find_device_contradictions(fields)),
 )
 
 
@@ -170,13 +178,13 @@ def parse_options(**explicit: object) -> VmSpec:
 
 
 def build_request(
-    spec: VmSpec, defaults: Defaults | None = None, *, require_complete: bool = True, user_data: UserData | None = None
+    spec: VmSpec, defaults: Defaults | None = None, *, require_complete: bool = True, seed: CloudInit | None = None
 ) -> VmRequest:
     """Fill the fields that the spec omits, from host.yaml's defaults and then from the built-in values.
 
     A default image is for VMs that have no system of their own: it is not used with a CD-ROM on the command line, or
     when the first disk there is an existing one. `require_complete=False` is for a VM that exists already: its name is
-    enough. `user_data` is the content of the file in `cloud_init`.
+    enough. `seed`: the content of the files in `cloud_init` and `network_config`.
 
     Raises:
         InvalidInput: the VM lacks something that it needs to be created.
@@ -203,7 +211,7 @@ def build_request(
         image=filled["image"],
         disks=tuple(ExistingDisk(t) if rules.is_path(t) else NewDisk(parse_disk_size(t)) for t in texts),
         cdrom=spec.cdrom,
-        network=filled["network"],
+        nics=tuple(parse_nic(text) for text in filled["networks"] if text != NONE),
         os=filled["os"],
         storage_pool=filled["storage_pool"],
         hotplug_slots=filled["hotplug_slots"],
@@ -213,7 +221,10 @@ def build_request(
         force_console=filled["force_console"],
         pci_window=filled["pci_window"],
         sources=sources,
-        cloud_init=user_data,
+        cloud_init=seed,
+        display=filled["display"],
+        hugepages=filled["hugepages"],
+        cpu_pin=filled["cpu_pin"],
     )
 
 
@@ -235,7 +246,8 @@ def _fill_field(name: str, given: Mapping[str, object], defaults: Defaults | Non
     preset = getattr(defaults, name) if defaults is not None and name in DEFAULTABLE_FIELDS else None
     if preset is not None and not (name == "image" and _brings_system(given)):
         return preset, "host.yaml"
-    return (FIELD_BY_NAME[name].default if name in FIELD_BY_NAME else None), "default"
+    built_in = FIELD_BY_NAME[name].default if name in FIELD_BY_NAME else None
+    return ((built_in,) if name in LIST_DEFAULT_FIELDS else built_in), "default"
 
 
 def _brings_system(given: Mapping[str, object]) -> bool:

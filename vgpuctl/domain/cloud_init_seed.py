@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seed that cloud-init reads in a guest: an ISO 9660 image named `cidata` with user-data and meta-data.
+"""The seed that cloud-init reads in a guest: an ISO 9660 image named `cidata`: user-data, meta-data, network-config.
 
-That is cloud-init's NoCloud data source (doc/rtd/reference/datasources/nocloud.rst): both files must exist, and a guest
-whose disk does not know the instance-id yet applies them at its first boot.
+That is cloud-init's NoCloud data source (doc/rtd/reference/datasources/nocloud.rst): the first two files must exist,
+and a guest whose disk does not know the instance-id yet applies them at its first boot.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import io
 import json
 
 from pycdlib import PyCdlib
+
+from vgpuctl.model.request import CloudInit
 
 VOLUME_LABEL = "cidata"
 _ROOT_ONLY_MODE = 0o100400
@@ -23,12 +25,18 @@ def hostname_of_vm(vm_name: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def build_seed_image(user_data: str, instance_id: str, hostname: str) -> bytes:
-    """Return the ISO image; meta-data is JSON, a part of the YAML that cloud-init reads."""
+def build_seed_image(files: CloudInit, instance_id: str, hostname: str) -> bytes:
+    """Return the ISO image; meta-data is JSON, a part of the YAML that cloud-init reads.
+
+    Without user-data the image has an empty cloud-config, because that file must exist.
+    """
     meta = json.dumps({"instance-id": instance_id, "local-hostname": hostname}) + "\n"
     image = PyCdlib()
     image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=VOLUME_LABEL)
-    for name, text in (("user-data", user_data), ("meta-data", meta)):
+    texts = {"user-data": files.user_data.text if files.user_data else "#cloud-config\n", "meta-data": meta}
+    if files.network_config is not None:
+        texts["network-config"] = files.network_config.text
+    for name, text in texts.items():
         data = text.encode()
         short = name.upper().replace("-", "_")
         image.add_fp(

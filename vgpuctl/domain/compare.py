@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from vgpuctl.domain.domain_xml import has_serial_console, missing_windows_features, parse_domain
 from vgpuctl.model.numbers import format_mib
+from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.model.vm import Vm, VmState
 
@@ -23,8 +24,7 @@ def find_differences(design: DomainDesign, xml: str) -> tuple[str, ...]:
     """
     vm = parse_domain(xml, VmState.UNKNOWN, design.record.machine_id)
     differences = [*_compare_values(design, vm), *_compare_disks(design, vm), *_compare_hostdevs(design, vm)]
-    if design.network not in vm.networks:
-        differences.append(f"the network '{design.network}' is missing")
+    differences += _compare_nics(design, vm)
     if not has_serial_console(xml):
         differences.append("the serial console is missing")
     if design.os == "windows11":
@@ -43,10 +43,27 @@ def _compare_values(design: DomainDesign, vm: Vm) -> Iterator[str]:
         ("memory", format_mib(design.memory_mib), format_mib(vm.memory_mib)),
         ("vcpus", design.vcpus, vm.vcpus),
         ("firmware", design.firmware, vm.firmware),
+        ("huge pages (KiB)", design.hugepages_kib or vm.hugepages_kib, vm.hugepages_kib),
+        *_bound("the pinned CPUs", design.pinned_cpus, vm.pinned_cpus),
+        *_bound("the memory's NUMA nodes", design.memory_nodes, vm.memory_nodes),
     )
     for name, designed, stored in pairs:
         if designed != stored:
             yield f"{name} is {stored} instead of {designed}"
+
+
+def _bound(name: str, designed: str, stored: frozenset[int]) -> Iterator[tuple[str, object, object]]:
+    if designed:
+        yield name, designed, format_ranges(stored) or "any"
+
+
+def _compare_nics(design: DomainDesign, vm: Vm) -> Iterator[str]:
+    for number, designed in enumerate(design.nics):
+        stored = vm.nics[number] if number < len(vm.nics) else None
+        if stored is None or not stored.has_network:
+            yield f"the network card {designed.text} is not there"
+        elif stored.shown_like(designed) != designed:
+            yield f"the network card is {stored.shown_like(designed).text} instead of {designed.text}"
 
 
 def _compare_disks(design: DomainDesign, vm: Vm) -> Iterator[str]:
@@ -73,6 +90,8 @@ def _compare_hostdevs(design: DomainDesign, vm: Vm) -> Iterator[str]:
                 f"{designed.carrier} has managed='{_yes_or_no(stored.managed)}' "
                 f"instead of '{_yes_or_no(designed.managed)}'"
             )
+        if designed.display and not stored.display:
+            yield f"{designed.carrier} has no display"
         if stored.alias != designed.alias:
             yield f"{designed.carrier} has the alias {stored.alias} instead of {designed.alias}"
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.device_edit import fit_pins, set_display, set_hugepages, set_nics, set_pins, show_first_vgpu
 from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.domain_xml import hostdev_carrier
 from vgpuctl.domain.metadata import ROOT_TAG, record_to_xml
 from vgpuctl.errors import Refused
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.request import DesignHostdev
-from vgpuctl.model.vm import VmRecord
+from vgpuctl.model.vm import Nic, VmRecord
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -30,13 +31,21 @@ class DomainEdit(Value):
     """The changes: None and empty mean unchanged.
 
     `hostdev_changes` holds (current carrier, device in its place): None as carrier adds the device, None as device
-    removes the carrier's device. `network`: of the first network card that has one. `disk_change`: (current file or
-    block device, one of the same kind and format in its place).
+    removes the carrier's device. `disk_change`: (current file or
+    block device, one of the same kind and format in its place). `nics`: every network card;
+    one without a model is new with `nic_model`, or keeps its own. `hugepages_kib`: 0 for ordinary pages. `pins`: the
+    only CPUs, and the NUMA nodes of the memory; both empty for any. `display`: whether the first vGPU's screen is in
+    the console; `display_needs_gl`: then with OpenGL.
     """
 
     memory_mib: int | None = None
     vcpus: int | None = None
-    network: str | None = None
+    nics: tuple[Nic, ...] | None = None
+    nic_model: str = "virtio"
+    hugepages_kib: int | None = None
+    pins: tuple[str, str] | None = None
+    display: bool | None = None
+    display_needs_gl: bool = False
     disk_change: tuple[str, str] | None = None
     hostdev_changes: tuple[tuple[str | None, DesignHostdev | None], ...] = ()
     record: VmRecord | None = None
@@ -69,8 +78,12 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
         _set_memory(root, edit.memory_mib)
     if edit.vcpus is not None:
         _set_vcpus(root, edit.vcpus)
-    if edit.network is not None:
-        _require_element(root, "devices/interface[@type='network']/source[@network]").set("network", edit.network)
+    if edit.nics is not None:
+        set_nics(root, edit.nics, edit.nic_model)
+    if edit.hugepages_kib is not None:
+        set_hugepages(root, edit.hugepages_kib)
+    if edit.pins is not None:
+        set_pins(root, *edit.pins)
     if edit.disk_change is not None:
         _replace_disk(root, *edit.disk_change)
     current_hostdevs = [
@@ -78,6 +91,8 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
     ]
     for current, (_, device) in zip(current_hostdevs, edit.hostdev_changes, strict=True):
         _replace_hostdev(root, current, device)
+    if edit.display is not None:
+        set_display(root, shown=edit.display, needs_gl=edit.display_needs_gl)
     if edit.record is not None:
         _set_record(root, edit.record)
     return etree.tostring(root, encoding="unicode")
@@ -122,6 +137,7 @@ def _set_vcpus(root: etree._Element, count: int) -> None:
     vcpu.text = str(count)
     if "current" in vcpu.attrib:
         del vcpu.attrib["current"]
+    fit_pins(root, count)
     topology = root.find("cpu/topology")
     if topology is None:
         return
@@ -185,6 +201,8 @@ def _hostdev_element(device: DesignHostdev) -> etree._Element:
     if mdev:
         root.set("model", "vfio-pci")
     root.set("managed", "yes" if device.managed else "no")
+    if device.display:
+        show_first_vgpu(root)
     address = etree.SubElement(etree.SubElement(root, "source"), "address")
     if mdev:
         address.set("uuid", device.carrier)

@@ -15,7 +15,8 @@ from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.record import ROOT_TAG, find_named_files, parse_record
 from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.vm import DiskRef, HostdevRef, Vm, VmRecord, VmState
+from vgpuctl.model.ranges import parse_ranges
+from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmRecord, VmState
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -33,8 +34,7 @@ _UNIT_BYTES = {
 
 _MIB = 1024**2
 _MAX_NODES = 1024
-_NODE_RANGE = re.compile(r"(?P<without>\^)?(?P<first>[0-9]{1,4})(-(?P<last>[0-9]{1,4}))?", re.ASCII)
-
+_MAX_CPUS = 8192
 
 _ADDRESS_SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
 
@@ -54,17 +54,6 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
     record, unreadable = _parse_record(top.get("metadata"))
     is_own = record is not None and record.vm_uuid == uuid and record.machine_id == machine_id
     devices = top.get("devices")
-    interfaces = (
-        []
-        if devices is None
-        else [(interface.get("type"), _first_children(interface)) for interface in devices.iterchildren("interface")]
-    )
-    macs = (parts["mac"].get("address") for _, parts in interfaces if "mac" in parts)
-    sources = (
-        interface_parts["source"].get("network")
-        for kind, interface_parts in interfaces
-        if kind == "network" and "source" in interface_parts
-    )
     return Vm(
         name=_text(top.get("name")),
         uuid=uuid,
@@ -73,10 +62,11 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
         vcpus=_parse_count(_text(top.get("vcpu")), 1),
         hostdevs=tuple(_iterate_hostdevs(devices)),
         disks=tuple(_iterate_disks(devices)),
-        networks=tuple(str(name) for name in sources if name is not None),
-        mac_addresses=tuple(str(mac).lower() for mac in macs if mac is not None),
+        nics=() if devices is None else tuple(parse_nic(entry) for entry in devices.iterchildren("interface")),
         firmware=_parse_firmware(top.get("os")),
         memory_nodes=_parse_memory_nodes(top.get("numatune")),
+        pinned_cpus=_parse_pinned_cpus(top.get("cputune"), top.get("vcpu")),
+        hugepages_kib=_parse_hugepages(top.get("memoryBacking")),
         record=record if is_own else None,
         copied_record=None if is_own else record,
         has_unreadable_record=unreadable is not None,
@@ -93,14 +83,42 @@ def _parse_memory_nodes(numatune: etree._Element | None) -> frozenset[int]:
     memory = None if numatune is None else numatune.find("memory")
     if memory is None or memory.get("mode", "strict") not in ("strict", "restrictive"):
         return frozenset()
-    bound: set[int] = set()
-    for part in (memory.get("nodeset") or "").split(","):
-        match = _NODE_RANGE.fullmatch(part.strip())
-        if match is not None:
-            first, last = int(match["first"]), int(match["last"] or match["first"])
-            nodes = set(range(first, min(last, _MAX_NODES) + 1))
-            bound = bound - nodes if match["without"] else bound | nodes
-    return frozenset(bound)
+    return parse_ranges(memory.get("nodeset") or "", _MAX_NODES + 1)
+
+
+def _parse_pinned_cpus(tune: etree._Element | None, vcpu: etree._Element | None) -> frozenset[int]:
+    """Return the CPUs that a VM's vCPUs may run on (formatdomain, "vcpupin"); empty: any."""
+    pins = [] if tune is None else [str(pin.get("cpuset", "")) for pin in tune.iterchildren("vcpupin")]
+    if not pins and vcpu is not None:
+        pins = [str(vcpu.get("cpuset", ""))]
+    return frozenset().union(*(parse_ranges(pin, _MAX_CPUS) for pin in set(pins)))
+
+
+def _parse_hugepages(backing: etree._Element | None) -> int | None:
+    """Return the size of a VM's huge pages in KiB; 0 for the host's default size, None for ordinary pages."""
+    pages = None if backing is None else _first_child(backing, "hugepages")
+    if pages is None:
+        return None
+    page = _first_child(pages, "page")
+    if page is None:
+        return 0
+    return _parse_count(page.get("size"), 0) * _UNIT_BYTES.get(str(page.get("unit", "KiB")).lower(), 1024) // 1024
+
+
+def parse_nic(interface: etree._Element) -> Nic:
+    """Return a network card of a domain."""
+    parts = _first_children(interface)
+    source, kind = parts.get("source"), interface.get("type")
+    tag = parts["vlan"].find("tag") if "vlan" in parts else None
+    vlan = None if tag is None else parse_integer(str(tag.get("id")))
+    mac = parts["mac"].get("address") if "mac" in parts else None
+    return Nic(
+        network=source.get("network") if source is not None and kind == "network" else None,
+        bridge=source.get("bridge") if source is not None and kind == "bridge" else None,
+        vlan=vlan,
+        model=parts["model"].get("type") if "model" in parts else None,
+        mac=None if mac is None else str(mac).lower(),
+    )
 
 
 def parse_domain_id(live_xml: str) -> str | None:
@@ -188,7 +206,8 @@ def _iterate_hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:
         alias = _first_child(entry, "alias")
         name = None if alias is None else alias.get("name")
         mdev = tag == "hostdev" and kind == "mdev"
-        yield HostdevRef("mdev" if mdev else "pci", carrier, managed, None if name is None else str(name))
+        display = entry.get("display") == "on"
+        yield HostdevRef("mdev" if mdev else "pci", carrier, managed, None if name is None else str(name), display)
 
 
 def _parse_carrier(address: etree._Element) -> str | None:

@@ -43,11 +43,15 @@ class VmFields(VgpuFields, total=False):
     mode: str | None
     memory: str | None
     vcpus: int | str | None
+    hugepages: str | None
+    cpu_pin: str | None
     image: str | None
     disk: Texts
     cdrom: str | None
     cloud_init: str | None
-    network: str | None
+    network_config: str | None
+    networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
+    display: bool | None
     os: str | None
     storage_pool: str | None
     hotplug_slots: int | str | None

@@ -10,10 +10,11 @@ from vgpuctl.config import vm_spec
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
 from vgpuctl.config.rules import split_profile
 from vgpuctl.config.shape import Shape
-from vgpuctl.config.user_data import parse_user_data
+from vgpuctl.config.user_data import parse_network_config, parse_user_data
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, VmSpec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.text_file import display_name, read_text
+from vgpuctl.model.request import CloudInit
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.value import replace
 
@@ -23,17 +24,25 @@ if TYPE_CHECKING:
 
 
 def build(host: Host, spec: VmSpec, *, complete: bool = True) -> VmRequest:
-    """Fill a spec with the host's defaults, and read the user-data file that it names.
+    """Fill a spec with the host's defaults, and read the files for cloud-init that it names.
 
     `complete`: it describes a new VM; otherwise the VM may exist already, and its name is enough.
 
     Raises:
         InvalidInput, NotFound: the spec, the user-data or host.yaml is wrong, or missing.
     """
-    user_data = None
+    return vm_spec.build_request(
+        spec, read_spec_of_host(host).defaults, require_complete=complete, seed=_read_cloud_init(spec)
+    )
+
+
+def _read_cloud_init(spec: VmSpec) -> CloudInit | None:
+    user_data = network_config = None
     if spec.cloud_init is not None:
         user_data = parse_user_data(read_text(spec.cloud_init, "user-data"), spec.cloud_init)
-    return vm_spec.build_request(spec, read_spec_of_host(host).defaults, require_complete=complete, user_data=user_data)
+    if spec.network_config is not None:
+        network_config = parse_network_config(read_text(spec.network_config, "network-config"), spec.network_config)
+    return CloudInit(user_data, network_config) if user_data or network_config else None
 
 
 def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, complete: bool = True) -> VmRequest:

@@ -31,6 +31,7 @@ class Ascend(Maker):
     name = "Huawei Ascend"
     vendor_id = "19e5"
     type_prefix = "vnpu-"
+    has_displays = False
     pool_rule = (
         "its types share AI cores, AI CPUs, JPEG decoders and memory, at most 16 on a die; if nothing fits on an "
         "empty card: npu-smi set -t vnpu-mode -d 1"

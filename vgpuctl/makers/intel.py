@@ -21,6 +21,7 @@ class Intel(Maker):
     name = "Intel"
     vendor_id = "8086"
     type_prefix = "i915-GVTg_"
+    display_needs_gl = True
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:
         """Read the type's graphics memory, which is also what it takes from the pool."""

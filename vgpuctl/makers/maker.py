@@ -14,7 +14,8 @@ class Maker:
     doctor looks at the services and logs of NVIDIA's driver. `has_vgpu_params`: a vGPU takes the parameters of NVIDIA's
     plugin. `vfs_are_for_vgpus`: a command of its driver turns all VFs on, and they carry nothing but vGPUs.
     `own_vf_setting`: how an administrator sets the number of VFs where `vgpu_driver` accepts it from nobody else.
-    `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual. `pool_rule`: how a parent
+    `no_room_errnos`: what its driver returns for an mdev without room, beside what is usual. `has_displays`: its
+    vGPUs have screens that QEMU can show; `display_needs_gl`: as dma-bufs, which need OpenGL. `pool_rule`: how a parent
     of its mdevs is divided, for people.
     """
 
@@ -27,6 +28,8 @@ class Maker:
     vfs_are_for_vgpus = False
     own_vf_setting: str | None = None
     no_room_errnos: tuple[int, ...] = ()
+    has_displays = True
+    display_needs_gl = False
     pool_rule = "its types share one pool"
 
     def read_type(self, type_id: str, name: str, description: str) -> VgpuType:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
-from vgpuctl.model.vm import VmRecord
+from vgpuctl.model.vm import Nic, VmRecord
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 
@@ -22,14 +22,26 @@ class ExistingDisk(Value):
     path: str
 
 
-class UserData(Value):
-    """The user data for cloud-init: a file's text, validated. It may hold secrets, so it is never shown."""
+class CloudInitFile(Value):
+    """A file for cloud-init: its text, validated. It may hold secrets, so it is never shown."""
 
     path: str
     text: str
 
     def __repr__(self) -> str:
-        return f"UserData(path={self.path!r})"
+        return f"CloudInitFile(path={self.path!r})"
+
+
+class CloudInit(Value):
+    """The files with which cloud-init configures a guest: at least one of them."""
+
+    user_data: CloudInitFile | None = None
+    network_config: CloudInitFile | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where they were read."""
+        return tuple(file.path for file in (self.user_data, self.network_config) if file is not None)
 
 
 class GpuConstraints(Value):
@@ -63,6 +75,7 @@ class VmRequest(Value):
     `profiles`: (profile, count) pairs. `sources`: the source of each field's value: "command-line", "host.yaml" or
     "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.
     `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
+    `hugepages`: their size, or "none". `cpu_pin`: "auto", "none", or a list of CPUs.
     """
 
     name: str | None
@@ -74,7 +87,7 @@ class VmRequest(Value):
     image: str | None
     disks: tuple[NewDisk | ExistingDisk, ...]
     cdrom: str | None
-    network: str
+    nics: tuple[Nic, ...]
     os: str
     storage_pool: str
     hotplug_slots: int
@@ -82,9 +95,12 @@ class VmRequest(Value):
     template: str
     force_console: bool
     sources: Mapping[str, str] = EMPTY_MAPPING
-    cloud_init: UserData | None = None
+    cloud_init: CloudInit | None = None
     reserve: str = "always"
     pci_window: str = "auto"
+    display: bool = False
+    hugepages: str = "none"
+    cpu_pin: str = "none"
 
     def is_explicit(self, name: str) -> bool:
         """Return whether the field was given on the command line, not filled from defaults."""
@@ -100,19 +116,25 @@ class DesignDisk(Value):
 
 
 class DesignHostdev(Value):
-    """A host device of a design: `kind` "mdev" (carrier a UUID) or "pci" (carrier an address)."""
+    """A host device of a design: `kind` "mdev" (carrier a UUID) or "pci" (carrier an address).
+
+    `display`: its screen is in the VM's console.
+    """
 
     kind: str
     carrier: str
     managed: bool
     alias: str
+    display: bool = False
 
 
 class DomainDesign(Value):
     """Everything that a domain template receives. `firmware`: "uefi" or "bios"; `boot`: device kinds in order.
 
-    `os`: the request's: "linux", "generic" or "windows11". `pci_window_mib`: the address space for PCI devices above
-    4 GiB, None for the firmware's default; `host_width`: the guest's physical addresses then have the host's width.
+    `os`: the request's: "linux", "generic" or "windows11". `pci_window_mib`: the address space for PCI devices above 4
+    GiB, None for the firmware's default; `host_width`: the guest's physical addresses then have the host's width.
+    `pinned_cpus`: the only CPUs that the guest runs on, `memory_nodes`: the NUMA nodes of its memory, both as lists
+    like 0-7, empty for any. `nics`: every card has a model.
     """
 
     name: str
@@ -123,12 +145,15 @@ class DomainDesign(Value):
     emulator: str
     firmware: str
     disks: tuple[DesignDisk, ...]
-    network: str
+    nics: tuple[Nic, ...]
     hostdevs: tuple[DesignHostdev, ...]
     hotplug_slots: int
     boot: tuple[str, ...]
     record: VmRecord
-    numa_node: int | None = None
+    memory_nodes: str = ""
+    pinned_cpus: str = ""
+    hugepages_kib: int | None = None
     os: str = "linux"
     pci_window_mib: int | None = None
     host_width: bool = False
+    display_needs_gl: bool = False

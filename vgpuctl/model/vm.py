@@ -8,7 +8,7 @@ from typing import Any
 
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_text import parse_json
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 
 class VmState(StrEnum):
@@ -174,12 +174,16 @@ class VmRecord(Value):
 
 
 class HostdevRef(Value):
-    """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normalized PCI address."""
+    """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normalized PCI address.
+
+    `display`: its screen is in the VM's console.
+    """
 
     kind: str
     carrier: str
     managed: bool
     alias: str | None = None
+    display: bool = False
 
 
 class DiskRef(Value):
@@ -192,6 +196,47 @@ class DiskRef(Value):
     volume: tuple[str, str] | None = None
 
 
+class Nic(Value):
+    """A network card on a libvirt network or on a bridge of the host: requested, designed, or read from a domain.
+
+    In a request None means: not requested. In a domain's cards neither `network` nor `bridge` is set for another kind,
+    such as a VF as network card.
+    """
+
+    network: str | None = None
+    bridge: str | None = None
+    vlan: int | None = None
+    model: str | None = None
+    mac: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The card as a VM spec has it: `lan`, or `bridge=br0,vlan=30`."""
+        given = {name: value for name in _NIC_FIELDS if (value := getattr(self, name)) is not None}
+        return str(self.network) if list(given) == ["network"] else ",".join(f"{k}={v}" for k, v in given.items())
+
+    @property
+    def source_text(self) -> str:
+        """What the card is on: `lan`, or `bridge=br0,vlan=30`."""
+        return Nic(self.network, self.bridge, self.vlan).text
+
+    @property
+    def has_network(self) -> bool:
+        """Whether it is on a libvirt network or a bridge."""
+        return self.network is not None or self.bridge is not None
+
+    def shown_like(self, request: Nic | None) -> Nic:
+        """Return the card with only those of model and MAC address that a request names."""
+        return replace(
+            self,
+            model=self.model if request is not None and request.model is not None else None,
+            mac=self.mac if request is not None and request.mac is not None else None,
+        )
+
+
+_NIC_FIELDS = ("network", "bridge", "vlan", "model", "mac")
+
+
 class Vm(Value):
     """One domain, read from libvirt's inactive (config) XML.
 
@@ -199,9 +244,10 @@ class Vm(Value):
     `copied_record`. `has_unreadable_record`: this version cannot parse the record, perhaps a newer version's; vgpuctl
     shows it and never overwrites it. `unreadable_disks`: every file that such a record still names; only `path` and
     `base` of these disks are meaningful. `memory_nodes`: the NUMA nodes that its memory is bound to, empty when
-    unbound. `mac_addresses`: in document order. `persistent` False: a transient domain, as after `virsh undefine`; it
-    disappears when it stops. `backing_pairs`: pairs of a file and its backing file that libvirt's XML shows and the
-    record does not.
+    unbound. `pinned_cpus`: the CPUs that its vCPUs may run on, empty when they may run on any. `hugepages_kib`: the
+    size of its memory's huge pages; 0: the host's default size, None: none. `nics`: in document order. `persistent`
+    False: a transient domain, as after `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file
+    and its backing file that libvirt's XML shows and the record does not.
     """
 
     name: str
@@ -211,16 +257,27 @@ class Vm(Value):
     vcpus: int
     hostdevs: tuple[HostdevRef, ...] = ()
     disks: tuple[DiskRef, ...] = ()
-    networks: tuple[str, ...] = ()
-    mac_addresses: tuple[str, ...] = ()
+    nics: tuple[Nic, ...] = ()
     firmware: str = "bios"
     record: VmRecord | None = None
     copied_record: VmRecord | None = None
     has_unreadable_record: bool = False
     unreadable_disks: tuple[ManagedDisk, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
+    pinned_cpus: frozenset[int] = frozenset()
+    hugepages_kib: int | None = None
     persistent: bool = True
     backing_pairs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def mac_addresses(self) -> tuple[str, ...]:
+        """The MAC addresses of its network cards."""
+        return tuple(nic.mac for nic in self.nics if nic.mac is not None)
+
+    @property
+    def has_display(self) -> bool:
+        """Whether a vGPU shows its screen in the VM's console."""
+        return any(hostdev.display for hostdev in self.hostdevs)
 
     def refers_to(self, carrier: str) -> bool:
         """Return whether its definition contains this carrier, except a slot that it had last and does not reserve."""

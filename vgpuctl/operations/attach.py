@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, NoCapacity, Refused
+from vgpuctl.errors import Busy, InUse, NoCapacity, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import VmRequest
@@ -139,6 +139,18 @@ def _is_live(vm: Vm) -> bool:
     return vm.state in LIVE_STATES
 
 
+def _refuse_unplugging_display(vm: Vm, vgpus: Sequence[AssignedVgpu]) -> None:
+    """Refuse to take away a running VM's display: QEMU has another device for it, which cannot be unplugged."""
+    shown = {h.carrier for h in vm.hostdevs if h.display} & {v.carrier for v in vgpus}
+    if shown:
+        raise InUse(
+            f"the screen of {min(shown)} is {vm.name}'s console, and QEMU cannot unplug such a device",
+            hint=f"stop the VM first: {hint_commands.stop_command(vm)}",
+            vm=vm.name,
+            carrier=min(shown),
+        )
+
+
 def detach(
     host: Host, name: str, carriers: Sequence[str] = (), *, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome[VmReport]:
@@ -157,7 +169,8 @@ def detach(
     refuse_unfinished(vm, record)
     removed = change.select_vgpus(vm, record, carriers)
     refuse_stuck_gpus(snapshot, [v.gpu for v in removed])
-    _is_live(vm)
+    if _is_live(vm):
+        _refuse_unplugging_display(vm, removed)
     unproven = unproven_carriers(snapshot, vm, record)
     plan = Plan(change.detach_steps(vm, record, removed, unproven, wait_seconds), undo_on_failure=False)
     steps = tuple(s.describe() for s in plan.steps)

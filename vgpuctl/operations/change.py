@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a stopped VM in place: its profile, memory, vCPUs, network or reserve, for set-profile and ensure-vm.
+"""Change a stopped VM in place: its profile, memory, vCPUs, network cards and so on (`UPDATABLE_FIELDS`).
 
 It claims the new carrier, removes the old device and creates the new one. Then one call of libvirt defines the VM with
 the new device and the new record, and the old claim is released. A crash before that call leaves a claim that no VM's
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound, Refused
+from vgpuctl.errors import Busy, InUse, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmReport
@@ -24,9 +24,11 @@ from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib
 from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.guest_devices import read_guest_host, read_topology
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles
 from vgpuctl.operations.plans.facts import refuse_excess_memory
+from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import request_from_record
 from vgpuctl.operations.plans.vm_diff import recorded_constraints, vm_gpu_types
@@ -49,7 +51,7 @@ from vgpuctl.value import Value, field_names, replace
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
-UPDATABLE_FIELDS = frozenset({"profile", "memory", "vcpus", "network", "reserve"})
+UPDATABLE_FIELDS = frozenset({"profile", "memory", "vcpus", "networks", "hugepages", "cpu_pin", "display", "reserve"})
 """The fields that can change on a stopped VM without creating it again."""
 
 
@@ -193,8 +195,11 @@ def _build_update(
 ) -> VmUpdate:
     """Read the VM and refuse what cannot be changed. A dry run reads the definition without its secrets."""
     vm, record = require_changeable_vm(snapshot, request.name or "", ", ".join(sorted(fields)))
-    if "network" in fields:
-        _require_network(host, request.network)
+    if "networks" in fields:
+        check_nics(snapshot, request.nics, read_guest_host(host, request), own_uuid=vm.uuid)
+    if "display" in fields and request.display and not record.vgpus:
+        raise Refused(f"{vm.name} has no vGPU whose screen could be shown", vm=vm.name)
+    topology = read_topology(host) if fields & {"cpu_pin", "hugepages", "memory"} else HostTopology()
     changes = VgpuChanges(record.vgpus, (), ())
     if "profile" in fields:
         changes = diff_vgpus(vm, record, expand_profiles(request), vm_gpu_types(snapshot, vm))
@@ -205,7 +210,8 @@ def _build_update(
     xml = read_domain_xml(host, vm, dry_run=dry_run)
     reserve = request.reserve if "reserve" in fields else record.reserve
     frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
-    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, changes.kept if frees_slots else ())
+    freed = changes.kept if frees_slots else ()
+    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, topology=topology)
 
 
 def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
@@ -243,14 +249,6 @@ def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:
             hint=f"vgpuctl detach-vgpu {vm.name}, then vgpuctl attach-vgpu {vm.name} --profile PROFILE",
             vm=vm.name,
         )
-
-
-def _require_network(host: Host, name: str) -> None:
-    network = host.hypervisor.network(name)
-    if network is None:
-        raise NotFound(f"network {name} does not exist", hint="virsh net-list --all", network=name)
-    if not network.active:
-        raise InvalidInput(f"the network {name} is not active", hint=f"virsh net-start {name}", network=name)
 
 
 def _request_for_added(request: VmRequest, record: VmRecord, changes: VgpuChanges) -> VmRequest:

@@ -24,6 +24,7 @@ from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_cr
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
+from vgpuctl.operations.plans.vm_diff import cloud_init_paths
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
 from vgpuctl.operations.transaction import Context, Owner, Transaction
 from vgpuctl.ports.step import Plan
@@ -140,11 +141,14 @@ def create_vm(
 
 def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, SourceResult]:
     """Return the value and the source of every field. `placement`: the placement settings of host.yaml."""
-    values: dict[str, str | int | None] = {
+    values: dict[str, str | int | bool | tuple[str, ...] | None] = {
         "memory": format_mib(request.memory_mib),
         "vcpus": request.vcpus,
         "image": request.image,
-        "network": request.network,
+        "networks": tuple(nic.text for nic in request.nics) or ("none",),
+        "hugepages": request.hugepages,
+        "cpu_pin": request.cpu_pin,
+        "display": request.display,
         "os": request.os,
         "storage_pool": request.storage_pool,
         "mode": request.mode,
@@ -153,8 +157,7 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
         "template": request.template,
         "reserve": request.reserve,
     }
-    if request.cloud_init is not None:
-        values["cloud_init"] = request.cloud_init.path
+    values |= cloud_init_paths(request)
     sources = dict(request.sources)
     if request.mode != "passthrough":
         values["placement"] = request.constraints.policy or placement.policy or DEFAULT_PLACEMENT_POLICY

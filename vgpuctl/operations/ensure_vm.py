@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a VM match a request: the one code path of ensure-vm, which Ansible uses too.
 
-The state changes in place; so do profile, memory, vCPUs, network and reserve of a stopped VM. Any other difference of
-an existing VM is refused with before and after, so that a playbook never rebuilds a desktop by surprise.
+The state changes in place; so do the `UPDATABLE_FIELDS` of a stopped VM. Any other difference of an existing VM is
+refused with before and after, so that a playbook never rebuilds a desktop by surprise.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from vgpuctl.operations.plans.create import reserves_slots
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_diff import (
     FieldValues,
+    describe_value,
     diff_vm,
     is_on_requested_gpu,
     record_gpus,
@@ -210,7 +211,7 @@ def _diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) ->
 
 
 def _differs_error(vm: Vm, before: FieldValues, after: FieldValues, hint: str) -> SpecDiffers:
-    what = ", ".join(f"{f}: {before[f]} -> {after[f]}" for f in sorted(before))
+    what = ", ".join(f"{f}: {describe_value(before[f])} -> {describe_value(after[f])}" for f in sorted(before))
     text = f"{vm.name} exists and differs from the spec: {what}"
     return SpecDiffers(text, hint=hint, vm=vm.name, before=before, after=after)
 

@@ -75,7 +75,7 @@ def ensure_vms(
     if not missing:
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
     refuse_incomplete_request(replace(request, name=missing[0]))
-    _refuse_shared_disk(request, len(missing))
+    _refuse_shared(request, len(missing))
     batch = _Batch(host, request, missing, snapshot, start=start)
     if dry_run:
         return batch.plan_outcome(names)
@@ -113,8 +113,15 @@ def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tu
     return tuple(name for name in names if snapshot.vm(name) is None)
 
 
-def _refuse_shared_disk(request: VmRequest, count: int) -> None:
-    """Refuse to give one disk to several VMs: each would write to it."""
+def _refuse_shared(request: VmRequest, count: int) -> None:
+    """Refuse to give one disk or one MAC address to several VMs: each would write to it, or answer to it."""
+    macs = [nic.mac for nic in request.nics if nic.mac is not None]
+    if macs and count > 1:
+        raise InvalidInput(
+            f"{macs[0]} can be the MAC address of one VM only, and {count} are requested",
+            hint="leave mac= out: libvirt gives each VM an address of its own",
+            mac=macs[0],
+        )
     shared = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     if shared and count > 1:
         raise InvalidInput(

@@ -17,6 +17,7 @@ from vgpuctl.model.request import ExistingDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.chains import find_backing_chains, suggest_images
+from vgpuctl.operations.guest_devices import read_guest_host
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
 from vgpuctl.operations.plans.pci_window import bars_mib
@@ -39,7 +40,6 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
     files = {p: host.storage.image(p) for p in paths}
     return HostFacts(
         capabilities=host.hypervisor.capabilities(),
-        network=host.hypervisor.network(request.network),
         pool=pool,
         template=render.compile_template(
             read_template(host, request.template), f"{request.template}.xml.j2", host.scratch
@@ -51,6 +51,7 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
         chains=find_backing_chains(host, snapshot, *paths) if paths else NO_BACKING_CHAINS,
         host_memory_mib=host_memory_mib(host),
         file_system_bytes=_file_system_bytes(host, pool),
+        guest=read_guest_host(host, request),
     )
 
 

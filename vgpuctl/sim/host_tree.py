@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Mapping
 from functools import partial
 
-from vgpuctl.sim import binding, mdev, sriov, vendor_vf, vgpu_scheduler
+from vgpuctl.sim import binding, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
@@ -110,6 +110,7 @@ def _has_mdev(state: State) -> bool:
 
 def _class_nodes(state: State) -> Mapping[str, Node]:
     children: dict[str, Node] = {
+        "net": DirectoryNode(partial(guest_host.interface_nodes, state)),
         "iommu": fixed_directory({"dmar0": fixed_directory({})} if state.machine.has_iommu else {}),
     }
     if _has_mdev(state):
@@ -124,10 +125,13 @@ def _class_nodes(state: State) -> Mapping[str, Node]:
 
 
 def _device_nodes(state: State) -> Mapping[str, Node]:
-    """Return /sys/devices: each function below its port, and mdev parents without PCI below `virtual`."""
+    """Return /sys/devices: functions below their ports, mdev parents without PCI below `virtual`, and `system`."""
     return {
-        top: fixed_directory({name: _slot_directory(state, f"/sys/devices/{top}/{name}") for name in slots})
-        for top, slots in state.machine.slots.items()
+        **{
+            top: fixed_directory({name: _slot_directory(state, f"/sys/devices/{top}/{name}") for name in slots})
+            for top, slots in state.machine.slots.items()
+        },
+        "system": DirectoryNode(partial(guest_host.system_nodes, state)),
     }
 
 

@@ -42,6 +42,25 @@ def prepare_hostdevs(state: State, vm_name: str, devices: tuple[SimHostdev, ...]
     return taken
 
 
+def require_displays(state: State, carriers: tuple[str, ...]) -> None:
+    """Refuse to show a device without a screen, as QEMU does (hw/vfio/display.c): one of NVIDIA's C series."""
+    for carrier in carriers:
+        if not _has_screen(state, carrier):
+            text = "vfio: device doesn't support any (known) display method"
+            raise VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: process exited while connecting: {text}")
+
+
+def _has_screen(state: State, carrier: str) -> bool:
+    mdev, number = state.mdevs.get(carrier), state.vf_types.get(carrier)
+    if mdev is not None:
+        gpu = state.machine.gpus[state.machine.functions[mdev.parent].gpu]
+        return not gpu.types[mdev.type_key].name.endswith("C")
+    if number is None:
+        return False
+    gpu = state.machine.gpus[state.machine.functions[carrier].gpu]
+    return not gpu.types_by_number[number].name.endswith("C")
+
+
 def _check_unused(state: State, device: SimHostdev) -> None:
     user = state.carrier_users.get(device.carrier)
     if user is not None:

@@ -86,7 +86,14 @@ class SimHotplug:
                 _remove_device(config_element, alias)
             if live:
                 live_element = domain_xml.parse(_require_running(state, uuid).xml)
+                shown = domain_xml.find_displays(live_element)
                 carrier = _remove_device(live_element, alias)
+                if carrier in shown:
+                    text = "Device 'vfio-pci-nohotplug' does not support hotplugging"
+                    raise VirError(
+                        VirErrorNumber.INTERNAL_ERROR,
+                        f"internal error: unable to execute QEMU command 'device_del': {text}",
+                    )
                 with self._core.operation("unplug", name) as guest:
                     answers = not guest.is_lost
                 if answers:

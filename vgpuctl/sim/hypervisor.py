@@ -21,7 +21,7 @@ from vgpuctl.model.port_values import (
     NetworkInfo,
 )
 from vgpuctl.model.vm import VmState
-from vgpuctl.sim import domain_xml, hostdevs
+from vgpuctl.sim import domain_xml, guest_host, hostdevs
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.guest_access import SimGuestAccess, boots_a_system
 from vgpuctl.sim.hotplug import SimHotplug
@@ -189,7 +189,9 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
             self._check_disks(state, domain_xml.find_disk_paths(element))
             if element.get("type") == "kvm" and not self._core.machine.scenario["libvirt"]["kvm"]:
                 raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, "could not access KVM kernel module")
+            guest_host.require_guest_host(state, element, self._core.machine.libvirt_version)
             host_devices = domain_xml.parse_hostdevs(element)
+            hostdevs.require_displays(state, domain_xml.find_displays(element))
             taken = hostdevs.prepare_hostdevs(state, domain.name, host_devices)
             change.add("run", uuid, state.next_pid, [device.carrier for device in host_devices], taken)
 

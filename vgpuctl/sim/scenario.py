@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from vgpuctl.sim import faults
+from vgpuctl.sim.guest_host import DEFAULT_CPUS, PAGE_SIZES_KIB
 from vgpuctl.sim.initial_state import initial_records
 from vgpuctl.sim.machine import function_addresses
 from vgpuctl.sim.scenario_gpu import GPU_KEYS, expand_gpus
@@ -26,6 +27,9 @@ SCENARIO_KEYS = (
     "libvirt",
     "nvidia",
     "networks",
+    "bridges",
+    "cpus",
+    "hugepages",
     "storage",
     "images",
     "gpus",
@@ -53,6 +57,9 @@ def compile_scenario(text: str, file: str) -> dict[str, Any]:
         "libvirt": _read_libvirt(root.get("libvirt")),
         "nvidia": _read_nvidia(root.get("nvidia")),
         "networks": _read_networks(root),
+        "bridges": [_read_bridge(value) for value in root.items("bridges")],
+        "cpus": root.number("cpus", DEFAULT_CPUS, 1, 4096),
+        "hugepages": [_read_hugepages(value) for value in root.items("hugepages")],
         "storage": _read_storage(root.get("storage")),
         "faults": [_read_fault(value) for value in root.items("faults")],
         "gpus": [],
@@ -142,6 +149,25 @@ def _read_networks(top: YamlMapping) -> list[dict[str, Any]]:
         return [{"name": "default", "active": True}]
     tables = [value.mapping(("name", "active")) for value in top.items("networks")]
     return [{"name": t.require("name").text(), "active": t.flag("active", True)} for t in tables]
+
+
+def _read_bridge(value: YamlValue) -> dict[str, Any]:
+    table = value.mapping(("name", "vlan_filtering", "linux"))
+    return {
+        "name": table.require("name").text(),
+        "vlan_filtering": table.flag("vlan_filtering", False),
+        "linux": table.flag("linux", True),
+    }
+
+
+def _read_hugepages(value: YamlValue) -> dict[str, Any]:
+    table = value.mapping(("node", "size", "count"))
+    size = table.require("size").choice(("2MiB", "1GiB"))
+    return {
+        "node": table.number("node", 0, 0, 63),
+        "size_kib": PAGE_SIZES_KIB[size == "1GiB"],
+        "count": table.require("count").number(),
+    }
 
 
 STORAGE_KEYS = ("filesystem_gib", "used_gib", "pools")

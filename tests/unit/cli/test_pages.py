@@ -35,7 +35,9 @@ DETAILS: dict[str, Any] = {
 }  # fmt: skip
 VM: dict[str, Any] = {
     "name": "vdi-001", "uuid": "6f1c", "state": "running", "owner": "managed", "record": "ready",
-    "memory_mib": 4096, "vcpus": 2, "firmware": "uefi", "networks": ["default"], "mac_addresses": [],
+    "memory_mib": 4096, "vcpus": 2, "firmware": "uefi",
+    "networks": [{"network": "default", "bridge": None, "vlan": None, "model": "virtio", "mac": None}],
+    "hugepages": "none", "pinned_cpus": None, "memory_nodes": None, "display": False,
     "vgpus": [vgpu()], "reserve": None, "spread_group": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "made": True},

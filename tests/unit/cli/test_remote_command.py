@@ -294,8 +294,9 @@ def test_a_host_without_ssh_is_refused_with_an_inventory(
 CONTROLS = "\x1b\x07\x9b\u202e\r"
 STEERING = f"title{CONTROLS}"
 ROW = {**WHOLE, "name": STEERING, "state": STEERING}
-VM = {**ROW, "record": None, "spread_group": STEERING, "firmware": STEERING, "networks": [STEERING], "disks": [],
-      "mac_addresses": [STEERING]}  # fmt: skip
+NETWORK = {"network": STEERING, "bridge": STEERING, "vlan": 1, "model": STEERING, "mac": STEERING}
+VM = {**ROW, "record": None, "spread_group": STEERING, "firmware": STEERING, "networks": [NETWORK], "disks": [],
+      "hugepages": STEERING, "pinned_cpus": STEERING, "memory_nodes": STEERING, "display": True}  # fmt: skip
 ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
 
 

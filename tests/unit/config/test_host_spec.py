@@ -14,12 +14,10 @@ NAME = "/etc/vgpuctl/host.yaml"
 
 
 def test_a_host_file_is_read() -> None:
-    text = (
-        "version: 1\ndefaults:\n  image: /a\n  memory: 8192\n  vcpus: 4\n  network: n\n  os: linux\n  storage_pool: p\n"
-    )
+    text = "version: 1\ndefaults: {image: /a, memory: 8192, vcpus: 4, networks: n, os: linux, storage_pool: p}\n"
     assert parse_host_spec(text, NAME) == HostSpec(
         version=1,
-        defaults=Defaults(image="/a", memory="8GiB", vcpus=4, network="n", os="linux", storage_pool="p"),
+        defaults=Defaults(image="/a", memory="8GiB", vcpus=4, networks=("n",), os="linux", storage_pool="p"),
     )
 
 

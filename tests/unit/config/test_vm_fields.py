@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from vgpuctl.config import rules
+from vgpuctl.config import device_rules, rules
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
 
 HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "rich", "paramiko", "pycdlib", "click")
@@ -33,7 +33,8 @@ def test_every_field_has_help_an_option_and_an_example() -> None:
 @pytest.mark.parametrize("name", sorted(FIELD_BY_NAME))
 def test_every_example_passes_its_rule(name: str) -> None:
     rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "cloud_init": rules.path,
-            "network": rules.resource_name, "not_gpu": rules.gpu, "spread_group": rules.name,
+            "network_config": rules.path, "networks": device_rules.network, "hugepages": device_rules.hugepages,
+            "cpu_pin": device_rules.cpu_pin, "not_gpu": rules.gpu, "spread_group": rules.name,
             "storage_pool": rules.resource_name}.get(name) or getattr(rules, name, None)  # fmt: skip
     example = FIELD_BY_NAME[name].example
     if name in ("vcpus", "hotplug_slots", "numa_node"):

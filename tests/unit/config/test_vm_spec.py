@@ -15,6 +15,7 @@ from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELD
 from vgpuctl.config.vm_spec import VM_SHAPE, VmSpec, build_request, expand_names, parse_options, parse_vm_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.request import ExistingDisk, NewDisk
+from vgpuctl.model.vm import Nic
 from vgpuctl.value import field_names
 from vgpuctl.visible_characters import is_visible
 
@@ -30,11 +31,15 @@ placement: breadth
 mode: vgpu
 memory: 16384
 vcpus: 4
+hugepages: 2M
+cpu_pin: 31,8-15
 image: /srv/base.qcow2
 disk: [100, 50GiB, /srv/data.raw]
 cdrom: /srv/a.iso
 cloud_init: /srv/user-data
-network: desktops
+network_config: /srv/network-config
+networks: [desktops, {bridge: br0, vlan: 30, mac: 52-54-00-AA-00-01}]
+display: true
 os: generic
 storage_pool: fast
 hotplug_slots: 0
@@ -76,11 +81,15 @@ def test_every_field_is_read() -> None:
         "mode": "vgpu",
         "memory": "16GiB",
         "vcpus": 4,
+        "hugepages": "2MiB",
+        "cpu_pin": "8-15,31",
         "image": "/srv/base.qcow2",
         "disk": ("100GiB", "50GiB", "/srv/data.raw"),
         "cdrom": "/srv/a.iso",
         "cloud_init": "/srv/user-data",
-        "network": "desktops",
+        "network_config": "/srv/network-config",
+        "networks": ("desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
+        "display": True,
         "os": "generic",
         "storage_pool": "fast",
         "hotplug_slots": 0,
@@ -105,11 +114,15 @@ def test_files_and_options_agree() -> None:
         mode="vgpu",
         memory="16GiB",
         vcpus=4,
+        hugepages="2MiB",
+        cpu_pin="8-15,31",
         image="/srv/base.qcow2",
         disk=("100", "50GiB", "/srv/data.raw"),
         cdrom="/srv/a.iso",
         cloud_init="/srv/user-data",
-        network="desktops",
+        network_config="/srv/network-config",
+        networks=("network=desktops", "bridge=br0,vlan=30,mac=52:54:00:aa:00:01"),
+        display=True,
         os="generic",
         storage_pool="fast",
         hotplug_slots="0",
@@ -130,7 +143,7 @@ def test_every_problem_has_its_place() -> None:
     text = (
         "name: vdi 1\nprofle: A100-4C\ngpu: 2460.0\nmode: sriov\nprofile: [A100-4C:20, 'A:x', 3]\nmemory: 8GB\n"
         "vcpus: '4'\ndisk: [100GiB, ./x, foo]\nos: linus\nvgpu_params: {a: 1, B: 2}\nhotplug_slots: 17\n"
-        "force_console: maybe\ntemplate: ../x\nnetwork: a/b\n"
+        "force_console: maybe\ntemplate: ../x\nnetworks: [a/b, {vlan: 3, bridge: br0, mac: 01:00:00:00:00:00}]\n"
     )
     result = problems(text)
     expected = [
@@ -150,7 +163,8 @@ def test_every_problem_has_its_place() -> None:
         ("vm.yaml:11:16: hotplug_slots: 17 is not between 0 and 16"),
         ("vm.yaml:12:16: force_console: 'maybe' is not true or false"),
         ("vm.yaml:13:11: template: '../x' is not a template name"),
-        ("vm.yaml:14:10: network: 'a/b' is not a name: it contains a '/'"),
+        ("vm.yaml:14:12: networks[0]: 'a/b' is not a name: it contains a '/'"),
+        ("vm.yaml:14:17: networks[1]: 01:00:00:00:00:00 is a multicast address"),
     ]
     assert len(result) == len(expected)
     for line, start in zip(result, expected, strict=True):
@@ -217,7 +231,27 @@ def test_contradictions(text: str, line: str) -> None:
         ({"disk": ("x",)}, "--disk: 'x' is neither a size"),
         ({"cdrom": "a"}, "--cdrom: 'a' is not an absolute path"),
         ({"cloud_init": "a"}, "--cloud-init: 'a' is not an absolute path"),
-        ({"network": "a/b"}, "--network: 'a/b' is not a name"),
+        ({"hugepages": "4M"}, "--hugepages: '4M' is not a size of huge pages: write 2MiB, 1GiB or none"),
+        ({"cpu_pin": "8-"}, "--cpu-pin: '8-' is not a list of CPUs like 8-15,24-31"),
+        ({"network_config": "a"}, "--network-config: 'a' is not an absolute path"),
+        ({"networks": ("a/b",)}, "--network: 'a/b' is not a name"),
+        ({"networks": ("lan,mac=52",)}, "--network: 'lan' in 'lan,mac=52' is not KEY=VALUE"),
+        ({"networks": ("vlan=3",)}, "--network: specify one of network (a libvirt network) and bridge"),
+        ({"networks": ("network=lan,bridge=br0",)}, "--network: specify one of network"),
+        ({"networks": ("network=lan,vlan=3",)}, "--network: vlan goes with bridge"),
+        ({"networks": ("bridge=br0,vlan=4095",)}, "--network: 4095 is not between 1 and 4094"),
+        ({"networks": ("bridge=br0,vlan=x",)}, "--network: 'x' is not a whole number"),
+        ({"networks": ("bridge=br0,mtu=9000",)}, "--network: 'mtu' is not one of network, bridge, vlan, model, mac"),
+        ({"networks": ("network=lan,model=ne2k",)}, "--network: 'ne2k' is not virtio or e1000e"),
+        ({"networks": ("network=lan,mac=52:54:00",)}, "--network: '52:54:00' is not a MAC address"),
+        ({"networks": ("network=lan,mac=53:54:00:00:00:01",)}, "--network: 53:54:00:00:00:01 is a multicast address"),
+        ({"networks": ("none", "lan")}, "--network: none means no network card"),
+        (
+            {"networks": ("network=a,mac=52:54:00:00:00:01", "bridge=b,mac=52-54-00-00-00-01")},
+            "--network: the MAC address 52:54:00:00:00:01 is given twice",
+        ),
+        ({"display": "x"}, "--display: 'x' is not true or false"),
+        ({"display": True, "mode": "passthrough"}, "--display: mode passthrough has no vGPU"),
         ({"os": "windows"}, "--os: 'windows' is not linux, generic or windows11"),
         ({"storage_pool": ""}, "--storage-pool: '' is not a name"),
         ({"hotplug_slots": -1}, "--hotplug-slots: -1 is not between 0 and 16"),
@@ -249,12 +283,13 @@ def test_defaults_fill_a_request_with_sources() -> None:
     assert made.profiles == (("A", 3), ("B", 1))
     assert (made.memory_mib, made.vcpus, made.image) == (2048, 8, "/srv/base.qcow2")
     assert made.disks == (NewDisk(100 * 1024),)
-    assert (made.network, made.os, made.storage_pool, made.hotplug_slots) == ("default", "generic", "fast", 4)
+    assert (made.nics, made.os, made.storage_pool) == ((Nic(network="default"),), "generic", "fast")
+    assert (made.hotplug_slots, made.hugepages, made.cpu_pin, made.display) == (4, "none", "none", False)
     assert (made.mode, made.template, made.force_console, made.name) == ("vgpu", "vm", False, None)
     assert set(made.sources) == {"name", *FIELD_BY_NAME}
     assert made.is_explicit("memory")
     assert made.sources["vcpus"] == "host.yaml"
-    assert made.sources["network"] == "default"
+    assert made.sources["networks"] == "default"
 
 
 def test_built_in_values_fill_without_a_host_file() -> None:
@@ -264,7 +299,7 @@ def test_built_in_values_fill_without_a_host_file() -> None:
 
 def test_every_built_in_value_passes_the_rules() -> None:
     given = {entry.name: entry.default for entry in VM_FIELDS if entry.default is not None}
-    assert VM_SHAPE.check({"profile": "A", **given}) == {"profile": ("A",), **given}
+    assert VM_SHAPE.check({"profile": "A", **given}) == {"profile": ("A",), **given, "networks": ("default",)}
 
 
 @pytest.mark.parametrize("given", [{"cdrom": "/a.iso"}, {"disk": ("/a.qcow2",)}])
@@ -299,7 +334,11 @@ typed_specs = st.fixed_dictionaries(
         "cdrom": paths,
         "cloud_init": paths,
         "disk": st.lists(sizes | paths, max_size=4, unique=True).map(tuple),
-        "network": names,
+        "network_config": paths,
+        "networks": st.sampled_from(["none", ("lan", "bridge=br0,vlan=4"), ("network=a.b,model=e1000e",)]),
+        "hugepages": st.sampled_from(["none", "2M", "1GiB"]),
+        "cpu_pin": st.sampled_from(["auto", "none", "0", "9,1-3,4"]),
+        "display": st.booleans(),
         "os": st.sampled_from(["linux", "generic", "windows11"]),
         "storage_pool": names,
         "hotplug_slots": st.integers(0, 16),

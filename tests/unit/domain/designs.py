@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
-from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, Nic, RecordState, VmRecord
 from vgpuctl.value import replace
 
 MACHINE = "5f0d6b5ae3d94b7e8c2f4a1b9d7e6c30"
@@ -31,12 +31,11 @@ def vendor_vf() -> DomainDesign:
         emulator=QEMU,
         firmware="uefi",
         disks=(DesignDisk("disk", disk.path, "qcow2"),),
-        network="default",
+        nics=(Nic(network="default", model="virtio"),),
         hostdevs=(DesignHostdev("pci", "0000:3b:00.4", False, "ua-vgpuctl-0"),),
         hotplug_slots=4,
         boot=("hd",),
         record=VmRecord(RecordState.CREATING, UUID, MACHINE, (vgpu,), (disk,), SPEC),
-        numa_node=0,
     )
 
 
@@ -54,7 +53,7 @@ def mdev() -> DomainDesign:
             DesignDisk("disk", "/dev/vg0/vdi-2", "raw"),
             DesignDisk("cdrom", "/srv/iso/debian & more.iso", "raw"),
         ),
-        network="desktops",
+        nics=(Nic(network="desktops", model="virtio"),),
         hostdevs=(DesignHostdev("mdev", MDEV, False, "ua-vgpuctl-0"),),
         hotplug_slots=0,
         boot=("cdrom", "hd", "network"),
@@ -77,7 +76,7 @@ def passthrough() -> DomainDesign:
             DesignDisk("disk", "/var/lib/libvirt/images/a.qcow2", "qcow2"),
             DesignDisk("disk", "/var/lib/libvirt/images/b.qcow2", "qcow2"),
         ),
-        network="default",
+        nics=(Nic(network="default", model="virtio"),),
         hostdevs=(
             DesignHostdev("pci", gpu, True, "ua-vgpuctl-0"),
             DesignHostdev("pci", audio, True, "ua-vgpuctl-0-1"),
@@ -93,7 +92,27 @@ def passthrough() -> DomainDesign:
 def windows11() -> DomainDesign:
     iso = DesignDisk("cdrom", "/srv/iso/windows-11.iso", "raw")
     made = vendor_vf()
-    return replace(made, name="win-1", os="windows11", disks=(*made.disks, iso), boot=("cdrom", "hd"))
+    nics = (Nic(network="default", model="e1000e"),)
+    return replace(made, name="win-1", os="windows11", nics=nics, disks=(*made.disks, iso), boot=("cdrom", "hd"))
+
+
+def all_devices() -> DomainDesign:
+    """Two network cards, pinned CPUs, huge pages, and the screens of the vGPU in the console."""
+    made = mdev()
+    shown = replace(made.hostdevs[0], display=True)
+    second = DesignHostdev("mdev", MDEV[:-1] + "2", False, "ua-vgpuctl-1")
+    return replace(
+        made,
+        nics=(
+            Nic(network="lan", model="e1000e", mac="52:54:00:12:34:56"),
+            Nic(bridge="br0", vlan=30, model="virtio"),
+        ),
+        hostdevs=(shown, second),
+        pinned_cpus="8-15,24-31",
+        memory_nodes="1",
+        hugepages_kib=2048,
+        display_needs_gl=True,
+    )
 
 
 GOLDEN = {"vendor-vf": vendor_vf, "mdev": mdev, "passthrough": passthrough}
@@ -141,6 +160,13 @@ records = st.builds(
 )
 
 
+models = st.sampled_from(("virtio", "e1000e"))
+macs = st.none() | st.integers(0, 255).map(lambda number: f"52:54:00:00:00:{number:02x}")
+nics = st.builds(Nic, network=text.map(lambda rest: rest.replace("/", "") + "n"), model=models, mac=macs) | st.builds(
+    Nic, bridge=st.just("br0"), vlan=st.none() | st.integers(1, 4094), model=models, mac=macs
+)
+
+
 @st.composite
 def designs(draw: st.DrawFn) -> DomainDesign:
     """Any design: hosts' names and paths with XML's special characters, several devices."""
@@ -150,7 +176,7 @@ def designs(draw: st.DrawFn) -> DomainDesign:
     hostdevs = tuple(
         DesignHostdev("pci", carrier, draw(st.booleans()), f"ua-vgpuctl-{number}")
         if ":" in carrier
-        else DesignHostdev("mdev", carrier, False, f"ua-vgpuctl-{number}")
+        else DesignHostdev("mdev", carrier, False, f"ua-vgpuctl-{number}", draw(st.booleans()))
         for number, carrier in enumerate(carriers)
     )
     vgpus = tuple(draw(st.lists(assigned, max_size=2)))
@@ -166,11 +192,13 @@ def designs(draw: st.DrawFn) -> DomainDesign:
             DesignDisk(draw(st.sampled_from(("disk", "cdrom"))), path, draw(st.sampled_from(("qcow2", "raw"))))
             for path in disk_paths
         ),
-        network=draw(text.map(lambda rest: rest.replace("/", "") + "n")),
+        nics=tuple(draw(st.lists(nics, max_size=3))),
         hostdevs=hostdevs,
         hotplug_slots=draw(st.integers(0, 16)),
         boot=draw(st.sampled_from((("hd",), ("cdrom", "hd"), ("network",), ("hd", "cdrom", "network")))),
         record=VmRecord(draw(st.sampled_from(RecordState)), uuid, MACHINE, vgpus, (), draw(text)),
-        numa_node=draw(st.none() | st.integers(-1, 7)),
+        pinned_cpus=draw(st.sampled_from(("", "3", "0-7,9"))),
+        memory_nodes=draw(st.sampled_from(("", "1", "0-1"))),
+        hugepages_kib=draw(st.sampled_from((None, 2048, 1 << 20))),
         os=draw(st.sampled_from(("linux", "generic"))),
     )

@@ -10,16 +10,17 @@ import pytest
 from pycdlib import PyCdlib
 
 from vgpuctl.domain.cloud_init_seed import build_seed_image, hostname_of_vm
+from vgpuctl.model.request import CloudInit, CloudInitFile
 
 TEXT = "#cloud-config\npassword: pässword\n"
 
 
-def files(image: bytes, **how: str) -> dict[str, bytes]:
+def files(image: bytes, names: tuple[str, ...] = ("user-data", "meta-data"), **how: str) -> dict[str, bytes]:
     """Return the files of an image, by one of its two trees of long names."""
     disc = PyCdlib()
     disc.open_fp(io.BytesIO(image))
     result = {}
-    for name in ("user-data", "meta-data"):
+    for name in names:
         data = io.BytesIO()
         disc.get_file_from_iso_fp(data, **{next(iter(how)): f"/{name}"})
         result[name] = data.getvalue()
@@ -29,13 +30,22 @@ def files(image: bytes, **how: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("tree", ["rr_path", "joliet_path"])
 def test_both_files_have_the_form_of_cloud_init(tree):
-    result = files(build_seed_image(TEXT, "some-id", "vdi-001"), **{tree: ""})
+    result = files(build_seed_image(CloudInit(CloudInitFile("/ud", TEXT)), "some-id", "vdi-001"), **{tree: ""})
     assert result["user-data"].decode() == TEXT
     assert json.loads(result["meta-data"]) == {"instance-id": "some-id", "local-hostname": "vdi-001"}
 
 
+@pytest.mark.parametrize("tree", ["rr_path", "joliet_path"])
+def test_a_network_config_alone_comes_with_empty_user_data(tree):
+    config = "version: 2\nethernets: {lan: {dhcp4: true}}\n"
+    image = build_seed_image(CloudInit(network_config=CloudInitFile("/nc", config)), "some-id", "vdi-001")
+    result = files(image, ("user-data", "meta-data", "network-config"), **{tree: ""})
+    assert result["network-config"].decode() == config
+    assert result["user-data"] == b"#cloud-config\n"
+
+
 def test_the_volume_is_named_cidata():
-    image = build_seed_image(TEXT, "some-id", "vdi-001")
+    image = build_seed_image(CloudInit(CloudInitFile("/ud", TEXT)), "some-id", "vdi-001")
     assert image[0x8001:0x8006] == b"CD001"
     assert image[0x8028:0x8048].rstrip() == b"cidata"
 

@@ -10,7 +10,7 @@ from tests.unit.domain.designs import MACHINE, mdev, passthrough, vendor_vf
 from vgpuctl.domain.domain_edit import DomainEdit, RootPorts, count_root_ports, edit_domain, hostdev_xml
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.errors import LibvirtFailed, Refused
-from vgpuctl.model.vm import HostdevRef, VmState
+from vgpuctl.model.vm import HostdevRef, Nic, VmState
 from vgpuctl.value import replace
 
 VF, MDEV = vendor_vf().hostdevs[0], mdev().hostdevs[0]
@@ -25,6 +25,9 @@ domain="0x0000" bus="0x05" slot="0x00" function="0x0"/></hostdev>
 </devices></domain>"""
 
 
+NETWORK = '<source network="default" portgroup="p"/><model type="e1000e"/></interface>'
+
+
 def canonical(text: str) -> str:
     """Return canonical XML: equal documents have equal text."""
     return etree.tostring(etree.fromstring(text), method="c14n").decode()
@@ -35,10 +38,12 @@ def test_no_change_keeps_every_word() -> None:
 
 
 def test_memory_vcpus_and_network_change_and_nothing_else() -> None:
-    text = edit_domain(XML, DomainEdit(memory_mib=2048, vcpus=4, network="lab"))
+    text = edit_domain(XML, DomainEdit(memory_mib=2048, vcpus=4, nics=(Nic(network="lab"), Nic(bridge="br0"))))
     expected = XML.replace('unit="KiB">1048576', 'unit="MiB">2048').replace(' current="1">2<', ">4<")
     expected = expected.replace('<currentMemory unit="KiB">524288</currentMemory>', "")
-    assert canonical(text) == canonical(expected.replace('network="default"', 'network="lab"'))
+    assert canonical(text) == canonical(
+        expected.replace(NETWORK, '<model type="e1000e"/><source network="lab"/></interface>')
+    )
 
 
 TOPOLOGY = '<cpu mode="host-passthrough"><topology sockets="{}" dies="1" cores="{}" threads="{}"/></cpu><devices>'
@@ -97,8 +102,8 @@ def test_the_record_is_put_in_and_replaced() -> None:
 
 
 def test_missing_elements_cannot_change() -> None:
-    with pytest.raises(Refused, match="interface"):
-        edit_domain("<domain><name>a</name><devices/></domain>", DomainEdit(network="lab"))
+    with pytest.raises(Refused, match="no vGPU"):
+        edit_domain("<domain><name>a</name><devices/></domain>", DomainEdit(display=True))
     with pytest.raises(Refused, match="does not refer"):
         edit_domain(XML, DomainEdit(hostdev_changes=(("0000:ff:00.0", None),)))
     with pytest.raises(LibvirtFailed):

@@ -11,7 +11,7 @@ from tests.unit.domain.designs import GOLDEN, MACHINE, UUID, vendor_vf
 from vgpuctl.domain.domain_xml import has_serial_console, parse_domain, parse_hostdevs
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.model.vm import DiskRef, HostdevRef, Vm, VmState
+from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmState
 from vgpuctl.value import replace
 
 FILES = Path(__file__).parents[2] / "golden" / "domain" / "libvirt-9.0"
@@ -116,7 +116,7 @@ def test_disks_networks_and_macs() -> None:
         DiskRef("cdrom", "sdb", None, None),
         DiskRef("disk", "vdb", None, None),
     )
-    assert vm.networks == ("n1",)
+    assert vm.nics == (Nic(network="n1", mac="52:54:00:aa:00:01"), Nic(bridge="br0", mac="52:54:00:aa:00:02"))
     assert vm.mac_addresses == ("52:54:00:aa:00:01", "52:54:00:aa:00:02")
 
 

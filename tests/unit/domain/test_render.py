@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 
-from tests.unit.domain.designs import GOLDEN, designs, vendor_vf
+from tests.unit.domain.designs import GOLDEN, all_devices, designs, vendor_vf
 from vgpuctl.domain.builtin_templates import read_builtin_template
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, render_domain
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.vm import Nic, VmState
 from vgpuctl.value import field_names, replace
 
 FILES = Path(__file__).parents[2] / "golden" / "domain"
@@ -50,9 +51,10 @@ def free_ports(xml: str) -> int:
     return len(ports - {str(int(address.get("bus", "0"), 16)) for address in addresses})
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_golden_files(name: str) -> None:
-    path, xml = FILES / f"{name}.xml", made(GOLDEN[name]())
+@pytest.mark.parametrize("name", [*GOLDEN, "all-devices"])
+def test_the_golden_files(schema: etree.RelaxNG, name: str) -> None:
+    path, xml = FILES / f"{name}.xml", made({**GOLDEN, "all-devices": all_devices}[name]())
+    assert schema.validate(etree.fromstring(xml)), str(schema.error_log)
     if os.environ.get("VGPUCTL_REGENERATE") == "1":
         path.write_text(xml + "\n", encoding="utf-8")
     assert xml + "\n" == path.read_text(encoding="utf-8")
@@ -74,9 +76,12 @@ def test_what_is_rendered_is_valid_and_reads_back(schema: etree.RelaxNG, design:
     assert (vm.name, vm.uuid, vm.memory_mib, vm.vcpus) == (design.name, design.uuid, design.memory_mib, design.vcpus)
     assert vm.record == design.record
     assert vm.copied_record is None
-    assert vm.networks == (design.network,)
-    assert [(d.kind, d.carrier, d.managed, d.alias) for d in vm.hostdevs] == [
-        (d.kind, d.carrier, d.managed, d.alias) for d in design.hostdevs
+    assert tuple(n.shown_like(wanted) for n, wanted in zip(vm.nics, design.nics, strict=True)) == design.nics
+    assert format_ranges(vm.pinned_cpus) == design.pinned_cpus
+    assert format_ranges(vm.memory_nodes) == design.memory_nodes
+    assert vm.hugepages_kib == design.hugepages_kib
+    assert [(d.kind, d.carrier, d.managed, d.alias, d.display) for d in vm.hostdevs] == [
+        (d.kind, d.carrier, d.managed, d.alias, d.display) for d in design.hostdevs
     ]
     ordered = [d for kind in ("disk", "cdrom") for d in design.disks if d.device == kind]
     assert [(d.device, d.source, d.format) for d in vm.disks] == [(d.device, d.path, d.format) for d in ordered]
@@ -101,9 +106,11 @@ def test_a_network_boot_and_a_cdrom_boot_keep_their_order() -> None:
     assert [boot.get("dev") for boot in root.iterfind("os/boot")] == ["cdrom", "hd", "network"]
 
 
-def test_an_unknown_numa_node_pins_nothing() -> None:
-    for node in (None, -1):
-        assert "numatune" not in made(replace(vendor_vf(), numa_node=node))
+def test_without_a_display_pins_and_huge_pages_the_domain_has_none_of_their_elements() -> None:
+    text = made(vendor_vf())
+    assert not [
+        word for word in ("numatune", "cputune", "memoryBacking", "display=", "'none'/>\n    </video>") if word in text
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,7 @@ def test_no_value_becomes_markup(hostile: str) -> None:
     design = replace(
         plain,
         name=hostile,
-        network=hostile,
+        nics=(Nic(network=hostile, model="virtio"),),
         emulator="/" + hostile,
         disks=(DesignDisk("disk", "/" + hostile, "qcow2"),),
         hostdevs=(DesignHostdev("mdev", "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11", False, hostile),),
@@ -136,7 +143,7 @@ def test_no_value_becomes_markup(hostile: str) -> None:
     harmless = replace(
         design,
         name="a",
-        network="a",
+        nics=(Nic(network="a", model="virtio"),),
         emulator="/a",
         disks=(DesignDisk("disk", "/a", "qcow2"),),
         hostdevs=(replace(design.hostdevs[0], alias="a"),),
@@ -149,7 +156,7 @@ def test_no_value_becomes_markup(hostile: str) -> None:
 @pytest.mark.parametrize("bad", ["a\x00", "a\x1b", "\ud800", "\uffff"])
 def test_a_character_that_xml_cannot_hold_is_refused(bad: str) -> None:
     with pytest.raises(InvalidInput, match=r"error in the domain template vm\.xml\.j2"):
-        made(replace(vendor_vf(), network=bad))
+        made(replace(vendor_vf(), nics=(Nic(network=bad, model="virtio"),)))
 
 
 @pytest.mark.parametrize("address", ["0000:3b:00", "x' y='", "", "0000:3B:00.0"])

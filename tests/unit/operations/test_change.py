@@ -24,9 +24,10 @@ from tests.hosts import (
     stop,
     yes,
 )
-from vgpuctl.errors import InUse, InvalidInput, NoCapacity, NotFound, Refused, SpecDiffers
+from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, Refused, SpecDiffers
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import VmRequest
+from vgpuctl.model.vm import Nic
 from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.value import replace
@@ -191,7 +192,7 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(tmp_path: Path) -> No
     assert picture(host) == before
 
 
-TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line", "network": "command-line"}
+TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line", "networks": "command-line"}
 TWO_NETWORKS = """version: 1
 networks: [{name: default}, {name: lab}, {name: down, active: false}]
 gpus:
@@ -204,15 +205,16 @@ def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_pa
     first = request("A100-4C", name="vm", sources=TYPED)
     ensure(host, first, "stopped")
     by_hand(host)
-    wanted = replace(first, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, network="lab")
+    wanted = replace(first, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, nics=(Nic(network="lab"),))
     planned = ensure(host, wanted, dry_run=True).data
     outcome = ensure(host, wanted)
     sides = [outcome.data.before, outcome.data.after]
-    assert [(s.memory_mib, s.vcpus, s.networks) for s in sides] == [
-        (1024, 1, ("default",)),
-        (2048, 3, ("lab",)),
+    assert [(s.memory_mib, s.vcpus, [n.network for n in s.networks]) for s in sides] == [
+        (1024, 1, ["default"]),
+        (2048, 3, ["lab"]),
     ]
-    for field in ("memory_mib", "vcpus", "networks", "state"):
+    assert sides[0].networks[0].mac == sides[1].networks[0].mac
+    for field in ("memory_mib", "vcpus", "state"):
         assert getattr(planned.after, field) == getattr(outcome.data.after, field)
     assert "of the drawing office" in xml_of(host)
     assert not ensure(host, wanted).changed
@@ -228,14 +230,14 @@ def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:
     assert (outcome.data.state, outcome.data.vcpus, len(outcome.steps)) == ("running", 2, 2)
 
 
-@pytest.mark.parametrize(("network", "error"), [("nothing", NotFound), ("down", InvalidInput)])
-def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str, error: type[Exception]) -> None:
+@pytest.mark.parametrize("network", ["nothing", "down"])
+def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str) -> None:
     host = open_sim_host(tmp_path, text=TWO_NETWORKS)
     first = request("A100-4C", name="vm", sources=TYPED)
     ensure(host, first, "stopped")
     before = picture(host)
-    with pytest.raises(error):
-        ensure(host, replace(first, network=network))
+    with pytest.raises(HostCannot):
+        ensure(host, replace(first, nics=(Nic(network=network),)))
     assert picture(host) == before
 
 

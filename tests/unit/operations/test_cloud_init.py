@@ -11,7 +11,7 @@ from tests.hosts import Silent, create, delete, open_sim_host, picture, request,
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InvalidInput, SpecDiffers
-from vgpuctl.model.request import ExistingDisk, NewDisk, UserData
+from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
 from vgpuctl.model.vm import DiskRole, VmState
 from vgpuctl.operations.create import render_xml
 from vgpuctl.operations.ensure_vm import ensure_vm
@@ -20,7 +20,8 @@ from vgpuctl.operations.images import list_images
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 SECRET = "hunter2"
-DATA = UserData("/root/user-data", f"#cloud-config\npassword: {SECRET}\n")
+TEXT = f"#cloud-config\npassword: {SECRET}\n"
+DATA = CloudInit(CloudInitFile("/root/user-data", TEXT))
 
 
 def wanted(**changes):
@@ -44,7 +45,7 @@ def test_the_seed_is_a_cdrom_with_the_vms_uuid_and_name(tmp_path):
     assert path == f"/var/lib/libvirt/images/my_vm-{vm.uuid[:8]}-seed.iso"
     assert [d.source for d in vm.disks if d.device == "cdrom"] == [path]
     assert [d.role for d in vm.record.disks] == [DiskRole.DISK, DiskRole.DISK, DiskRole.SEED]
-    assert file.size == len(build_seed_image(DATA.text, vm.uuid, "my-vm"))
+    assert file.size == len(build_seed_image(DATA, vm.uuid, "my-vm"))
     (row,) = [d for d in made.data.disks if d.path == path]
     assert (row.device, row.size_bytes, row.made) == ("cdrom", None, True)
 
@@ -71,8 +72,8 @@ def test_the_text_is_not_in_the_record_the_simulated_host_or_the_output(tmp_path
     host.sim.close()
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
-    assert any(DATA.path in step for step in planned.steps)
-    assert planned.data.sources["cloud_init"].value == DATA.path
+    assert any(DATA.paths[0] in step for step in planned.steps)
+    assert planned.data.sources["cloud_init"].value == DATA.paths[0]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -115,9 +116,11 @@ def test_ensure_vm_compares_the_path_alone(tmp_path):
     host = open_sim_host(tmp_path)
     typed = {"cloud_init": "command-line", "image": "command-line", "storage_pool": "command-line"}
     create(host.ports, wanted())
-    assert not ensure(host, wanted(sources=typed, cloud_init=UserData(DATA.path, "#cloud-config\na: 1\n"))).changed
+    assert not ensure(
+        host, wanted(sources=typed, cloud_init=CloudInit(CloudInitFile(DATA.paths[0], "#cloud-config\na: 1\n")))
+    ).changed
     with pytest.raises(SpecDiffers, match=r"cloud_init: /root/user-data -> /root/other"):
-        ensure(host, wanted(sources=typed, cloud_init=UserData("/root/other", DATA.text)))
+        ensure(host, wanted(sources=typed, cloud_init=CloudInit(CloudInitFile("/root/other", TEXT))))
 
 
 def test_a_vm_without_a_seed_differs_from_a_spec_with_one(tmp_path):

@@ -32,7 +32,7 @@ from tests.hosts import (
     yes,
 )
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.model.request import UserData
+from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.operations.refresh import refresh_vm
 
@@ -46,7 +46,10 @@ def act(host: SimulatedHost, what: str, profile: str) -> None:
     """Do one thing to the VM "vm"."""
     if what == "create":
         create(
-            host.ports, request(profile, name="vm", image=IMAGE, cloud_init=UserData("/ud", "#cloud-config\na: 1\n"))
+            host.ports,
+            request(
+                profile, name="vm", image=IMAGE, cloud_init=CloudInit(CloudInitFile("/ud", "#cloud-config\na: 1\n"))
+            ),
         )
     elif what == "delete":
         delete(host.ports, "vm")

@@ -38,7 +38,7 @@ from vgpuctl.errors import (
     Unmanaged,
 )
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import ExistingDisk, NewDisk, UserData
+from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.operations.attach import detach
 from vgpuctl.operations.images import list_images
@@ -58,7 +58,7 @@ images:
   - {path: /hidden.qcow2, size_gib: 10, firmware: both, problem: /root is closed to libvirt-qemu}
 gpus: [{model: A100, vfs: {total: 3, enabled: 3}}]
 """
-SEED = UserData("/root/user-data", "#cloud-config\na: 1\n")
+SEED = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
 GIB = 1 << 30
 
 

@@ -21,40 +21,53 @@ if TYPE_CHECKING:
 @make_command(
     "create-vm",
     examples=(
-        ("vgpuctl create-vm --profile A100-4C", "a running VM with that vGPU and an empty 40 GiB disk"),
+        ("vgpuctl create-vm --profile A100-4C", "create and start a VM with this vGPU and an empty 40 GiB disk"),
         (
             "vgpuctl create-vm vdi-001 --profile A100-4C --image /var/lib/libvirt/images/debian.qcow2",
-            "one that boots a clone of an image",
+            "boot a clone of an image",
         ),
         (
             "vgpuctl --host sim:a100-40 create-vm 'vdi-{:03}' --count 5 --profile A100-4C",
-            "vdi-001 to vdi-005, unless they are there",
+            "create vdi-001 to vdi-005, those that do not exist yet",
         ),
         (
             "vgpuctl --host sim:a100-40 create-vm 'vdi-{:03}' --count 20 --profile A100-4C"
             " --reserve running --no-start",
-            "twenty desktops, of which as many run at once as fit",
+            "define twenty desktops; as many as fit can run at once",
         ),
-        ("vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
+        (
+            "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C:2 --dry-run",
+            "show the steps and change nothing",
+        ),
         (
             "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C"
             " --image /srv/images/ubuntu-24.04.qcow2 --wait-for guest",
-            "one that can be reached when the command returns",
+            "return when the guest can be reached",
+        ),
+        (
+            "vgpuctl create-vm vdi-001 --profile A16-2Q --image /srv/images/debian.qcow2 --network bridge=br0,vlan=30"
+            " --network-config /root/vdi-001.yaml",
+            "a network card in VLAN 30, with the static address in that file",
+        ),
+        (
+            "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C --network default"
+            " --network bridge=br0,mac=52:54:00:12:34:56 --hugepages=2MiB --cpu-pin=auto",
+            "two network cards, huge pages, and the CPUs of the GPU's NUMA node",
         ),
     ),
 )
 @click.argument("name", required=False)
 @field_options.all_fields
-@click.option("--no-start", is_flag=True, help="Make the VM and its vGPUs, and leave it off.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
-@click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
+@click.option("--no-start", is_flag=True, help="Create the VM and its vGPUs, but do not start it.")
+@click.option("--dry-run", is_flag=True, help="Show the steps and the source of each value; change nothing.")
+@click.option("--print-xml", is_flag=True, help="Print the domain XML; change nothing.")
 @many.options
 @click.option("--wait-for", type=click.Choice(WAIT_EVENTS), help="Return when the guest answers, or has an address.")
 @click.option(
     "--wait-timeout",
     type=Seconds(),
     metavar="SECONDS",
-    help="How long --wait-for waits (300).",
+    help="How long --wait-for waits [300].",
 )
 @click.pass_obj
 def create_vm(
@@ -70,40 +83,41 @@ def create_vm(
     name: str | None,
     **explicit: Any,
 ) -> int:
-    """Make and start a VM with a vGPU, a plain virtual function or a whole GPU.
+    """Create and start a VM with a vGPU, a plain virtual function or a whole GPU.
 
-    Places the vGPU, makes its device, disk and domain, starts it and reads everything back; what fails is undone.
-    Without --image, --disk and --cdrom the VM gets an empty 40 GiB disk and boots from the network. Without
-    NAME it is vgpu-<8 digits of its uuid>. 'defaults:' in /etc/vgpuctl/host.yaml fill what is not typed.
+    The command places the vGPU, creates its device, the disk and the domain, starts the VM and reads everything back.
+    If a step fails, all earlier steps are undone. Without --image, --disk and --cdrom the VM gets an empty 40 GiB disk
+    and boots from the network. Without NAME it is named vgpu-<8 digits of its uuid>. Unset options come from
+    'defaults:' in /etc/vgpuctl/host.yaml.
 
-    With --count N, NAME is a pattern such as 'vdi-{:03}', and N such VMs are to be there: those that are and do not
-    differ are left alone, the others are made, all or none being given room. One that fails is undone by itself.
+    With --count N, NAME is a pattern such as 'vdi-{:03}', and N such VMs will exist. Matching VMs are left alone;
+    missing ones are created only if all of them fit. A VM that fails is undone; the others stay.
 
-    With --reserve running the VM has its vGPU only while it runs, and more VMs can be defined than fit: with --no-start
-    nothing is taken and no device is made. start-vm moves a VM whose place another one has.
+    With --reserve running the VM has its vGPU only while it runs, so you can define more VMs than fit at once. With
+    --no-start such a VM takes no place and no device is created. start-vm places a VM elsewhere if another VM has its
+    place.
 
-    With --wait-for guest the command returns when the VM's guest agent answers or an address of it is known. When
-    the time is over the exit status is 75, and the VM is kept and runs.
+    With --wait-for guest the command returns when the VM's guest agent answers or an address of the guest is known. If
+    the timeout expires, the exit status is 75; the VM stays and runs.
+
+    --hugepages and --cpu-pin work without a value too. Then put NAME first, or write --hugepages=2MiB and
+    --cpu-pin=auto. Without --cpu-pin nothing is pinned.
+
+    --network-config takes the file that cloud-init documents as network-config. One static address looks like this:
+    {version: 2, ethernets: {lan: {match: {name: 'e*'}, addresses: [192.0.2.10/24], routes: [{to: default, via:
+    192.0.2.1}], nameservers: {addresses: [192.0.2.53]}}}}
+
+    --display needs a profile with a display: the Q, B or A series, on an mdev, or on a VF with libvirt 10.2 or newer.
     """
     max_parallel = many.check_options(count, parallel, print_xml=print_xml, wait_for=wait_for)
-    if count is not None:
-        vm_count = count
-        return run.call(
-            settings,
-            "create-vm",
-            lambda host: host.create_vms(
-                name, vm_count, start=not no_start, parallel=max_parallel, dry_run=dry_run, **explicit
-            ),
-        )
     if print_xml:
         return run.call(settings, "create-vm", lambda host: host.print_xml(name, **explicit), _as_text)
-    return run.call(
-        settings,
-        "create-vm",
-        lambda host: host.create_vm(
-            name, start=not no_start, wait_for=wait_for, wait_timeout=wait_timeout, dry_run=dry_run, **explicit
-        ),
-    )
+    choices: dict[str, Any] = {**explicit, "start": not no_start, "dry_run": dry_run}
+    if count is not None:
+        several = {**choices, "count": count, "parallel": max_parallel}
+        return run.call(settings, "create-vm", lambda host: host.create_vms(name, **several))
+    choices |= {"wait_for": wait_for, "wait_timeout": wait_timeout}
+    return run.call(settings, "create-vm", lambda host: host.create_vm(name, **choices))
 
 
 def _as_text(result: QueryResult[XmlResult]) -> CommandOutput:

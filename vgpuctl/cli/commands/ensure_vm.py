@@ -14,16 +14,16 @@ from vgpuctl.config.arguments import VM_STATES
 @make_command(
     "ensure-vm",
     examples=(
-        ("vgpuctl ensure-vm -f vdi-001.yaml", "make it as the file says, unless it is already"),
+        ("vgpuctl ensure-vm -f vdi-001.yaml", "create the VM, or change it, to match the file"),
         (
             "echo '{name: vdi-001, profile: A100-4C}' | vgpuctl --host sim:a100-40 ensure-vm -f -",
-            "the spec from standard input",
+            "read the spec from standard input",
         ),
         (
             "echo '{name: \"vdi-{:03}\", profile: A100-4C}' | vgpuctl --host sim:a100-40 ensure-vm -f - --count 5",
-            "five of them",
+            "ensure that vdi-001 to vdi-005 exist",
         ),
-        ("vgpuctl ensure-vm -f vdi-001.yaml --state absent --yes", "remove it, if it is there"),
+        ("vgpuctl ensure-vm -f vdi-001.yaml --state absent --yes", "delete the VM if it exists"),
     ),
 )
 @click.option(
@@ -40,9 +40,9 @@ from vgpuctl.config.arguments import VM_STATES
     type=click.Choice(VM_STATES),
     default="present",
     show_default=True,
-    help="present: made and started if it is not there, otherwise left on or off as it is.",
+    help="present: create and start a missing VM; leave an existing one on or off.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done, and what differs.")
+@click.option("--dry-run", is_flag=True, help="Show the steps and the differences; change nothing.")
 @field_options.fields("placement")
 @many.options
 @click.pass_obj
@@ -55,15 +55,16 @@ def ensure_vm(
     count: int | None,
     parallel: int | None,
 ) -> int:
-    """Make a VM equal to a spec file. Run twice, the second time changes nothing.
+    """Create or change a VM so that it matches a spec file. A second run changes nothing.
 
-    Of a VM that exists the state is changed in place, and while it is off its profile, memory, vcpus, network and
-    reserve. Any other difference is refused (exit 3) and shown. For such a VM its name is enough of a spec. The spec's
-    fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
+    An existing VM is started or stopped as --state says. While it is off, these fields can change: profile, memory,
+    vcpus, networks, hugepages, cpu_pin, display and reserve. Any other difference is refused (exit status 3) and shown.
+    For an existing VM a spec with only its name is enough. The spec's fields are create-vm's options;
+    docs/json/vm-spec.schema.json lists them.
 
-    --placement is how a new VM's GPU is chosen, whatever the spec says of that.
+    --placement overrides how the spec chooses the GPU of a new VM.
 
-    With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs are to be there.
+    With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs will exist.
     """
     max_parallel = many.check_options(count, parallel, state=state)
     if count is not None:

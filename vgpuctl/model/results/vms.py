@@ -140,6 +140,19 @@ class SourceResult(Value):
     source: Annotated[str, "command-line", "host.yaml", "default"]
 
 
+class NetworkResult(Value):
+    """A VM's network card, on a libvirt network or on a bridge of the host; both null for another kind.
+
+    `mac` is null for a card that libvirt has not given an address yet.
+    """
+
+    network: str | None
+    bridge: str | None
+    vlan: int | None
+    model: str | None
+    mac: str | None
+
+
 class VmRowResult(Value):
     """A VM in a list. `reserve` is null for one without a record.
 
@@ -159,7 +172,10 @@ class VmRowResult(Value):
 class VmResult(Value):
     """A VM. `record`: the state in its record, null if vgpuctl did not create it.
 
-    `spread_group`: the group whose VMs are on different GPUs, null for none.
+    `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
+    pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
+    `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
+    console.
     """
 
     name: str
@@ -170,8 +186,11 @@ class VmResult(Value):
     memory_mib: int
     vcpus: int
     firmware: str
-    networks: tuple[str, ...]
-    mac_addresses: tuple[str, ...]
+    networks: tuple[NetworkResult, ...]
+    hugepages: str
+    pinned_cpus: str | None
+    memory_nodes: str | None
+    display: bool
     reserve: ReserveWord | None
     spread_group: str | None
     vgpus: tuple[VgpuResult, ...]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
+from vgpuctl.config.vm_fields import NONE
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
 from vgpuctl.gpu.profiles import check_combination
@@ -102,6 +103,14 @@ def record_with_vgpus(record: VmRecord, vgpus: Sequence[AssignedVgpu], new_profi
     fields["profile"] = profiles
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return replace(record, vgpus=tuple(vgpus), request_json=text)
+
+
+def with_cpu_pin(record: VmRecord, cpu_pin: str) -> VmRecord:
+    """Return the record of a VM that is pinned like this from now on."""
+    fields = {name: value for name, value in record.request_fields.items() if name != "cpu_pin"}
+    if cpu_pin != NONE:
+        fields["cpu_pin"] = cpu_pin
+    return replace(record, request_json=json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 
 def expand_profiles(request: VmRequest) -> tuple[str, ...]:

@@ -11,11 +11,12 @@ from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
 from vgpuctl.domain.render import render_domain
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.request import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmRequest
+from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
 from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name, make_steps, vm_name
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, HostFacts, choose_firmware, creates_disks, has_boot_source
+from vgpuctl.operations.plans.guest_devices import default_nic_model, hugepages_kib, needs_opengl, resolve_pins
 from vgpuctl.operations.plans.pci_window import supports_maxphysaddr, window_mib, window_warnings
 from vgpuctl.operations.plans.pools import is_logical
 from vgpuctl.operations.plans.vm_diff import request_fields_json
@@ -82,6 +83,7 @@ def design_domain(
         disks.append(DesignDisk("cdrom", request.cdrom, "raw"))
     disks += [DesignDisk("cdrom", d.path, "raw") for d in managed_disks if d.role is DiskRole.SEED]
     window = window_mib(request, facts.bars_mib)
+    pins = resolve_pins(snapshot, request.cpu_pin, vgpus, facts.guest.topology)
     return DomainDesign(
         name=vm_name(request, uuid),
         uuid=uuid,
@@ -91,8 +93,12 @@ def design_domain(
         emulator=facts.capabilities.emulator,
         firmware=choose_firmware(request, facts),
         disks=tuple(disks),
-        network=request.network,
-        hostdevs=tuple(backend_for(v.backend).hostdev(v) for v in vgpus),
+        nics=tuple(replace(nic, model=nic.model or default_nic_model(request.os)) for nic in request.nics),
+        hostdevs=_hostdevs(request, vgpus),
+        pinned_cpus=pins.cpus,
+        memory_nodes=pins.nodes,
+        hugepages_kib=hugepages_kib(request.hugepages) or None,
+        display_needs_gl=request.display and needs_opengl(snapshot, vgpus[0]),
         hotplug_slots=request.hotplug_slots,
         boot=_boot_order(request),
         record=record,
@@ -102,12 +108,16 @@ def design_domain(
     )
 
 
+def _hostdevs(request: VmRequest, vgpus: tuple[AssignedVgpu, ...]) -> tuple[DesignHostdev, ...]:
+    """Return how the domain refers to its vGPUs; only the first one's screen can be in the console."""
+    devices = [backend_for(v.backend).hostdev(v) for v in vgpus]
+    return tuple(replace(device, display=request.display and n == 0) for n, device in enumerate(devices))
+
+
 def _boot_order(request: VmRequest) -> tuple[str, ...]:
     if request.cdrom is not None:
         return ("cdrom", "hd")
-    if has_boot_source(request):
-        return ("hd",)
-    return ("hd", "network")
+    return ("hd",) if has_boot_source(request) or not request.nics else ("hd", "network")
 
 
 def reserves_slots(request: VmRequest, *, start: bool) -> bool:
@@ -152,10 +162,10 @@ def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign,
     window = (*window_warnings(snapshot, request, design, facts.bars_mib), *_old_data_notes(design))
     if has_boot_source(request):
         return window
+    boots = "it boots from the network" if request.nics else "nothing boots"
     return (
         *window,
-        f"{design.name}'s disk is empty, so it boots from the network; "
-        "use --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
+        f"no system is on {design.name}'s disk: {boots}; use --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.numbers import format_bytes, format_mib
-from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
+from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, PoolInfo
 from vgpuctl.model.request import ExistingDisk, NewDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
@@ -21,6 +21,7 @@ from vgpuctl.operations.plans.chains import (
     refuse_base_image,
     refuse_written_file,
 )
+from vgpuctl.operations.plans.guest_devices import GuestHost, check_guest_devices
 from vgpuctl.operations.plans.pools import SEED_BYTES, check_full_size, check_pool
 from vgpuctl.operations.plans.windows import WINDOWS_11, check_windows, refuse_bios_image
 from vgpuctl.value import EMPTY_MAPPING, Value
@@ -57,11 +58,11 @@ class HostFacts(Value):
 
     `holders`: the processes that have the GPU of a passthrough request open; `bars_mib`: the size of its BARs.
     `chains`: who already uses which file. `suggestions`: for a path without an image, similar paths.
-    `file_system_bytes`: the size of the file system that holds the pool, or would hold it.
+    `file_system_bytes`: the size of the file system that holds the pool, or would hold it. `guest`: what the network
+    cards, CPUs and huge pages of the request need.
     """
 
     capabilities: HypervisorCapabilities
-    network: NetworkInfo | None
     pool: PoolInfo | None
     template: DomainTemplate
     files: Mapping[str, ImageInfo | None] = EMPTY_MAPPING
@@ -71,6 +72,7 @@ class HostFacts(Value):
     suggestions: Mapping[str, tuple[str, ...]] = EMPTY_MAPPING
     host_memory_mib: int | None = None
     file_system_bytes: int | None = None
+    guest: GuestHost = GuestHost()
 
 
 def check_facts(
@@ -83,7 +85,7 @@ def check_facts(
     """
     check_windows(request, facts.capabilities)
     refuse_excess_memory(request.memory_mib, facts.host_memory_mib)
-    _check_network(request, facts)
+    check_guest_devices(snapshot, request, vgpus, facts.guest, vms)
     _check_cloud_init(request)
     disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(
@@ -129,29 +131,12 @@ def _check_sizes(request: VmRequest, facts: HostFacts) -> None:
             )
 
 
-def _check_network(request: VmRequest, facts: HostFacts) -> None:
-    if facts.network is None:
-        raise HostCannot(
-            f"libvirt has no network '{request.network}'",
-            hint="virsh net-list --all shows the networks; choose one with --network",
-            check="network",
-            network=request.network,
-        )
-    if not facts.network.active:
-        raise HostCannot(
-            f"the network '{request.network}' is not active",
-            hint=f"virsh net-start {request.network}",
-            check="network",
-            network=request.network,
-        )
-
-
 def _check_cloud_init(request: VmRequest) -> None:
     if request.cloud_init is not None and not has_boot_source(request):
         raise InvalidInput(
             "cloud-init needs an operating system, but the VM's disk would be empty",
             hint="use --image BASE.qcow2 or --disk PATH, or --cdrom with an installer that supports cloud-init",
-            path=request.cloud_init.path,
+            path=request.cloud_init.paths[0],
         )
 
 

@@ -64,7 +64,7 @@ def request_from_record(vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...
         image=None,
         disks=(),
         cdrom=None,
-        network=vm.networks[0] if vm.networks else "",
+        nics=(),
         os=str(fields.get("os") or "linux"),
         storage_pool="",
         hotplug_slots=0,

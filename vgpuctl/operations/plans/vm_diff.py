@@ -12,16 +12,19 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
-from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO
+from vgpuctl.config.vm_fields import CPU_PIN_AUTO, NONE, PCI_WINDOW_AUTO
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.numbers import format_mib
+from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.request import ExistingDisk, GpuConstraints, NewDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Vm
+from vgpuctl.operations.plans.guest_devices import hugepages_text
 
 FieldValues = dict[str, object]
+CLOUD_INIT_FIELDS = ("cloud_init", "network_config")
 _CONSTRAINT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
 
 
@@ -36,8 +39,8 @@ def diff_vm(
     needed when the record keeps the same text.
     """
     recorded = _request_fields(vm)
-    before = _current_values(vm, recorded)
-    after = _requested_values(request)
+    before = _current_values(vm, recorded) | current_devices(vm, request)
+    after = requested_values(request)
     after["profile"] = _count_profiles(resolve_vm_profile(vm, p, types) for p, n in request.profiles for _ in range(n))
     if is_on_requested_gpu(vm, request) or (record_gpus(vm) and record_gpus(vm) <= matching_gpus):
         before["gpu"] = after["gpu"]
@@ -115,11 +118,10 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         "profile": _count_profiles(v.profile for v in record.vgpus if v.profile) if record else {},
         "memory": vm.memory_mib,
         "vcpus": vm.vcpus,
-        "network": vm.networks[0] if vm.networks else None,
         "image": images[0] if images else None,
         "disk": sorted([format_mib(m) for m in empty_sizes_mib] + [str(p) for p in existing]),
         "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in managed_paths), None),
-        "cloud_init": None,
+        **dict.fromkeys(CLOUD_INIT_FIELDS),
         "storage_pool": data_disks[0].pool if data_disks else None,
         "reserve": record.reserve if record else None,
         **dict.fromkeys(_CONSTRAINT_FIELDS),
@@ -127,6 +129,39 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
     recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
     gpu = request_fields.get("gpu") or ", ".join(sorted(record_gpus(vm))) or None
     return values | recorded | {"gpu": gpu}
+
+
+def current_devices(vm: Vm, request: VmRequest) -> FieldValues:
+    """Return the fields of a VM's network cards, memory pages, CPUs and display, in the terms of the request.
+
+    Of a card only what the request names counts: libvirt chose the MAC address and vgpuctl the model of the others.
+    A VM pinned by `auto` is pinned by `auto` still, whatever CPUs that meant.
+    """
+    cards = [nic for nic in vm.nics if nic.has_network]
+    requested = [*request.nics, *[None] * len(cards)]
+    pinned: str = format_ranges(vm.pinned_cpus) or NONE
+    if vm.pinned_cpus and request.cpu_pin == CPU_PIN_AUTO == _request_fields(vm).get("cpu_pin"):
+        pinned = CPU_PIN_AUTO
+    return {
+        "networks": [nic.shown_like(wish).text for nic, wish in zip(cards, requested, strict=False)] or [NONE],
+        "hugepages": hugepages_text(vm.hugepages_kib),
+        "cpu_pin": pinned,
+        "display": vm.has_display,
+    }
+
+
+def describe_value(value: object) -> str:
+    """Return the value of a field for a message: the entries of a list in one line, and booleans as a spec has them."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def cloud_init_paths(request: VmRequest) -> dict[str, str]:
+    """Return the paths of the files for cloud-init, by field."""
+    seed = request.cloud_init
+    files = {"cloud_init": seed.user_data, "network_config": seed.network_config} if seed is not None else {}
+    return {name: file.path for name, file in files.items() if file is not None}
 
 
 def record_gpus(vm: Vm) -> set[str]:
@@ -139,7 +174,7 @@ def request_fields_json(request: VmRequest) -> str:
 
     The profiles are kept as given, one text for each vGPU, in the order of the record's vGPUs.
     """
-    values = _requested_values(request)
+    values = requested_values(request)
     fields = {f: values[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
     if request.pci_window != PCI_WINDOW_AUTO:
         fields["pci_window"] = request.pci_window
@@ -149,8 +184,9 @@ def request_fields_json(request: VmRequest) -> str:
     fields["profile"] = [p for p, n in request.profiles for _ in range(n)]
     if request.force_console:
         fields["force_console"] = True
-    if request.cloud_init is not None:
-        fields["cloud_init"] = request.cloud_init.path
+    if request.cpu_pin != NONE:
+        fields["cpu_pin"] = request.cpu_pin
+    fields |= cloud_init_paths(request)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
@@ -180,17 +216,22 @@ def _format_gpu_names(texts: tuple[str, ...]) -> object:
     return (texts[0] if len(texts) == 1 else list(texts)) if texts else None
 
 
-def _requested_values(request: VmRequest) -> FieldValues:
+def requested_values(request: VmRequest) -> FieldValues:
+    """Return the fields of a request, as `diff_vm` compares them."""
     sizes = [format_mib(d.size_mib) for d in request.disks if isinstance(d, NewDisk)]
     paths = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     return {
         "memory": request.memory_mib,
         "vcpus": request.vcpus,
-        "network": request.network,
+        "networks": [nic.text for nic in request.nics] or [NONE],
+        "hugepages": request.hugepages,
+        "cpu_pin": request.cpu_pin,
+        "display": request.display,
         "image": request.image,
         "disk": sorted(sizes + paths),
         "cdrom": request.cdrom,
-        "cloud_init": request.cloud_init.path if request.cloud_init else None,
+        **dict.fromkeys(CLOUD_INIT_FIELDS),
+        **cloud_init_paths(request),
         "storage_pool": request.storage_pool,
         "gpu": _format_gpu_names(request.constraints.gpus),
         "not_gpu": _format_gpu_names(request.constraints.not_gpus),

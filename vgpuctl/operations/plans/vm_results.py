@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.results.vgpus import VgpuResult
-from vgpuctl.model.results.vms import DiskResult, VmOwnerWord, VmResult, VmRowResult
+from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnerWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Vm
+from vgpuctl.model.vm import AssignedVgpu, Nic, Vm
+from vgpuctl.operations.plans.guest_devices import hugepages_text
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu, vgpu_result, with_companions
 from vgpuctl.value import replace
@@ -24,8 +26,11 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
         firmware=vm.firmware,
-        networks=vm.networks,
-        mac_addresses=vm.mac_addresses,
+        networks=tuple(network_result(nic) for nic in vm.nics),
+        hugepages=hugepages_text(vm.hugepages_kib),
+        pinned_cpus=format_ranges(vm.pinned_cpus) or None,
+        memory_nodes=format_ranges(vm.memory_nodes) or None,
+        display=vm.has_display,
         reserve=vm.record.reserve if vm.record else None,
         spread_group=vm.record.spread_group if vm.record else None,
         vgpus=_vgpus_of(snapshot, vm),
@@ -41,6 +46,11 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
             for d in vm.disks
         ),
     )
+
+
+def network_result(nic: Nic) -> NetworkResult:
+    """Return a network card's result."""
+    return NetworkResult(network=nic.network, bridge=nic.bridge, vlan=nic.vlan, model=nic.model, mac=nic.mac)
 
 
 def _vgpus_of(snapshot: Snapshot, vm: Vm) -> tuple[VgpuResult, ...]:

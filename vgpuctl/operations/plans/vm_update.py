@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.errors import NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
 from vgpuctl.model.numbers import format_mib
+from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmResult
 from vgpuctl.model.snapshot import Snapshot
@@ -18,10 +21,21 @@ from vgpuctl.operations.plans.change import (
     design_hostdev,
     expand_profiles,
     record_with_vgpus,
+    with_cpu_pin,
     with_freed,
     with_taken,
 )
 from vgpuctl.operations.plans.choose import choose_vgpus, make_steps
+from vgpuctl.operations.plans.guest_devices import (
+    HostTopology,
+    check_display,
+    check_hugepages,
+    default_nic_model,
+    hugepages_kib,
+    hugepages_text,
+    needs_opengl,
+    resolve_pins,
+)
 from vgpuctl.operations.plans.remove import unproven_carriers
 from vgpuctl.operations.plans.reserve import (
     choose_slots,
@@ -32,10 +46,13 @@ from vgpuctl.operations.plans.reserve import (
     without_slot,
 )
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
-from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.vm_diff import current_devices, describe_value, requested_values
+from vgpuctl.operations.plans.vm_results import network_result, vm_result
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
+
+DEVICE_FIELDS = ("hugepages", "cpu_pin", "display")
 
 
 class MoveTarget(Value):
@@ -48,8 +65,8 @@ class MoveTarget(Value):
 class VmUpdate(Value):
     """One checked update of one VM. `xml` is its current definition.
 
-    `reserve` is the VM's setting afterwards. `freed_vgpus` stay in its record and give up their slots. `move_target` is
-    set when the added vGPU is the removed one at another slot.
+    `reserve` is the VM's setting afterwards. `topology`: the host's, when CPUs or huge pages change. `freed_vgpus` stay
+    in its record and give up their slots. `move_target` is set when the added vGPU is the removed one at another slot.
     """
 
     snapshot: Snapshot
@@ -62,11 +79,19 @@ class VmUpdate(Value):
     reserve: str
     freed_vgpus: tuple[AssignedVgpu, ...]
     move_target: MoveTarget | None = None
+    topology: HostTopology = HostTopology()
 
     @property
     def reserves_slots(self) -> bool:
         """Whether each of the VM's vGPUs has a slot afterwards, while the VM is off."""
         return self.reserve == "always"
+
+    @property
+    def hugepages_after(self) -> str:
+        """The size of the VM's huge pages afterwards, or "none"."""
+        if "hugepages" in self.changed_fields:
+            return self.request.hugepages
+        return hugepages_text(self.vm.hugepages_kib)
 
     @property
     def vgpus_with_slot(self) -> tuple[AssignedVgpu, ...]:
@@ -221,6 +246,8 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
     )
     kept = tuple(kept_slots.get(v.index, v) for v in update.vgpu_changes.kept)
     new_record = replace(new_record, vgpus=(*kept, *added), reserve=update.reserve)
+    if "cpu_pin" in update.changed_fields:
+        new_record = with_cpu_pin(new_record, update.request.cpu_pin)
     pairs = max(len(removed), len(added))
     old_carriers = [*(v.carrier for v in removed), *[None] * (pairs - len(removed))]
     new_hostdevs = [*(design_hostdev(v, update.record) for v in added), *[None] * (pairs - len(added))]
@@ -228,14 +255,40 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
     edit = DomainEdit(
         memory_mib=update.request.memory_mib if "memory" in update.changed_fields else None,
         vcpus=update.request.vcpus if "vcpus" in update.changed_fields else None,
-        network=update.request.network if "network" in update.changed_fields else None,
+        **_device_changes(update, new_record, replaces_vgpus=bool(pairs)),
         hostdev_changes=(
             *zip(old_carriers, new_hostdevs, strict=True),
             *((v.carrier, design_hostdev(m, update.record)) for v, m in moved_vgpus),
         ),
-        record=new_record if pairs or "reserve" in update.changed_fields else None,
+        record=new_record if pairs or update.changed_fields & {"reserve", "cpu_pin"} else None,
     )
     return RedefineDomain(vm.name, vm.uuid, edit_domain(update.xml, edit), update.xml, _describe_changes(update, new))
+
+
+def _device_changes(update: VmUpdate, record: VmRecord, *, replaces_vgpus: bool) -> dict[str, Any]:
+    """Return the changes of network cards, huge pages, CPUs and display as fields of a `DomainEdit`."""
+    request, fields, snapshot = update.request, update.changed_fields, update.snapshot
+    changes: dict[str, Any] = {}
+    if "networks" in fields:
+        changes["nics"] = request.nics
+        changes["nic_model"] = default_nic_model(str(record.request_fields.get("os") or "linux"))
+    pins = None
+    if "cpu_pin" in fields:
+        pins = resolve_pins(snapshot, request.cpu_pin, record.vgpus, update.topology)
+        changes["pins"] = (pins.cpus, pins.nodes)
+    if fields & {"hugepages", "memory", "cpu_pin"}:
+        nodes = format_ranges(update.vm.memory_nodes) if pins is None else pins.nodes
+        memory = request.memory_mib if "memory" in fields else update.vm.memory_mib
+        check_hugepages(memory, update.hugepages_after, nodes, update.topology)
+    if "hugepages" in fields:
+        changes["hugepages_kib"] = hugepages_kib(request.hugepages)
+    if "display" in fields or (replaces_vgpus and update.vm.has_display):
+        shown = request.display if "display" in fields else True
+        if shown:
+            check_display(snapshot, record.vgpus[0])
+        changes["display"] = shown
+        changes["display_needs_gl"] = shown and needs_opengl(snapshot, record.vgpus[0])
+    return changes
 
 
 def _split_kept_added(
@@ -261,19 +314,28 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
         current,
         memory_mib=request.memory_mib if "memory" in fields else current.memory_mib,
         vcpus=request.vcpus if "vcpus" in fields else current.vcpus,
-        networks=(request.network, *current.networks[1:]) if "network" in fields else current.networks,
+        networks=tuple(map(network_result, request.nics)) if "networks" in fields else current.networks,
+        hugepages=request.hugepages if "hugepages" in fields else current.hugepages,
+        pinned_cpus=_pinned_after(update, kept_slots, added) if "cpu_pin" in fields else current.pinned_cpus,
+        display=request.display if "display" in fields else current.display,
         reserve=update.reserve,
         vgpus=(*(v for v in kept.vgpus if v.carrier not in moved_carriers), *chosen),
     )
+
+
+def _pinned_after(update: VmUpdate, kept_slots: dict[int, AssignedVgpu], added: tuple[AssignedVgpu, ...]) -> str | None:
+    vgpus = (*(kept_slots.get(v.index, v) for v in update.vgpu_changes.kept), *added)
+    return resolve_pins(update.snapshot, update.request.cpu_pin, vgpus, update.topology).cpus or None
 
 
 def _describe_changes(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> tuple[str, ...]:
     """Describe each change as "what: before -> after"."""
     vm, request = update.vm, update.request
     added = _split_kept_added(update, new)[1]
+    before, after = current_devices(vm, request), requested_values(request)
     descriptions = {
         "memory": f"memory: {format_mib(vm.memory_mib)} -> {format_mib(request.memory_mib)}",
-        "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {request.network}",
+        **{f: f"{f}: {describe_value(before[f])} -> {describe_value(after[f])}" for f in ("networks", *DEVICE_FIELDS)},
         "profile": f"profile: {_profile_names(update.record.vgpus)} -> "
         f"{_profile_names((*update.vgpu_changes.kept, *added))}"
         if update.move_target is None

@@ -58,9 +58,9 @@ class DefineDomain(Value):
     def describe(self) -> str:
         """Say what is defined."""
         d = self.design
+        networks = "; ".join(nic.source_text for nic in d.nics) or "none"
         return (
-            f"define VM {d.name} ({d.vcpus} vCPU, {format_mib(d.memory_mib)}, {d.firmware.upper()}, network "
-            f"{d.network})"
+            f"define VM {d.name} ({d.vcpus} vCPU, {format_mib(d.memory_mib)}, {d.firmware.upper()}, network {networks})"
         )
 
     def perform(self, host: Host) -> None:

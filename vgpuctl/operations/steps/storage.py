@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Busy, Exists, HostCannot, LibvirtFailed, VerifyFailed
 from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.port_values import ImageFile
-from vgpuctl.model.request import UserData
+from vgpuctl.model.request import CloudInit
 from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.value import Value
 
@@ -235,19 +235,19 @@ class CreateSeed(Value):
     """Create the CD-ROM from which cloud-init configures a guest."""
 
     disk: ManagedDisk
-    user_data: UserData
+    files: CloudInit
     instance_id: str
     hostname: str
 
     def describe(self) -> str:
         """Say where it is and what it is built from."""
-        return f"create cloud-init seed {self.disk.path} from {self.user_data.path}"
+        return f"create cloud-init seed {self.disk.path} from {' and '.join(self.files.paths)}"
 
     def perform(self, host: Host) -> None:
         """Create it; raises Exists if the name is taken."""
         from vgpuctl.domain.cloud_init_seed import build_seed_image
 
-        data = build_seed_image(self.user_data.text, self.instance_id, self.hostname)
+        data = build_seed_image(self.files, self.instance_id, self.hostname)
         host.storage.create_private_volume(self.disk.pool, self.disk.volume, data)
 
     def verify(self, host: Host) -> None:

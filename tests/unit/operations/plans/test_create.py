@@ -16,6 +16,7 @@ from vgpuctl.operations.plans.choose import choose_vgpus, vm_name
 from vgpuctl.operations.plans.claims import build_claims
 from vgpuctl.operations.plans.create import design_domain, disks_to_create, has_boot_source, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts
+from vgpuctl.operations.plans.guest_devices import GuestHost
 from vgpuctl.value import replace
 
 UUID = vm_uuid(0xABCDEF)
@@ -27,7 +28,7 @@ SNAPSHOT = snapshot(a100())
 def facts(pool: PoolInfo | None = None) -> HostFacts:
     return HostFacts(
         capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu-system-x86_64"),
-        network=NetworkInfo("default", True),
+        guest=GuestHost(networks={"default": NetworkInfo("default", True)}),
         pool=pool,
         template=compile_template(read_builtin_template("vm") or ""),
         files={IMAGE.path: IMAGE, "/srv/old.raw": ImageInfo("/srv/old.raw", "raw", GIB)},

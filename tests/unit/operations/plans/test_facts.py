@@ -19,11 +19,12 @@ from vgpuctl.operations.plans.facts import (
     needs_pool,
     refuse_open_gpu,
 )
+from vgpuctl.operations.plans.guest_devices import GuestHost
 from vgpuctl.value import replace
 
 FACTS = HostFacts(
     capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu"),
-    network=NetworkInfo("default", True),
+    guest=GuestHost(networks={"default": NetworkInfo("default", True)}),
     pool=PoolInfo("default", "dir", True, "/pool", 100 << 30, 50 << 30),
     template=compile_template(""),
 )
@@ -41,8 +42,13 @@ def test_a_host_that_has_everything_gives_no_warning():
 @pytest.mark.parametrize(
     ("changes", "kind", "word", "hint"),
     [
-        ({"network": None}, HostCannot, "no network 'default'", "virsh net-list"),
-        ({"network": NetworkInfo("default", False)}, HostCannot, "not active", "virsh net-start default"),
+        ({"guest": GuestHost(networks={"default": None})}, HostCannot, "no network 'default'", "virsh net-list"),
+        (
+            {"guest": GuestHost(networks={"default": NetworkInfo("default", False)})},
+            HostCannot,
+            "not active",
+            "virsh net-start default",
+        ),
         ({"pool": PoolInfo("default", "rbd", True, None)}, HostCannot, "kind rbd", "--storage-pool"),
         ({"pool": PoolInfo("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "delete"),
         ({"holders": GpuHolders(display=("Xorg (pid 7)",))}, InUse, "Xorg (pid 7)", "--force-console"),

@@ -10,16 +10,17 @@ from tests.values import A4C, A5C, a100, assigned, vm
 from vgpuctl.config.vm_fields import CONSTRAINT_FIELDS
 from vgpuctl.model.request import GpuConstraints, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
+from vgpuctl.model.vm import Nic
 from vgpuctl.operations.plans.vm_diff import diff_vm, request_fields_json
 from vgpuctl.value import replace
 
 KEPT = ("os", "template", "hotplug_slots", "vgpu_params", "disk")
-FIELDS = ("profile", "memory", "vcpus", "network", *CONSTRAINT_FIELDS[:-1], *KEPT)
+FIELDS = ("profile", "memory", "vcpus", "networks", "hugepages", "cpu_pin", "display", *CONSTRAINT_FIELDS[:-1], *KEPT)
 WANTED = request("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "command-line"), disks=(NewDisk(1024),))
 
 
 def existing(wanted=WANTED):
-    result = vm(1, assigned(a100(), A4C), networks=("default",))
+    result = vm(1, assigned(a100(), A4C), nics=(Nic(network="default", model="virtio", mac="52:54:00:00:00:01"),))
     return replace(result, record=replace(result.record, request_json=request_fields_json(wanted)))
 
 
@@ -28,7 +29,13 @@ def existing(wanted=WANTED):
     [
         ({"memory_mib": 2048}, "memory"),
         ({"vcpus": 2}, "vcpus"),
-        ({"network": "lab"}, "network"),
+        ({"nics": (Nic(network="lab"),)}, "networks"),
+        ({"nics": ()}, "networks"),
+        ({"nics": (Nic(network="default", model="e1000e"),)}, "networks"),
+        ({"nics": (Nic(network="default", mac="52:54:00:00:00:02"),)}, "networks"),
+        ({"hugepages": "2MiB"}, "hugepages"),
+        ({"cpu_pin": "auto"}, "cpu_pin"),
+        ({"display": True}, "display"),
         ({"os": "generic"}, "os"),
         ({"template": "mine"}, "template"),
         ({"hotplug_slots": 0}, "hotplug_slots"),

@@ -7,13 +7,13 @@ import pytest
 
 from tests.hosts import open_sim_host, picture
 from vgpuctl.errors import Exists, VerifyFailed
-from vgpuctl.model.request import UserData
+from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.operations.steps.storage import CreateSeed, DeleteVolume
 
 PATH = "/var/lib/libvirt/images/vm-seed.iso"
 DISK = ManagedDisk("default", "vm-seed.iso", PATH, 0, role=DiskRole.SEED)
-STEP = CreateSeed(DISK, UserData("/root/ud", "#cloud-config\npassword: hunter2\n"), "id", "vm")
+STEP = CreateSeed(DISK, CloudInit(CloudInitFile("/root/ud", "#cloud-config\npassword: hunter2\n")), "id", "vm")
 
 
 @pytest.fixture

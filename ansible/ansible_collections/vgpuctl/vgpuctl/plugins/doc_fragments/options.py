@@ -14,49 +14,49 @@ options:
     type: list
     elements: str
     description:
-      - 'vGPU profile (4C: of any model), with :N for several of it; a list for several vGPUs in one VM (at
-        most 16, all or none).'
+      - 'vGPU profile (4C matches any GPU model); append :N for N vGPUs of it; a list to mix profiles (at most
+        16 vGPUs in a VM; the VM gets all of them or none).'
       - 'For example V(A100-4C).'
   gpu:
     type: raw
     description:
-      - 'The GPU to use, by address or by model; a list to allow several.'
+      - 'Use this GPU, by address or by model; a list to allow several.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   not_gpu:
     type: list
     elements: str
     description:
-      - 'A GPU not to use, by address or by model.'
+      - 'Do not use this GPU, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
     type: int
     description:
-      - 'Only GPUs of this NUMA node.'
+      - 'Use only GPUs of this NUMA node.'
       - 'For example V(0).'
   spread_group:
     type: str
     description:
-      - 'VMs of one group are on different GPUs; recorded in the VM, so that later VMs follow it.'
+      - 'Place the VMs of this group on different GPUs; the VM keeps the group, so later VMs respect it.'
       - 'For example V(exam-1).'
   scheduler:
     type: str
     choices: [best_effort, equal_share, fixed_share]
     description:
-      - 'Only GPUs whose vGPU scheduler runs with this policy.'
+      - 'Use only GPUs whose NVIDIA vGPU scheduler has this policy.'
   placement:
     type: str
     choices: [least-waste, depth, breadth, first-fit]
     description:
-      - 'How a GPU is chosen among those with room. least-waste: the one where other profiles lose the least
-        room; depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with
-        the lowest address. Without it: placement: of host.yaml, else least-waste.'
+      - 'How to choose among the GPUs with room. least-waste: the GPU where other profiles lose the least
+        room; depth: the GPU with the most vGPUs; breadth: the GPU with the fewest; first-fit: the lowest
+        address. Default: placement: of host.yaml, else least-waste.'
   mode:
     type: str
     choices: [vgpu, sriov, passthrough]
     description:
-      - 'vgpu: a profile; sriov: a plain VF of O(gpu); passthrough: all of O(gpu).'
+      - 'vgpu: vGPUs of O(profile); sriov: a plain VF of O(gpu); passthrough: the whole O(gpu).'
       - 'Without it, V(vgpu).'
   memory:
     type: str
@@ -67,9 +67,23 @@ options:
   vcpus:
     type: int
     description:
-      - 'Virtual CPUs.'
+      - 'Number of virtual CPUs.'
       - 'Without it, what C(defaults) of host.yaml says, or V(2).'
       - 'For example V(4).'
+  hugepages:
+    type: str
+    description:
+      - 'Back the guest''s memory with huge pages that the host has reserved: 2MiB (without a value), 1GiB, or
+        none.'
+      - 'Without it, V(none).'
+      - 'For example V(1GiB).'
+  cpu_pin:
+    type: str
+    description:
+      - 'Run the guest only on these CPUs of the host, and bind its memory to their NUMA nodes. auto (without
+        a value): the CPUs of the GPU''s NUMA node; or a list of CPUs; or none.'
+      - 'Without it, V(none).'
+      - 'For example V(8-15,24-31).'
   image:
     type: str
     description:
@@ -89,20 +103,31 @@ options:
   cloud_init:
     type: str
     description:
-      - 'User-data with which cloud-init configures the guest at its first boot.'
+      - 'User-data file; cloud-init configures the guest with it at its first boot.'
       - 'For example V(/root/user-data.yaml).'
-  network:
+  network_config:
     type: str
     description:
-      - 'Libvirt network.'
+      - 'Network configuration for cloud-init, version 1 or 2, for instance with a static address.'
+      - 'For example V(/root/network-config.yaml).'
+  networks:
+    type: raw
+    description:
+      - 'A network card: a libvirt network by name (or network=NAME), or bridge=BRIDGE of the host with vlan=N
+        if it is tagged; then model=virtio or model=e1000e, and mac=ADDRESS; none: no network card.'
       - 'Without it, what C(defaults) of host.yaml says, or V(default).'
-      - 'For example V(default).'
+      - 'For example V(bridge=br0,vlan=30).'
+  display:
+    type: bool
+    description:
+      - 'Show the first vGPU''s screen, from the firmware on, in the VM''s VNC console; the VM gets no other
+        video card.'
   os:
     type: str
     choices: [linux, generic, windows11]
     description:
-      - 'linux: UEFI where the image can boot it; generic: BIOS unless the image needs UEFI; windows11: UEFI
-        with secure boot, a TPM 2.0, and devices that Windows knows without virtio drivers.'
+      - 'linux: UEFI if the image can boot with it; generic: BIOS unless the image needs UEFI; windows11: UEFI
+        with secure boot, a TPM 2.0, and devices that Windows supports without virtio drivers.'
       - 'Without it, what C(defaults) of host.yaml says, or V(linux).'
   storage_pool:
     type: str
@@ -113,14 +138,14 @@ options:
   hotplug_slots:
     type: int
     description:
-      - 'Spare pcie-root-ports for devices added later.'
+      - 'Number of spare PCIe root ports for devices that you attach later.'
       - 'Without it, V(4).'
       - 'For example V(4).'
   pci_window:
     type: str
     description:
-      - 'Address space above 4 GiB for the guest''s PCI devices. auto: more than UEFI''s own where the BARs of
-        a GPU that is passed through need it; none: UEFI''s own; or a size.'
+      - 'Address space above 4 GiB for the guest''s PCI devices. auto: larger than UEFI''s default if the BARs
+        of a GPU that is passed through need it; none: UEFI''s default; or a size.'
       - 'Without it, V(auto).'
       - 'For example V(256GiB).'
   vgpu_params:
@@ -131,20 +156,20 @@ options:
   template:
     type: str
     description:
-      - 'Domain template, NAME.xml.j2 in /etc/vgpuctl/templates or built in.'
+      - 'Domain template: NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
       - 'Without it, V(vm).'
       - 'For example V(vm).'
   reserve:
     type: str
     choices: [always, running]
     description:
-      - 'always: the VM keeps its vGPU''s place while it is off; running: only while it runs, so that more VMs
-        can be defined than fit at once.'
+      - 'always: the VM keeps the place of its vGPU while it is off; running: it has a place only while it
+        runs, so you can define more VMs than fit at once.'
       - 'Without it, V(always).'
   force_console:
     type: bool
     description:
-      - 'Pass through a GPU even if it is the host''s console.'
+      - 'Pass a GPU through although the host''s console is on it.'
 """
 
     VGPU = r"""
@@ -161,33 +186,33 @@ options:
   gpu:
     type: raw
     description:
-      - 'The GPU to use, by address or by model; a list to allow several.'
+      - 'Use this GPU, by address or by model; a list to allow several.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   not_gpu:
     type: list
     elements: str
     description:
-      - 'A GPU not to use, by address or by model.'
+      - 'Do not use this GPU, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
     type: int
     description:
-      - 'Only GPUs of this NUMA node.'
+      - 'Use only GPUs of this NUMA node.'
       - 'For example V(0).'
   scheduler:
     type: str
     choices: [best_effort, equal_share, fixed_share]
     description:
-      - 'Only GPUs whose vGPU scheduler runs with this policy.'
+      - 'Use only GPUs whose NVIDIA vGPU scheduler has this policy.'
   placement:
     type: str
     choices: [least-waste, depth, breadth, first-fit]
     description:
-      - 'How a GPU is chosen among those with room. least-waste: the one where other profiles lose the least
-        room; depth: the one with the most vGPUs; breadth: the one with the fewest; first-fit: the one with
-        the lowest address. Without it: placement: of host.yaml, else least-waste.'
+      - 'How to choose among the GPUs with room. least-waste: the GPU where other profiles lose the least
+        room; depth: the GPU with the most vGPUs; breadth: the GPU with the fewest; first-fit: the lowest
+        address. Default: placement: of host.yaml, else least-waste.'
   vgpu_params:
     type: dict
     description:

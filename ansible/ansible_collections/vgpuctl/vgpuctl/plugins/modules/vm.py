@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm
-short_description: Ensure that a VM with a vGPU exists, or does not
+short_description: See to it that a VM with a vGPU is there, or is not
 version_added: 0.1.0
 description:
-  - Creates and starts a VM with a vGPU, a plain virtual function or a whole GPU, unless it exists and matches.
-  - The state of an existing VM is changed in place, and while it is off also its profile, memory, vcpus, network and
-    reserve. With any other difference the task fails and shows it; no VM is ever rebuilt.
+  - Makes and starts a VM with a vGPU, a plain virtual function or a whole GPU, unless it is there and as asked for.
+  - Changes the state of an existing VM in place. While the VM is off it also changes profile, memory, vcpus, networks,
+    hugepages, cpu_pin, display and reserve. Any other difference is refused and shown; a VM is never rebuilt.
   - For a VM that exists O(name) is enough.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
@@ -28,16 +28,16 @@ options:
     default: present
     choices: [present, absent, started, stopped]
     description:
-      - V(present) creates and starts the VM if it does not exist; an existing VM stays on or off.
-      - V(absent) deletes the VM with its vGPUs and the disks that were created for it, without asking.
+      - V(present) is made and started if it is not there, otherwise left on or off as it is.
+      - V(absent) removes the VM with its vGPUs and the disks that were made for it, without asking.
   count:
     type: int
     description:
-      - Ensure that this many VMs exist. Missing VMs are created only if all of them fit. Only with O(state=present).
+      - See to it that so many such VMs are there, all or none being given room. Only with O(state=present).
   parallel:
     type: int
     description:
-      - With O(count), how many VMs are created at the same time. Without it vgpuctl creates 4.
+      - With O(count), how many VMs are made at the same time. Without it vgpuctl makes 4.
 seealso:
   - module: vgpuctl.vgpuctl.vm_info
 author:
@@ -45,26 +45,26 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Create a desktop with an A100-4C
+- name: A desktop with an A100-4C
   vgpuctl.vgpuctl.vm:
     name: vdi-001
     profile: A100-4C
     image: /var/lib/libvirt/images/debian.qcow2
     memory: 8GiB
 
-- name: Create a hundred desktops on one GPU; quote the address, because YAML reads some as numbers
+- name: A hundred desktops, on one GPU; the address is quoted, because YAML reads some as numbers
   vgpuctl.vgpuctl.vm:
     name: 'vdi-{:03}'
     count: 100
     profile: A16-1Q
     gpu: '0000:3b:00.0'
 
-- name: Change the profile of a VM that is off
+- name: Another profile for a VM that is off
   vgpuctl.vgpuctl.vm:
     name: vdi-001
     profile: A100-8C
 
-- name: Delete the VM with its vGPU and disk
+- name: The VM is gone, with its vGPU and disk
   vgpuctl.vgpuctl.vm:
     name: vdi-001
     state: absent
@@ -72,7 +72,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vm:
-  description: The VM, as in C(vgpuctl show-vm --json), or with O(count) its C(vms). In check mode, its current state.
+  description: The VM as C(vgpuctl show-vm --json) tells it, or with O(count) its C(vms). In check mode as it is now.
   returned: success
   type: dict
   sample:
@@ -80,13 +80,13 @@ vm:
     state: running
     vgpus: [{profile: A100-4C, gpu: '0000:3b:00.0', carrier: '0000:3b:00.4'}]
 steps:
-  description: The steps done, or in check mode the steps that would be done.
+  description: What was done, or in check mode what would be.
   returned: success
   type: list
   elements: str
-  sample: [create vGPU A100-4C on 0000:3b:00.4 (type 468), start VM vdi-001]
+  sample: [make vGPU A100-4C on 0000:3b:00.4 (type 468), start VM vdi-001]
 notes:
-  description: Notes about the result.
+  description: What there is to know about it.
   returned: success
   type: list
   elements: str

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network cards, huge pages, pinned CPUs and the display: created, shown, changed while off, refused with reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, picture, request, stop, yes
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, SpecDiffers, VgpuctlError
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.vm import Nic
+from vgpuctl.operations import attach
+from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.operations.ensure_vms import ensure_vms
+from vgpuctl.operations.guest_devices import read_bridge, read_topology
+from vgpuctl.value import replace
+
+HOST = """version: 1
+libvirt: {version: "11.3.0", qemu: "10.0.2"}
+networks: [{name: default}, {name: lab}, {name: down, active: false}]
+bridges: [{name: br0, vlan_filtering: true}, {name: br1}, {name: ovs0, linux: false}]
+cpus: 32
+hugepages: [{node: 0, size: 2MiB, count: 1024}, {node: 1, size: 2MiB, count: 512}]
+gpus:
+  - {model: L40S, address: "0000:3b:00.0", numa_node: 0, vfs: {total: 4, enabled: 4}}
+  - {model: L40S, address: "0000:af:00.0", numa_node: 1, vfs: {total: 4, enabled: 4}}
+  - {model: A100, address: "0000:5e:00.0", numa_node: 0}
+  - {model: RTX 4090, address: "0000:d8:00.0"}
+"""
+TYPED = dict.fromkeys(("networks", "hugepages", "cpu_pin", "display", "profile", "vcpus", "memory"), "command-line")
+CARD = Nic(bridge="br0", vlan=30, model="e1000e", mac="52:54:00:00:00:77")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return open_sim_host(tmp_path, text=HOST)
+
+
+def wanted(profile: str = "L40S-8Q", **changes: Any) -> VmRequest:
+    return request(profile, **{"name": "vm", "sources": TYPED, **changes})
+
+
+def ensure(host: SimulatedHost, wish: VmRequest, state: str = "present") -> Outcome[Any]:
+    return ensure_vm(
+        host.ports, wish, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
+
+
+def test_a_vm_gets_what_it_was_asked_for_and_does_not_differ_afterwards(host: SimulatedHost) -> None:
+    wish = wanted(nics=(Nic(network="lab"), CARD), hugepages="2MiB", cpu_pin="auto", display=True)
+    made = create(host.ports, wish).data
+    first, second = made.networks
+    assert (first.network, first.model) == ("lab", "virtio")
+    assert (second.bridge, second.vlan, second.model, second.mac) == ("br0", 30, "e1000e", CARD.mac)
+    node = made.memory_nodes
+    assert (made.hugepages, made.pinned_cpus, made.display) == ("2MiB", {"0": "0-15", "1": "16-31"}[node], True)
+    assert not ensure(host, wish).changed
+    assert create(host.ports, wanted(name="bare", nics=())).data.networks == ()
+
+
+def test_a_vm_that_is_off_is_changed_and_the_second_time_nothing(host: SimulatedHost) -> None:
+    create(host.ports, wanted())
+    other = wanted(nics=(CARD,), hugepages="2MiB", cpu_pin="4-7", display=True, vcpus=3)
+    with pytest.raises(SpecDiffers, match="cpu_pin: none -> 4-7"):
+        ensure(host, other)
+    stop(host.ports, "vm")
+    after = ensure(host, other).data.after
+    assert [(n.bridge, n.mac) for n in after.networks] == [("br0", CARD.mac)]
+    assert (after.hugepages, after.pinned_cpus, after.memory_nodes, after.display) == ("2MiB", "4-7", "0", True)
+    assert not ensure(host, other).changed
+    assert ensure(host, replace(other, cpu_pin="auto"), "started").changed
+    stop(host.ports, "vm")
+    assert not ensure(host, replace(other, cpu_pin="auto")).changed
+    plain = wanted(nics=(), hugepages="none", cpu_pin="none", vcpus=3)
+    back = ensure(host, plain).data.after
+    assert (back.networks, back.hugepages, back.pinned_cpus, back.memory_nodes, back.display) == (
+        (), "none", None, None, False,
+    )  # fmt: skip
+    assert not ensure(host, plain).changed
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"nics": (Nic(network="nothing"),)}, HostCannot, "no network 'nothing'"),
+        ({"nics": (Nic(network="down"),)}, HostCannot, "not active"),
+        ({"nics": (Nic(bridge="br9"),)}, HostCannot, "no bridge 'br9'"),
+        ({"nics": (Nic(bridge="ovs0"),)}, HostCannot, "not a Linux bridge"),
+        ({"nics": (Nic(bridge="br1", vlan=3),)}, HostCannot, "does not filter VLANs"),
+        ({"nics": (Nic(network="lab", mac="52:54:00:00:00:77"),)}, InUse, "network card of VM other"),
+        ({"cpu_pin": "30-40"}, InvalidInput, "CPU 32-40"),
+        ({"hugepages": "2MiB", "memory_mib": 4096}, HostCannot, "2048 huge pages of 2MiB, and 1536 are free"),
+        ({"hugepages": "2MiB", "memory_mib": 2048, "cpu_pin": "16"}, HostCannot, "(node 1: 512 of 512 free)"),
+        ({"hugepages": "1GiB", "memory_mib": 1500}, InvalidInput, "not a multiple"),
+        ({"hugepages": "1GiB", "memory_mib": 1024}, HostCannot, "0 are free"),
+        ({"display": True, "profiles": (("A100-4C", 1),)}, InvalidInput, "A100-4C has no display"),
+        ({"display": True, "mode": "passthrough", "profiles": ()}, InvalidInput, "whose screen only its own outputs"),
+    ],
+)
+def test_what_the_host_cannot_give_is_refused_and_nothing_is_written(
+    host: SimulatedHost, changes: dict[str, Any], error: type[VgpuctlError], words: str
+) -> None:
+    create(host.ports, wanted(name="other", nics=(CARD,)))
+    if changes.get("mode") == "passthrough":
+        changes = {**changes, "constraints": replace(wanted().constraints, gpus=("0000:d8:00.0",))}
+    before = picture(host)
+    with pytest.raises(error) as caught:
+        create(host.ports, wanted(**changes))
+    assert words in caught.value.message
+    assert caught.value.hint
+    assert picture(host) == before
+
+
+def test_the_command_that_reserves_huge_pages_names_the_node_and_the_number(host: SimulatedHost) -> None:
+    with pytest.raises(HostCannot) as caught:
+        create(host.ports, wanted(hugepages="2MiB", memory_mib=2048, cpu_pin="16-20"))
+    path = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
+    assert caught.value.hint == f"echo 1024 | sudo tee {path}"
+
+
+def test_several_vms_need_pages_for_all_and_no_common_mac_address(host: SimulatedHost) -> None:
+    def several(wish: VmRequest) -> None:
+        names = ("a", "b", "c", "d")
+        ensure_vms(
+            host.ports, wish, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+        )
+
+    with pytest.raises(HostCannot, match="4 VMs need 2048 huge pages"):
+        several(wanted(name=None, hugepages="2MiB", memory_mib=1024))
+    with pytest.raises(InvalidInput, match="MAC address of one VM only"):
+        several(wanted(name=None, nics=(CARD,)))
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [("10.0.0", "needs libvirt 10.2"), ("10.2.0", "VLAN 30 on the Linux bridge 'br0' needs")]
+)
+def test_an_older_libvirt_is_named(tmp_path: Path, version: str, words: str) -> None:
+    host = open_sim_host(tmp_path, text=HOST.replace("11.3.0", version))
+    wish = wanted(display=True) if version == "10.0.0" else wanted(nics=(CARD,))
+    with pytest.raises(HostCannot) as caught:
+        create(host.ports, wish)
+    assert words in caught.value.message
+
+
+def test_the_node_of_a_gpu_that_the_kernel_does_not_know_is_asked_for(tmp_path: Path) -> None:
+    text = HOST.replace(", numa_node: 0", "")
+    gpu = replace(wanted().constraints, gpus=("0000:3b:00.0",))
+    with pytest.raises(HostCannot, match="does not report the NUMA node"):
+        create(open_sim_host(tmp_path / "two", text=text).ports, wanted(cpu_pin="auto", constraints=gpu))
+    one = open_sim_host(tmp_path / "one", text=text.replace(", numa_node: 1", ""))
+    assert create(one.ports, wanted(cpu_pin="auto", constraints=gpu)).data.pinned_cpus == "0-31"
+
+
+def test_a_running_vms_display_cannot_be_unplugged(host: SimulatedHost) -> None:
+    create(host.ports, wanted(display=True))
+
+    def detach() -> Outcome[Any]:
+        return attach.detach(host.ports, "vm", dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+    with pytest.raises(InUse, match="QEMU cannot unplug"):
+        detach()
+    stop(host.ports, "vm")
+    assert detach().changed
+
+
+def test_another_profile_keeps_the_display_unless_it_has_none(host: SimulatedHost) -> None:
+    create(host.ports, wanted(display=True))
+    stop(host.ports, "vm")
+    assert ensure(host, wanted("L40S-4Q", display=True)).data.after.display
+    with pytest.raises(InvalidInput, match="A100-4C has no display"):
+        ensure(host, wanted("A100-4C", display=True))
+
+
+def test_a_host_without_these_files_has_no_bridges_and_no_nodes(host: SimulatedHost) -> None:
+    assert read_bridge(host.ports, "br7") is None
+    topology = read_topology(host.ports)
+    assert {node: len(cpus) for node, cpus in topology.node_cpus.items()} == {0: 16, 1: 16}
+    assert len(topology.online_cpus) == 32

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change a domain's network cards, huge pages, pinned CPUs and display; `domain_edit` uses it.
+
+An existing network card keeps its MAC and PCI address, unless the request names another MAC address.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.domain.domain_xml import parse_nic
+from vgpuctl.errors import Refused
+from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.vm import Nic
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from lxml import etree
+else:
+    etree = LazyModule("lxml.etree")
+
+VGPU_ALIAS_PREFIX = "ua-vgpuctl-"
+
+
+def set_nics(root: etree._Element, nics: tuple[Nic, ...], default_model: str) -> None:
+    """Give a domain these network cards, in this order. Cards of other kinds stay: a VF, or a macvtap device."""
+    devices = devices_of(root)
+    current = [entry for entry in devices.iterchildren("interface") if parse_nic(entry).has_network]
+    for number, nic in enumerate(nics):
+        if number < len(current):
+            _change_nic(current[number], nic)
+        else:
+            devices.append(_nic_element(replace(nic, model=nic.model or default_model)))
+    for entry in current[len(nics) :]:
+        devices.remove(entry)
+
+
+def _change_nic(entry: etree._Element, nic: Nic) -> None:
+    old = parse_nic(entry)
+    if (old.network, old.bridge, old.vlan) != (nic.network, nic.bridge, nic.vlan):
+        for tag in ("source", "vlan", "virtualport"):
+            for child in entry.findall(tag):
+                entry.remove(child)
+        _set_source(entry, nic)
+    if nic.model is not None and nic.model != old.model:
+        _child(entry, "model").set("type", nic.model)
+    if nic.mac is not None and nic.mac != old.mac:
+        _child(entry, "mac").set("address", nic.mac)
+
+
+def _nic_element(nic: Nic) -> etree._Element:
+    entry = etree.Element("interface")
+    if nic.mac is not None:
+        etree.SubElement(entry, "mac").set("address", nic.mac)
+    _set_source(entry, nic)
+    etree.SubElement(entry, "model").set("type", str(nic.model))
+    return entry
+
+
+def _set_source(entry: etree._Element, nic: Nic) -> None:
+    kind = "bridge" if nic.bridge is not None else "network"
+    entry.set("type", kind)
+    etree.SubElement(entry, "source").set(kind, str(nic.bridge or nic.network))
+    if nic.vlan is not None:
+        etree.SubElement(etree.SubElement(entry, "vlan"), "tag").set("id", str(nic.vlan))
+
+
+def set_hugepages(root: etree._Element, size_kib: int) -> None:
+    """Back a domain's memory with huge pages of this size; 0: with ordinary pages."""
+    backing = _child(root, "memoryBacking")
+    for old in backing.findall("hugepages"):
+        backing.remove(old)
+    if size_kib:
+        page = etree.SubElement(etree.SubElement(backing, "hugepages"), "page")
+        page.set("size", str(size_kib))
+        page.set("unit", "KiB")
+    elif len(backing) == 0:
+        root.remove(backing)
+
+
+def set_pins(root: etree._Element, cpus: str, nodes: str) -> None:
+    """Run a domain only on these CPUs, with its memory bound to these NUMA nodes; empty: on any, unbound."""
+    tune = _child(root, "cputune")
+    for old in [*tune.findall("vcpupin"), *tune.findall("emulatorpin")]:
+        tune.remove(old)
+    vcpu = root.find("vcpu")
+    if vcpu is not None and "cpuset" in vcpu.attrib:
+        del vcpu.attrib["cpuset"]
+    if cpus:
+        count = int((root.findtext("vcpu") or "1").strip())
+        _add_vcpu_pins(tune, range(count), cpus)
+        etree.SubElement(tune, "emulatorpin").set("cpuset", cpus)
+    elif len(tune) == 0:
+        root.remove(tune)
+    numa = _child(root, "numatune")
+    for old in numa.findall("memory"):
+        numa.remove(old)
+    if nodes:
+        memory = etree.SubElement(numa, "memory")
+        memory.set("mode", "strict")
+        memory.set("nodeset", nodes)
+    elif len(numa) == 0:
+        root.remove(numa)
+
+
+def fit_pins(root: etree._Element, count: int) -> None:
+    """Fit the pins of a domain's vCPUs to their number: new vCPUs run where the first one does."""
+    tune = root.find("cputune")
+    pins = [] if tune is None else tune.findall("vcpupin")
+    if tune is None or not pins:
+        return
+    present = {str(pin.get("vcpu")) for pin in pins}
+    for pin in pins:
+        if int(pin.get("vcpu", "0")) >= count:
+            tune.remove(pin)
+    _add_vcpu_pins(tune, [n for n in range(count) if str(n) not in present], str(pins[0].get("cpuset")))
+
+
+def _add_vcpu_pins(tune: etree._Element, numbers: range | list[int], cpus: str) -> None:
+    for number in numbers:
+        pin = etree.SubElement(tune, "vcpupin")
+        pin.set("vcpu", str(number))
+        pin.set("cpuset", cpus)
+
+
+def set_display(root: etree._Element, *, shown: bool, needs_gl: bool) -> None:
+    """Show the screen of a domain's first vGPU in its console, in place of its video card; or the other way round.
+
+    Raises:
+        Refused: the domain has no vGPU of vgpuctl, or no console.
+    """
+    devices = devices_of(root)
+    vgpus = [d for d in devices.iterchildren("hostdev") if _alias(d).startswith(VGPU_ALIAS_PREFIX)]
+    for device in vgpus:
+        for name in ("display", "ramfb"):
+            device.attrib.pop(name, "")
+    if shown and (not vgpus or devices.find("graphics") is None):
+        raise Refused(
+            f"{root.findtext('name')} has no vGPU, or no graphics console in which to show its screen",
+            hint=f"virsh edit {root.findtext('name')}",
+        )
+    if shown:
+        show_first_vgpu(vgpus[0])
+    for video in devices.findall("video"):
+        devices.remove(video)
+    etree.SubElement(etree.SubElement(devices, "video"), "model").set("type", "none" if shown else "vga")
+    for graphics in devices.findall("graphics[@type='egl-headless']"):
+        devices.remove(graphics)
+    if shown and needs_gl:
+        etree.SubElement(devices, "graphics").set("type", "egl-headless")
+
+
+def show_first_vgpu(device: etree._Element) -> None:
+    """Show a vGPU's screen in the console, and the firmware's output on it before the guest's driver runs."""
+    device.set("display", "on")
+    device.set("ramfb", "on")
+
+
+def devices_of(root: etree._Element) -> etree._Element:
+    """Return a domain's devices; a domain without any gets an empty element."""
+    return _child(root, "devices")
+
+
+def _alias(device: etree._Element) -> str:
+    alias = device.find("alias")
+    return "" if alias is None else str(alias.get("name", ""))
+
+
+def _child(parent: etree._Element, tag: str) -> etree._Element:
+    child = parent.find(tag)
+    return etree.SubElement(parent, tag) if child is None else child
