@@ -12,8 +12,12 @@ from tests.fuzz import odd
 
 FAR = frozenset({"--host", "--hosts", "--limit", "--connect", "--host-deadline", "--hosts-at-a-time", "--root"})
 """Options that select a host other than the simulated one."""
-WAITING = frozenset({"--wait", "--timeout", "--deadline"})
+WAITING = frozenset({"--wait", "--timeout", "--wait-timeout", "--deadline"})
 """Options that set a waiting time. A case would really wait that long."""
+NO_WAITING = {"wait": ("--timeout", "0"), "--wait-for": ("--wait-timeout", "0")}
+"""Words that end at once what waits for minutes by default."""
+ENDLESS = frozenset({"console"})
+"""Commands that end when the VM goes off."""
 KNOWN = (
     "vdi-1",
     "vdi-2",
@@ -67,7 +71,7 @@ def made(rng: Random, place: Path) -> tuple[str, ...]:
 
     (place / "given.yaml").write_bytes(odd.yaml_text(rng, {"version": 1, "profile": "A100-4C"}))
     context = click.Context(cli)
-    name = rng.choice(cli.list_commands(context))
+    name = rng.choice([name for name in cli.list_commands(context) if name not in ENDLESS])
     chosen = cli.get_command(context, name)
     assert chosen is not None
     words = [name]
@@ -79,6 +83,7 @@ def made(rng: Random, place: Path) -> tuple[str, ...]:
         words += ["--yes"]
     for parameter in chosen.params:
         words += _words_for(rng, parameter)
+    words += [word for waits, ends in NO_WAITING.items() if waits in words for word in ends]
     if rng.random() < 0.1:
         words.insert(rng.randrange(len(words) + 1), _value(rng))
     if rng.random() < 0.05:

@@ -56,8 +56,9 @@ def read_journal(
     if result.status != 0:
         raise _unreadable(result.error_line)
     entries = tuple(_parse_entries(result.stdout, user_name or _user_name))
-    hidden = _PARTIAL_VIEW in result.stderr
-    return AuditEntries(entries, ("you see your own entries only; root sees those of all users",) if hidden else ())
+    if _PARTIAL_VIEW in result.stderr:
+        return AuditEntries(entries, ("you see your own entries only; root sees those of all users",))
+    return AuditEntries(entries, (f"journalctl: {result.error_line}",) if result.stderr.strip() else ())
 
 
 def _unreadable(reason: str) -> HostCannot:
