@@ -134,7 +134,7 @@ def test_a_vgpu_that_comes_between_the_looks_is_seen(tmp_path):
     ("gpu", "wanted", "text"),
     [
         ("0000:86:00.0", SchedulerSpec(EQUAL), "only NVIDIA's"),
-        (A100, SchedulerSpec(EQUAL, 31), "the driver takes 1 to 30 ms"),
+        (A100, SchedulerSpec(EQUAL, 31), "the driver accepts 1 to 30 ms"),
         (A100, SchedulerSpec(EQUAL, None, 40), "the driver takes 63 to 960"),
     ],
 )
