@@ -22,7 +22,7 @@ def same(ports):
     text = export_host(ports).data.text
     result = diff_host(ports, read_desired_state(ports, HostFileText(text, "exported"), ()), ApplyOptions())
     assert (result.changed, result.data.settings) == (False, ())
-    assert [line for line in result.steps if not line.startswith("put exported")] == []
+    assert [line for line in result.steps if not line.startswith("replace /etc/vgpuctl/host.yaml with exported")] == []
     return text
 
 
