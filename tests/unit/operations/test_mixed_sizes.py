@@ -33,7 +33,7 @@ def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
     before = picture(host)
     with pytest.raises(InUse, match=r"2 vGPU\(s\) of off, on, and the driver changes mixed sizes") as raised:
         act(host.ports, SECOND, mixed=True)
-    assert str(raised.value.hint).startswith("use --drain")
+    assert str(raised.value.hint).startswith("--drain shuts")
     done = act(host.ports, SECOND, mixed=True, drain=True)
     assert (done.steps[0], done.steps[-1]) == ("shut down VM on", "start VM on again")
     assert (partition_state(host, SECOND)[2], picture(host)) == (True, before)

@@ -44,7 +44,7 @@ def test_a_host_that_has_everything_gives_no_warning():
         ({"network": None}, HostCannot, "no network 'default'", "virsh net-list"),
         ({"network": NetworkInfo("default", False)}, HostCannot, "not active", "virsh net-start default"),
         ({"pool": PoolInfo("default", "rbd", True, None)}, HostCannot, "type rbd", "--storage-pool"),
-        ({"pool": PoolInfo("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "delete"),
+        ({"pool": PoolInfo("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "free space"),
         ({"holders": GpuHolders(display=("Xorg (pid 7)",))}, InUse, "Xorg (pid 7)", "--force-console"),
     ],
 )

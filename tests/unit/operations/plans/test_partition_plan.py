@@ -202,7 +202,7 @@ def test_it_counts_for_vgpus_and_passthrough_has_neither():
     refuse_missing_mode("g", "vgpu", wanted, None)
     refuse_missing_mode("g", None, None, None)
     for mig, mixed, name in ((wanted, None, "mig"), (None, False, "mixed_size")):
-        with pytest.raises(InvalidInput, match=f"{name} is said of g, and no mode"):
+        with pytest.raises(InvalidInput, match=f"g has {name} but no mode"):
             refuse_missing_mode("g", None, mig, mixed)
 
 
