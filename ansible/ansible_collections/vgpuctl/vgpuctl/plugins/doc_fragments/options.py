@@ -89,7 +89,7 @@ options:
   cloud_init:
     type: str
     description:
-      - 'User-data with which cloud-init configures the guest at its first boot.'
+      - 'User-data for cloud-init, which configures the guest at its first boot.'
       - 'For example V(/root/user-data.yaml).'
   network:
     type: str
@@ -131,7 +131,7 @@ options:
   template:
     type: str
     description:
-      - 'Domain template, NAME.xml.j2 in /etc/vgpuctl/templates or built in.'
+      - 'Domain template, NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
       - 'Without it, V(vm).'
       - 'For example V(vm).'
   reserve:
