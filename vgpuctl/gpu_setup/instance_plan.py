@@ -77,7 +77,7 @@ def choose_gi_profiles(
         mig_profiles = sorted(t.profile for t in vgpu_types if t.gi_profile_id is not None)
         if vgpu_type is None or vgpu_type.gi_profile_id is None:
             suggestions = difflib.get_close_matches(profile, mig_profiles, n=3) or mig_profiles[:8]
-            problem = "has no vGPU profile" if vgpu_type is None else "offers only without MIG"
+            problem = "has no vGPU profile" if vgpu_type is None else "has no GPU instance for the time-sliced profile"
             raise InvalidInput(
                 f"{gpu} {problem} {profile}",
                 hint=f"with MIG it has {', '.join(suggestions)}"

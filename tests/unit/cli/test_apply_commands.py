@@ -207,11 +207,11 @@ def test_an_error_keeps_the_broken_file(host: Host) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("apply --undo", "there is no /etc/vgpuctl/host.yaml.1"),
-        ("apply --undo 4", "there is no /etc/vgpuctl/host.yaml.4"),
+        ("apply --undo", "/etc/vgpuctl/host.yaml.1 does not exist"),
+        ("apply --undo 4", "/etc/vgpuctl/host.yaml.4 does not exist"),
         ("apply --undo 11", "N is 1 to 10"),
         ("apply --undo x", "N is 1 to 10"),
-        ("apply host.yaml", "a file is -f host.yaml"),
+        ("apply host.yaml", "use -f host.yaml for a file"),
         ("apply --undo -f -", "--undo and -f cannot be combined"),
     ],
 )

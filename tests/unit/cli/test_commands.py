@@ -218,7 +218,7 @@ def test_reconcile_leaves_missing_vgpus_to_start_vm(sim: Run) -> None:
     assert sim("sim reboot").status == 0
     assert sim("reconcile-host").status == 0
     assert sim("show-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is False
-    assert "made by start-vm" in sim("reconcile-host --help").out
+    assert "created by start-vm" in sim("reconcile-host --help").out
 
 
 def test_reboot_and_reset(sim: Run) -> None:

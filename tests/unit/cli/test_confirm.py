@@ -34,7 +34,7 @@ def test_a_person_sees_the_details_and_says_yes(answer: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("answer", ["\n", "n\n", "", "yess\n"])
 def test_anything_else_is_no(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NeedsConfirmation, match="nothing was changed"):
+    with pytest.raises(NeedsConfirmation, match="nothing changed"):
         prompted(answer, monkeypatch)
 
 

@@ -124,7 +124,7 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("version", "it is an option: vgpuctl --version"),
         ("list-gpus -o json", "did you mean --json?"),
         ("create-vm vdi-001 A100-4C", "vgpuctl create-vm NAME --profile A100-4C"),
-        ("delete-vm vdi-001 vdi-002", "one at a time"),
+        ("delete-vm vdi-001 vdi-002", "run the command once for each"),
         ("create-vm --profil A100-4C", "did you mean --profile?"),
         ("create-vm --ram 4096", "did you mean --memory?"),
         ("create-vm --hotplug_slots 4", "did you mean --hotplug-slots?"),

@@ -94,7 +94,7 @@ def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture
     exc.undone, exc.left = ["define the VM"], ["create vGPU: busy", "claim 0000:3b:00.4"]
     assert printed(exc, capsys)[2].splitlines() == [
         "vgpuctl: it failed   [partly-applied]",
-        "  undone only in part: 1 step taken back",
+        "  undone only in part: 1 step",
         "  left:",
         "    create vGPU: busy",
         "    claim 0000:3b:00.4",
@@ -105,7 +105,7 @@ def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture
 def test_v_lists_what_was_undone_and_the_facts_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     exc = Refused("refused", errno=5)
     exc.undone = ["start", "define the VM"]
-    assert "  undone completely: 2 steps taken back\n" in printed(exc, capsys)[2]
+    assert "  undone completely: 2 steps\n" in printed(exc, capsys)[2]
     assert "errno" not in printed(exc, capsys)[2]
     text = printed(exc, capsys, verbose=True)[2]
     assert "  errno: 5\n  undone:\n    start\n    define the VM\n" in text
@@ -208,7 +208,7 @@ def test_v_shows_the_cause_of_an_error(capsys: pytest.CaptureFixture[str]) -> No
     ("number", "hint"),
     [
         (errno.ENOSPC, "/proc is full: df -h /proc"),
-        (errno.EDQUOT, "the quota on /proc is used up"),
+        (errno.EDQUOT, "the quota on /proc is exceeded"),
         (errno.EROFS, "/proc is mounted read-only: findmnt /proc"),
         (errno.EACCES, "/proc/vgpuctl/claims/x"),
         (errno.EPERM, "/proc/vgpuctl/claims/x"),

@@ -106,7 +106,7 @@ def test_the_disk_of_a_vm_without_a_name_does_not_name_it_twice(run: Run) -> Non
 def test_a_path_without_an_image_gets_a_suggestion(run: Run, option: str) -> None:
     line = f"create-vm --profile A100-4C {option}"
     hint = "hint: did you mean /srv/images/ubuntu-24.04.qcow2? vgpuctl list-images shows"
-    refused(run, f"{line} /srv/images/ubuntu-2404.qcow2", 2, "not-found", "there is no file", hint)
+    refused(run, f"{line} /srv/images/ubuntu-2404.qcow2", 2, "not-found", "does not exist", hint)
     refused(run, f"{line} /srv/images", 2, "invalid-input", "/srv/images is a directory, not an image", "ubuntu-24.04")
     refused(run, f"{line} /var/lib/libvirt/images", 2, "invalid-input", "is a directory", "hint: vgpuctl list-images")
     assert run("create-vm v1 --profile A100-4C --json").status == 0

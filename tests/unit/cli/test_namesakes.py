@@ -72,7 +72,7 @@ def test_both_models_at_once_are_refused_and_no_vm_changes_its_model(run: Run) -
     asked = ("--profile", f"{FULL} DC-1-2", "--profile", "NVIDIA RTX Pro 6000 Blackwell DC-8C")
     for command in ("fits", "plan-moves"):
         error = run(command, *asked).document["error"]
-        assert (error["code"], "one profile name" in error["message"]) == ("invalid-input", True)
+        assert (error["code"], "the same profile name" in error["message"]) == ("invalid-input", True)
     assert gpus(run("create-vm", "one", "--profile", "DC-8C", "--gpu", SMALL)) == [SMALL]
     refused = run("plan-moves", "--profile", f"{FULL} DC-32C")
     assert refused.document["error"]["code"] == "no-capacity"

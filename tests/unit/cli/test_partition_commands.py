@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
         ("1g.10gb --for H100-1-10C", "specify one of"),
         ("1g.10gb:0", "'0' after the colon is not a number, 1 to 16"),
         ("H100-1-10C", "is not a GPU instance profile, like 1g.10gb"),
-        ("--for 1g.10gb:2", "is a GPU instance profile: those come as a list"),
+        ("--for 1g.10gb:2", "is a GPU instance profile: write a list"),
     ],
 )
 def test_invalid_set_mig_arguments_exit_with_2(h100: Run, words: str, messages: str) -> None:

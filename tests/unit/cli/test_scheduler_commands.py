@@ -128,7 +128,7 @@ def test_doctor_reports_a_second_line(sim: Run, tmp_path: Path) -> None:
         ("--policy equal_share --frequency 2000", 2, "--frequency: 2000 is not between 1 and 1023"),
         ("--policy equal_share --time-slice 2 --frequency 480", 2, "--time-slice: a time slice and adaptive"),
         ("--policy best_effort --averaging-factor 3", 2, "--averaging-factor: best_effort has neither"),
-        ("--policy equal_share --time-slice 31", 6, "the driver takes 1 to 30 ms"),
+        ("--policy equal_share --time-slice 31", 6, "the driver accepts 1 to 30 ms"),
     ],
 )
 def test_invalid_values(sim: Run, words: str, status: int, text: str) -> None:

@@ -86,8 +86,8 @@ def test_new_cards_have_all_their_gpus(sim: Sim) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        ("--requests CSV --generate churn", 2, "--generate is for generated requests"),
-        ("--requests CSV --seed 2", 2, "--seed is for generated requests"),
+        ("--requests CSV --generate churn", 2, "--generate applies to generated requests"),
+        ("--requests CSV --seed 2", 2, "--seed applies to generated requests"),
         ("--requests CSV --write x.csv", 2, "--write saves generated requests"),
         ("--requests missing.csv", 2, "there is no CSV file missing.csv"),
         ("--requests /", 2, "/ cannot be read: it is a directory"),

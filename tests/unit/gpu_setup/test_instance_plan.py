@@ -176,7 +176,7 @@ def test_vgpus_say_which_instances_they_need():
     assert choose_gi_profiles(H100, (("H100-1-10C", 3),), TYPES, "g") == ("1g.10gb",) * 3
     assert choose_gi_profiles(H100, (("DC-1-2Q", 13), ("H100-1-10C", 1)), TYPES, "g") == ("1g.10gb",) * 3
     for name, reported in (
-        ("H100-10C", "offers only without MIG"),
+        ("H100-10C", "time-sliced profile"),
         ("H100-9C", "no vGPU profile"),
         ("DC-1-3Q", "profile 77"),
     ):

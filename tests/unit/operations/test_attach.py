@@ -85,7 +85,7 @@ def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(tmp_path: Pa
     before = picture(host)
     data = plug(host, "A100-4C", "desk").data
     assert (data.owner, data.record) == ("unmanaged", "ready")
-    with pytest.raises(Unmanaged, match="only gave it 1"):
+    with pytest.raises(Unmanaged, match="only attached 1"):
         delete(host.ports, "desk")
     stop(host.ports, "desk")
     start(host.ports, "desk")
@@ -206,7 +206,7 @@ def test_a_dry_run_says_the_steps_and_changes_nothing(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
-    assert [s.split()[0] for s in plug(host, "A100-4C", dry_run=True).steps] == ["claim", "record", "make", "attach"]
+    assert [s.split()[0] for s in plug(host, "A100-4C", dry_run=True).steps] == ["claim", "record", "create", "attach"]
     steps = unplug(host, dry_run=True).steps
     assert [s.split()[0] for s in steps] == ["detach", "remove", "record", "release"]
     assert picture(host) == before

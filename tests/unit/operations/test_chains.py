@@ -201,7 +201,9 @@ def test_a_pool_that_cannot_be_listed_stops_only_what_could_damage_a_clone_in_it
     assert "--image /srv/images/other.qcow2 gives" in str(caught.value.hint)
     with pytest.raises(Refused, match=f"{made} cannot be deleted: it may have clones in the storage pool") as caught:
         delete(ports, "v1")
-    assert str(caught.value.hint).endswith("virsh pool-refresh fast; or vgpuctl delete-vm v1 --keep-disks")
+    assert str(caught.value.hint).endswith(
+        "virsh pool-refresh fast shows the pool's problem; or vgpuctl delete-vm v1 --keep-disks"
+    )
     with pytest.raises(Refused, match="the storage pool fast"):
         refresh(ports, "v1", BASE)
     assert host.ports.storage.image(made) is not None

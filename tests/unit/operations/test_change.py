@@ -187,7 +187,7 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(tmp_path: Path) -> No
     create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     planned = reprofile(host, "A100-5C", dry_run=True)
-    assert [s.split()[0] for s in planned.steps] == ["claim", "remove", "make", "change", "release"]
+    assert [s.split()[0] for s in planned.steps] == ["claim", "remove", "create", "change", "release"]
     assert [v.profile for v in planned.data.vgpus] == ["A100-5C"]
     assert picture(host) == before
 

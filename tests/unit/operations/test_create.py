@@ -198,7 +198,7 @@ def test_a_dry_run_writes_nothing_and_shows_the_steps(tmp_path):
     before, watch = picture(host), Watch()
     done = create(watch.watch(host.ports), request("A100-4C"), dry_run=True)
     assert done.dry_run
-    assert [s.split()[0] for s in done.steps] == ["claim", "define", "make", "make", "make", "record", "start"]
+    assert [s.split()[0] for s in done.steps] == ["claim", "define", "create", "create", "create", "record", "start"]
     assert picture(host) == before
     assert not {"sysfs.write", "hypervisor.define", "claims.add"} & set(watch.calls)
 

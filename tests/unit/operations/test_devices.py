@@ -101,7 +101,7 @@ def test_a_vm_that_is_half_made_is_left_to_reconcile(tmp_path):
     host = booted(tmp_path, "a100-40", "A100-4C")
     vm = vm_of(host)
     half = replace(vm, record=replace(vm.record, state=RecordState.REMOVING))
-    with pytest.raises(Busy, match="half-way"):
+    with pytest.raises(Busy, match="is unfinished"):
         make(host, half)
 
 
@@ -125,7 +125,7 @@ def test_nothing_is_let_pass_while_its_gpu_is_being_set_up(tmp_path):
         operation=operation.id,
     )
     host.ports.claims.add(whole)
-    with pytest.raises(Busy, match=r"sets 0000:3b:00\.0 up"):
+    with pytest.raises(Busy, match=r"is setting up 0000:3b:00\.0"):
         has_missing_devices(host.ports, vm, vm.record)
     host.ports.claims.remove(whole.carrier, whole.vm_uuid)
     assert not has_missing_devices(host.ports, vm, vm.record)

@@ -84,7 +84,7 @@ def test_it_is_removed_once(tmp_path):
 
 def test_what_cannot_be_made_says_what_is_missing(tmp_path):
     host = open_sim_host(tmp_path)
-    with pytest.raises(InvalidInput, match="without a profile it cannot be created"):
+    with pytest.raises(InvalidInput, match="cannot be created without a profile"):
         ensure(host.ports)
     make(host.ports)
     host.sim.reboot()

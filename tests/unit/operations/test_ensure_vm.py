@@ -177,7 +177,7 @@ def test_a_name_is_too_little_for_a_vm_that_must_be_made(tmp_path, state, mode, 
     before = picture(host)
     with pytest.raises(InvalidInput) as raised:
         ensure(host, request(name="vm", mode=mode), state)
-    assert f"lacks {field}" in raised.value.message
+    assert f"has no {field}" in raised.value.message
     assert f"add {field}:" in raised.value.hint
     assert raised.value.facts["problems"][0]["path"] == field
     assert picture(host) == before

@@ -136,7 +136,7 @@ def test_a_request_without_a_profile_works_only_if_all_vms_exist(tmp_path):
     ports = open_sim_host(tmp_path).ports
     ensure(ports, request("A100-4C"), names(2))
     assert not ensure(ports, request(), names(2)).changed
-    with pytest.raises(InvalidInput, match="lacks profile"):
+    with pytest.raises(InvalidInput, match="has no profile"):
         ensure(ports, request(), names(3))
 
 

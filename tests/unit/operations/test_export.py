@@ -22,7 +22,7 @@ def same(ports):
     text = export_host(ports).data.text
     result = diff_host(ports, read_desired_state(ports, HostFileText(text, "exported"), ()), ApplyOptions())
     assert (result.changed, result.data.settings) == (False, ())
-    assert [line for line in result.steps if not line.startswith("put exported")] == []
+    assert [line for line in result.steps if not line.startswith("replace /etc/vgpuctl/host.yaml with exported")] == []
     return text
 
 
@@ -99,7 +99,7 @@ def test_a_gpu_without_its_driver_keeps_what_host_yaml_says(tmp_path):
             return tuple(n for n in names if not (path.endswith(A100) and n.startswith(("driver", "virtfn"))))
 
     result = export_host(replace(host.ports, sysfs=Unbound(), nvml=AbsentNvml("the driver is down")))
-    assert any(w.startswith(f"{A100}: no driver has it") for w in result.warnings)
+    assert any(w.startswith(f"{A100}: no driver is bound to it") for w in result.warnings)
     entry = parse_host_spec(result.data.text, "x").gpus[A100]
     assert (entry.mode, entry.cordoned, entry.mig, str(entry.scheduler.policy)) == (
         "vgpu",

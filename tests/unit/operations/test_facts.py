@@ -40,4 +40,4 @@ def test_a_template_that_cannot_be_read_is_an_error_and_not_the_built_in_one(tmp
 def test_a_template_that_is_not_there_is_answered_with_the_built_in_ones(tmp_path):
     with pytest.raises(NotFound) as raised:
         read_template(open_sim_host(tmp_path).ports, "mine")
-    assert "built in: " in str(raised.value.hint)
+    assert "built-in template: " in str(raised.value.hint)

@@ -143,7 +143,7 @@ faults: [{on: shutdown, match: "*", kind: lost}]
     before = stand(host)
     with pytest.raises(Busy, match="did not shut down") as raised:
         do(host.ports, FLEX, "sriov", 6, drain=True)
-    assert "goes off later: vgpuctl start-vm vm " in str(raised.value.hint)
+    assert "shuts down later: vgpuctl start-vm vm " in str(raised.value.hint)
     assert (stand(host), configured_modes(host)) == (before, {})
 
 

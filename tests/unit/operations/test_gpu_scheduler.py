@@ -134,8 +134,8 @@ def test_a_vgpu_that_comes_between_the_looks_is_seen(tmp_path):
     ("gpu", "wanted", "text"),
     [
         ("0000:86:00.0", SchedulerSpec(EQUAL), "only NVIDIA's"),
-        (A100, SchedulerSpec(EQUAL, 31), "the driver takes 1 to 30 ms"),
-        (A100, SchedulerSpec(EQUAL, None, 40), "the driver takes 63 to 960"),
+        (A100, SchedulerSpec(EQUAL, 31), "the driver accepts 1 to 30 ms"),
+        (A100, SchedulerSpec(EQUAL, None, 40), "the driver accepts 63 to 960"),
     ],
 )
 def test_what_a_gpu_cannot_have_is_refused_before_anything_is_touched(tmp_path, gpu, wanted, text):
@@ -164,7 +164,7 @@ def test_a_lost_scheduler_write_is_detected(tmp_path):
 @pytest.mark.parametrize(
     ("code", "kind", "text"),
     [
-        (2, InvalidInput, "does not take"),
+        (2, InvalidInput, "does not accept"),
         (3, HostCannot, "MIG is on"),
         (4, Failed, "root"),
         (16, Failed, "reset"),

@@ -63,7 +63,7 @@ def test_one_refusal_is_raised_unchanged_and_several_are_joined():
         raise_refusals([first, InUse("c is in use")], [])
     with pytest.raises(Refused, match="b cannot") as raised:
         raise_refusals([first], [other])
-    assert str(raised.value).startswith("1 GPU cannot be set up and 1 vGPU cannot be made, so nothing was changed:")
+    assert str(raised.value).startswith("1 GPU cannot be set up and 1 vGPU cannot be created, so nothing was changed:")
     assert [one["code"] for one in raised.value.facts["refused"]] == ["in-use", "host-cannot"]
 
 

@@ -81,7 +81,7 @@ def test_one_pool_shows_its_volumes_and_the_bases_of_these(tmp_path):
 def test_a_pool_that_is_off_is_a_warning_and_one_that_is_not_there_an_error(tmp_path):
     ports = open_sim_host(tmp_path, text=SCENARIO).ports
     assert list_images(ports).warnings == ("storage pool old is not started; its volumes are not listed",)
-    with pytest.raises(NotFound, match="no storage pool nothing") as caught:
+    with pytest.raises(NotFound, match="storage pool nothing does not exist") as caught:
         list_images(ports, pool="nothing")
     assert "default, fast, old" in str(caught.value.hint)
 

@@ -33,7 +33,7 @@ def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
     before = picture(host)
     with pytest.raises(InUse, match=r"2 vGPU\(s\) of off, on, and the driver changes mixed sizes") as raised:
         act(host.ports, SECOND, mixed=True)
-    assert str(raised.value.hint).startswith("use --drain")
+    assert str(raised.value.hint).startswith("--drain shuts")
     done = act(host.ports, SECOND, mixed=True, drain=True)
     assert (done.steps[0], done.steps[-1]) == ("shut down VM on", "start VM on again")
     assert (partition_state(host, SECOND)[2], picture(host)) == (True, before)
@@ -44,7 +44,7 @@ def test_vgpus_of_several_sizes_keep_mixed_sizes_on(tmp_path):
     act(host.ports, SECOND, mixed=True)
     create(host.ports, request("H100-40C", name="large", gpu=SECOND))
     create(host.ports, request("H100-10C", name="small", gpu=SECOND))
-    with pytest.raises(InUse, match="keeps H100-10C, H100-40C for large, small, which have several sizes"):
+    with pytest.raises(InUse, match="has H100-10C, H100-40C of large, small, which have several sizes"):
         act(host.ports, SECOND, mixed=False, drain=True)
 
 
@@ -88,7 +88,7 @@ def test_more_vgpus_than_mixed_sizes_have_places_for_leave_it_as_it_was(tmp_path
 def test_set_mig_drops_mixed_sizes_which_it_excludes(tmp_path):
     host = open_sim_host(tmp_path, "h100-mig")
     act(host.ports, SECOND, mixed=True)
-    with pytest.raises(InvalidInput, match="at once"):
+    with pytest.raises(InvalidInput, match="at the same time"):
         act(host.ports, SECOND, mig("1g.10gb"))
     act(host.ports, SECOND, mig("1g.10gb"), mixed=False)
     assert (configured_gpu(host, SECOND).mixed_size, partition_state(host, SECOND)) == (

@@ -146,7 +146,7 @@ def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) 
     create(host.ports, request("A100-20C", name="lent", reserve="running"))
     with pytest.raises(NoCapacity) as refused:
         room(host.ports, "A100-40C", 2)
-    assert "bound stays: it is bound to a GPU" in str(refused.value.facts["details"])
+    assert "bound stays: it is restricted to a GPU" in str(refused.value.facts["details"])
     assert "lent stays: it reserves its places only while it runs" in str(refused.value.facts["details"])
 
 
@@ -317,7 +317,7 @@ def test_a_target_placement_taken_meanwhile_is_refused_and_the_vm_unchanged(tmp_
     goal = MoveTarget(gpu, at["b"])
     with pytest.raises(NoCapacity, match="is no longer free"):
         move_vgpu(host.ports, "a", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
-    with pytest.raises(Busy, match="does not have"):
+    with pytest.raises(Busy, match="no longer has"):
         move_vgpu(host.ports, "a", "gone", goal, wait_seconds=WAIT_SECONDS, progress=Silent())
     assert picture(host) == before
 

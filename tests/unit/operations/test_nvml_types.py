@@ -70,7 +70,7 @@ def test_mig_goes_off_and_the_gpu_has_its_time_sliced_vgpus_again(tmp_path):
     act(host.ports, FIRST, OFF)
     assert (partition_state(host), configured_gpu(host).mig) == (((False, False), [], False), OFF)
     create(host.ports, request("H100-10C", gpu=FIRST))
-    with pytest.raises(InUse, match=r"keeps H100-10C for .*, and with MIG on it has no time-sliced vGPUs"):
+    with pytest.raises(InUse, match=r"has H100-10C of .*, and with MIG on it has no time-sliced vGPUs"):
         act(host.ports, FIRST, mig("1g.10gb"))
 
 
@@ -83,7 +83,7 @@ def test_a_vm_whose_instance_would_be_gone_is_named_with_its_profile(tmp_path, r
     before = everything(host)
     for wanted in (OFF, mig("1g.10gb")):
         for drain in (False, True):
-            with pytest.raises(InUse, match=r"keeps H100-3-40C for vm") as raised:
+            with pytest.raises(InUse, match=r"has H100-3-40C of vm") as raised:
                 act(host.ports, FIRST, wanted, drain=drain)
             assert (raised.value.facts["vms"], raised.value.facts["profiles"]) == (["vm"], ["H100-3-40C"])
     with pytest.raises(InUse, match="vm"):
@@ -96,8 +96,13 @@ def test_a_vm_whose_instance_would_be_gone_is_named_with_its_profile(tmp_path, r
     [
         (mig("1g.5gb"), None, InvalidInput, r"no GPU instance profile 1g\.5gb"),
         (mig("4g.40gb", "4g.40gb"), None, NoCapacity, r"can have 1 of 4g\.40gb, not 2"),
-        (mig("4g.40gb", "3g.40gb", "1g.10gb"), None, NoCapacity, r"1g\.10gb does not fit .* beside 4g\.40gb, 3g\.40gb"),
-        (MigSpec(vgpus=(("H100-4C", 1),)), None, InvalidInput, "offers only without MIG of"),
+        (
+            mig("4g.40gb", "3g.40gb", "1g.10gb"),
+            None,
+            NoCapacity,
+            r"1g\.10gb does not fit .* next to 4g\.40gb, 3g\.40gb",
+        ),
+        (MigSpec(vgpus=(("H100-4C", 1),)), None, InvalidInput, "has no GPU instance for the time-sliced profile"),
         (MigSpec(vgpus=(("H100-1-10C", 8),)), None, NoCapacity, r"can have 7 of 1g\.10gb, not 8"),
         (mig("1g.10gb"), True, InvalidInput, "MIG and mixed sizes at the same time"),
         (None, True, HostCannot, "has MIG on, which excludes mixed sizes"),
@@ -227,7 +232,7 @@ def test_mig_requires_an_explicit_mode(tmp_path):
     gpus = parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mig: [1g.10gb]}}\n', "f").gpus
     (result,) = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
     assert isinstance(result.error, InvalidInput)
-    assert "no mode, which it requires" in str(result.error)
+    assert "no mode, which .* requires" in str(result.error)
 
 
 PENDING = '{on: nvml-set-mig, match: "*", kind: pending}'
@@ -241,7 +246,7 @@ def test_ampere_is_reset_where_that_is_what_mig_waits_for(tmp_path):
 
 def test_a_kernel_on_which_a_reset_hangs_the_host_needs_a_reboot(tmp_path):
     host = small(tmp_path, "A100", kernel="7.0.0-14-generic", faults=PENDING)
-    with pytest.raises(PartlyApplied, match="goes on at its next reset") as raised:
+    with pytest.raises(PartlyApplied, match="turns on at its next reset") as raised:
         act(host.ports, FIRST, mig("3g.20gb"))
     assert "reboot the host, then run the command again" in str(raised.value.hint)
     assert any("at the host's next boot" in line for line in raised.value.left)
@@ -265,7 +270,7 @@ def test_what_waits_for_somebody_who_has_the_driver_open_is_taken_back(tmp_path)
     host = small(tmp_path, "A100", more="held_by: dcgm-exporter, vfs: {enabled: 0}")
     before = everything(host)
     with pytest.raises(
-        Busy, match=r"goes on at its next reset: dcgm-exporter \(pid \d+\) has NVIDIA's driver open"
+        Busy, match=r"turns on at its next reset: dcgm-exporter \(pid \d+\) has NVIDIA's driver open"
     ) as raised:
         act(host.ports, FIRST, mig("3g.20gb"))
     assert raised.value.hint == "stop these programs, then run the command again"

@@ -192,7 +192,7 @@ def test_one_that_still_has_its_place_starts_in_it(tmp_path: Path, kind: str) ->
     before = taken(host)
     host = host.again()
     done = start(host.ports, "a")
-    assert [s for s in done.steps if "make" in s or "claim" in s] == []
+    assert [s for s in done.steps if "create" in s or "claim" in s] == []
     assert taken(host) == before
 
 
@@ -276,7 +276,7 @@ def test_a_delete_detects_a_start_in_progress(tmp_path: Path) -> None:
     record = vm_of(host, "vm").record
     assert record is not None
     assert record.state is RecordState.REMOVING, "who starts it reads this and gives up"
-    with pytest.raises(Busy, match="half-way"):
+    with pytest.raises(Busy, match="is unfinished"):
         start(host.ports, "vm")
     host.ports.claims.remove(started.carrier, started.vm_uuid)
     delete(host.ports, "vm")

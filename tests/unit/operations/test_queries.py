@@ -167,7 +167,7 @@ def test_a_bad_device_is_left_out_and_named_and_the_others_are_shown(tmp_path):
     text = 'version: 1\ngpus:\n  - {model: A100, count: 2}\nfaults:\n  - {on: sysfs-read, match: "*3b:00.0/vendor"}\n'
     answer = queries.list_gpus(open_sim_host(tmp_path, text=text).ports)
     assert [g.address for g in answer.data] == ["0000:3f:00.0"]
-    assert any("0000:3b:00.0 is left out" in w for w in answer.warnings)
+    assert any("0000:3b:00.0 is ignored" in w for w in answer.warnings)
 
 
 def test_looking_changes_nothing(tmp_path):

@@ -149,7 +149,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
     planned = refresh(host.ports, "drain", dry_run=True)
     assert picture(host) == before
     words = [step.split()[0] for step in planned.steps]
-    assert words == ["shut", "record", "make", "change", "delete", "record", "start"]
+    assert words == ["shut", "record", "create", "change", "delete", "record", "start"]
     assert planned.notes == (f"all data on {the_vm(host).record.disks[0].path} is lost",)
 
 
@@ -169,7 +169,7 @@ def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "error", "message"),
     [
-        ("/nothing.qcow2", NotFound, "no file /nothing.qcow2"),
+        ("/nothing.qcow2", NotFound, "file /nothing.qcow2 does not exist"),
         ("/hidden.qcow2", HostCannot, "/root is closed"),
         ("/bios.qcow2", InvalidInput, "boots only with BIOS, and vm has UEFI"),
     ],
@@ -215,7 +215,7 @@ def test_a_vm_that_refers_to_another_disk_now_is_refused(tmp_path: Path) -> None
     )
     now = the_vm(host)
     assert (now.disks[0].source, now.record) == ("/old.qcow2", vm.record)
-    with pytest.raises(Refused, match="does not refer to"):
+    with pytest.raises(Refused, match="no longer refers to"):
         refresh(host.ports)
 
 

@@ -39,7 +39,7 @@ def test_it_is_refused_and_nothing_changed(tmp_path: Path, act: Callable[[Simula
     host = drained(tmp_path)
     forget(host, "one")
     before = picture(host)
-    with pytest.raises(Refused, match="one: undefined while running"):
+    with pytest.raises(Refused, match="one: running without a definition"):
         act(host)
     assert picture(host) == before
 

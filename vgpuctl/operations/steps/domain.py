@@ -189,7 +189,7 @@ class StartDomain(Value):
                     vm=self.name,
                     lacks=list(missing),
                 ) from error
-            return f"VM {self.name} was started by another program"
+            return f"another program started VM {self.name}"
         return None
 
     def verify(self, host: Host) -> None:

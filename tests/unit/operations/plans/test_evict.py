@@ -40,7 +40,7 @@ def test_an_empty_gpu_needs_no_drain():
 def test_vms_on_it_are_named_with_reason_and_hint():
     with pytest.raises(InUse, match=r"has 2 vGPU\(s\) of vdi-000, vdi-001, and it has to be empty") as raised:
         plan_eviction(snapshot_of(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), WHY)
-    assert str(raised.value.hint).startswith("say please shuts VMs down")
+    assert str(raised.value.hint).startswith("say please shuts the VMs down")
 
 
 def test_unmanaged_or_unfinished_stays():
@@ -48,7 +48,7 @@ def test_unmanaged_or_unfinished_stays():
     with pytest.raises(InUse, match="which vgpuctl does not remove; it has to be empty") as raised:
         plan_eviction(foreign, GPU, (STEP,), EvictionReason(WHY.cause, None, WHY.alternative))
     assert raised.value.hint == "remove it with the program that created it, or do without"
-    with pytest.raises(Busy, match="half-way"):
+    with pytest.raises(Busy, match="is unfinished"):
         plan_eviction(
             snapshot_of(VmState.RUNNING, record=RecordState.CREATING), GPU, (STEP,), EvictionReason(WHY.cause)
         )
@@ -57,7 +57,7 @@ def test_unmanaged_or_unfinished_stays():
 def test_a_vm_that_would_be_gone_when_it_stops_is_not_drained():
     seen = snapshot_of(VmState.RUNNING)
     seen = replace(seen, vms=(replace(seen.vms[0], persistent=False),))
-    with pytest.raises(Refused, match="vdi-000: undefined while running"):
+    with pytest.raises(Refused, match="vdi-000: running without a definition"):
         plan_eviction(seen, GPU, (STEP,), EvictionReason(WHY.cause))
 
 

@@ -86,7 +86,7 @@ def test_assigned_vgpus_keep_the_instances_they_need():
     compute_partition_change(on_it(card, *three), card, 16, PartitionRequest(MigSpec(("1g.5gb",) * 2)), (shared,))
     other = replace(LARGE, gi_profile_id=19, max_per_gi=2)
     two = [*three[:2], replace(taken(card, LARGE, 3), present=False)]
-    with pytest.raises(InUse, match="takes 2"):
+    with pytest.raises(InUse, match="needs 2"):
         compute_partition_change(on_it(card, *two), card, 16, PartitionRequest(MigSpec(("1g.5gb",))), (shared, other))
 
 
@@ -161,10 +161,10 @@ def test_vgpus_need_places_when_sizes_are_mixed():
 @pytest.mark.parametrize(
     ("card", "wanted", "message"),
     [
-        (replace(gpu(), vendor_id="8086"), PartitionRequest(MigSpec(("1g.5gb",))), "only NVIDIA's has MIG"),
-        (gpu(None), PartitionRequest(MigSpec(("1g.5gb",))), "has no MIG here"),
-        (replace(gpu(None), mixed_size=None), PartitionRequest(None, True), "has no mixed sizes here"),
-        (replace(gpu(None, vfs=0), vfs_total=0), PartitionRequest(None, True), "has no mixed sizes here"),
+        (replace(gpu(), vendor_id="8086"), PartitionRequest(MigSpec(("1g.5gb",))), "only NVIDIA's supports MIG"),
+        (gpu(None), PartitionRequest(MigSpec(("1g.5gb",))), "does not support MIG here"),
+        (replace(gpu(None), mixed_size=None), PartitionRequest(None, True), "does not support mixed sizes here"),
+        (replace(gpu(None, vfs=0), vfs_total=0), PartitionRequest(None, True), "does not support mixed sizes here"),
     ],
 )
 def test_what_a_gpu_does_not_have_is_refused(card, wanted, message):
@@ -202,7 +202,7 @@ def test_it_counts_for_vgpus_and_passthrough_has_neither():
     refuse_missing_mode("g", "vgpu", wanted, None)
     refuse_missing_mode("g", None, None, None)
     for mig, mixed, name in ((wanted, None, "mig"), (None, False, "mixed_size")):
-        with pytest.raises(InvalidInput, match=f"{name} is said of g, and no mode"):
+        with pytest.raises(InvalidInput, match=f"g has {name} but no mode"):
             refuse_missing_mode("g", None, mig, mixed)
 
 

@@ -69,7 +69,7 @@ def test_its_own_slot_comes_first():
     seen = snapshot(gpu, vms=(mine, other))
     assert [v.carrier for v in choose_slots(seen, mine, mine.record)] == ["0000:3b:00.4"]
     with pytest.raises(
-        InUse, match=r"vdi-001 reserves 0000:3b:00\.7 only while it runs, and vdi-002 has it"
+        InUse, match=r"vdi-001 reserves 0000:3b:00\.7 only while it runs, and vdi-002 uses it"
     ) as refused:
         choose_slots(seen, mine, mine.record, keep_definition=True)
     assert refused.value.hint == "vgpuctl start-vm vdi-001 assigns a free one"

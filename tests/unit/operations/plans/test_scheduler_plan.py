@@ -89,7 +89,7 @@ def test_a_vm_that_is_half_way_is_left_to_reconcile():
     one = vm(1, assigned(gpu, A4C, 0))
     one = replace(one, record=replace(one.record, state=RecordState.CREATING))
     observed = snapshot(gpu, vms=[one], vgpus=[taken(gpu, A4C, vm=one.name, vm_uuid=one.uuid)])
-    with pytest.raises(Busy, match="half-way"):
+    with pytest.raises(Busy, match="is unfinished"):
         plan_scheduler_change(gpu, FIXED, observed, drain=True)
 
 
