@@ -62,16 +62,17 @@ def page(kind: str, result: AnyResult) -> Page:
 def _vms(data: tuple[VmRowResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no VMs here"])
-    rows = tuple((vm.name, vm.state, vm.owner, vgpus_text(vm.vgpus), vm.uuid) for vm in data)
-    return Page([Table(("NAME", "STATE", "OWNER", "VGPUS", "UUID"), rows)])
+    rows = tuple((vm.name, vm.state, or_dash(vm.owner), vm.ownership, vgpus_text(vm.vgpus), vm.uuid) for vm in data)
+    return Page([Table(("NAME", "STATE", "OWNER", "OWNERSHIP", "VGPUS", "UUID"), rows)])
 
 
 def _vm(data: VmResult) -> Page:
-    other_fields = ("owner", "record", "vcpus", "firmware", "reserve", "spread_group")
+    other_fields = ("ownership", "owner", "record", "vcpus", "firmware", "reserve", "spread_group")
     other_pairs = [(name.replace("_", " "), getattr(data, name)) for name in other_fields]
     items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
     items += [("memory", mib(data.memory_mib))]
     items += [(title, or_dash(value)) for title, value in other_pairs if value is not None]
+    items += [("labels", _value_text(data.labels))] if data.labels else []
     items += [("vgpu", vgpu_line(v)) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
@@ -198,7 +199,7 @@ def size(value: int | None) -> str:
 
 def holder(vgpu: VgpuResult) -> str:
     """Name who has a vGPU: the VM, or the carrier of an unmanaged or leaked one."""
-    return vm_label(vgpu) if vgpu.vm or vgpu.name else f"{vgpu.carrier} ({vgpu.owner})"
+    return vm_label(vgpu) if vgpu.vm or vgpu.name else f"{vgpu.carrier} ({vgpu.ownership})"
 
 
 def shorten_names(names: Sequence[str]) -> str:
@@ -253,6 +254,8 @@ def _disk_line(disk: DiskResult | KeptDiskResult) -> str:
 
 
 def _value_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value) or "-"
     if isinstance(value, bool):

@@ -60,6 +60,8 @@ class VmSpec(Value):
     vgpu_params: Mapping[str, str] | None = None
     template: str | None = None
     reserve: str | None = None
+    labels: Mapping[str, str] | None = None
+    owner: str | None = None
     force_console: bool | None = None
 
     def given_fields(self) -> dict[str, object]:
@@ -213,6 +215,8 @@ def build_request(
         force_console=filled["force_console"],
         pci_window=filled["pci_window"],
         sources=sources,
+        labels=filled["labels"] or {},
+        owner=filled["owner"],
         cloud_init=user_data,
     )
 

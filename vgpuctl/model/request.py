@@ -63,6 +63,7 @@ class VmRequest(Value):
     `profiles`: (profile, count) pairs. `sources`: the source of each field's value: "command-line", "host.yaml" or
     "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.
     `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
+    `owner`: the person or team that uses the VM.
     """
 
     name: str | None
@@ -85,6 +86,8 @@ class VmRequest(Value):
     cloud_init: UserData | None = None
     reserve: str = "always"
     pci_window: str = "auto"
+    labels: Mapping[str, str] = EMPTY_MAPPING
+    owner: str | None = None
 
     def is_explicit(self, name: str) -> bool:
         """Return whether the field was given on the command line, not filled from defaults."""

@@ -155,6 +155,10 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
     }
     if request.cloud_init is not None:
         values["cloud_init"] = request.cloud_init.path
+    if request.owner is not None:
+        values["owner"] = request.owner
+    if request.labels:
+        values["labels"] = ", ".join(f"{key}={label}" for key, label in request.labels.items())
     sources = dict(request.sources)
     if request.mode != "passthrough":
         values["placement"] = request.constraints.policy or placement.policy or DEFAULT_PLACEMENT_POLICY

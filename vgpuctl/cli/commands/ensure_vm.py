@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from vgpuctl.cli import field_options, many, run
@@ -43,25 +45,26 @@ from vgpuctl.config.arguments import VM_STATES
     help="present: made and started if it is not there, otherwise left on or off as it is.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what differs.")
-@field_options.fields("placement")
+@field_options.fields("placement", "labels", "owner")
 @many.options
 @click.pass_obj
 def ensure_vm(
     settings: Settings,
+    /,
     path: str,
     state: str,
     dry_run: bool,
-    placement: str | None,
     count: int | None,
     parallel: int | None,
+    **explicit: Any,
 ) -> int:
     """Make a VM equal to a spec file. Run twice, the second time changes nothing.
 
-    Of a VM that exists the state is changed in place, and while it is off its profile, memory, vcpus, network and
-    reserve. Any other difference is refused (exit 3) and shown. For such a VM its name is enough of a spec. The spec's
+    Of a VM that exists the state, labels and owner are changed in place, and while it is off its profile, memory,
+    vcpus, network and reserve. Any other difference is refused (exit 3) and shown. For such a VM its name is enough of a spec. The spec's
     fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
 
-    --placement is how a new VM's GPU is chosen, whatever the spec says of that.
+    --placement, --label and --owner override those fields of the spec.
 
     With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs are to be there.
     """
@@ -71,12 +74,10 @@ def ensure_vm(
         return run.call(
             settings,
             "ensure-vm",
-            lambda host: host.ensure_vms(
-                vm_count, file=path, parallel=max_parallel, dry_run=dry_run, placement=placement
-            ),
+            lambda host: host.ensure_vms(vm_count, file=path, parallel=max_parallel, dry_run=dry_run, **explicit),
         )
     return run.call(
         settings,
         "ensure-vm",
-        lambda host: host.ensure_vm(file=path, state=state, dry_run=dry_run, placement=placement),
+        lambda host: host.ensure_vm(file=path, state=state, dry_run=dry_run, **explicit),
     )

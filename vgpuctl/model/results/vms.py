@@ -114,7 +114,7 @@ class ImageResult(Value):
     children: tuple[CloneResult, ...]
 
 
-VmOwnerWord = Literal["managed", "unmanaged", "copy"]
+VmOwnershipWord = Literal["managed", "unmanaged", "copy"]
 ReserveWord = Annotated[str, "always", "running"]
 
 
@@ -128,13 +128,17 @@ class SourceResult(Value):
 class VmRowResult(Value):
     """A VM in a list. `reserve` is null for one without a record.
 
+    `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if nobody said so.
+
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are its last.
     """
 
     name: str
     uuid: str
     state: StateWord
-    owner: VmOwnerWord
+    ownership: VmOwnershipWord
+    owner: str | None
+    labels: Mapping[str, str]
     memory_mib: int
     vcpus: int
     reserve: ReserveWord | None
@@ -144,13 +148,15 @@ class VmRowResult(Value):
 class VmResult(Value):
     """A VM. `record` is how far vgpuctl got with it, null for one it did not make.
 
-    `spread_group`: the group whose VMs are on different GPUs, null for none.
+    `spread_group`: the group whose VMs are on different GPUs, null for none. `owner`: as in `VmRow`.
     """
 
     name: str
     uuid: str
     state: StateWord
-    owner: VmOwnerWord
+    ownership: VmOwnershipWord
+    owner: str | None
+    labels: Mapping[str, str]
     record: RecordState | None
     memory_mib: int
     vcpus: int

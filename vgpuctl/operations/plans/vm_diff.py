@@ -22,6 +22,8 @@ from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Vm
 
 FieldValues = dict[str, object]
+LABEL_FIELDS = ("labels", "owner")
+"""Fields that only the record has: they can change at any time."""
 _CONSTRAINT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
 
 
@@ -122,6 +124,8 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         "cloud_init": None,
         "storage_pool": data_disks[0].pool if data_disks else None,
         "reserve": record.reserve if record else None,
+        "labels": {},
+        "owner": None,
         **dict.fromkeys(_CONSTRAINT_FIELDS),
     }
     recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
@@ -147,6 +151,7 @@ def request_fields_json(request: VmRequest) -> str:
     if request.constraints.policy is not None:
         fields["placement"] = request.constraints.policy
     fields["profile"] = [p for p, n in request.profiles for _ in range(n)]
+    fields |= {f: values[f] for f in LABEL_FIELDS if values[f]}
     if request.force_console:
         fields["force_console"] = True
     if request.cloud_init is not None:
@@ -204,6 +209,8 @@ def _requested_values(request: VmRequest) -> FieldValues:
         "pci_window": request.pci_window,
         "vgpu_params": dict(request.vgpu_params),
         "reserve": request.reserve,
+        "labels": dict(request.labels),
+        "owner": request.owner,
     }
 
 

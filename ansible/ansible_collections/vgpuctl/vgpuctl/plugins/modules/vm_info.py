@@ -10,7 +10,7 @@ module: vm_info
 short_description: Tell the VMs of a host with their vGPUs
 version_added: 0.1.0
 description:
-  - VMs that vgpuctl did not make are listed too, with the owner V(unmanaged).
+  - VMs that vgpuctl did not make are listed too, with the ownership V(unmanaged).
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.info
 options:
@@ -38,7 +38,7 @@ vms:
   returned: success
   type: list
   elements: dict
-  sample: [{name: vdi-001, state: running, owner: managed, vgpus: [{profile: A100-4C}]}]
+  sample: [{name: vdi-001, state: running, ownership: managed, vgpus: [{profile: A100-4C}]}]
 """
 
 from ansible.module_utils.basic import AnsibleModule
