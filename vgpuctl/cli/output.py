@@ -29,6 +29,7 @@ _VM_COMMANDS = (
     "attach-vgpu",
     "detach-vgpu",
     "refresh-vm",
+    "label-vm",
     "set-profile",
 )
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")

@@ -16,6 +16,7 @@ from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.outcome import AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.model.results.targets import TargetsResult
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ class Page(Value):
 
 def page(kind: str, result: AnyResult) -> Page:
     """Return the page of a command's result: of its data, for a change of the outcome with its steps."""
+    if isinstance(result.data, TargetsResult):
+        return _lazy_page("target_pages", "targets")((kind, result))
+    return single_page(kind, result)
+
+
+def single_page(kind: str, result: AnyResult) -> Page:
+    """Return the page of a command's result for one VM, vGPU, GPU or host."""
     return _PAGES.get(kind, _vm_change_page)(result if isinstance(result, Outcome) else result.data)
 
 
@@ -145,6 +153,25 @@ def dry_run(result: Outcome[object]) -> Page:
         rows = tuple((name, _value_text(s.value), s.source.replace("-", " ")) for name, s in sources.items())
         blocks += ["", Table(("FIELD", "VALUE", "SOURCE"), rows)]
     return Page(blocks)
+
+
+def join_pages(sections: Sequence[tuple[str, Sequence[Block]]], header: str) -> list[Block]:
+    """Join the pages of several hosts or VMs; if each is one table with the same headers, the result is one table.
+
+    `header`: of the column with their names.
+    """
+    non_empty = [(name, blocks) for name, blocks in sections if blocks]
+    single_blocks = [
+        (name, blocks[0]) for name, blocks in non_empty if len(blocks) == 1 and isinstance(blocks[0], Table)
+    ]
+    host_tables = [(name, block) for name, block in single_blocks if isinstance(block, Table)]
+    if host_tables and len(host_tables) == len(non_empty) and len({table.headers for _, table in host_tables}) == 1:
+        rows = tuple((name, *row) for name, table in host_tables for row in table.rows)
+        return [Table((header, *host_tables[0][1].headers), rows, host_tables[0][1].right_aligned)]
+    pages_: list[Block] = []
+    for name, blocks in non_empty:
+        pages_ += [*([""] if pages_ else []), f"== {name}", *blocks]
+    return pages_
 
 
 def _lazy_page(module: str, name: str) -> Callable[[Any], Page]:

@@ -14,7 +14,8 @@ from vgpuctl.model.outcome import NoProgress
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.library import audit
+    from vgpuctl.host.clock import HostClock
+    from vgpuctl.library import GpuHost, audit
     from vgpuctl.model.outcome import BatchProgress, Confirm, Outcome
     from vgpuctl.ports.host import Host
 else:
@@ -40,7 +41,8 @@ class CallSettings(Value):
     """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
 
     `confirm` is asked before something is lost. `cancelled` is asked before each step; True stops the work, and what
-    was done is undone. `command_line` is written to the audit journal; None: the process's own.
+    was done is undone. `command_line` is written to the audit journal; None: the process's own. `audited` False: the
+    call is part of a batch, which has one entry.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -48,13 +50,22 @@ class CallSettings(Value):
     confirm: Confirm = confirm_everything
     cancelled: Callable[[], bool] = never_cancelled
     command_line: tuple[str, ...] | None = None
+    audited: bool = True
 
 
 class Calls:
     """The host that calls work on. One call at a time: open the host once more for another thread."""
 
-    def __init__(self, ports: Host, settings: CallSettings, captured_root: str | None = None) -> None:
+    def __init__(
+        self,
+        ports: Host,
+        settings: CallSettings,
+        captured_root: str | None = None,
+        open_again: Callable[[CallSettings, HostClock], GpuHost] | None = None,
+    ) -> None:
+        """`open_again` opens the same host for another thread."""
         self._ports = ports
+        self._open_again = open_again
         self._settings = settings
         self._captured_root = captured_root
         self._wait = settings.wait_seconds
@@ -68,11 +79,13 @@ class Calls:
 
     def _carry_out(self, command: str, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
         """Carry out a change and write its entry to the host's audit journal."""
+        if not self._settings.audited:
+            return call_library(self._ports, act)
         self._progress.steps = ()
         words = self._settings.command_line
         call = audit.Call(command, self._ports.operations.current().command if words is None else audit.join(words))
         try:
-            outcome = _as_library_call(self._ports, act)
+            outcome = call_library(self._ports, act)
         except BaseException as exc:
             call.failed(self._ports, exc, self._progress.steps)
             raise
@@ -92,7 +105,7 @@ def query(method: Callable[Concatenate[Self, P], Result]) -> Callable[Concatenat
 
     @wraps(method)
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        return _as_library_call(self._ports, lambda: method(self, *args, **kwargs))
+        return call_library(self._ports, lambda: method(self, *args, **kwargs))
 
     return call
 
@@ -112,7 +125,7 @@ def change(
         def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[Data]:
             self._refuse_captured()
             if kwargs.get("dry_run"):
-                return _as_library_call(self._ports, lambda: method(self, *args, **kwargs))
+                return call_library(self._ports, lambda: method(self, *args, **kwargs))
             return self._carry_out(command, lambda: method(self, *args, **kwargs))
 
         return call
@@ -120,7 +133,7 @@ def change(
     return decorate
 
 
-def _as_library_call(ports: Host, act: Callable[[], Result]) -> Result:
+def call_library(ports: Host, act: Callable[[], Result]) -> Result:
     """Return what `act` returns, and end its operation.
 
     Raises:

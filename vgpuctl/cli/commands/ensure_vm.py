@@ -61,8 +61,8 @@ def ensure_vm(
     """Make a VM equal to a spec file. Run twice, the second time changes nothing.
 
     Of a VM that exists the state, labels and owner are changed in place, and while it is off its profile, memory,
-    vcpus, network and reserve. Any other difference is refused (exit 3) and shown. For such a VM its name is enough of a spec. The spec's
-    fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
+    vcpus, network and reserve. Any other difference is refused (exit 3) and shown. For such a VM its name is enough of
+    a spec. The spec's fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
 
     --placement, --label and --owner override those fields of the spec.
 
