@@ -130,6 +130,7 @@ class BatchRequest(Value, Generic[Data]):
     parallel: int
     question: Callable[[Sequence[str]], str] | None = None
     notes: tuple[str, ...] = ()
+    dry_run: bool = False
 
 
 def run(
@@ -144,7 +145,11 @@ def run(
     """
     make_batch = partial(Batch[Data], open_worker, call=request.call, parallel=request.parallel, settings=settings)
     if request.question is None:
-        batch = make_batch(names=request.names, progress=progress, confirm=lambda _: confirm_everything)
+        batch = make_batch(
+            names=request.names,
+            progress=QuietProgress(progress) if request.dry_run else progress,
+            confirm=lambda _: confirm_everything,
+        )
         batch.run()
         return _report(request, (batch,))
     plans = make_batch(names=request.names, progress=QuietProgress(progress), confirm=lambda _: _plan)

@@ -84,7 +84,7 @@ class TargetCalls(Calls):
         open_worker = self._open_again
         if open_worker is None:
             raise TypeError("open this host with vgpuctl.open_host")
-        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes)
+        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
 
         def act() -> Outcome[TargetsResult[Data]]:
             try:

@@ -79,7 +79,7 @@ def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
     if len(gpus) > 1:
         raise InvalidInput(
             f"'{gpu_name}' means {len(gpus)} GPUs here",
-            hint=f"say which: {', '.join(g.address for g in gpus)}",
+            hint=f"say which: {', '.join(g.address for g in gpus)}; with --all it means all of them",
             gpus=[g.address for g in gpus],
         )
     if not is_pci_address(gpus[0].address):

@@ -125,14 +125,16 @@ def _missing_error(request: Request, missing: Sequence[str]) -> NotFound:
 
 
 def _nothing_error(request: Request, left_out: Sequence[str]) -> NotFound:
-    texts = shorten(request.texts) if request.texts else f"any {request.what}"
-    labels = f" with {', '.join(f'{key}={value}' for key, value in request.labels.items())}" if request.labels else ""
+    labels = ", ".join(f"{key}={value}" for key, value in request.labels.items())
     if left_out:
         message = f"vgpuctl manages no {request.what} that matches; unmanaged: {shorten(left_out)}"
         hint = "name an unmanaged one exactly if this command can change it"
-    elif request.texts or labels:
-        message = f"no {request.what} matches {texts}{labels}"
-        hint = f"{request.list_command} shows them"
+    elif labels:
+        of_names = f" of {shorten(request.texts)}" if request.texts else ""
+        message = f"no {request.what}{of_names} has the label{'s' if len(request.labels) > 1 else ''} {labels}"
+        hint = f"{request.list_command} --json shows the labels"
+    elif request.texts:
+        message, hint = f"no {request.what} matches {shorten(request.texts)}", f"{request.list_command} shows them"
     else:
         message, hint = f"there is no {request.what} here", f"{request.list_command} shows them"
     return NotFound(message, hint=hint, labels=dict(request.labels) or None, left_out=list(left_out) or None)
