@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from vgpuctl import extras
@@ -20,7 +20,7 @@ class VgpuctlError(Exception):
     """A failure that vgpuctl can explain. Subclasses set `code` and `status`."""
 
     code: ClassVar[str] = "failed"
-    status: ClassVar[int] = 1
+    status: int = 1
 
     def __init__(self, message: str, *, hint: str | None = None, **facts: object) -> None:
         super().__init__(message)
@@ -30,6 +30,8 @@ class VgpuctlError(Exception):
         self.undone: list[str] = []
         self.left: list[str] = []
         self.changed = False
+        self.result: object = None
+        """What succeeded before it failed, as the result of the call; None if nothing is worth showing."""
 
 
 class Failed(VgpuctlError):
@@ -40,6 +42,12 @@ class SomeVmsFailed(Failed):
     """Some of several VMs could not be created and were undone; the others exist."""
 
     code = "some-failed"
+
+
+class SomeTargetsFailed(Failed):
+    """A command failed for some of its VMs, vGPUs or GPUs; `status` is the worst one, `result` shows all of them."""
+
+    code = "some-targets-failed"
 
 
 class LibvirtFailed(Failed):
@@ -213,6 +221,20 @@ class Interrupted(VgpuctlError):
     def __init__(self, message: str, *, signal_number: int, hint: str | None = None, **facts: object) -> None:
         super().__init__(message, hint=hint, **facts)
         self.signal_number = signal_number
+
+
+STATUSES_WORST_FIRST = (5, 1, 3, 6, 2, 4, 75, 7)
+"""Exit statuses, the worst first: partly applied, failed, what a person has to decide or fix, what trying elsewhere or
+again may solve, and a difference. A stop by the user is worse than all; any other status counts as 1."""
+
+
+def worst_status(statuses: Iterable[int]) -> int:
+    """Return the worst of exit statuses; 0 if there is none."""
+    normalized = {
+        status if status in STATUSES_WORST_FIRST or status == 0 or status >= 128 else 1 for status in statuses
+    }
+    stopped = [status for status in normalized if status >= 128]
+    return max(stopped) if stopped else next((status for status in STATUSES_WORST_FIRST if status in normalized), 0)
 
 
 def missing_library_error(exc: ImportError) -> HostCannot | None:

@@ -30,14 +30,14 @@ from vgpuctl.ports.host import Host
 PREFIX = "sim:"
 
 
-def open_simulated_host(scenario: str) -> Host:
+def open_simulated_host(scenario: str, clock: HostClock | None = None) -> Host:
     """Return the simulated host of a built-in scenario, by its name, or of a scenario file.
 
     Raises:
         NotFound: there is no such scenario.
         InvalidInput: its file is invalid, or was changed since the host was first used.
     """
-    return _join_ports(sim.open_host(scenario), f"{PREFIX}{scenario}")
+    return _join_ports(sim.open_host(scenario), f"{PREFIX}{scenario}", clock)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def open_host_with_card(model: str, directory: Path) -> Iterator[Host]:
         sim_host.close()
 
 
-def _join_ports(sim_host: sim.SimHost, name: str) -> Host:
+def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None) -> Host:
     """Return the ports of a simulated host."""
     processes = SimProcesses(sim_host)
     operations = OperationFiles(sim_host.run_dir, processes)
@@ -76,7 +76,7 @@ def _join_ports(sim_host: sim.SimHost, name: str) -> Host:
         processes=processes,
         operations=operations,
         claims=claims,
-        clock=HostClock(),
+        clock=clock or HostClock(),
         machine_id=sim_host.machine_id,
         new_uuid=lambda: str(uuid4()),
         audit_log=sim_host.audit,

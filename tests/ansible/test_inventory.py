@@ -23,7 +23,7 @@ for host; do [ "$previous" = -- ] && break; previous=$host; done
 for command; do :; done
 [ "$host" = braces ] && case $command in
     *list-vms) echo '{"schema": "vgpuctl/1", "data": [{"name": "{{ 7 }}", "uuid": "u", "state": "running",
-                      "owner": "unmanaged", "memory_mib": 1, "vcpus": 1, "vgpus": []}]}'; exit 0 ;;
+                      "ownership": "unmanaged", "memory_mib": 1, "vcpus": 1, "vgpus": []}]}'; exit 0 ;;
     *) echo '{"schema": "vgpuctl/1", "data": []}'; exit 0 ;;
 esac
 [ "$host" = one ] && : > "$STATE/met"

@@ -315,7 +315,7 @@ def test_ten_hosts_in_one_run(tmp_path: Path) -> None:
     first = site.play(task, forks=10)
     assert (first.status, len(first.changed)) == (0, 10), first.output
     for host in site.hosts:
-        assert [vm["name"] for vm in site.vgpuctl(host, "list-vms")["data"] if vm["owner"] == "managed"] == [
+        assert [vm["name"] for vm in site.vgpuctl(host, "list-vms")["data"] if vm["ownership"] == "managed"] == [
             "vdi-001",
             "vdi-002",
         ]

@@ -86,7 +86,7 @@ def test_a_vm_undefined_with_virsh_leaves_a_leak_for_reconcile(lab: Lab) -> None
     must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
     lab.run("virsh undefine vm-1 --nvram")
     gpu = next(g for g in must(lab, "list-gpus") if g["address"] == IGB)
-    assert [v["owner"] for v in gpu["vgpus"]] == ["leaked"]
+    assert [v["ownership"] for v in gpu["vgpus"]] == ["leaked"]
     must(lab, "reconcile-host")
     assert lab.run("ls /sys/bus/mdev/devices").stdout == before
     assert lab.run("ls /run/vgpuctl/claims").stdout == ""

@@ -69,7 +69,7 @@ def test_a_vm_without_its_record_and_its_clone_are_recognized(lab: Lab) -> None:
     lab.run("cat > /root/copy.xml", stdin=re.sub(r"<mac address=.*?/>", "", other))
     lab.run("virsh define /root/copy.xml")
     rows = {vm["name"]: vm for vm in must(lab, "list-vms")}
-    assert (rows["vm-1"]["owner"], rows["copy"]["owner"]) == ("managed", "copy")
+    assert (rows["vm-1"]["ownership"], rows["copy"]["ownership"]) == ("managed", "copy")
     assert call(lab, "delete-vm", "copy")[0] == 3
     lab.run("virsh undefine copy")
     lab.run("cat > /root/plain.xml", stdin=re.sub(r"<metadata>.*?</metadata>", "", xml, flags=re.DOTALL))
@@ -78,7 +78,7 @@ def test_a_vm_without_its_record_and_its_clone_are_recognized(lab: Lab) -> None:
     assert [v["carrier"] for v in row["vgpus"]] == [made["vgpus"][0]["carrier"]]
     assert [f["kind"] for f in must(lab, "reconcile-host")["findings"]] == ["record-lost"]
     (row,) = must(lab, "list-vms")
-    assert row["owner"] == "managed"
+    assert row["ownership"] == "managed"
     must(lab, "start-vm", "vm-1")
     must(lab, "delete-vm", "vm-1")
     assert lab.run("ls /run/vgpuctl/claims /sys/bus/mdev/devices", check=False).stdout.split("\n")[1] == ""

@@ -20,7 +20,7 @@ def test_create_vm_alone_gives_a_running_vm_its_vgpu_and_delete_vm_leaves_nothin
     before = leftovers(lab)
     made = must(lab, "create-vm", "--profile", "A100-4C")
     assert made["state"] == "running"
-    assert [(v["profile"], v["gpu"], v["owner"], v["present"]) for v in made["vgpus"]] == [
+    assert [(v["profile"], v["gpu"], v["ownership"], v["present"]) for v in made["vgpus"]] == [
         ("A100-4C", IGB, "managed", True)
     ]
     assert A100 in guest_devices(lab, made["name"])

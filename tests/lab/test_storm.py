@@ -81,7 +81,7 @@ def test_six_plain_starts_at_once_get_their_vgpu_without_long_waits(lab: Lab) ->
         )
         assert len(result["waits"]) > 6, "who waits for the lock has its turn between the starts"
         vms = must(lab, "list-vms")
-        ours = {vm["name"]: vm["vgpus"] for vm in vms if vm["owner"] == "managed"}
+        ours = {vm["name"]: vm["vgpus"] for vm in vms if vm["ownership"] == "managed"}
         assert sorted(ours) == [f"vm-{n}" for n in range(1, 7)]
         assert all(v["present"] for vgpus in ours.values() for v in vgpus)
         assert len({v["carrier"] for vgpus in ours.values() for v in vgpus}) == 6

@@ -41,7 +41,11 @@ def test_claims_of_the_version_before_are_kept_under_a_running_guest(lab: Lab) -
     must(lab, "reconcile-host")
     assert must(lab, "reconcile-host")["findings"] == []
     shown = must(lab, "show-vm", "vm")
-    assert (shown["state"], shown["owner"], [v["present"] for v in shown["vgpus"]]) == ("running", "managed", [True])
+    assert (shown["state"], shown["ownership"], [v["present"] for v in shown["vgpus"]]) == (
+        "running",
+        "managed",
+        [True],
+    )
     assert lab.run("ls /run/vgpuctl/claims /run/vgpuctl/drained | grep -v ':$'").stdout.split() == [carrier]
     must(lab, "stop-vm", "vm", "--force")
     assert must(lab, "start-vm", "vm")["state"] == "running"

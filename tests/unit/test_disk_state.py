@@ -58,7 +58,7 @@ def test_its_files_are_read(site: Site) -> None:
     assert sorted(vms) == ["first", "gone", "half", "idle", "lent", "off", "on", "second", "spare", "third"]
     for name, vm in vms.items():
         record = written(site, name)
-        assert (vm["owner"], vm["uuid"]) == ("managed", record.attrib["vm-uuid"])
+        assert (vm["ownership"], vm["uuid"]) == ("managed", record.attrib["vm-uuid"])
         assert vm["state"] == ("running" if name == "on" else "stopped")
         assert vm["reserve"] == ("running" if name in ("lent", "idle") else "always")
         shown = {v["carrier"]: (v["profile"], v["present"]) for v in vm["vgpus"]}
@@ -73,8 +73,8 @@ def test_its_files_are_read(site: Site) -> None:
     claimed = {path.name for path in (site.saved / "run" / "claims").iterdir()}
     assert set(vgpus) == claimed
     kept = vgpus.pop(kept_of(site)["carrier"])
-    assert (kept["name"], kept["owner"], kept["profile"], kept["gpu"]) == ("kept", "managed", small, MAIN)
-    leaked = {carrier for carrier, vgpu in vgpus.items() if vgpu["owner"] != "managed"}
+    assert (kept["name"], kept["ownership"], kept["profile"], kept["gpu"]) == ("kept", "managed", small, MAIN)
+    leaked = {carrier for carrier, vgpu in vgpus.items() if vgpu["ownership"] != "managed"}
     assert leaked == ({SPARE} if site.kind == "vendor-vf" else set())
 
 

@@ -23,15 +23,17 @@ from vgpuctl.errors import (
     mount_point,
 )
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.outcome import AnyResult, Outcome, QueryResult
 
 if TYPE_CHECKING:
     import tempfile
     import traceback
 
-    from vgpuctl.cli import attach_doctor, document, usage
+    from vgpuctl.cli import attach_doctor, document, run, usage
 else:
     attach_doctor = LazyModule("vgpuctl.cli.attach_doctor")
     document = LazyModule("vgpuctl.cli.document")
+    run = LazyModule("vgpuctl.cli.run")
     usage = LazyModule("vgpuctl.cli.usage")
     traceback = LazyModule("traceback")
     tempfile = LazyModule("tempfile")
@@ -62,6 +64,8 @@ class Failure:
     left: list[str] = field(default_factory=list)
     traceback: str | None = None
     changed: bool = False
+    result: AnyResult | None = None
+    """What succeeded before it failed."""
 
 
 def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
@@ -72,8 +76,18 @@ def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) 
         if failure.traceback:
             streams.write_err(streams.sanitize(failure.traceback))
     else:
+        _print_partial_result(settings, failure)
         print_failure(settings, failure, None)
     return failure.status
+
+
+def _print_partial_result(settings: Settings, failure: Failure) -> None:
+    """Print the page of what succeeded; a failure to write it is reported with the failure itself."""
+    if failure.result is not None:
+        try:
+            run.print_page(settings.kind, failure.result)
+        except OSError as unwritable:
+            streams.write_err(f"vgpuctl: the result could not be written: {unwritable.strerror}   [output]")
 
 
 def print_failure(settings: Settings, failure: Failure, document: str | None) -> None:
@@ -89,7 +103,11 @@ def print_failure(settings: Settings, failure: Failure, document: str | None) ->
 
 def failure_document(failure: Failure, kind: str) -> dict[str, object]:
     """Return the JSON document of a failure."""
-    return document.failure_body(kind, _error_object(failure), changed=failure.changed or bool(failure.left))
+    changed = failure.changed or bool(failure.left)
+    if failure.result is None:
+        return document.failure_body(kind, _error_object(failure), changed=changed)
+    data, warnings = document.result_data(failure.result), failure.result.warnings
+    return document.failure_body(kind, _error_object(failure), changed=changed, data=data, warnings=warnings)
 
 
 def failure_from_exception(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> Failure:
@@ -115,6 +133,7 @@ def _from_vgpuctl_error(exc: VgpuctlError, settings: Settings) -> Failure:
         hint = hint or (LEFT_HINT if exc.left else None)
     failure = Failure(exc.code, exc.message, status, hint, _json_facts(exc), list(exc.undone), list(exc.left))
     failure.changed = exc.changed
+    failure.result = exc.result if isinstance(exc.result, (Outcome, QueryResult)) else None
     path = exc.facts.get("path")
     if isinstance(exc, FileFailed) and isinstance(path, str) and path.startswith("/"):
         failure.facts["file_system"] = mount_point(path)

@@ -101,7 +101,7 @@ def _vgpu_table(vgpus: Sequence[VgpuResult]) -> list[Block]:
         ("CARRIER", [", ".join((v.carrier, *v.companions)) for v in vgpus]),
         ("PROFILE", [or_unknown(v.profile) for v in vgpus]),
         ("VM", [vm_label(v) for v in vgpus]),
-        ("OWNER", [v.owner for v in vgpus]),
+        ("OWNERSHIP", [v.ownership for v in vgpus]),
         ("WHERE", [or_dash(location(v) or None) for v in vgpus]),
         ("REASON", [or_dash(v.reason) for v in vgpus]),
     ]
@@ -154,7 +154,7 @@ def _vf_count(vfs: VfsResult) -> str:
 def _vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
     if not vgpus:
         return "0"
-    others = [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.owner == owner for v in vgpus))]
+    others = [f"{n} {word}" for word in ("unmanaged", "leaked") if (n := sum(v.ownership == word for v in vgpus))]
     return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
 
 
@@ -284,11 +284,11 @@ def _vgpus(data: tuple[ListedVgpuResult, ...]) -> Page:
             ", ".join((v.carrier, *v.companions)),
             "yes" if v.present else "no",
             v.vm or "-",
-            "host.yaml" if v.name else v.owner,
+            "host.yaml" if v.name else v.ownership,
         )
         for v in data
     )
-    return Page([Table(("NAME", "PROFILE", "GPU", "CARRIER", "MADE", "VM", "OWNER"), rows)])
+    return Page([Table(("NAME", "PROFILE", "GPU", "CARRIER", "MADE", "VM", "OWNERSHIP"), rows)])
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {

@@ -31,6 +31,7 @@ _VM_COMMANDS = (
     "detach-vgpu",
     "refresh-vm",
     "resize-disk",
+    "label-vm",
     "set-profile",
 )
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")

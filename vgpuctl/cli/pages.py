@@ -16,6 +16,7 @@ from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.outcome import AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.model.results.targets import TargetsResult
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -57,18 +58,25 @@ class Page(Value):
 
 def page(kind: str, result: AnyResult) -> Page:
     """Return the page of a command's result: of its data, for a change of the outcome with its steps."""
+    if isinstance(result.data, TargetsResult):
+        return _lazy_page("target_pages", "targets")((kind, result))
+    return single_page(kind, result)
+
+
+def single_page(kind: str, result: AnyResult) -> Page:
+    """Return the page of a command's result for one VM, vGPU, GPU or host."""
     return _PAGES.get(kind, _vm_change_page)(result if isinstance(result, Outcome) else result.data)
 
 
 def _vms(data: tuple[VmRowResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no VMs here"])
-    rows = tuple((vm.name, vm.state, vm.owner, vgpus_text(vm.vgpus), vm.uuid) for vm in data)
-    return Page([Table(("NAME", "STATE", "OWNER", "VGPUS", "UUID"), rows)])
+    rows = tuple((vm.name, vm.state, or_dash(vm.owner), vm.ownership, vgpus_text(vm.vgpus), vm.uuid) for vm in data)
+    return Page([Table(("NAME", "STATE", "OWNER", "OWNERSHIP", "VGPUS", "UUID"), rows)])
 
 
 def _vm(data: VmResult) -> Page:
-    other_fields = ("owner", "record", "vcpus", "firmware", "reserve", "spread_group")
+    other_fields = ("ownership", "owner", "record", "vcpus", "firmware", "reserve", "spread_group")
     other_pairs = [(name.replace("_", " "), getattr(data, name)) for name in other_fields]
     items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
     items += [("memory", mib(data.memory_mib))]
@@ -77,6 +85,7 @@ def _vm(data: VmResult) -> Page:
     items += [("cpus", _pins_line(data))] if data.pinned_cpus or data.memory_nodes else []
     items += [("display", "the first vGPU's screen is in the console")] if data.display else []
     items += [("network", _network_line(network)) for network in data.networks]
+    items += [("labels", _value_text(data.labels))] if data.labels else []
     items += [("vgpu", vgpu_line(v)) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
@@ -162,6 +171,25 @@ def dry_run(result: Outcome[object]) -> Page:
     return Page(blocks)
 
 
+def join_pages(sections: Sequence[tuple[str, Sequence[Block]]], header: str) -> list[Block]:
+    """Join the pages of several hosts or VMs; if each is one table with the same headers, the result is one table.
+
+    `header`: of the column with their names.
+    """
+    non_empty = [(name, blocks) for name, blocks in sections if blocks]
+    single_blocks = [
+        (name, blocks[0]) for name, blocks in non_empty if len(blocks) == 1 and isinstance(blocks[0], Table)
+    ]
+    host_tables = [(name, block) for name, block in single_blocks if isinstance(block, Table)]
+    if host_tables and len(host_tables) == len(non_empty) and len({table.headers for _, table in host_tables}) == 1:
+        rows = tuple((name, *row) for name, table in host_tables for row in table.rows)
+        return [Table((header, *host_tables[0][1].headers), rows, host_tables[0][1].right_aligned)]
+    pages_: list[Block] = []
+    for name, blocks in non_empty:
+        pages_ += [*([""] if pages_ else []), f"== {name}", *blocks]
+    return pages_
+
+
 def _lazy_page(module: str, name: str) -> Callable[[Any], Page]:
     """Return a page function that imports another module when it renders its page."""
 
@@ -216,7 +244,7 @@ def size(value: int | None) -> str:
 
 def holder(vgpu: VgpuResult) -> str:
     """Name who has a vGPU: the VM, or the carrier of an unmanaged or leaked one."""
-    return vm_label(vgpu) if vgpu.vm or vgpu.name else f"{vgpu.carrier} ({vgpu.owner})"
+    return vm_label(vgpu) if vgpu.vm or vgpu.name else f"{vgpu.carrier} ({vgpu.ownership})"
 
 
 def shorten_names(names: Sequence[str]) -> str:
@@ -271,6 +299,8 @@ def _disk_line(disk: DiskResult | KeptDiskResult) -> str:
 
 
 def _value_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value) or "-"
     if isinstance(value, bool):

@@ -12,8 +12,8 @@ from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.kinds import KINDS
 from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.run import CommandOutput
-from vgpuctl.cli.tables import Block, Table
-from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError
+from vgpuctl.cli.tables import Block
+from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError, worst_status
 from vgpuctl.model.outcome import AnyResult, QueryResult
 from vgpuctl.model.results.host import HostTextResult
 from vgpuctl.model.results.program import HostAnswerResult, HostsResult
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 KIND = "hosts"
 SOME_FAILED = "some-hosts-failed"
-STATUSES_WORST_FIRST = (5, 1, 3, 6, 2, 4, 75, 7)
-"""Exit statuses of hosts, the worst first: partly applied, failed, what a person has to decide or fix, what trying
-elsewhere or again may solve, and a difference. A stop by the user is worse than all; any other status counts as 1."""
 MAX_NAMES = 5
 
 
 class HostRow(Value):
-    """One host in the result. `document` comes from vgpuctl there, or is an error in the same form."""
+    """One host in the result. `document` comes from vgpuctl there, or is an error in the same form.
+
+    `result`: also of a command that failed for some of its VMs or GPUs.
+    """
 
     answer: HostAnswerResult
     document: Mapping[str, Any]
@@ -61,7 +61,9 @@ def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
         streams.write_err(f"warning: {streams.sanitize(warning)}")
     body = parsed.document
     settings.kind = str(body.get("kind", settings.kind))
-    if result is None:
+    if result is None or not body["ok"]:
+        if result is not None and not settings.json:
+            run.print_page(settings.kind, result)
         failures.print_failure(settings, parse_failure(body["error"]), document.text(body) if settings.json else None)
         return parsed.status
     if settings.json:
@@ -89,7 +91,7 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
                 _print_failures(settings, rows)
         return status if printed else 1
     host_pages = [_host_page(host, result, *_render_page(settings, result)) for host, result in results]
-    blocks = join_pages([(page.host, page.blocks) for page in host_pages])
+    blocks = pages.join_pages([(page.host, page.blocks) for page in host_pages], "HOST")
 
     def write() -> None:
         if blocks and streams.is_terminal(sys.stdout):
@@ -108,20 +110,11 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
 
 
 def _print_failures(settings: Settings, rows: Sequence[HostRow]) -> None:
-    failed = [row for row in rows if row.result is None]
+    failed = [row for row in rows if not row.document["ok"]]
     for row in failed:
         _print_failure(settings, row)
     if failed:
         streams.write_err(streams.sanitize(f"vgpuctl: {_summary(rows, failed)}   [{SOME_FAILED}]"))
-
-
-def worst_status(statuses: Any) -> int:
-    """Return the worst of exit statuses."""
-    normalized = {
-        status if status in STATUSES_WORST_FIRST or status == 0 or status >= 128 else 1 for status in statuses
-    }
-    stopped = [status for status in normalized if status >= 128]
-    return max(stopped) if stopped else next((status for status in STATUSES_WORST_FIRST if status in normalized), 0)
 
 
 def parse_failure(error: Mapping[str, Any]) -> Failure:
@@ -176,7 +169,7 @@ def _raw_text(settings: Settings, result: AnyResult) -> str | None:
 def _hosts_document(command: str, rows: Sequence[HostRow], warnings: Sequence[str], status: int) -> str:
     changed = any(bool(row.document.get("changed")) for row in rows)
     hosts = HostsResult(command, tuple(row.answer for row in rows))
-    failed = [row for row in rows if row.result is None]
+    failed = [row for row in rows if not row.document["ok"]]
     if not failed:
         return document.success_text(KIND, QueryResult(hosts, tuple(warnings), changed))
     error = {
@@ -200,9 +193,11 @@ def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
 
 
 def _check_reply(settings: Settings, reply: HostReply) -> tuple[HostReply, AnyResult | None]:
-    """Return the reply, and its result if the command worked; a result that cannot be read here becomes an error."""
-    if reply.parsed is None or not reply.parsed.document["ok"]:
+    """Return the reply, and its result if there is one; that of a command that worked must be readable here."""
+    if reply.parsed is None:
         return reply, None
+    if not reply.parsed.document["ok"]:
+        return reply, _partial_result(settings.kind, reply.parsed.document)
     body = reply.parsed.document
     kind = body.get("kind")
     try:
@@ -212,6 +207,16 @@ def _check_reply(settings: Settings, reply: HostReply) -> tuple[HostReply, AnyRe
     except Mismatch as mismatch:
         error = _shape_error(settings.kind, reply.target, body, str(mismatch))
         return replace(reply, parsed=None, error=error), None
+
+
+def _partial_result(kind: str, body: Mapping[str, Any]) -> AnyResult | None:
+    """Return what succeeded for some VMs or GPUs of a command that failed there; None if nothing can be shown."""
+    if not isinstance(body.get("data"), dict) or body.get("kind") != kind:
+        return None
+    try:
+        return read_result(KINDS[kind], body)
+    except Mismatch:
+        return None
 
 
 def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: str) -> VgpuctlError:
@@ -250,22 +255,6 @@ def _host_page(host: str, result: AnyResult, blocks: Sequence[Block], stderr_lin
     lines = [f"{host}: {line}" for line in stderr_lines]
     lines += [f"warning: {host}: {line}" for line in result.warnings]
     return HostPage(host, tuple(blocks), (*lines, *(f"note: {host}: {line}" for line in result.notes)))
-
-
-def join_pages(sections: Sequence[tuple[str, Sequence[Block]]]) -> list[Block]:
-    """Join the hosts' pages; if each is one table with the same headers, the result is one table."""
-    non_empty = [(name, blocks) for name, blocks in sections if blocks]
-    single_blocks = [
-        (name, blocks[0]) for name, blocks in non_empty if len(blocks) == 1 and isinstance(blocks[0], Table)
-    ]
-    host_tables = [(name, block) for name, block in single_blocks if isinstance(block, Table)]
-    if host_tables and len(host_tables) == len(non_empty) and len({table.headers for _, table in host_tables}) == 1:
-        rows = tuple((name, *row) for name, table in host_tables for row in table.rows)
-        return [Table(("HOST", *host_tables[0][1].headers), rows, host_tables[0][1].right_aligned)]
-    pages_: list[Block] = []
-    for name, blocks in non_empty:
-        pages_ += [*([""] if pages_ else []), f"== {name}", *blocks]
-    return pages_
 
 
 def _print_failure(settings: Settings, row: HostRow) -> None:

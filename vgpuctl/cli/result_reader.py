@@ -65,7 +65,7 @@ def read_value(kind: Any, value: object, path: str = "data") -> Any:
     if origin is Mapping:
         pairs = value if isinstance(value, dict) else _require(False, value, path, dict)
         return {key: read_value(arguments[1], item, f"{path}[{key!r}]") for key, item in pairs.items()}
-    if isinstance(kind, type) and issubclass(kind, Value):
+    if is_record(kind):
         return _read_record(kind, value, path)
     if isinstance(kind, type) and issubclass(kind, Enum):
         _require(isinstance(value, str) and kind is not Absent, value, path)
@@ -92,7 +92,7 @@ def _read_record(kind: Any, value: object, path: str) -> Value:
             given[name] = read_value(hint, fields[json_name], f"{path}.{json_name}")
         elif not optional:
             raise Mismatch(f"{path}.{json_name} is missing")
-    record: Value = kind(**given)
+    record: Value = (get_origin(kind) or kind)(**given)
     return record
 
 
@@ -102,8 +102,26 @@ def typed_fields(kind: Any) -> tuple[tuple[str, str, Any, bool], ...]:
 
     Only schemas and replies of other hosts need the types: a local command does not wait for `get_type_hints`.
     """
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple((name, name.rstrip("_"), hints[name], getattr(kind, name, None) is ABSENT) for name in kind._fields)
+    record: Any = get_origin(kind) or kind
+    hints = typing.get_type_hints(record, include_extras=True)
+    return tuple(
+        (name, name.rstrip("_"), _substitute(hints[name], kind), getattr(record, name, None) is ABSENT)
+        for name in record._fields
+    )
+
+
+def is_record(kind: Any) -> bool:
+    """Return whether a type is a record's class, or a generic one with its arguments."""
+    record = get_origin(kind) or kind
+    return isinstance(record, type) and issubclass(record, Value)
+
+
+def _substitute(hint: Any, kind: Any) -> Any:
+    """Return the type of a field of a generic record, with the record's arguments in it."""
+    if isinstance(hint, typing.TypeVar):
+        return get_args(kind)[0]
+    parameters: tuple[object, ...] = getattr(hint, "__parameters__", ())
+    return hint[get_args(kind)] if parameters and get_origin(kind) is not None else hint
 
 
 def _is_union(kind: object) -> bool:

@@ -109,7 +109,7 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
         elif raw is not None:
             streams.write_out(streams.sanitize(raw) if streams.is_terminal(sys.stdout) else raw)
         else:
-            _print_page(settings.kind, result)
+            print_page(settings.kind, result)
 
     if not output.write_result(settings.kind, write, {output.LOCAL: result} if result.changed else {}):
         return 1
@@ -122,7 +122,8 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
     return command_output.status
 
 
-def _print_page(kind: str, result: AnyResult) -> None:
+def print_page(kind: str, result: AnyResult) -> None:
+    """Print the page of a result, and its lines for stderr."""
     page = pages.page(kind, result)
     if page.blocks and streams.is_terminal(sys.stdout):
         tables.print_rich(page.blocks, sys.stdout)

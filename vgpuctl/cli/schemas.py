@@ -17,10 +17,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from vgpuctl.cli.document import SCHEMA
 from vgpuctl.cli.kinds import KINDS
-from vgpuctl.cli.result_reader import typed_fields
+from vgpuctl.cli.result_reader import is_record, typed_fields
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fields import Absent, WorkResult
-from vgpuctl.value import Value
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PRIMITIVES: dict[object, str] = {
@@ -80,8 +79,8 @@ def document_schema(kind: str) -> dict[str, Any]:
 
 
 def _failure_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data that a document has besides an error: if one host fails, it still has the others' replies."""
-    return {"data": data} if kind == "hosts" else {}
+    """Return the data that a document has besides an error: of several hosts or VMs some may have failed."""
+    return {"data": data} if kind == "hosts" or "TargetsResult" in str(KINDS[kind]) else {}
 
 
 def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -108,18 +107,19 @@ def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 def _class_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [member.value for member in kind]}
-    if isinstance(kind, type) and issubclass(kind, Value):
+    if is_record(kind):
         return _reference(kind, definitions)
     raise TypeError(f"no schema for {kind!r}")
 
 
 def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    name = kind.__name__.removesuffix("Result")
+    record = get_origin(kind) or kind
+    name = record.__name__.removesuffix("Result")
     if name not in definitions:
         definitions[name] = {}
         fields = typed_fields(kind)
         definitions[name] = {
-            "description": inspect.cleandoc(kind.__doc__ or ""),
+            "description": inspect.cleandoc(record.__doc__ or ""),
             "type": "object",
             "required": [json_name for _, json_name, _, optional in fields if not optional],
             "properties": {json_name: schema_of(hint, definitions) for _, json_name, hint, _ in fields},

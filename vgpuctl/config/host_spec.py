@@ -79,6 +79,8 @@ class Defaults(Value):
     networks: tuple[str, ...] | None = None
     os: str | None = None
     storage_pool: str | None = None
+    labels: Mapping[str, str] | None = None
+    owner: str | None = None
 
 
 class GpuSpec(Value):

@@ -230,6 +230,15 @@ VM_FIELDS: tuple[SpecField, ...] = (
         default="always",
     ),
     SpecField(
+        "labels",
+        "--label",
+        "a label of the VM, to select it by later; repeatable",
+        "team=cad",
+        repeatable=True,
+        metavar="KEY=VALUE",
+    ),
+    SpecField("owner", "--owner", "the person or team that uses the VM", "cad-team", metavar="NAME"),
+    SpecField(
         "force_console",
         "--force-console",
         "pass through a GPU even if it is the host's console",
@@ -244,7 +253,7 @@ CONSTRAINT_FIELDS = ("gpu", "not_gpu", "numa_node", "spread_group", "scheduler",
 
 FIELD_BY_NAME = {f.name: f for f in VM_FIELDS}
 
-DEFAULTABLE_FIELDS = ("image", "memory", "vcpus", "networks", "os", "storage_pool")
+DEFAULTABLE_FIELDS = ("image", "memory", "vcpus", "networks", "os", "storage_pool", "labels", "owner")
 """Fields that `defaults:` in host.yaml may fill."""
 
 LIST_DEFAULT_FIELDS = ("networks",)

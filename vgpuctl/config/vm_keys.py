@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vgpuctl.config import device_rules, rules
+from vgpuctl.config import device_rules, labels, rules
 from vgpuctl.config.shape import Key, Rule, nonempty_list, single_or_list
 from vgpuctl.config.size_text import SIZE_PATTERN
 from vgpuctl.config.vm_fields import (
@@ -89,6 +89,20 @@ _NETWORK_SCHEMA: JsonSchema = {
     ]
 }
 
+_LABEL_SCHEMA: JsonSchema = _pattern_schema(f"{labels.LABEL_PATTERN}=({labels.LABEL_PATTERN})?")
+_LABELS_SCHEMA: JsonSchema = {
+    "anyOf": [
+        {
+            "additionalProperties": {"type": "string"},
+            "maxProperties": labels.MAX_LABELS,
+            "propertyNames": _pattern_schema(labels.LABEL_PATTERN),
+            "type": "object",
+        },
+        _LABEL_SCHEMA,
+        {"items": _LABEL_SCHEMA, "type": "array"},
+    ]
+}
+
 _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "profile": (single_or_list(rules.profile), _list_schema({"minLength": 1, "type": "string"})),
     "gpu": (single_or_list(rules.gpu), _list_schema({"type": "string"})),
@@ -116,6 +130,8 @@ _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "storage_pool": (rules.resource_name, _NAME_SCHEMA),
     "hotplug_slots": (rules.hotplug_slots, _integer_schema(0, rules.MAX_HOTPLUG_SLOTS)),
     "pci_window": (rules.pci_window, _WINDOW_SCHEMA),
+    "labels": (labels.labels, _LABELS_SCHEMA),
+    "owner": (labels.owner, {"maxLength": labels.MAX_OWNER_LENGTH, "minLength": 1, "type": "string"}),
     "vgpu_params": (rules.vgpu_params, _PARAMS_SCHEMA),
     "template": (rules.template, _pattern_schema(rules.TEMPLATE_PATTERN)),
     "reserve": (rules.reserve, _enum_schema(RESERVE_MODES)),

@@ -65,6 +65,8 @@ class VmSpec(Value):
     vgpu_params: Mapping[str, str] | None = None
     template: str | None = None
     reserve: str | None = None
+    labels: Mapping[str, str] | None = None
+    owner: str | None = None
     force_console: bool | None = None
 
     def given_fields(self) -> dict[str, object]:
@@ -225,6 +227,8 @@ def build_request(
         display=filled["display"],
         hugepages=filled["hugepages"],
         cpu_pin=filled["cpu_pin"],
+        labels=filled["labels"] or {},
+        owner=filled["owner"],
     )
 
 

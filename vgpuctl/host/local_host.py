@@ -49,6 +49,7 @@ def open_local_host(
     connect: str | None = None,
     new_uuid: Callable[[], str] | None = None,
     euid: int | None = None,
+    clock: HostClock | None = None,
 ) -> Host:
     """Return this host, or the captured one whose files are under `root`. `euid` None: this process's own.
 
@@ -59,7 +60,7 @@ def open_local_host(
     captured = root != "/"
     if captured and not os.path.isdir(root):
         raise InvalidInput(f"--root: directory {root} does not exist", value=root)
-    clock = HostClock()
+    clock = clock or HostClock()
     processes = HostProcesses(root)
     operations = OperationFiles(_run_dir(root), processes, captured=captured)
     claims = ClaimStore(_run_dir(root), processes, operations, clock=clock, read_only=captured)

@@ -22,6 +22,7 @@ from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import DEFAULT_WAIT_SECONDS, CallSettings, confirm_everything, never_cancelled
 from vgpuctl.library.gpus import GpuCalls
 from vgpuctl.library.names import NameCalls
+from vgpuctl.library.targets import TargetCalls
 from vgpuctl.library.vgpus import VgpuCalls
 from vgpuctl.library.vms import VmCalls
 from vgpuctl.library.whole_host import HostCalls
@@ -30,6 +31,7 @@ from vgpuctl.model.outcome import NoProgress
 if TYPE_CHECKING:
     from vgpuctl import sim, simulated
     from vgpuctl.host import local_host
+    from vgpuctl.host.clock import HostClock
     from vgpuctl.model.outcome import BatchProgress, Confirm
     from vgpuctl.ports.host import Host
 else:
@@ -44,7 +46,7 @@ _SIMULATED_PREFIX = "sim:"
 _LOCAL_URI = re.compile(r"[a-z][a-z0-9]*(\+unix)?:///.*", re.ASCII)
 
 
-class GpuHost(VmCalls, VgpuCalls, GpuCalls, HostCalls, NameCalls):
+class GpuHost(VmCalls, VgpuCalls, GpuCalls, HostCalls, NameCalls, TargetCalls):
     """A KVM host with GPUs. `open_host` opens one."""
 
 
@@ -73,19 +75,24 @@ def open_host(
         HostCannot, FileFailed: it cannot be opened.
     """
     require_seconds("wait_seconds", wait_seconds)
-    ports = open_ports(name, root=root, connect=connect)
-    settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line)
-    return GpuHost(ports, settings, captured_root=None if os.path.abspath(root) == "/" else root)
+
+    def open_with(settings: CallSettings, clock: HostClock | None = None) -> GpuHost:
+        ports = open_ports(name, root=root, connect=connect, clock=clock)
+        return GpuHost(ports, settings, None if os.path.abspath(root) == "/" else root, open_with)
+
+    return open_with(CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line))
 
 
-def open_ports(name: str = LOCAL, *, root: str = "/", connect: str | None = None) -> Host:
-    """Return the ports of a host.
+def open_ports(
+    name: str = LOCAL, *, root: str = "/", connect: str | None = None, clock: HostClock | None = None
+) -> Host:
+    """Return the ports of a host. `clock`: with which they wait.
 
     Raises:
         InvalidInput, NotFound: there is no such host, or the arguments contradict each other.
     """
     if name.startswith(_SIMULATED_PREFIX):
-        return simulated.open_simulated_host(simulated.scenario_of(name, root=root, connect=connect))
+        return simulated.open_simulated_host(simulated.scenario_of(name, root=root, connect=connect), clock)
     if name != LOCAL:
         raise InvalidInput(
             f"--host {name}: there is no such host",
@@ -97,7 +104,7 @@ def open_ports(name: str = LOCAL, *, root: str = "/", connect: str | None = None
             f"--connect {connect}: only libvirt on this host can be used",
             hint="use qemu:///system; for another host use --host ssh://HOST",
         )
-    return local_host.open_local_host(root=os.path.abspath(root), connect=connect)
+    return local_host.open_local_host(root=os.path.abspath(root), connect=connect, clock=clock)
 
 
 def _suggest_simulated(text: str) -> str:

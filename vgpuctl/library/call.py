@@ -15,7 +15,8 @@ from vgpuctl.model.outcome import NoProgress
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.library import audit
+    from vgpuctl.host.clock import HostClock
+    from vgpuctl.library import GpuHost, audit
     from vgpuctl.model.outcome import BatchProgress, Confirm, Outcome
     from vgpuctl.ports.host import Host
 else:
@@ -41,7 +42,8 @@ class CallSettings(Value):
     """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
 
     `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
-    stops and is undone. `command_line` is written to the audit journal; None: the process's own.
+    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `audited` False: the
+    call is part of a batch, which has one entry.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -49,14 +51,23 @@ class CallSettings(Value):
     confirm: Confirm = confirm_everything
     cancelled: Callable[[], bool] = never_cancelled
     command_line: tuple[str, ...] | None = None
+    audited: bool = True
 
 
 class Calls:
     """The host that calls work on. One call at a time: open the host once more for another thread."""
 
-    def __init__(self, ports: Host, settings: CallSettings, captured_root: str | None = None) -> None:
+    def __init__(
+        self,
+        ports: Host,
+        settings: CallSettings,
+        captured_root: str | None = None,
+        open_again: Callable[[CallSettings, HostClock], GpuHost] | None = None,
+    ) -> None:
+        """`open_again` opens the same host for another thread."""
         self._touched = Touched()
         self._ports = self._touched.watch(ports)
+        self._open_again = open_again
         self._settings = settings
         self._captured_root = captured_root
         self._wait = settings.wait_seconds
@@ -68,8 +79,10 @@ class Calls:
         """The name that opened the host."""
         return self._ports.name
 
-    def _carry_out(self, command: str, named: _Named, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
+    def _carry_out(self, command: str, named: Named, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
         """Carry out a change and write its entry to the host's audit journal. `named`: what its caller named."""
+        if not self._settings.audited:
+            return call_library(self._ports, act)
         self._progress.steps = ()
         self._touched.clear()
         self._touched.add_vms(named.vms)
@@ -80,7 +93,7 @@ class Calls:
             command, self._ports.operations.current().command if words is None else audit.join(words), self._touched
         )
         try:
-            outcome = _as_library_call(self._ports, act)
+            outcome = call_library(self._ports, act)
         except BaseException as exc:
             call.failed(self._ports, exc, self._progress.steps)
             raise
@@ -100,7 +113,7 @@ def query(method: Callable[Concatenate[Self, P], Result]) -> Callable[Concatenat
 
     @wraps(method)
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        return _as_library_call(self._ports, lambda: method(self, *args, **kwargs))
+        return call_library(self._ports, lambda: method(self, *args, **kwargs))
 
     return call
 
@@ -120,7 +133,7 @@ def change(
         def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[Data]:
             self._refuse_captured()
             if kwargs.get("dry_run"):
-                return _as_library_call(self._ports, lambda: method(self, *args, **kwargs))
+                return call_library(self._ports, lambda: method(self, *args, **kwargs))
             return self._carry_out(command, _named_in(method, args, kwargs), lambda: method(self, *args, **kwargs))
 
         return call
@@ -132,14 +145,14 @@ _HAS_VARARGS = 0x04
 """A bit of co_flags (inspect.CO_VARARGS)."""
 
 
-class _Named(Value):
+class Named(Value):
     """The VMs and GPUs that the arguments of a call name."""
 
     vms: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
 
 
-def _named_in(method: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> _Named:
+def _named_in(method: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Named:
     """Return what a call's first argument names: a VM, several, or a GPU. `*names` and `*gpus` name several."""
     code = method.__code__  # inspect.signature would take longer than the rest of a short call
     parameter, value = "", None
@@ -151,12 +164,12 @@ def _named_in(method: Callable[..., object], args: tuple[object, ...], kwargs: M
     texts = (value,) if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ()
     names = tuple(text for text in texts if isinstance(text, str))
     if parameter in ("gpu", "gpus"):
-        return _Named(gpus=names)
+        return Named(gpus=names)
     is_about_vms = method.__qualname__.startswith("VmCalls.") and parameter in ("name", "names")
-    return _Named(names) if is_about_vms else _Named()
+    return Named(names) if is_about_vms else Named()
 
 
-def _as_library_call(ports: Host, act: Callable[[], Result]) -> Result:
+def call_library(ports: Host, act: Callable[[], Result]) -> Result:
     """Return what `act` returns, and end its operation.
 
     Raises:

@@ -58,6 +58,8 @@ class VmFields(VgpuFields, total=False):
     pci_window: str | None
     template: str | None
     reserve: str | None
+    labels: Texts | Mapping[str, str]
+    owner: str | None
     force_console: bool | None
 
 

@@ -129,7 +129,9 @@ class _Watched:
 
 
 def _records(data: object) -> Iterator[Any]:
-    """Yield the records that a result consists of: one, or those of several VMs or moves."""
+    """Yield the records that a result consists of: one, or those of several VMs, GPUs or moves."""
+    for target in getattr(data, "targets", ()):
+        yield from _records(target.data)
     several = getattr(data, "vms", None) or getattr(data, "moves", None)
     if isinstance(several, tuple):
         yield from several

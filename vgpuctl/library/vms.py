@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import (
@@ -23,10 +24,12 @@ from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import PlacementFields, Texts, VmFields, refuse_other_fields
 from vgpuctl.model.outcome import QueryResult
+from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from vgpuctl.config import labels as label_rules
     from vgpuctl.config import rules
     from vgpuctl.library import requests
     from vgpuctl.model.outcome import Outcome
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
         ensure_vms,
         guest,
         images,
+        label,
         power,
         queries,
         reboot,
@@ -66,6 +70,8 @@ else:
     ensure_vms = LazyModule("vgpuctl.operations.ensure_vms")
     guest = LazyModule("vgpuctl.operations.guest")
     images = LazyModule("vgpuctl.operations.images")
+    label = LazyModule("vgpuctl.operations.label")
+    label_rules = LazyModule("vgpuctl.config.labels")
     power = LazyModule("vgpuctl.operations.power")
     queries = LazyModule("vgpuctl.operations.queries")
     reboot = LazyModule("vgpuctl.operations.reboot")
@@ -289,6 +295,33 @@ class VmCalls(Calls):
         """Reboot a running VM, which keeps its vGPUs, and wait until it has; with `force` it is reset at once."""
         return reboot.reboot_vm(
             self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("label-vm")
+    def label_vm(
+        self,
+        name: str,
+        labels: Mapping[str, str | None] = EMPTY_MAPPING,
+        *,
+        owner: str | None = None,
+        dry_run: bool = False,
+    ) -> Outcome[VmReport]:
+        """Set labels of a VM, and remove those that are None. `owner`: None leaves it as it is, "" removes it."""
+        if not labels and owner is None:
+            raise InvalidInput("no label and no owner is given", hint="key=value, key- or --owner NAME")
+        try:
+            label_rules.labels({key: value for key, value in labels.items() if value is not None})
+            checked_owner = label_rules.owner(owner) if owner else owner
+        except ValueError as error:
+            raise InvalidInput(str(error)) from error
+        return label.label_vm(
+            self._ports,
+            name,
+            labels,
+            checked_owner,
+            dry_run=dry_run,
+            wait_seconds=self._wait,
+            progress=self._progress,
         )
 
     @change("attach-vgpu")

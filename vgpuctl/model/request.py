@@ -76,6 +76,7 @@ class VmRequest(Value):
     "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.
     `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
     `hugepages`: their size, or "none". `cpu_pin`: "auto", "none", or a list of CPUs.
+    `owner`: the person or team that uses the VM.
     """
 
     name: str | None
@@ -101,6 +102,8 @@ class VmRequest(Value):
     display: bool = False
     hugepages: str = "none"
     cpu_pin: str = "none"
+    labels: Mapping[str, str] = EMPTY_MAPPING
+    owner: str | None = None
 
     def is_explicit(self, name: str) -> bool:
         """Return whether the field was given on the command line, not filled from defaults."""

@@ -141,6 +141,18 @@ class VmRecord(Value):
         return group if isinstance(group, str) else None
 
     @property
+    def labels(self) -> dict[str, str]:
+        """The VM's labels by key; empty if there are none, or `request_json` cannot be parsed."""
+        labels = self.request_fields.get("labels") if '"labels"' in self.request_json else None
+        return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
+
+    @property
+    def owner(self) -> str | None:
+        """The person or team that uses the VM; None if unknown."""
+        owner = self.request_fields.get("owner") if '"owner"' in self.request_json else None
+        return owner if isinstance(owner, str) else None
+
+    @property
     def request_fields(self) -> dict[str, Any]:
         """The requested fields by name; empty if `request_json` cannot be parsed."""
         fields = parse_json(self.request_json)

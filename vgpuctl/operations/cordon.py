@@ -79,7 +79,7 @@ def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
     if len(gpus) > 1:
         raise InvalidInput(
             f"'{gpu_name}' matches {len(gpus)} GPUs here",
-            hint=f"specify one: {', '.join(g.address for g in gpus)}",
+            hint=f"specify one: {', '.join(g.address for g in gpus)}; --all selects all",
             gpus=[g.address for g in gpus],
         )
     if not is_pci_address(gpus[0].address):

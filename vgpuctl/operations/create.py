@@ -158,6 +158,10 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
         "reserve": request.reserve,
     }
     values |= cloud_init_paths(request)
+    if request.owner is not None:
+        values["owner"] = request.owner
+    if request.labels:
+        values["labels"] = ", ".join(f"{key}={label}" for key, label in request.labels.items())
     sources = dict(request.sources)
     if request.mode != "passthrough":
         values["placement"] = request.constraints.policy or placement.policy or DEFAULT_PLACEMENT_POLICY

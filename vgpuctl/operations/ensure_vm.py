@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a VM match a request: the one code path of ensure-vm, which Ansible uses too.
 
-The state changes in place; so do the `UPDATABLE_FIELDS` of a stopped VM. Any other difference of an existing VM is
-refused with before and after, so that a playbook never rebuilds a desktop by surprise.
+The state, the labels and the owner change in place; so do the `UPDATABLE_FIELDS` of a stopped VM. Any other difference
+of an existing VM is refused with before and after, so that a playbook never rebuilds a desktop by surprise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.rules import find_missing_fields
@@ -19,12 +20,13 @@ from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices
-from vgpuctl.operations import change, power
+from vgpuctl.operations import change, label, power
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.guards import require_libvirt
 from vgpuctl.operations.plans.create import reserves_slots
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_diff import (
+    LABEL_FIELDS,
     FieldValues,
     describe_value,
     diff_vm,
@@ -86,13 +88,48 @@ def ensure_vm(
         )
         return add_to_vm(deleted, before=before, after=None)
     fields = _fields_to_update(host, snapshot, vm, request)
-    if not fields:
-        applied = _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
-        return _with_before_after(applied, before, state)
-    changed = change.change_vm(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
-    if state == "started":
-        changed = _start_changed_vm(host, vm, changed, wait_seconds, progress)
+    updates = fields - set(LABEL_FIELDS)
+    if not updates:
+        changed = _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
+    else:
+        changed = change.change_vm(
+            host, request, updates, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+        )
+        if state == "started":
+            changed = _start_changed_vm(host, vm, changed, wait_seconds, progress)
+    if updates != fields:
+        changed = _label_changed_vm(host, vm, request, fields, changed, wait_seconds, progress)
     return _with_before_after(changed, before, state)
+
+
+def _label_changed_vm(
+    host: Host,
+    vm: Vm,
+    request: VmRequest,
+    fields: Set[str],
+    changed: Outcome[VmReport],
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome[VmReport]:
+    """Change the labels and the owner as requested, after everything else."""
+    try:
+        labelled = label.label_vm(
+            host,
+            vm.uuid,
+            request.labels if "labels" in fields else {},
+            request.owner if "owner" in fields else None,
+            replace_all="labels" in fields,
+            dry_run=changed.dry_run,
+            wait_seconds=wait_seconds,
+            progress=progress,
+        )
+    except VgpuctlError as error:
+        error.changed = error.changed or changed.changed
+        raise
+    data, new = changed.data, labelled.data
+    if isinstance(data, VmResult) and isinstance(new, VmResult):
+        data = replace(data, owner=new.owner, labels=new.labels)
+    return replace(changed, changed=True, data=data, steps=(*changed.steps, *labelled.steps))
 
 
 def _require_name(request: VmRequest) -> str:
@@ -186,7 +223,7 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
         SpecDiffers: a field cannot change in place, or the VM runs.
     """
     before, after = _diff_request(host, snapshot, vm, request)
-    other = sorted(before.keys() - change.UPDATABLE_FIELDS)
+    other = sorted(before.keys() - change.UPDATABLE_FIELDS - set(LABEL_FIELDS))
     if other:
         hint = f"{', '.join(other)} cannot be changed in place; delete the VM first to create it again"
         if other == ["image"] and before["image"] and after["image"]:
@@ -196,7 +233,7 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
         if other == ["disk"]:
             hint = f"vgpuctl resize-disk {vm.name} SIZE grows a disk; otherwise write the current sizes into the spec"
         raise _differs_error(vm, before, after, hint)
-    if before and vm.state not in STOPPED_STATES:
+    if before.keys() - set(LABEL_FIELDS) and vm.state not in STOPPED_STATES:
         raise _differs_error(
             vm, before, after, f"vgpuctl stop-vm {vm.name}, then run the command again to change it in place"
         )

@@ -84,7 +84,7 @@ def ensure_vms(
         pool = WorkerPool(host, jobs, parallel, progress)
         tx.note(() if batch.reserves else (uuid for _, uuid in batch.vms))
         tx.hand_over()
-        pool.run()
+        pool.run(describe_jobs(jobs))
     _retry_elsewhere(host, request, pool, start=start, wait_seconds=wait_seconds)
     data, warnings = _report_vms(host, names, pool, batch)
     if pool.failed or pool.interruption is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.address import parse_gpu_address
@@ -62,6 +63,13 @@ def list_vms(host: Host) -> QueryResult[tuple[VmRowResult, ...]]:
     """Return every VM, managed and unmanaged."""
     snapshot = observe(host, ReadScope(models=False))
     return QueryResult(tuple(vm_row(snapshot, v) for v in snapshot.vms), snapshot.warnings)
+
+
+def show_vms(host: Host, names: Sequence[str]) -> dict[str, QueryResult[VmResult]]:
+    """Return VMs by name, from one look at the host; one that has just been deleted is left out."""
+    snapshot = observe(host, ReadScope(models=False))
+    vms = {vm.name: vm for vm in snapshot.vms}
+    return {name: QueryResult(vm_result(snapshot, vms[name]), snapshot.warnings) for name in names if name in vms}
 
 
 def show_vm(host: Host, name: str) -> QueryResult[VmResult]:

@@ -43,12 +43,15 @@ def list_vgpus(host: Host, *, unassigned: bool = False) -> QueryResult[tuple[Lis
     plans.refuse_unreadable_entries(snapshot)
     entries = {entry.name: entry for entry in snapshot.host_vgpus}
     listed = [v for v in snapshot.vgpus if not unassigned or (v.name is not None and v.vm is None)]
-    results = [
-        extend(ListedVgpuResult, host_vgpu_result(entries[v.name], v))
-        if v.name is not None
-        else extend(ListedVgpuResult, vgpu_result(v), hostdev=None, usage=())
-        for v in listed
-    ]
+    records = {vm.uuid: vm.record for vm in snapshot.vms if vm.record is not None}
+    results = []
+    for vgpu in listed:
+        record = records.get(vgpu.vm_uuid or "")
+        of_vm = {"owner": record.owner if record else None, "labels": record.labels if record else {}}
+        if vgpu.name is not None:
+            results.append(extend(ListedVgpuResult, host_vgpu_result(entries[vgpu.name], vgpu), **of_vm))
+        else:
+            results.append(extend(ListedVgpuResult, vgpu_result(vgpu), hostdev=None, usage=(), **of_vm))
     return QueryResult(with_companions(results), (*snapshot.warnings, *plans.carrier_conflicts(snapshot)))
 
 

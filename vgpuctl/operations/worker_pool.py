@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry out the plans of several VMs in parallel; a plan that fails is undone without affecting the others.
+"""Do the same work for several VMs in parallel; where it fails, it is undone without affecting the others.
 
-The workers are threads of one operation: they share its claims, which name it, and one libvirt connection, which
-libvirt lets threads share. The caller has written the claims, so no worker takes the host lock. Only the main thread
-receives signals: the first signal stops the creation of further VMs and undoes the half-created ones; the second stops
-that undo.
+Only the main thread receives signals: the first signal stops the work on further VMs and undoes what is half done; the
+second stops that undo.
+
+The workers of `WorkerPool`, which creates VMs, are threads of one operation: they share its claims, which name it, and
+one libvirt connection, which libvirt lets threads share. The caller has written the claims, so no worker takes the host
+lock.
 """
 
 from __future__ import annotations
@@ -14,16 +16,17 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from signal import SIGINT
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.model.outcome import NoProgress
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import BatchProgress, Progress
+    from vgpuctl.model.outcome import BatchProgress
     from vgpuctl.ports.host import Host
 
 POLL_SECONDS = 0.5
@@ -46,45 +49,56 @@ def describe_jobs(jobs: Sequence[VmJob]) -> tuple[str, ...]:
     return (*shared, *(f"{name}: {step.describe()}" for name, step in steps if counts[step] == 1))
 
 
-class WorkerPool:
-    """The worker threads. After `run`, `created` and `failed` are complete.
+AnyJob = TypeVar("AnyJob")
 
-    `interruption`: the first signal, as an exception, or None. `abort_undo`: the second signal came, and the workers
-    stop their undo. `warnings`: those of the VMs' plans, such as that another program started the VM. `copies`: the
-    copies of images that are running, each with the percentage that is done.
 
-    The threads write `created` and `failed` themselves: a signal may make the main thread lose a result that arrives
-    at that moment.
+class Workers(Generic[AnyJob]):
+    """The worker threads. After `run`, `failed` is complete. A subclass says what `perform` does for one job.
+
+    `done_word`: what the progress says of a finished job. `interruption`: the first signal, as an exception, or None.
+    `abort_undo`: the second signal came, and the workers stop their undo. `copies`: the copies of images that are
+    running, each with the percentage that is done.
+
+    The threads write their results themselves: a signal may make the main thread lose a result that arrives at that
+    moment.
     """
 
-    def __init__(self, host: Host, jobs: tuple[VmJob, ...], parallel: int, progress: BatchProgress) -> None:
-        self.created: list[str] = []
+    def __init__(self, jobs: Sequence[AnyJob], parallel: int, progress: BatchProgress, done_word: str) -> None:
         self.failed: dict[str, VgpuctlError] = {}
-        self.warnings: list[str] = []
         self.copies: dict[str, float] = {}
         self.interruption: Interrupted | None = None
         self.abort_undo = False
-        self._host = host
+        self._done_word = done_word
         self._total, self._done_count, self._failed_count = len(jobs), 0, 0
         self._pending = deque(jobs)
         self._results: SimpleQueue[tuple[str, VgpuctlError | None]] = SimpleQueue()
         self._progress = progress
         self._threads = [Thread(target=self._run_jobs, name=f"vm-{n}") for n in range(min(parallel, len(jobs)))]
 
-    def run(self) -> None:
-        """Create the VMs; return when all threads have ended. Release the claims of VMs whose creation never began."""
+    def perform(self, job: AnyJob) -> None:
+        """Do the work for one job; runs in a worker thread."""
+        raise NotImplementedError
+
+    def drop(self, job: AnyJob) -> None:
+        """Clean up after a job that never began."""
+
+    def name_of(self, job: AnyJob) -> str:
+        """Return the name of a job's VM."""
+        raise NotImplementedError
+
+    def run(self, steps: tuple[str, ...] = ()) -> None:
+        """Do all jobs; return when all threads have ended. `steps`: the plan, for the progress."""
         try:
-            self._progress.on_plan(describe_jobs(tuple(self._pending)))
+            self._progress.on_plan(steps)
             while not self._run_until_signal():
                 pass
         finally:
             if self._has_live_threads():  # an unexpected exception: the workers stop at their next step
                 self.interruption = self.interruption or Interrupted("stopped", signal_number=SIGINT)
             while (job := self._next_job()) is not None:
-                for step in reversed(job.claim_steps):
-                    step.undo(self._host)
+                self.drop(job)
 
-    def job_progress(self) -> Progress:
+    def job_progress(self) -> BatchProgress:
         """Return the progress object for one VM's steps; it stops them after a signal."""
         return _JobProgress(self)
 
@@ -121,43 +135,65 @@ class WorkerPool:
             return
         self._done_count += 1
         self._failed_count += error is not None
-        result = "made" if error is None else f"failed: {error.message}"
+        result = self._done_word if error is None else f"failed: {error.message}"
         self._progress.on_vm_finish(self._done_count, self._total, self._failed_count, f"{name}: {result}")
 
-    def _next_job(self) -> VmJob | None:
+    def _next_job(self) -> AnyJob | None:
         try:
             return self._pending.popleft()
         except IndexError:
             return None
 
     def _run_jobs(self) -> None:
-        """Create VMs one after the other; runs in each worker thread."""
+        """Do one job after the other; runs in each worker thread."""
         while self.interruption is None:
             job = self._next_job()
             if job is None:
                 return
             failure: VgpuctlError | None = None
             try:
-                self.warnings += execute_plan(self._host, job.plan, self.job_progress(), job.claim_steps)
+                self.perform(job)
             except VgpuctlError as error:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - the main thread must report any failure of this VM
                 failure = VgpuctlError(f"{type(error).__name__}: {error}")
-            if failure is None:
-                self.created.append(job.name)
-            else:
-                self.failed[job.name] = failure
-            self._results.put((job.name, failure))
+            if failure is not None:
+                self.failed[self.name_of(job)] = failure
+            self._results.put((self.name_of(job), failure))
 
 
-class _JobProgress:
+class WorkerPool(Workers[VmJob]):
+    """Creates VMs. After `run`, `created` and `failed` are complete.
+
+    `warnings`: those of the VMs' plans, such as that another program started the VM.
+    """
+
+    def __init__(self, host: Host, jobs: tuple[VmJob, ...], parallel: int, progress: BatchProgress) -> None:
+        super().__init__(jobs, parallel, progress, "made")
+        self.created: list[str] = []
+        self.warnings: list[str] = []
+        self._host = host
+
+    def name_of(self, job: VmJob) -> str:
+        """Return the name of the VM."""
+        return job.name
+
+    def perform(self, job: VmJob) -> None:
+        """Create a VM."""
+        self.warnings += execute_plan(self._host, job.plan, self.job_progress(), job.claim_steps)
+        self.created.append(job.name)
+
+    def drop(self, job: VmJob) -> None:
+        """Release the claims of a VM whose creation never began."""
+        for step in reversed(job.claim_steps):
+            step.undo(self._host)
+
+
+class _JobProgress(NoProgress):
     """The progress of one VM's steps. It only notes copies; after a signal its methods raise: the worker stops."""
 
-    def __init__(self, pool: WorkerPool) -> None:
+    def __init__(self, pool: Workers[Any]) -> None:
         self._pool = pool
-
-    def on_plan(self, steps: tuple[str, ...]) -> None:
-        """Do nothing."""
 
     def on_step_start(self, number: int, text: str) -> None:
         """Stop here after a signal; the steps done are then undone.

@@ -19,7 +19,7 @@ def test_attach_and_detach_of_a_running_vm(sim: Run) -> None:
     assert "attach" in sim("attach-vgpu vdi-001 --profile A100-4C --gpu 0000:3b:00.0 --dry-run").out
     data = sim("attach-vgpu vdi-001 --profile A100-4C --gpu A100 --json").document["data"]
     carriers = [v["carrier"] for v in data["vgpus"]]
-    assert (data["owner"], len(carriers)) == ("managed", 2)
+    assert (data["ownership"], len(carriers)) == ("managed", 2)
     assert sim(f"detach-vgpu vdi-001 --vgpu {carriers[1]} --dry-run --json").document["data"]["steps"]
     ran = sim(f"detach-vgpu vdi-001 --vgpu {carriers[1]}")
     assert (ran.status, ran.out.count("vgpu  ")) == (0, 1)

@@ -17,7 +17,7 @@ from vgpuctl.model.outcome import Outcome, QueryResult
 def vgpu(**more: Any) -> dict[str, Any]:
     return {
         "carrier": "0000:3b:00.4", "profile": "A100-4C", "gpu": "0000:3b:00.0", "function": "0000:3b:00.4",
-        "backend": "vendor-vf", "framebuffer_mib": 4096, "vm": "vdi-001", "owner": "managed", "present": True,
+        "backend": "vendor-vf", "framebuffer_mib": 4096, "vm": "vdi-001", "ownership": "managed", "present": True,
         "reason": None, "name": None, "placement_id": None, "gpu_instance_id": None, "companions": [], **more,
     }  # fmt: skip
 
@@ -26,7 +26,7 @@ GPU: dict[str, Any] = {
     "address": "0000:3b:00.0", "model": "NVIDIA A100-PCIE-40GB", "backend": "vendor-vf", "mode": "vgpu",
     "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None,
     "vfs": {"total": 16, "enabled": 16, "used": 2},
-    "vgpus": [vgpu(), vgpu(owner="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
+    "vgpus": [vgpu(), vgpu(ownership="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
     "desired_mode": None, "cordoned": False, "allowed_profiles": None, "reserved_for": [], "scheduler": None,
 }  # fmt: skip
 DETAILS: dict[str, Any] = {
@@ -34,7 +34,7 @@ DETAILS: dict[str, Any] = {
     "scheduler_limits": None, "scheduler_at_load": None, "scheduler_next": None, "shares": [],
 }  # fmt: skip
 VM: dict[str, Any] = {
-    "name": "vdi-001", "uuid": "6f1c", "state": "running", "owner": "managed", "record": "ready",
+    "name": "vdi-001", "uuid": "6f1c", "state": "running", "ownership": "managed", "record": "ready",
     "memory_mib": 4096, "vcpus": 2, "firmware": "uefi",
     "networks": [{"network": "default", "bridge": None, "vlan": None, "model": "virtio", "mac": None}],
     "hugepages": "none", "pinned_cpus": None, "memory_nodes": None, "display": False,
@@ -98,7 +98,7 @@ def test_one_gpu() -> None:
     assert "0000:3b:00.4  A100-4C  vdi-001  managed\n" in output
     assert "0000:3b:00.4  ?        -        unmanaged\n" in output
     assert "A100-4C  468    4 GiB        ?     8\n" in output
-    leaked = vgpu(owner="leaked", reason="its VM is gone")
+    leaked = vgpu(ownership="leaked", reason="its VM is gone")
     assert "its VM is gone" in text("show-gpu", {**DETAILS, "vgpus": [leaked]})
 
 
@@ -155,7 +155,7 @@ def test_moves_are_numbered_with_the_places_that_are_given_up() -> None:
 
 
 def test_vms() -> None:
-    assert text("list-vms", [VM, {**VM, "name": "other", "owner": "unmanaged", "vgpus": []}]) == (
+    assert text("list-vms", [VM, {**VM, "name": "other", "ownership": "unmanaged", "vgpus": []}]) == (
         "NAME     STATE    OWNER      VGPUS                    UUID\n"
         "vdi-001  running  managed    A100-4C on 0000:3b:00.0  6f1c\n"
         "other    running  unmanaged  -                        6f1c\n"

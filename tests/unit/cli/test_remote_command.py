@@ -12,10 +12,11 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from vgpuctl import __version__
-from vgpuctl.cli import remote_command, remote_result
+from vgpuctl.cli import pages, remote_command, remote_result
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.tables import Table
+from vgpuctl.errors import worst_status
 from vgpuctl.remote.fanout import HostReply
 from vgpuctl.remote.reply import Reply
 from vgpuctl.remote.target import Target
@@ -57,19 +58,19 @@ def test_arguments_go_there_unchanged(typed: str, there: str, file: str | None) 
      ([1, 5], 5), ([5, 130], 130), ([130, 143], 143), ([0, 99], 1), ([], 0)],
 )  # fmt: skip
 def test_the_exit_status_is_the_worst(statuses: list[int], status: int) -> None:
-    assert remote_result.worst_status(statuses) == status
+    assert worst_status(statuses) == status
 
 
 def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
     one, two = Table(("A",), (("1",),)), Table(("A",), (("2",), ("3",)))
-    (whole,) = remote_result.join_pages([("x", [one]), ("y", [two]), ("z", [])])
+    (whole,) = pages.join_pages([("x", [one]), ("y", [two]), ("z", [])], "HOST")
     assert whole == Table(("HOST", "A"), (("x", "1"), ("y", "2"), ("y", "3")))
     other = Table(("B",), ())
-    assert remote_result.join_pages([("x", [one]), ("y", [other])]) == ["== x", one, "", "== y", other]
+    assert pages.join_pages([("x", [one]), ("y", [other])], "HOST") == ["== x", one, "", "== y", other]
 
 
 WHOLE = {
-    "name": "vdi-001", "uuid": "u", "state": "running", "owner": "managed", "memory_mib": 1, "vcpus": 1,
+    "name": "vdi-001", "uuid": "u", "state": "running", "ownership": "managed", "memory_mib": 1, "vcpus": 1,
     "reserve": None, "vgpus": [],
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ def test_it_is_shown_where_vgpus_are_shown(sim: Run) -> None:
     assert "vGPU spare" in sim("show-gpu 0000:3b:00.0").out
     assert "vGPU spare" in sim("explain A100-4C").out
     (row,) = sim("list-vgpus --json").document["data"]
-    assert (row["name"], row["vm"], row["owner"]) == ("spare", None, "managed")
+    assert (row["name"], row["vm"], row["ownership"]) == ("spare", None, "managed")
     assert row["hostdev"].startswith("<hostdev")
     assert sim("doctor kept-vgpus --json").document["data"]["verdict"] == "ok"
     sim("sim reboot")
@@ -97,7 +97,7 @@ def test_vgpus_are_listed_with_their_owner(sim: Run) -> None:
     rows = sim("list-vgpus --json", "mixed").document["data"]
     places = [(row["gpu"], row["carrier"]) for row in rows]
     assert places == sorted(places), "which of the two on the T4 comes first is decided by the mdevs' UUIDs"
-    assert {(row["name"], row["vm"], row["owner"], row["hostdev"] is None) for row in rows} == {
+    assert {(row["name"], row["vm"], row["ownership"], row["hostdev"] is None) for row in rows} == {
         (None, "desk", "managed", True), (None, "old-desktop", "unmanaged", True), ("spare", None, "managed", False),
         (None, "card", "managed", True),
     }  # fmt: skip

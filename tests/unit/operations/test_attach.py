@@ -66,7 +66,7 @@ def test_a_vgpu_comes_and_goes_and_nothing_is_left(tmp_path: Path, scenario: str
     before = picture(host)
     outcome = plug(host, HOSTS[scenario])
     vgpus = outcome.data.vgpus
-    assert [(v.present, v.owner) for v in vgpus] == [(True, "managed")] * 2
+    assert [(v.present, v.ownership) for v in vgpus] == [(True, "managed")] * 2
     carriers = {v.carrier for v in vgpus}
     assert len(carriers) == 2
     after = picture(host)
@@ -84,7 +84,7 @@ def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(tmp_path: Pa
     host.ports.hypervisor.start("11111111-2222-4333-8444-555555555555")
     before = picture(host)
     data = plug(host, "A100-4C", "desk").data
-    assert (data.owner, data.record) == ("unmanaged", "ready")
+    assert (data.ownership, data.record) == ("unmanaged", "ready")
     with pytest.raises(Unmanaged, match="only attached 1"):
         delete(host.ports, "desk")
     stop(host.ports, "desk")

@@ -22,8 +22,8 @@ def test_list_gpus_has_the_documented_names_and_unmanaged_vgpus(tmp_path):
     assert all(set(field_names(g)) >= GPU for g in gpus.values())
     (ours,) = gpus["0000:3b:00.0"].vgpus
     (unmanaged,) = gpus["0000:5e:00.0"].vgpus
-    assert (ours.owner, ours.vm, ours.profile) == ("managed", "vm", "A100-4C")
-    assert (unmanaged.owner, unmanaged.vm, unmanaged.profile) == ("unmanaged", "old-desktop", "T4-4Q")
+    assert (ours.ownership, ours.vm, ours.profile) == ("managed", "vm", "A100-4C")
+    assert (unmanaged.ownership, unmanaged.vm, unmanaged.profile) == ("unmanaged", "old-desktop", "T4-4Q")
     assert gpus["0000:3b:00.0"].vfs == VfsResult(16, 16, 1)
 
 

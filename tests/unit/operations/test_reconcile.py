@@ -58,7 +58,7 @@ def test_a_lost_record_is_written_again_and_the_vm_can_be_deleted(tmp_path, scen
     without_record(host, uuid)
     later = host.again()
     assert kinds(later) == ["record-lost"]
-    assert queries.show_vm(later.ports, "vm").data.owner == "managed"
+    assert queries.show_vm(later.ports, "vm").data.ownership == "managed"
     assert kinds(later) == []
     delete(later.ports, "vm")
     assert picture(later).types == picture(later).mdevs == {}
@@ -144,9 +144,9 @@ def test_a_copy_of_a_managed_vm_is_left_alone(tmp_path):
     before = picture(later)
     assert kinds(later) == ["copied-record"]
     assert picture(later) == before
-    assert queries.show_vm(later.ports, "copy").data.owner == "copy"
+    assert queries.show_vm(later.ports, "copy").data.ownership == "copy"
     (vgpu,) = queries.show_vm(later.ports, "vm").data.vgpus
-    assert (vgpu.vm, vgpu.owner) == ("vm", "managed")
+    assert (vgpu.vm, vgpu.ownership) == ("vm", "managed")
 
 
 def test_a_claim_that_vanished_is_written_again(tmp_path):

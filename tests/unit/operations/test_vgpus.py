@@ -48,7 +48,7 @@ def test_it_is_created_shown_and_deleted_without_leftovers(tmp_path, scenario):
     assert (planned.changed, len(planned.steps), picture(host)) == (True, 3, before)
     assert host.ports.host_file.read() is None
     made = make(host.ports, PROFILES[scenario])
-    assert (made.data.name, made.data.present, made.data.owner, made.data.vm) == (
+    assert (made.data.name, made.data.present, made.data.ownership, made.data.vm) == (
         "spare", True, "managed", None,
     )  # fmt: skip
     for field in ("carrier", "hostdev", "usage", "gpu"):
@@ -58,7 +58,7 @@ def test_it_is_created_shown_and_deleted_without_leftovers(tmp_path, scenario):
     assert spec_of(host).vgpus["spare"].carrier == made.data.carrier
     assert [v.name for v in list_vgpus(host.ports).data] == ["spare"]
     on_gpu = [v for g in queries.list_gpus(host.ports).data for v in g.vgpus]
-    assert [(v.name, v.owner) for v in on_gpu] == [("spare", "managed")]
+    assert [(v.name, v.ownership) for v in on_gpu] == [("spare", "managed")]
     assert finding_kinds(host.again()) == []
     assert len(drop(host.ports, dry_run=True).steps) == 3
     assert drop(host.ports).data.present is False

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from vgpuctl.cli import field_options, many, run
@@ -43,26 +45,28 @@ from vgpuctl.config.arguments import VM_STATES
     help="present: create and start a missing VM; leave an existing one on or off.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the steps and the differences; change nothing.")
-@field_options.fields("placement")
+@field_options.fields("placement", "labels", "owner")
 @many.options
 @click.pass_obj
 def ensure_vm(
     settings: Settings,
+    /,
     path: str,
     state: str,
     dry_run: bool,
-    placement: str | None,
     count: int | None,
     parallel: int | None,
+    **explicit: Any,
 ) -> int:
     """Create or change a VM so that it matches a spec file. A second run changes nothing.
 
-    An existing VM is started or stopped as --state says. While it is off, these fields can change: profile, memory,
+    An existing VM is started or stopped as --state says. Its labels and owner can change at any time. While it is off,
+    these fields can change, too: profile, memory,
     vcpus, networks, hugepages, cpu_pin, display and reserve. Any other difference is refused (exit status 3) and shown.
     For an existing VM a spec with only its name is enough. The spec's fields are create-vm's options;
     docs/json/vm-spec.schema.json lists them.
 
-    --placement overrides how the spec chooses the GPU of a new VM.
+    --placement, --label and --owner override these fields of the spec.
 
     With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs will exist.
     """
@@ -72,12 +76,10 @@ def ensure_vm(
         return run.call(
             settings,
             "ensure-vm",
-            lambda host: host.ensure_vms(
-                vm_count, file=path, parallel=max_parallel, dry_run=dry_run, placement=placement
-            ),
+            lambda host: host.ensure_vms(vm_count, file=path, parallel=max_parallel, dry_run=dry_run, **explicit),
         )
     return run.call(
         settings,
         "ensure-vm",
-        lambda host: host.ensure_vm(file=path, state=state, dry_run=dry_run, placement=placement),
+        lambda host: host.ensure_vm(file=path, state=state, dry_run=dry_run, **explicit),
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import click
 
-from vgpuctl.cli import complete, run
+from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.targets import Targets, change
 from vgpuctl.config.arguments import SCHEDULER_METHODS
 from vgpuctl.config.vm_fields import GPU_MODES, SCHEDULER_POLICIES
 
@@ -24,27 +25,32 @@ from vgpuctl.config.vm_fields import GPU_MODES, SCHEDULER_POLICIES
             "vgpuctl --host sim:a100-40 set-mode 0000:3b:00.0 passthrough",
             "turns VFs off and keeps all of it for one VM",
         ),
+        ("vgpuctl --host sim:l40s-x4 set-mode --all vgpu --dry-run", "what would be done for every GPU"),
     ),
 )
-@click.argument("gpu", shell_complete=complete.gpus)
+@targets.gpus
 @click.argument("mode", type=click.Choice(GPU_MODES))
-@click.option(
-    "--vfs", type=click.IntRange(min=1), metavar="N", help="How many plain virtual functions. [all there can be]"
-)
+@click.option("--vfs", type=click.IntRange(min=1), metavar="N", help="How many plain virtual functions. [all]")
 @click.option(
     "--drain", is_flag=True, help="Shut running VMs down first, at most --wait seconds, and start them again."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def set_mode(settings: Settings, gpu: str, mode: str, vfs: int | None, drain: bool, dry_run: bool) -> int:
-    """Set a GPU up: for vGPUs, for plain virtual functions (sriov), for one VM (passthrough), or not at all.
+def set_mode(settings: Settings, targets: Targets, mode: str, vfs: int | None, drain: bool, dry_run: bool) -> int:
+    """Set GPUs up for vGPUs, for plain virtual functions (sriov), for one VM (passthrough), or for nothing.
 
-    The virtual functions are turned on or off as the mode wants them, and the mode is written to
-    /etc/vgpuctl/host.yaml, so that it can be set again after a boot and nothing of another mode is placed there.
-    Nothing changes while a VM uses the GPU, or has a vGPU there that would be lost. unmanaged changes no device:
-    vgpuctl then places nothing there.
+    vgpuctl turns the virtual functions on or off for the mode, and writes the mode to /etc/vgpuctl/host.yaml. After a
+    boot it is set again, and nothing of another mode is placed there. Nothing changes while a VM uses the GPU, or has a
+    vGPU there that would be lost. 'unmanaged' changes no device: vgpuctl then places nothing there. Several GPUs are
+    set up one after another.
     """
-    return run.call(settings, "set-mode", lambda host: host.set_mode(gpu, mode, vfs=vfs, drain=drain, dry_run=dry_run))
+    return change(
+        settings,
+        "set-mode",
+        targets,
+        lambda host, gpu: host.set_mode(gpu, mode, vfs=vfs, drain=drain, dry_run=dry_run),
+        dry_run=dry_run,
+    )
 
 
 @make_command(
@@ -52,7 +58,7 @@ def set_mode(settings: Settings, gpu: str, mode: str, vfs: int | None, drain: bo
     examples=(
         (
             "vgpuctl --host sim:h100-mig set-mig 0000:3f:00.0 3g.40gb 1g.10gb:3",
-            "turns MIG on, and makes four GPU instances",
+            "turns MIG on, and creates four GPU instances",
         ),
         (
             "vgpuctl --host sim:h100-mig set-mig 0000:3b:00.0 --for H100-1-10C:4 --dry-run",
@@ -61,41 +67,48 @@ def set_mode(settings: Settings, gpu: str, mode: str, vfs: int | None, drain: bo
         ("vgpuctl --host sim:h100-mig set-mig 0000:3b:00.0 --off", "time-sliced vGPUs again"),
     ),
 )
-@click.argument("gpu", shell_complete=complete.gpus)
+@click.argument("gpu", required=False, metavar="GPU", shell_complete=complete.gpus)
 @click.argument("instances", metavar="[PROFILE[:N]]...", nargs=-1, shell_complete=complete.instances)
+@targets.all_gpus_option
 @click.option(
     "--for",
     "vgpus",
     metavar="VGPU_PROFILE[:N]",
     multiple=True,
     shell_complete=complete.profiles,
-    help="As many GPU instances as N vGPUs of this profile need; repeat it for several.",
+    help="The GPU instances that N vGPUs of this profile need; repeatable.",
 )
 @click.option("--off", is_flag=True, help="Turn MIG off.")
-@click.option(
-    "--drain", is_flag=True, help="Shut running VMs down first where they are in the way, and start them again."
-)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--drain", is_flag=True, help="Shut down running VMs that prevent the change, and start them again.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def set_mig(
     settings: Settings,
-    gpu: str,
+    gpu: str | None,
     instances: tuple[str, ...],
+    everything: bool,
     vgpus: tuple[str, ...],
     off: bool,
     drain: bool,
     dry_run: bool,
 ) -> int:
-    """Partition a GPU into GPU instances (MIG), each for a MIG-backed vGPU, and write that to /etc/vgpuctl/host.yaml.
+    """Divide a GPU into GPU instances (MIG), each for a MIG-backed vGPU, and write that to /etc/vgpuctl/host.yaml.
 
-    The GPU then has these instances and no others: PROFILE as NVIDIA calls it, like 1g.10gb, or its number. Those that
-    are there and fit stay, with what runs in them. MIG goes on or off only on a GPU without vGPUs. Instances are gone
-    after a boot, and restore-host makes them again.
+    The GPU then has these instances and no others. PROFILE is NVIDIA's name, like 1g.10gb, or its number. Existing
+    instances that are requested stay, with what runs in them. MIG can be turned on or off only on a GPU without vGPUs.
+    A boot removes the instances, and restore-host creates them again. For several GPUs, GPU is a glob or a list in
+    braces; with --all there is no GPU argument.
     """
-    return run.call(
+    words = instances if gpu is None else (gpu, *instances)
+    selected = Targets("GPU", () if everything else words[:1], everything)
+    targets.require_some(selected)
+    profiles = words if everything else words[1:]
+    return change(
         settings,
         "set-mig",
-        lambda host: host.set_mig(gpu, *instances, vgpus=vgpus, off=off, drain=drain, dry_run=dry_run),
+        selected,
+        lambda host, name: host.set_mig(name, *profiles, vgpus=vgpus, off=off, drain=drain, dry_run=dry_run),
+        dry_run=dry_run,
     )
 
 
@@ -105,33 +118,35 @@ ON_OFF = ("on", "off")
 @make_command(
     "set-mixed-size",
     examples=(
-        ("vgpuctl --host sim:rtx-pro-6000 set-mixed-size 0000:3b:00.0 on", "vGPUs of several sizes beside each other"),
+        ("vgpuctl --host sim:rtx-pro-6000 set-mixed-size 0000:3b:00.0 on", "vGPUs of several sizes at once"),
         (
             "vgpuctl --host sim:rtx-pro-6000 set-mixed-size 0000:3b:00.0 off --drain --dry-run",
             "what draining would do",
         ),
     ),
 )
-@click.argument("gpu", shell_complete=complete.gpus)
+@targets.gpus
 @click.argument("mixed", metavar="on|off", type=click.Choice(ON_OFF))
 @click.option(
     "--drain",
     is_flag=True,
-    help="Shut running VMs down first, at most --wait seconds, remove all vGPUs, and bring them back after.",
+    help="Shut running VMs down first, at most --wait seconds, remove all vGPUs, and restore them afterwards.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def set_mixed_size(settings: Settings, gpu: str, mixed: str, drain: bool, dry_run: bool) -> int:
-    """Let vGPUs of several sizes be on a GPU at once, or of one size only, and write that to /etc/vgpuctl/host.yaml.
+def set_mixed_size(settings: Settings, targets: Targets, mixed: str, drain: bool, dry_run: bool) -> int:
+    """Allow vGPUs of several sizes on a GPU at once, or of one size only, and write that to /etc/vgpuctl/host.yaml.
 
-    With mixed sizes a vGPU has to begin at one of few places, so of some sizes fewer fit; there is no fixed_share
-    scheduler and no MIG. The driver changes this only on a GPU without vGPUs; --drain makes it so for a moment. It is
-    lost when the virtual functions go, and set again with them and after a boot.
+    With mixed sizes a vGPU can begin at few places only, so fewer of some sizes fit. The scheduler fixed_share and MIG
+    are not possible. The driver changes this only on a GPU without vGPUs; --drain removes the vGPUs temporarily and
+    restores them. The setting is lost with the virtual functions, and set again with them and after a boot.
     """
-    return run.call(
+    return change(
         settings,
         "set-mixed-size",
-        lambda host: host.set_mixed_size(gpu, on=mixed == "on", drain=drain, dry_run=dry_run),
+        targets,
+        lambda host, gpu: host.set_mixed_size(gpu, on=mixed == "on", drain=drain, dry_run=dry_run),
+        dry_run=dry_run,
     )
 
 
@@ -140,7 +155,7 @@ def set_mixed_size(settings: Settings, gpu: str, mixed: str, drain: bool, dry_ru
     examples=(
         (
             "vgpuctl --host sim:a100-40 set-scheduler 0000:3b:00.0 --policy fixed_share --time-slice 2",
-            "each vGPU the same part, whether the others run or not",
+            "each vGPU gets the same share, whether the others run or not",
         ),
         (
             "vgpuctl --host sim:a100-40 set-scheduler 0000:3b:00.0 --policy equal_share --frequency 480 --drain",
@@ -152,37 +167,41 @@ def set_mixed_size(settings: Settings, gpu: str, mixed: str, drain: bool, dry_ru
         ),
     ),
 )
-@click.argument("gpu", shell_complete=complete.gpus)
-@click.option("--policy", type=click.Choice(SCHEDULER_POLICIES), required=True, help="Who gets the GPU's time.")
+@targets.gpus
+@click.option("--policy", type=click.Choice(SCHEDULER_POLICIES), required=True, help="How the GPU's time is divided.")
 @click.option(
-    "--time-slice", "time_slice", type=click.IntRange(min=1), metavar="MS", help="Strict turns of this many ms."
+    "--time-slice",
+    "time_slice",
+    type=click.IntRange(min=1),
+    metavar="MS",
+    help="Strict round robin, with time slices of MS milliseconds.",
 )
 @click.option(
-    "--frequency", type=click.IntRange(min=1), metavar="HZ", help="Adaptive round robin, so many turns a second."
+    "--frequency", type=click.IntRange(min=1), metavar="HZ", help="Adaptive round robin, with HZ time slices a second."
 )
 @click.option(
     "--averaging-factor",
     "averaging_factor",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Adaptive round robin: over how many turns a VM's time is evened out.",
+    help="Adaptive round robin: the number of time slices over which a VM's time is averaged.",
 )
 @click.option(
     "--via",
     type=click.Choice(SCHEDULER_METHODS),
     default="auto",
-    help="nvml: now; modprobe: when the driver is loaded next; auto: nvml where that can be. [auto]",
+    help="nvml: now; modprobe: when the driver is loaded next; auto: nvml if possible. [auto]",
 )
 @click.option(
     "--drain",
     is_flag=True,
-    help="Shut running VMs down first, at most --wait seconds, remove all vGPUs, and bring them back after.",
+    help="Shut running VMs down first, at most --wait seconds, remove all vGPUs, and restore them afterwards.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def set_scheduler(
     settings: Settings,
-    gpu: str,
+    targets: Targets,
     policy: str,
     time_slice: int | None,
     frequency: int | None,
@@ -193,14 +212,16 @@ def set_scheduler(
 ) -> int:
     """Set how NVIDIA's driver divides a GPU's time among its vGPUs, and write that to /etc/vgpuctl/host.yaml.
 
-    best_effort guarantees nothing. equal_share gives each vGPU that runs the same part, fixed_share each the same part
-    whether the others run or not. The driver changes this only on a GPU without vGPUs; --drain makes it so for a
-    moment. What NVML sets is lost when the driver is loaded again, and set again by restore-host after a boot.
+    best_effort guarantees nothing. equal_share gives each running vGPU the same share. fixed_share gives each vGPU the
+    same share, whether the others run or not. The driver changes this only on a GPU without vGPUs; --drain removes the
+    vGPUs temporarily and restores them. What NVML sets is lost when the driver is loaded again; restore-host sets it
+    again after a boot.
     """
-    return run.call(
+    return change(
         settings,
         "set-scheduler",
-        lambda host: host.set_scheduler(
+        targets,
+        lambda host, gpu: host.set_scheduler(
             gpu,
             policy,
             time_slice_ms=time_slice,
@@ -210,4 +231,5 @@ def set_scheduler(
             drain=drain,
             dry_run=dry_run,
         ),
+        dry_run=dry_run,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import click
 
-from vgpuctl.cli import complete, run
+from vgpuctl.cli import complete, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.targets import Targets, change, query
 
 
 @make_command(
@@ -23,36 +24,40 @@ from vgpuctl.cli.settings import Settings
     "--all",
     "everything",
     is_flag=True,
-    help="Also list every SR-IOV function, and every device bound to vfio-pci or to no driver.",
+    help="Also list every SR-IOV function, and every device that vfio-pci or no driver is bound to.",
 )
 @click.pass_obj
 def list_gpus(settings: Settings, everything: bool) -> int:
-    """List the GPUs: model, backend, mode, driver, memory, virtual functions, and who uses them.
+    """List the GPUs with their model, backend, mode, driver, memory, virtual functions and vGPUs.
 
-    Foreign vGPUs, which vgpuctl did not make, are counted and marked. A GPU without a backend cannot carry a
-    vGPU as it is set up now; a warning says why.
+    Unmanaged vGPUs, which vgpuctl did not create, are counted separately. A GPU without a backend cannot carry a vGPU
+    as it is set up now; a warning says why.
     """
     return run.call(settings, "list-gpus", lambda host: host.list_gpus(everything=everything))
 
 
 @make_command(
     "show-gpu",
-    examples=(("vgpuctl --host sim:a100-40 show-gpu 0000:3b:00.0", "one GPU with every vGPU on it"),),
+    examples=(
+        ("vgpuctl --host sim:a100-40 show-gpu 0000:3b:00.0", "one GPU with every vGPU on it"),
+        ("vgpuctl --host sim:l40s-x4 show-gpu --all", "every GPU"),
+    ),
 )
-@click.argument("address", shell_complete=complete.gpus)
+@targets.gpus
 @click.pass_obj
-def show_gpu(settings: Settings, address: str) -> int:
-    """Show one GPU with every vGPU on it and the VM that each belongs to.
+def show_gpu(settings: Settings, targets: Targets) -> int:
+    """Show GPUs with every vGPU on them and the VM that each belongs to.
 
-    ADDRESS is a PCI address, or the kernel name of another mdev parent: what 'vgpuctl list-gpus --all' lists.
+    GPU is a PCI address, a model, a glob of these, or the kernel name of another mdev parent. 'vgpuctl list-gpus --all'
+    shows them.
     """
-    return run.call(settings, "show-gpu", lambda host: host.show_gpu(address))
+    return query(settings, "show-gpu", targets, lambda host, gpu: host.show_gpu(gpu))
 
 
 @make_command(
     "list-profiles",
     examples=(
-        ("vgpuctl list-profiles", "profiles that can be made now"),
+        ("vgpuctl list-profiles", "profiles that fit now"),
         ("vgpuctl --host sim:a100-40 list-profiles --all", "every profile, also those without room"),
         ("vgpuctl --host sim:a100-40 list-profiles --gpu 0000:3b:00.0", "those of one GPU"),
     ),
@@ -63,8 +68,7 @@ def show_gpu(settings: Settings, address: str) -> int:
 def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
     """List the vGPU profiles that the drivers of this host offer.
 
-    FREE is how many more can be made now on the whole host together, WHERE says on which GPUs. A '?' is not
-    known: only the driver's answer to an attempt tells.
+    FREE is how many more fit now on the whole host, WHERE is on which GPUs. '?' is unknown: only an attempt tells.
     """
     return run.call(settings, "list-profiles", lambda host: host.list_profiles(gpu=gpu, everything=everything))
 
@@ -76,9 +80,9 @@ def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
 @click.argument("profile", shell_complete=complete.profiles)
 @click.pass_obj
 def explain(settings: Settings, profile: str) -> int:
-    """Say for every GPU how many more of PROFILE fit, what stands in the way, and who holds the room.
+    """Explain for every GPU how many more of PROFILE fit, what prevents more, and who holds the room.
 
-    The numbers come from the same rules that create-vm places by.
+    The numbers come from the rules by which create-vm chooses a place.
     """
     return run.call(settings, "explain", lambda host: host.explain(profile))
 
@@ -92,7 +96,7 @@ STATUS_BY_FIT = {True: 0, False: 4, None: 1}
         ("vgpuctl --host sim:a100-40 fits --profile A100-4C:10", "where ten desktops would go"),
         (
             "vgpuctl --host sim:l40s-x4 fits --profile L40S-4Q:14 --profile L40S-8Q:8",
-            "both together: yes with a place for each, or the fewest that are too many",
+            "both together: a place for each, or the fewest that do not fit",
         ),
     ),
 )
@@ -103,17 +107,16 @@ STATUS_BY_FIT = {True: 0, False: 4, None: 1}
     multiple=True,
     required=True,
     shell_complete=complete.profiles,
-    help="A vGPU profile, with :N for so many of it; repeat it for several profiles.",
+    help="A vGPU profile, with :N for N of it; repeatable.",
 )
-@click.option("--gpu", metavar="GPU", shell_complete=complete.gpus, help="Only on this GPU, or on those of a model.")
+@click.option("--gpu", metavar="GPU", shell_complete=complete.gpus, help="Only on this GPU, or on those of this model.")
 @click.pass_obj
 def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> int:
-    """Say whether all these vGPUs, each in a VM of its own, fit on this host together as it is now.
+    """Check whether these vGPUs, each in a VM of its own, fit on this host together now. Nothing is reserved.
 
-    The exit status is 0 when they do: then it is shown which GPU each one goes to. It is 4 when they do not: then the
-    fewest without which the others fit are shown, and what each GPU has room for. It is 1 when that is not known,
-    because the driver does not say how many fit, or the solver (the Python package highspy) is missing or takes too
-    long. Nothing is reserved.
+    Exit status 0: they fit, and the page shows the GPU for each. 4: they do not fit, and the page shows the fewest to
+    leave out, and the room on each GPU. 1: unknown, because the driver does not tell how many fit, or because the
+    solver (the Python package highspy) is missing or takes too long.
     """
     return run.call(
         settings,
@@ -125,27 +128,30 @@ def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> int:
 
 @make_command(
     "cordon",
-    examples=(("vgpuctl --host sim:a100-40 cordon 0000:3b:00.0", "before maintenance: nothing new goes there"),),
+    examples=(
+        ("vgpuctl --host sim:a100-40 cordon 0000:3b:00.0", "before maintenance: nothing new goes there"),
+        ("vgpuctl --host sim:l40s-x4 cordon L40S --all", "every L40S"),
+    ),
 )
-@click.argument("gpu", shell_complete=complete.gpus)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@targets.gpus
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def cordon(settings: Settings, gpu: str, dry_run: bool) -> int:
-    """Keep new vGPUs and VMs from a GPU: before maintenance, or while it is suspect.
+def cordon(settings: Settings, targets: Targets, dry_run: bool) -> int:
+    """Place no new vGPUs and VMs on GPUs: before maintenance, or while a GPU is suspect.
 
-    What is on it stays, and its VMs can be stopped and started. GPU is an address, or a model that this host has once.
-    It is written to /etc/vgpuctl/host.yaml and so outlives a reboot; the comments there stay.
+    The vGPUs on it stay, and their VMs can be stopped and started. GPU is an address, a glob, or a model; --all allows
+    a model that several GPUs have. vgpuctl writes this to /etc/vgpuctl/host.yaml, so a reboot does not end it.
     """
-    return run.call(settings, "cordon", lambda host: host.cordon(gpu, dry_run=dry_run))
+    return change(settings, "cordon", targets, lambda host, gpu: host.cordon(gpu, dry_run=dry_run), dry_run=dry_run)
 
 
 @make_command(
     "uncordon",
     examples=(("vgpuctl --host sim:a100-40 uncordon 0000:3b:00.0", "new vGPUs may go there again"),),
 )
-@click.argument("gpu", shell_complete=complete.gpus)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@targets.gpus
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def uncordon(settings: Settings, gpu: str, dry_run: bool) -> int:
-    """Let new vGPUs and VMs on a GPU again."""
-    return run.call(settings, "uncordon", lambda host: host.uncordon(gpu, dry_run=dry_run))
+def uncordon(settings: Settings, targets: Targets, dry_run: bool) -> int:
+    """Allow new vGPUs and VMs on GPUs again."""
+    return change(settings, "uncordon", targets, lambda host, gpu: host.uncordon(gpu, dry_run=dry_run), dry_run=dry_run)

@@ -7,26 +7,27 @@ from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, run
+from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.targets import Targets, change, count_text
 from vgpuctl.config.arguments import VGPU_STATES
 
 
 @make_command(
     "list-vgpus",
     examples=(
-        ("vgpuctl --host sim:a100-40 list-vgpus", "every vGPU, and whose it is"),
-        ("vgpuctl list-vgpus --unassigned --json", "those a VM can be given, with the element for each"),
+        ("vgpuctl --host sim:a100-40 list-vgpus", "every vGPU, and which VM has it"),
+        ("vgpuctl list-vgpus --unassigned --json", "those that a VM can get, with the XML element of each"),
     ),
 )
-@click.option("--unassigned", is_flag=True, help="Only those that host.yaml keeps and no VM has.")
+@click.option("--unassigned", is_flag=True, help="Only vGPUs of host.yaml that no VM has.")
 @click.pass_obj
 def list_vgpus(settings: Settings, unassigned: bool) -> int:
-    """List every vGPU: where it is, whether it is made, which VM has it, and whose it is.
+    """List every vGPU: where it is, whether its device exists, and which VM has it.
 
-    OWNER is host.yaml for one that create-vgpu made, managed for one that vgpuctl gave to a VM, unmanaged for any
-    other, and leaked for what reconcile-host removes.
+    OWNERSHIP is host.yaml for one of create-vgpu, managed for one that vgpuctl gave to a VM, leaked for one that
+    reconcile-host removes, and unmanaged for any other.
     """
     return run.call(settings, "list-vgpus", lambda host: host.list_vgpus(unassigned=unassigned))
 
@@ -36,7 +37,7 @@ def list_vgpus(settings: Settings, unassigned: bool) -> int:
     examples=(
         (
             "vgpuctl --host sim:a100-40 create-vgpu spare --profile A100-4C",
-            "a vGPU; with '> spare.xml' its element is in a file for 'virsh attach-device VM spare.xml --persistent'",
+            "a vGPU; '> spare.xml' saves its XML for 'virsh attach-device VM spare.xml --persistent'",
         ),
         ("vgpuctl --host sim:a100-40 create-vgpu other --profile A100-4C --dry-run", "what would be done"),
     ),
@@ -46,7 +47,7 @@ def list_vgpus(settings: Settings, unassigned: bool) -> int:
     "--profile", required=True, metavar="PROFILE", shell_complete=complete.profiles, help="The vGPU's profile."
 )
 @field_options.fields(*field_options.CONSTRAINT_FIELDS, "vgpu_params")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def create_vgpu(
     settings: Settings,
@@ -55,10 +56,10 @@ def create_vgpu(
     dry_run: bool,
     **explicit: Any,
 ) -> int:
-    """Make a vGPU without a VM, and print the <hostdev> element with which a VM of virsh or virt-install gets it.
+    """Create a vGPU without a VM, and print the <hostdev> element with which a VM of virsh or virt-install gets it.
 
-    It is kept in /etc/vgpuctl/host.yaml and made again after a boot; delete-vgpu takes it away. Only the element is
-    printed to standard output. Without NAME it is vgpu-<8 random digits>.
+    /etc/vgpuctl/host.yaml keeps it, and it is created again after a boot until delete-vgpu removes it. Standard output
+    has only the element. Without NAME the vGPU is called vgpu-<8 random digits>.
     """
     return run.call(settings, "create-vgpu", lambda host: host.create_vgpu(name, dry_run=dry_run, **explicit))
 
@@ -66,8 +67,8 @@ def create_vgpu(
 @make_command(
     "ensure-vgpu",
     examples=(
-        ("vgpuctl --host sim:a100-40 ensure-vgpu spare --profile A100-4C", "make it, unless it is there"),
-        ("vgpuctl --host sim:a100-40 ensure-vgpu spare --state absent --yes", "remove it, if it is there"),
+        ("vgpuctl --host sim:a100-40 ensure-vgpu spare --profile A100-4C", "create it, unless it exists"),
+        ("vgpuctl --host sim:a100-40 ensure-vgpu spare --state absent --yes", "remove it, if it exists"),
     ),
 )
 @click.argument("name", shell_complete=complete.vgpus)
@@ -78,9 +79,9 @@ def create_vgpu(
     type=click.Choice(VGPU_STATES),
     default="present",
     show_default=True,
-    help="present: made if it is not there; absent: removed if it is.",
+    help="present: create it if it is missing; absent: remove it if it exists.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def ensure_vgpu(
     settings: Settings,
@@ -90,10 +91,10 @@ def ensure_vgpu(
     dry_run: bool,
     **explicit: Any,
 ) -> int:
-    """See to it that a vGPU without a VM is there, or is not. Run twice, the second time changes nothing.
+    """Ensure that a vGPU without a VM exists, or does not. A second run changes nothing.
 
-    One that is there with another profile, on another GPU than was typed or with other parameters is refused (exit 3)
-    and shown. create-vgpu and delete-vgpu say the rest.
+    An existing vGPU with another profile, GPU or parameters is refused (exit 3), and the difference is shown. See also
+    create-vgpu and delete-vgpu.
     """
     return run.call(
         settings, "ensure-vgpu", lambda host: host.ensure_vgpu(name, state=state, dry_run=dry_run, **explicit)
@@ -103,16 +104,23 @@ def ensure_vgpu(
 @make_command(
     "delete-vgpu",
     examples=(
-        ("vgpuctl delete-vgpu spare", "shows what will be gone and asks"),
-        ("vgpuctl delete-vgpu spare --yes", "without asking"),
+        ("vgpuctl delete-vgpu spare", "shows what will be deleted, and asks"),
+        ("vgpuctl delete-vgpu 'spare-*' --yes", "several, without asking"),
     ),
 )
-@click.argument("name", shell_complete=complete.vgpus)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@targets.vgpus
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def delete_vgpu(settings: Settings, name: str, dry_run: bool) -> int:
-    """Remove a vGPU that create-vgpu made: its device, and what host.yaml says of it.
+def delete_vgpu(settings: Settings, targets: Targets, dry_run: bool) -> int:
+    """Remove vGPUs that create-vgpu created: the device, and its entry in host.yaml.
 
-    It is refused while any VM refers to the vGPU, running or not, and while a process holds it.
+    A vGPU is refused while the definition of any VM has it, running or not, and while a process holds it.
     """
-    return run.call(settings, "delete-vgpu", lambda host: host.delete_vgpu(name, dry_run=dry_run))
+    return change(
+        settings,
+        "delete-vgpu",
+        targets,
+        lambda host, name: host.delete_vgpu(name, dry_run=dry_run),
+        question=lambda names, _: f"Remove {count_text(len(names), 'vGPU')}?",
+        dry_run=dry_run,
+    )

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, run
+from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.targets import Targets, change, count_text, running_text
+from vgpuctl.config.arguments import DEFAULT_PARALLEL
 
 
 @make_command(
@@ -17,67 +19,86 @@ from vgpuctl.cli.settings import Settings
     examples=(
         (
             "vgpuctl --host sim:a100-40 attach-vgpu vdi-001 --profile A100-4C",
-            "at once when it runs, else at its next start",
+            "now if it runs, otherwise at its next start",
         ),
-        ("vgpuctl attach-vgpu old-desktop --profile A100-4C --gpu A100", "a VM that vgpuctl did not make, on this GPU"),
+        (
+            "vgpuctl attach-vgpu old-desktop --profile A100-4C --gpu A100",
+            "a VM that vgpuctl did not create, on this GPU",
+        ),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms()
 @field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def attach(settings: Settings, /, name: str, dry_run: bool, **explicit: Any) -> int:
-    """Give a VM that exists a vGPU: to its definition, and to the guest when it runs.
+def attach(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: Any) -> int:
+    """Add vGPUs to existing VMs: to the definition, and to the guest if it runs.
 
-    A running VM needs a PCI port free for each vGPU (create-vm --hotplug-slots). A VM that vgpuctl did not make stays
-    its maker's: delete-vm refuses it, detach takes the vGPU back. A VM whose memory is bound to NUMA nodes gets a GPU
-    of these, and one of a spread group a GPU that no other VM of the group is on.
+    A running VM needs a free PCI port for each vGPU (create-vm --hotplug-slots). A VM that vgpuctl did not create stays
+    unmanaged: delete-vm refuses it, and detach-vgpu removes the vGPU again. If the VM's memory is bound to NUMA nodes,
+    the GPU is on one of these. If the VM is in a spread group, no other VM of the group is on the GPU.
     """
-    return run.call(settings, "attach-vgpu", lambda host: host.attach_vgpu(name, dry_run=dry_run, **explicit))
+    return change(
+        settings,
+        "attach-vgpu",
+        targets,
+        lambda host, name: host.attach_vgpu(name, dry_run=dry_run, **explicit),
+        dry_run=dry_run,
+    )
 
 
 @make_command(
     "detach-vgpu",
     examples=(
         ("vgpuctl --host sim:a100-40 detach-vgpu vdi-001", "all vGPUs that it has from vgpuctl"),
-        (
-            "vgpuctl detach-vgpu vdi-001 --vgpu 0000:3b:00.5 --dry-run",
-            "one of them, and only to see what would be done",
-        ),
+        ("vgpuctl detach-vgpu vdi-001 --vgpu 0000:3b:00.5 --dry-run", "what removing one of them would do"),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
-@click.option("--vgpu", multiple=True, metavar="CARRIER", help="This one, as show-vm names it (all); may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@targets.vms()
+@click.option("--vgpu", multiple=True, metavar="CARRIER", help="Only this vGPU, as show-vm names it; repeatable. [all]")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def detach(settings: Settings, name: str, vgpu: tuple[str, ...], dry_run: bool) -> int:
-    """Take vGPUs from a VM and remove them.
+def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run: bool) -> int:
+    """Remove vGPUs from VMs, and delete them.
 
-    The guest of a running VM is asked, and lets its device go when nothing uses it. Has it not done so within
-    --wait, the command ends with exit 75 and the vGPU stays the VM's; detach again, or reconcile, finishes it.
+    vgpuctl asks the guest of a running VM, which releases the device when nothing uses it. If the guest does not
+    release it within --wait seconds, the exit status is 75 and the VM keeps the vGPU. Then repeat the command, or run
+    reconcile-host.
     """
-    return run.call(settings, "detach-vgpu", lambda host: host.detach_vgpu(name, vgpu or None, dry_run=dry_run))
+    return change(
+        settings,
+        "detach-vgpu",
+        targets,
+        lambda host, name: host.detach_vgpu(name, vgpu or None, dry_run=dry_run),
+        dry_run=dry_run,
+    )
 
 
 @make_command(
     "set-profile",
     examples=(
         ("vgpuctl --host sim:a100-40 set-profile vdi-001 --profile A100-5C", "a VM that is off"),
-        ("vgpuctl set-profile vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
+        ("vgpuctl set-profile 'vdi-*' --profile A100-4C:2 --dry-run", "what would be done"),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms()
 @field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def set_profile(settings: Settings, /, name: str, dry_run: bool, **explicit: Any) -> int:
-    """Give a stopped VM other profiles in place of those it has.
+def set_profile(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: Any) -> int:
+    """Replace the profiles of stopped VMs.
 
-    The vGPUs that it has already with one of these profiles stay, wherever they are: --gpu is for the new ones.
-    Nothing else of the VM is changed; when the new ones have no room it stays as it was. Where they go
-    is said as for create-vm; what is left out is as it was typed when the VM was made.
+    vGPUs that already have one of the new profiles stay where they are; --gpu is for the new ones. Nothing else of the
+    VM changes. If the new vGPUs have no room, the VM stays as it was. The options for the GPU are those of create-vm;
+    unset ones are as when the VM was created.
     """
-    return run.call(settings, "set-profile", lambda host: host.set_profile(name, dry_run=dry_run, **explicit))
+    return change(
+        settings,
+        "set-profile",
+        targets,
+        lambda host, name: host.set_profile(name, dry_run=dry_run, **explicit),
+        dry_run=dry_run,
+    )
 
 
 @make_command(
@@ -85,27 +106,85 @@ def set_profile(settings: Settings, /, name: str, dry_run: bool, **explicit: Any
     examples=(
         (
             "vgpuctl refresh-vm vdi-001 --image /var/lib/libvirt/images/debian-13.qcow2",
-            "shows what will be lost and asks; the VM is off",
+            "shows what will be lost, and asks; the VM is off",
         ),
         (
             "vgpuctl --host sim:a100-40 --yes refresh-vm vdi-001 --image /srv/images/ubuntu-24.04.qcow2 --drain",
-            "without asking; a running VM is shut down first and started again",
+            "does not ask; a running VM is shut down first and started again",
         ),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms()
 @field_options.fields("image", required=("image",))
 @click.option("--drain", is_flag=True, help="Shut a running VM down first, at most --wait seconds, and start it again.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def refresh_vm(settings: Settings, name: str, image: str, drain: bool, dry_run: bool) -> int:
-    """Rebuild a VM from a newer base image: its first disk becomes a new clone, and what was on it is lost.
+def refresh_vm(settings: Settings, targets: Targets, image: str, drain: bool, dry_run: bool) -> int:
+    """Rebuild VMs from a newer base image: the first disk becomes a new clone, and its old content is lost.
 
-    Name, uuid, MAC address, vGPUs, NVRAM, TPM and all other disks stay. So does the seed of a VM that was made with
-    --cloud-init: the new disk does not know it yet, so cloud-init runs again. Only for a VM that was made with
-    --image. A VM with snapshots or a saved state is refused, and so is one whose disk another disk is a clone of.
+    Name, uuid, MAC address, vGPUs, NVRAM, TPM and all other disks stay. The cloud-init seed stays too; cloud-init runs
+    again, because the new disk has not seen it. This works only for a VM that was created with --image. It is refused
+    for a VM with snapshots or a saved state, and if another disk is a clone of the VM's disk.
     """
-    return run.call(settings, "refresh-vm", lambda host: host.refresh_vm(name, image, drain=drain, dry_run=dry_run))
+    return change(
+        settings,
+        "refresh-vm",
+        targets,
+        lambda host, name: host.refresh_vm(name, image, drain=drain, dry_run=dry_run),
+        question=lambda names, running: (
+            f"Rebuild {count_text(len(names), 'VM')} from {image}? What is on the first disks is lost."
+            f"{running_text(running)}"
+        ),
+        dry_run=dry_run,
+    )
+
+
+@make_command(
+    "label-vm",
+    examples=(
+        ("vgpuctl --host sim:a100-40 label-vm vdi-001 team=cad room=2.14", "sets two labels"),
+        ("vgpuctl label-vm 'vdi-*' team=sim old- --owner sim-team", "sets one, removes 'old', and sets the owner"),
+    ),
+)
+@click.argument("words", nargs=-1, metavar="[VM]... [KEY=VALUE|KEY-]...", shell_complete=complete.vms)
+@click.option("--all", "everything", is_flag=True, help="Every VM that vgpuctl manages.")
+@click.option(
+    "--label",
+    "target_labels",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Only VMs with this label; repeat it for VMs with all of several.",
+)
+@click.option("--owner", metavar="NAME", help="The person or team that uses the VMs; '' removes the owner.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.pass_obj
+def label_vm(
+    settings: Settings,
+    words: tuple[str, ...],
+    everything: bool,
+    target_labels: tuple[str, ...],
+    owner: str | None,
+    dry_run: bool,
+) -> int:
+    """Set or remove labels and the owner of VMs, also while they run.
+
+    KEY=VALUE sets a label, and KEY- removes it. Name the VMs first. Other commands select VMs by --label KEY=VALUE.
+    """
+    first = next((n for n, word in enumerate(words) if "=" in word or word.endswith("-")), len(words))
+    selected = Targets("VM", words[:first], everything, target_labels, DEFAULT_PARALLEL)
+    if everything and selected.names:
+        raise click.UsageError("--all is for every VM: leave the names out, or leave --all out")
+    targets.require_some(selected)
+    from vgpuctl.config.labels import parse_changes
+
+    changes = parse_changes(words[first:])
+    return change(
+        settings,
+        "label-vm",
+        selected,
+        lambda host, name: host.label_vm(name, changes, owner=owner, dry_run=dry_run),
+        dry_run=dry_run,
+    )
 
 
 @make_command(
@@ -121,12 +200,12 @@ def refresh_vm(settings: Settings, name: str, image: str, drain: bool, dry_run: 
 @click.argument("name", shell_complete=complete.vms)
 @click.argument("size", metavar="SIZE")
 @click.option("--disk", metavar="DISK", help="The guest's name of the disk (vda), or its path (the only one).")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def resize_disk(settings: Settings, name: str, size: str, disk: str | None, dry_run: bool) -> int:
     """Grow a disk of a VM to SIZE (60GiB, 2TiB; a bare number is GiB), while the VM runs or is off.
 
-    Only disks that vgpuctl made; it never shrinks one. The guest must grow its partition and file system itself:
+    Only disks that vgpuctl created; it never shrinks one. The guest must grow its partition and file system itself:
     cloud-init does that at the next boot.
     """
     return run.call(settings, "resize-disk", lambda host: host.resize_disk(name, size, disk=disk, dry_run=dry_run))

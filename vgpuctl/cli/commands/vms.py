@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import click
 
-from vgpuctl.cli import complete, run
+from vgpuctl.cli import complete, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.targets import Targets, change, count_text, query, running_text
 
 
 @make_command(
@@ -16,49 +17,55 @@ from vgpuctl.cli.settings import Settings
 )
 @click.pass_obj
 def list_vms(settings: Settings) -> int:
-    """List the VMs with their state and vGPUs: those that vgpuctl made, and unmanaged ones marked as such."""
+    """List the VMs with their state, owner and vGPUs.
+
+    OWNER is the person or team that uses the VM. OWNERSHIP tells whether vgpuctl manages it.
+    """
     return run.call(settings, "list-vms", lambda host: host.list_vms())
 
 
 @make_command(
     "show-vm",
-    examples=(("vgpuctl --host sim:a100-40 show-vm vdi-001", "its state, vGPUs and disks"),),
+    examples=(
+        ("vgpuctl --host sim:a100-40 show-vm vdi-001", "its state, vGPUs and disks"),
+        ("vgpuctl show-vm --label team=cad", "every VM with this label"),
+    ),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms(parallel=False)
 @click.pass_obj
-def show_vm(settings: Settings, name: str) -> int:
-    """Show one VM, by name or uuid: its state, its vGPUs with their devices, and its disks."""
-    return run.call(settings, "show-vm", lambda host: host.show_vm(name))
+def show_vm(settings: Settings, targets: Targets) -> int:
+    """Show VMs by name, uuid, range or glob: their state, owner, labels, vGPUs with their devices, and disks."""
+    return query(settings, "show-vm", targets, lambda host, name: host.show_vm(name))
 
 
 @make_command(
     "show-console",
     examples=(("vgpuctl show-console vdi-001", "where its screen and its serial console are"),),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms(parallel=False)
 @click.pass_obj
-def console(settings: Settings, name: str) -> int:
-    """Say how to reach a VM, by name or uuid: its VNC or SPICE screen and its serial console.
+def console(settings: Settings, targets: Targets) -> int:
+    """Show how to reach a VM: its VNC or SPICE screen and its serial console.
 
-    Address and ports are the running VM's own. Whether a password is set is said, the password never is; null in JSON
-    means that this user may not see it. Nothing is opened or changed.
+    The address and the ports are those of the running VM. The page tells whether a password is set, and never shows it;
+    null in JSON means that you may not see it. Nothing is opened or changed.
     """
-    return run.call(settings, "show-console", lambda host: host.show_console(name))
+    return query(settings, "show-console", targets, lambda host, name: host.show_console(name))
 
 
 @make_command(
     "show-address",
-    examples=(("vgpuctl show-address vdi-001", "its IP addresses, and who knows them"),),
+    examples=(("vgpuctl show-address vdi-001", "its IP addresses, and which source knows them"),),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms(parallel=False)
 @click.pass_obj
-def address(settings: Settings, name: str) -> int:
-    """Print the IP addresses of a running VM, by name or uuid, and who knows them.
+def address(settings: Settings, targets: Targets) -> int:
+    """Show the IP addresses of a running VM, and which source knows them.
 
-    Asked are the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table; the first that
-    knows one answers. Loopback and link-local addresses do not count. While none is known the exit status is 75.
+    vgpuctl asks the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table, and shows the
+    first answer. Loopback and link-local addresses do not count. If no source knows an address, the exit status is 75.
     """
-    return run.call(settings, "show-address", lambda host: host.show_address(name))
+    return query(settings, "show-address", targets, lambda host, name: host.show_address(name))
 
 
 @make_command(
@@ -68,31 +75,36 @@ def address(settings: Settings, name: str) -> int:
         ("vgpuctl list-images --pool default", "one pool's volumes and what they are clones of"),
     ),
 )
-@click.option("--pool", metavar="NAME", shell_complete=complete.pools, help="Only this storage pool's volumes.")
+@click.option("--pool", metavar="NAME", shell_complete=complete.pools, help="Only the volumes of this storage pool.")
 @click.pass_obj
 def list_images(settings: Settings, pool: str | None) -> int:
-    """List the volumes of the storage pools and the images that disks of VMs are clones of.
+    """List the volumes of the storage pools, and the images that VMs' disks are clones of.
 
-    base: something is a clone of it, and breaks when it is changed or removed. disk: a VM refers to it. orphan:
-    named as vgpuctl names disks (NAME-<8 digits of a uuid>.qcow2), and no VM refers to it; look before you remove it
-    with 'virsh vol-delete': vgpuctl never does.
+    base: other disks are clones of it, and break when it is changed or removed. disk: a VM uses it. orphan: it is named
+    like vgpuctl's disks (NAME-<8 digits of a uuid>.qcow2), and no VM uses it. vgpuctl never removes an orphan: check
+    it, then remove it with 'virsh vol-delete'.
     """
     return run.call(settings, "list-images", lambda host: host.list_images(pool=pool))
 
 
 @make_command(
     "start-vm",
-    examples=(("vgpuctl --host sim:a100-40 start-vm vdi-001", "also after a reboot took its vGPU away"),),
+    examples=(
+        ("vgpuctl --host sim:a100-40 start-vm vdi-001", "also after a reboot of the host removed its vGPU"),
+        ("vgpuctl start-vm 'vdi-{001..100}' --parallel 8", "a hundred VMs, eight at a time"),
+    ),
 )
-@click.argument("name", shell_complete=complete.vms)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@targets.vms()
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def start_vm(settings: Settings, name: str, dry_run: bool) -> int:
-    """Start a VM. vGPUs that are missing, as after a reboot of the host, are made again first.
+def start_vm(settings: Settings, targets: Targets, dry_run: bool) -> int:
+    """Start VMs. vGPUs that are missing, as after a reboot of the host, are created first.
 
-    A VM that was made with '--reserve running' gets its vGPUs wherever there is room, its last place if that is free.
+    A VM that was created with '--reserve running' gets its last place if that is free, and any other place if not.
     """
-    return run.call(settings, "start-vm", lambda host: host.start_vm(name, dry_run=dry_run))
+    return change(
+        settings, "start-vm", targets, lambda host, name: host.start_vm(name, dry_run=dry_run), dry_run=dry_run
+    )
 
 
 @make_command(
@@ -100,35 +112,50 @@ def start_vm(settings: Settings, name: str, dry_run: bool) -> int:
     examples=(
         ("vgpuctl --host sim:a100-40 stop-vm vdi-001", "asks the guest to power off"),
         ("vgpuctl --host sim:a100-40 stop-vm vdi-001 --force", "forces the VM off"),
+        ("vgpuctl stop-vm 'vdi-*' --label team=cad", "the CAD team's desktops"),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms()
 @click.option("--force", is_flag=True, help="Force the VM off at once, without asking the guest.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def stop_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
-    """Stop a VM and wait until it is off, at most --wait seconds; if it still runs then, the command fails.
+def stop_vm(settings: Settings, targets: Targets, force: bool, dry_run: bool) -> int:
+    """Stop VMs and wait until they are off, at most --wait seconds each. A VM that still runs then has failed.
 
-    It keeps its disks, and its vGPUs unless it was made with '--reserve running'.
+    A VM keeps its disks, and its vGPUs unless it was created with '--reserve running'.
     """
-    return run.call(settings, "stop-vm", lambda host: host.stop_vm(name, force=force, dry_run=dry_run))
+    return change(
+        settings,
+        "stop-vm",
+        targets,
+        lambda host, name: host.stop_vm(name, force=force, dry_run=dry_run),
+        dry_run=dry_run,
+    )
 
 
 @make_command(
     "delete-vm",
     examples=(
-        ("vgpuctl delete-vm vdi-001", "shows what will be gone and asks"),
-        ("vgpuctl --host sim:a100-40 delete-vm vdi-001 --keep-disks --yes", "without asking; the disks stay"),
+        ("vgpuctl delete-vm vdi-001", "shows what will be deleted, and asks"),
+        ("vgpuctl --host sim:a100-40 delete-vm vdi-001 --keep-disks --yes", "does not ask, and keeps the disks"),
+        ("vgpuctl delete-vm 'vdi-{090..099}' --dry-run", "what deleting ten VMs would do"),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
-@click.option("--keep-disks", is_flag=True, help="Leave the disks that were made for the VM; its cloud-init seed goes.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@targets.vms()
+@click.option("--keep-disks", is_flag=True, help="Keep the disks that vgpuctl created; only the cloud-init seed goes.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def delete_vm(settings: Settings, name: str, keep_disks: bool, dry_run: bool) -> int:
-    """Remove a VM: its vGPUs, its domain, and the disks that vgpuctl made for it.
+def delete_vm(settings: Settings, targets: Targets, keep_disks: bool, dry_run: bool) -> int:
+    """Delete VMs: their vGPUs, their definitions, and the disks that vgpuctl created for them.
 
-    NVRAM, TPM state, a saved state and snapshots go with it and are named before. A base image and disks that
-    vgpuctl did not make are never removed; a VM that vgpuctl did not make is refused.
+    NVRAM, TPM state, a saved state and snapshots are deleted too, and shown before. vgpuctl never deletes a base image,
+    a disk that it did not create, or a VM that it did not create.
     """
-    return run.call(settings, "delete-vm", lambda host: host.delete_vm(name, keep_disks=keep_disks, dry_run=dry_run))
+    return change(
+        settings,
+        "delete-vm",
+        targets,
+        lambda host, name: host.delete_vm(name, keep_disks=keep_disks, dry_run=dry_run),
+        question=lambda names, running: f"Delete {count_text(len(names), 'VM')}?{running_text(running)}",
+        dry_run=dry_run,
+    )

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vgpuctl.model.gpu import Backend, Ownership
 from vgpuctl.model.results.fields import ABSENT, Absent
 from vgpuctl.value import Value
@@ -24,7 +26,7 @@ class VgpuResult(Value):
     backend: Backend | None
     framebuffer_mib: int | None
     vm: str | None
-    owner: Ownership
+    ownership: Ownership
     present: bool
     reason: str | None
     name: str | None
@@ -41,10 +43,15 @@ class NamedVgpuResult(VgpuResult):
 
 
 class ListedVgpuResult(VgpuResult):
-    """Any vGPU. `hostdev` is null and `usage` empty except for a vGPU of host.yaml: see `NamedVgpuResult`."""
+    """Any vGPU. `owner` and `labels` are its VM's.
+
+    `hostdev` is null and `usage` empty except for a vGPU of host.yaml: see `NamedVgpuResult`.
+    """
 
     hostdev: str | None
     usage: tuple[str, ...]
+    owner: str | None
+    labels: Mapping[str, str]
 
 
 class EnsuredVgpuResult(VgpuResult):

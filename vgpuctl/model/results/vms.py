@@ -129,7 +129,7 @@ class ImageResult(Value):
     children: tuple[CloneResult, ...]
 
 
-VmOwnerWord = Literal["managed", "unmanaged", "copy"]
+VmOwnershipWord = Literal["managed", "unmanaged", "copy"]
 ReserveWord = Annotated[str, "always", "running"]
 
 
@@ -156,13 +156,17 @@ class NetworkResult(Value):
 class VmRowResult(Value):
     """A VM in a list. `reserve` is null for one without a record.
 
+    `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set.
+
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
 
     name: str
     uuid: str
     state: StateWord
-    owner: VmOwnerWord
+    ownership: VmOwnershipWord
+    owner: str | None
+    labels: Mapping[str, str]
     memory_mib: int
     vcpus: int
     reserve: ReserveWord | None
@@ -175,13 +179,15 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console.
+    console. `owner`, `ownership`: as in `VmRowResult`.
     """
 
     name: str
     uuid: str
     state: StateWord
-    owner: VmOwnerWord
+    ownership: VmOwnershipWord
+    owner: str | None
+    labels: Mapping[str, str]
     record: RecordState | None
     memory_mib: int
     vcpus: int

@@ -25,6 +25,8 @@ from vgpuctl.operations.plans.guest_devices import hugepages_text
 
 FieldValues = dict[str, object]
 CLOUD_INIT_FIELDS = ("cloud_init", "network_config")
+LABEL_FIELDS = ("labels", "owner")
+"""Fields that only the record has: they can change at any time."""
 _CONSTRAINT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
 
 
@@ -124,6 +126,8 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         **dict.fromkeys(CLOUD_INIT_FIELDS),
         "storage_pool": data_disks[0].pool if data_disks else None,
         "reserve": record.reserve if record else None,
+        "labels": {},
+        "owner": None,
         **dict.fromkeys(_CONSTRAINT_FIELDS),
     }
     recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
@@ -182,6 +186,7 @@ def request_fields_json(request: VmRequest) -> str:
     if request.constraints.policy is not None:
         fields["placement"] = request.constraints.policy
     fields["profile"] = [p for p, n in request.profiles for _ in range(n)]
+    fields |= {f: values[f] for f in LABEL_FIELDS if values[f]}
     if request.force_console:
         fields["force_console"] = True
     if request.cpu_pin != NONE:
@@ -245,6 +250,8 @@ def requested_values(request: VmRequest) -> FieldValues:
         "pci_window": request.pci_window,
         "vgpu_params": dict(request.vgpu_params),
         "reserve": request.reserve,
+        "labels": dict(request.labels),
+        "owner": request.owner,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.results.vgpus import VgpuResult
-from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnerWord, VmResult, VmRowResult
+from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic, Vm
 from vgpuctl.operations.plans.guest_devices import hugepages_text
@@ -21,7 +21,9 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         name=vm.name,
         uuid=vm.uuid,
         state=vm.state,
-        owner=owner_of(vm),
+        ownership=ownership_of(vm),
+        owner=vm.record.owner if vm.record else None,
+        labels=vm.record.labels if vm.record else {},
         record=vm.record.state if vm.record else None,
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
@@ -69,8 +71,11 @@ def _why_absent(vgpu: AssignedVgpu) -> str:
     return "reserved only while the VM runs"
 
 
-def owner_of(vm: Vm) -> VmOwnerWord:
-    """Say who owns a VM: managed, unmanaged (also when it only has vGPUs of vgpuctl), or a copy of a managed one."""
+def ownership_of(vm: Vm) -> VmOwnershipWord:
+    """Say whether vgpuctl manages a VM: managed, unmanaged or a copy of a managed one.
+
+    A VM that only has vGPUs of vgpuctl is unmanaged.
+    """
     if vm.record is not None:
         return "managed" if vm.record.created_vm else "unmanaged"
     return "copy" if vm.copied_record is not None else "unmanaged"
@@ -82,7 +87,9 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
         name=vm.name,
         uuid=vm.uuid,
         state=vm.state,
-        owner=owner_of(vm),
+        ownership=ownership_of(vm),
+        owner=vm.record.owner if vm.record else None,
+        labels=vm.record.labels if vm.record else {},
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
         reserve=vm.record.reserve if vm.record else None,

@@ -23,5 +23,5 @@ def test_the_audio_function_of_a_gpu_goes_with_it():
 
 def test_a_vgpu_that_was_not_observed_is_managed_and_missing_unless_it_was_just_made():
     vgpu = assigned(a100(), A4C)
-    assert (planned_vgpu(vgpu, "vm").owner, planned_vgpu(vgpu, "vm").present) == ("managed", False)
+    assert (planned_vgpu(vgpu, "vm").ownership, planned_vgpu(vgpu, "vm").present) == ("managed", False)
     assert planned_vgpu(vgpu, None, present=True).present

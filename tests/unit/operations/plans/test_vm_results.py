@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from tests.values import A4C, a100, assigned, snapshot, vm
-from vgpuctl.operations.plans.vm_results import owner_of, vm_result, vm_row
+from vgpuctl.operations.plans.vm_results import ownership_of, vm_result, vm_row
 from vgpuctl.value import field_names, replace
 
 
 def test_owners_in_words():
     ours = vm(1)
-    assert owner_of(ours) == "managed"
-    assert owner_of(replace(ours, record=None)) == "unmanaged"
-    assert owner_of(replace(ours, record=None, copied_record=ours.record)) == "copy"
+    assert ownership_of(ours) == "managed"
+    assert ownership_of(replace(ours, record=None)) == "unmanaged"
+    assert ownership_of(replace(ours, record=None, copied_record=ours.record)) == "copy"
     assert vm_result(snapshot(a100()), ours).record == "ready"
 
 

@@ -103,11 +103,7 @@ options:
   cloud_init:
     type: str
     description:
-<<<<<<< HEAD
-      - 'User-data file; cloud-init configures the guest with it at its first boot.'
-=======
       - 'User-data for cloud-init, which configures the guest at its first boot.'
->>>>>>> words
       - 'For example V(/root/user-data.yaml).'
   network_config:
     type: str
@@ -160,11 +156,7 @@ options:
   template:
     type: str
     description:
-<<<<<<< HEAD
-      - 'Domain template: NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
-=======
       - 'Domain template, NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
->>>>>>> words
       - 'Without it, V(vm).'
       - 'For example V(vm).'
   reserve:

@@ -82,7 +82,7 @@ from ansible.utils.unsafe_proxy import wrap_var
 SCHEMA = "vgpuctl/1"
 ENDINGS = ("vgpuctl.yml", "vgpuctl.yaml")
 AT_A_TIME = 32
-FACTS = ("name", "uuid", "state", "owner", "memory_mib", "vcpus", "vgpus")
+FACTS = ("name", "uuid", "state", "ownership", "owner", "labels", "memory_mib", "vcpus", "vgpus")
 
 
 class Unanswered(Exception):
@@ -113,7 +113,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 self._cache[key] = found if set(found) == hosts else None
         for host, said in found.items():
             for vm in said["vms"]:
-                if vm["owner"] != "unmanaged" or self.get_option("unmanaged"):
+                if vm["ownership"] != "unmanaged" or self.get_option("unmanaged"):
                     self._add(host, vm, said["gpus"])
 
     def _asked(self) -> dict[str, Any]:

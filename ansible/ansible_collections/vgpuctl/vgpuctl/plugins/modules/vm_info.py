@@ -7,38 +7,38 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm_info
-short_description: List the VMs of a host with their vGPUs
+short_description: Tell the VMs of a host with their vGPUs
 version_added: 0.1.0
 description:
-  - VMs that vgpuctl did not create are listed with the owner V(unmanaged).
+  - VMs that vgpuctl did not make are listed too, with the ownership V(unmanaged).
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.info
 options:
   name:
     type: str
     description:
-      - Only this VM, by name or uuid, with its disks. The list is empty if the VM does not exist.
+      - Only this one, by name or uuid, with its disks. An empty list when there is no such VM.
 author:
   - the vgpuctl project (!UNKNOWN)
 """
 
 EXAMPLES = r"""
-- name: List all VMs
+- name: Every VM
   vgpuctl.vgpuctl.vm_info:
   register: found
 
-- name: Show one VM
+- name: One VM
   vgpuctl.vgpuctl.vm_info:
     name: vdi-001
 """
 
 RETURN = r"""
 vms:
-  description: The VMs, as in C(vgpuctl list-vms --json) or C(vgpuctl show-vm --json).
+  description: The VMs, as C(vgpuctl list-vms --json) or C(vgpuctl show-vm --json) tells them.
   returned: success
   type: list
   elements: dict
-  sample: [{name: vdi-001, state: running, owner: managed, vgpus: [{profile: A100-4C}]}]
+  sample: [{name: vdi-001, state: running, ownership: managed, vgpus: [{profile: A100-4C}]}]
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls one change for several VMs, vGPUs or GPUs. Each is a transaction of its own, with its own undo.
+
+Each worker thread opens the host once more, because a host carries out one operation at a time. The batch is one
+command for the user: one confirmation, one audit entry, one result.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from vgpuctl.errors import (
+    Interrupted,
+    InUse,
+    SomeTargetsFailed,
+    VgpuctlError,
+    explain_exception,
+    worst_status,
+)
+from vgpuctl.host.clock import HostClock
+from vgpuctl.library.call import CallSettings, confirm_everything
+from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results.targets import TallyResult, TargetErrorResult, TargetResult, TargetsResult
+from vgpuctl.operations.worker_pool import Workers
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.library import GpuHost
+    from vgpuctl.model.outcome import BatchProgress, Confirm
+
+Data = TypeVar("Data")
+AnyResult = Outcome[Data] | QueryResult[Data]
+Call = Callable[["GpuHost", str], "AnyResult[Data]"]
+OpenWorker = Callable[[CallSettings, HostClock], "GpuHost"]
+MAX_DETAILS = 200
+"""So many steps are shown before the user confirms; of more, the ones that delete disks."""
+
+
+class Preview(Value):
+    """What the user confirms about one of them: the call's own question, and its steps."""
+
+    question: str
+    steps: tuple[str, ...]
+
+
+class _Planned(Exception):
+    """Ends a call when it asks for confirmation: everything is checked then, and nothing is changed."""
+
+    def __init__(self, preview: Preview) -> None:
+        super().__init__(preview.question)
+        self.preview = preview
+
+
+class Batch(Workers[str], Generic[Data]):
+    """Worker threads that make one call for each name. After `run`, `results` and `failed` are complete."""
+
+    def __init__(
+        self,
+        open_worker: OpenWorker,
+        names: Sequence[str],
+        call: Call[Data],
+        parallel: int,
+        progress: BatchProgress,
+        settings: CallSettings,
+        confirm: Callable[[str], Confirm],
+    ) -> None:
+        super().__init__(names, parallel, progress, "done")
+        self.results: dict[str, AnyResult[Data]] = {}
+        self.previews: dict[str, Preview] = {}
+        self._open_worker = open_worker
+        self._call = call
+        self._settings = settings
+        self._confirm = confirm
+        self._local = threading.local()
+
+    def name_of(self, job: str) -> str:
+        """Return the name."""
+        return job
+
+    def perform(self, job: str) -> None:
+        """Make the call for one name."""
+        self._local.seen = None
+        self._local.name = job
+        host = getattr(self._local, "host", None)
+        if host is None:
+            host = self._local.host = self._open_worker(self._worker_settings(), HostClock(self._stop_wait))
+        try:
+            self.results[job] = self._call(host, job)
+        except _Planned as planned:
+            self.previews[job] = planned.preview
+
+    def _worker_settings(self) -> CallSettings:
+        return CallSettings(
+            self._settings.wait_seconds,
+            self.job_progress(),
+            self._ask,
+            self._is_stopped,
+            self._settings.command_line,
+            audited=False,
+        )
+
+    def _ask(self, question: str, details: tuple[str, ...]) -> None:
+        self._confirm(self._local.name)(question, details)
+
+    def _is_stopped(self) -> bool:
+        return self.interruption is not None
+
+    def _stop_wait(self) -> None:
+        """End a wait once after the first signal and once after the second, as in the main thread."""
+        signals = (self.interruption is not None) + self.abort_undo
+        if signals > (self._local.seen or 0):
+            self._local.seen = signals
+            if self.abort_undo:
+                raise KeyboardInterrupt
+            if self.interruption is not None:
+                raise Interrupted(self.interruption.message, signal_number=self.interruption.signal_number)
+
+
+class BatchRequest(Value, Generic[Data]):
+    """Which call is made for which names, and how many at a time.
+
+    `question`: makes the one question from the names to ask about; None: the call asks nothing.
+    """
+
+    names: tuple[str, ...]
+    call: Call[Data]
+    parallel: int
+    question: Callable[[Sequence[str]], str] | None = None
+    notes: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+def run(
+    open_worker: OpenWorker, settings: CallSettings, progress: BatchProgress, request: BatchRequest[Data]
+) -> AnyResult[Any]:
+    """Make the call for each name, and return the result of all.
+
+    Raises:
+        SomeTargetsFailed: it failed for some; `result` has all of them, and `status` is the worst.
+        Interrupted: a signal came, or the caller cancelled it; `result` has all of them.
+        NeedsConfirmation: the answer was no; nothing was changed.
+    """
+    make_batch = partial(Batch[Data], open_worker, call=request.call, parallel=request.parallel, settings=settings)
+    if request.question is None:
+        batch = make_batch(
+            names=request.names,
+            progress=QuietProgress(progress) if request.dry_run else progress,
+            confirm=lambda _: confirm_everything,
+        )
+        batch.run()
+        return _report(request, (batch,))
+    plans = make_batch(names=request.names, progress=QuietProgress(progress), confirm=lambda _: _plan)
+    plans.run()
+    if not plans.previews or plans.interruption is not None:
+        return _report(request, (plans,))
+    names = [name for name in request.names if name in plans.previews]
+    settings.confirm(request.question(names), _details(names, plans))
+    batch = make_batch(names=names, progress=progress, confirm=lambda name: _as_confirmed(name, plans.previews[name]))
+    batch.run()
+    return _report(request, (plans, batch))
+
+
+class QuietProgress:
+    """Passes on only that the work waits, so that it can be cancelled."""
+
+    def __init__(self, inner: BatchProgress) -> None:
+        self._inner = inner
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Do nothing."""
+
+    def on_step_start(self, number: int, text: str) -> None:
+        """Do nothing."""
+
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Do nothing."""
+
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Do nothing."""
+
+    def on_step_undo(self, text: str) -> None:
+        """Do nothing."""
+
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """Do nothing."""
+
+    def on_wait(self) -> None:
+        """Pass it on."""
+        self._inner.on_wait()
+
+
+def _plan(question: str, details: tuple[str, ...]) -> None:
+    raise _Planned(Preview(question, details))
+
+
+def _as_confirmed(name: str, preview: Preview) -> Confirm:
+    """Return the answer yes for what the user confirmed, and for nothing else."""
+
+    def confirm(question: str, details: tuple[str, ...]) -> None:
+        if Preview(question, details) != preview:
+            raise InUse(
+                f"{name} was changed since you confirmed: {question}", hint="look at it, then run the command again"
+            )
+
+    return confirm
+
+
+def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
+    """Return what the user reads before the one question: every step, or of very many those that delete disks."""
+    steps = [(name, step) for name in names for step in plans.previews[name].steps]
+    lines = [f"{name}: {step}" for name, step in steps]
+    if len(lines) > MAX_DETAILS:
+        lines = [f"{name}: {step}" for name, step in steps if step.startswith("delete")]
+        lines.append(f"and {len(steps) - len(lines)} more steps; --dry-run shows them")
+    refused = [f"{name} is left out: {error.message}" for name, error in plans.failed.items()]
+    return (f"{len(names)}: {', '.join(names)}", *lines, *refused)
+
+
+def _report(request: BatchRequest[Data], batches: Sequence[Batch[Data]]) -> AnyResult[Any]:
+    results: dict[str, AnyResult[Data]] = {}
+    failed: dict[str, VgpuctlError] = {}
+    for batch in batches:
+        results |= batch.results
+        failed |= batch.failed
+    interruption = next((batch.interruption for batch in batches if batch.interruption is not None), None)
+    if interruption is not None:
+        not_begun = partial(Interrupted, "not begun", signal_number=interruption.signal_number)
+        failed |= {name: not_begun() for name in request.names if name not in results and name not in failed}
+    rows = tuple(
+        _failed_row(name, failed[name]) if name in failed else _row(name, results[name]) for name in request.names
+    )
+    result = combine(rows, tuple(results[name] for name in request.names if name in results), request.notes)
+    raise_failures(result, {name: failed[name] for name in request.names if name in failed}, interruption)
+    return result
+
+
+def combine(
+    rows: tuple[TargetResult[Data], ...], results: Sequence[AnyResult[Data]], notes: tuple[str, ...] = ()
+) -> AnyResult[Any]:
+    """Return the result of all rows: warnings and notes once each, the steps with the name in front."""
+    failures = sum(not row.ok for row in rows)
+    changes = sum(row.changed for row in rows)
+    tally = TallyResult(changes, len(rows) - failures - changes, failures)
+    data = TargetsResult(rows, tally)
+    warnings = tuple(dict.fromkeys(warning for result in results for warning in result.warnings))
+    all_notes = tuple(dict.fromkeys((*notes, *(note for result in results for note in result.notes))))
+    outcomes = [result for result in results if isinstance(result, Outcome)]
+    if results and not outcomes:
+        return QueryResult(data, warnings, notes=all_notes)
+    steps = tuple(f"{row.name}: {step}" for row in rows for step in row.steps)
+    return Outcome(changes > 0, data, steps, warnings, all_notes, dry_run=any(o.dry_run for o in outcomes))
+
+
+def raise_failures(
+    result: AnyResult[Any], failed: dict[str, VgpuctlError], interruption: Interrupted | None = None
+) -> None:
+    """Raise the one error for all that failed, if any did.
+
+    Raises:
+        SomeTargetsFailed, Interrupted: as `run`.
+    """
+    if not failed and interruption is None:
+        return
+    total = len(result.data.targets)
+    facts: dict[str, Any] = {
+        "failed": list(failed),
+        "details": [line for name, e in failed.items() for line in _lines(name, e)],
+    }
+    message = f"{len(failed)} of {total} failed"
+    error: VgpuctlError
+    if interruption is not None:
+        message = f"{interruption.message}; {total - len(failed)} of {total} are done"
+        error = Interrupted(message, signal_number=interruption.signal_number, **facts)
+    else:
+        error = SomeTargetsFailed(message, **facts)
+        error.status = worst_status(e.status for e in failed.values())
+    error.undone = [f"{name}: {step}" for name, e in failed.items() for step in e.undone]
+    error.left = [f"{name}: {step}" for name, e in failed.items() for step in e.left]
+    error.changed = result.changed or any(e.changed for e in failed.values())
+    error.result = result
+    if error.left:
+        error.hint = "vgpuctl reconcile-host finishes or undoes what is left"
+    raise error
+
+
+def _lines(name: str, error: VgpuctlError) -> list[str]:
+    message = error.message if error.message.startswith(f"{name} ") else f"{name}: {error.message}"
+    first, *more = message.splitlines() or [name]
+    return [
+        f"{first}   [{error.code}]",
+        *(f"  {line}" for line in more),
+        *([f"  hint: {error.hint}"] * bool(error.hint)),
+    ]
+
+
+def _row(name: str, result: AnyResult[Data]) -> TargetResult[Data]:
+    steps = result.steps if isinstance(result, Outcome) else ()
+    return TargetResult(name, True, result.changed, steps, result.data, None)
+
+
+def _failed_row(name: str, error: VgpuctlError) -> TargetResult[Data]:
+    status = 128 + error.signal_number if isinstance(error, Interrupted) else error.status
+    failure = TargetErrorResult(error.code, error.message, error.hint, status, tuple(error.undone), tuple(error.left))
+    return TargetResult(name, False, bool(error.changed or error.left), (), None, failure)
+
+
+def query(names: Sequence[str], call: Callable[[str], QueryResult[Data]], notes: tuple[str, ...]) -> QueryResult[Any]:
+    """Return what a call that changes nothing says of each name, one after the other.
+
+    Raises:
+        SomeTargetsFailed: it failed for some.
+    """
+    results: dict[str, QueryResult[Data]] = {}
+    failed: dict[str, VgpuctlError] = {}
+    for name in names:
+        try:
+            results[name] = call(name)
+        except Interrupted:
+            raise
+        except (VgpuctlError, OSError) as error:
+            explained = explain_exception(error)
+            if not isinstance(explained, VgpuctlError):
+                raise
+            failed[name] = explained
+    rows = tuple(_failed_row(name, failed[name]) if name in failed else _row(name, results[name]) for name in names)
+    combined = combine(rows, tuple(results.values()), notes)
+    result = QueryResult(combined.data, combined.warnings, notes=combined.notes)
+    raise_failures(result, failed)
+    return result

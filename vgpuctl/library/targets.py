@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls for several VMs, vGPUs or GPUs: which ones the user means, and one change or question for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
+from vgpuctl.errors import NotFound, VgpuctlError
+from vgpuctl.lazy_module import LazyModule
+from vgpuctl.library.call import Calls, Named, call_library, query
+from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.value import EMPTY_MAPPING
+
+if TYPE_CHECKING:
+    from vgpuctl.library import GpuHost, batch
+    from vgpuctl.model.results.targets import SelectedResult, TargetsResult
+    from vgpuctl.model.results.vms import VmResult
+    from vgpuctl.operations import queries, select
+    from vgpuctl.operations.plans import selection
+else:
+    batch = LazyModule("vgpuctl.library.batch")
+    queries = LazyModule("vgpuctl.operations.queries")
+    select = LazyModule("vgpuctl.operations.select")
+    selection = LazyModule("vgpuctl.operations.plans.selection")
+
+Data = TypeVar("Data")
+_GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")
+
+
+class TargetCalls(Calls):
+    """Calls for several VMs, vGPUs or GPUs. Each raises VgpuctlError when it fails."""
+
+    @query
+    def select_vms(
+        self,
+        *names: str,
+        everything: bool = False,
+        labels: Mapping[str, str] = EMPTY_MAPPING,
+        managed_only: bool = False,
+    ) -> QueryResult[tuple[SelectedResult, ...]]:
+        """Return the VMs that names, ranges ('vdi-{001..100}') and globs ('vdi-*') select, from one look at the host.
+
+        `everything`: all VMs. `labels`: only those with all these labels. `managed_only`: globs, labels and
+        `everything` leave out what vgpuctl does not manage. NotFound: a name does not exist, or nothing matches.
+        """
+        request = selection.Request("VM", names, everything, labels)
+        return select.select_vms(self._ports, request, managed_only=managed_only)
+
+    @query
+    def select_gpus(self, *names: str, everything: bool = False) -> QueryResult[tuple[SelectedResult, ...]]:
+        """Return the GPUs that addresses, models and globs select.
+
+        `everything`: all GPUs, or with `names` also all GPUs of a model. NotFound: as `select_vms`.
+        """
+        request = selection.Request("GPU", names, everything, list_command="vgpuctl list-gpus")
+        return select.select_gpus(self._ports, request)
+
+    @query
+    def select_vgpus(self, *names: str, everything: bool = False) -> QueryResult[tuple[SelectedResult, ...]]:
+        """Return the vGPUs without a VM that names, ranges and globs select. NotFound: as `select_vms`."""
+        request = selection.Request("vGPU", names, everything, list_command="vgpuctl list-vgpus --unassigned")
+        return select.select_vgpus(self._ports, request)
+
+    def for_each(
+        self,
+        command: str,
+        names: Sequence[str],
+        call: Callable[[GpuHost, str], Outcome[Data]],
+        *,
+        parallel: int = DEFAULT_PARALLEL,
+        question: Callable[[Sequence[str]], str] | None = None,
+        notes: tuple[str, ...] = (),
+        dry_run: bool = False,
+    ) -> Outcome[TargetsResult[Data]]:
+        """Make a change for each name, `parallel` at a time; each is undone by itself if it fails.
+
+        `command`: for the audit journal, which gets one entry. `call` gets an opened host and a name; with `dry_run` it
+        must be a dry run too. `question`: makes the one question for all from the names; it is for a call that asks for
+        confirmation. SomeTargetsFailed: some failed; `result` has all of them.
+        """
+        require_range("parallel", parallel, 1, MAX_PARALLEL)
+        self._refuse_captured()
+        open_worker = self._open_again
+        if open_worker is None:
+            raise TypeError("open this host with vgpuctl.open_host")
+        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
+
+        def act() -> Outcome[TargetsResult[Data]]:
+            try:
+                result = batch.run(open_worker, self._settings, self._progress, request)
+            except VgpuctlError as error:
+                self._progress.steps = getattr(error.result, "steps", ())
+                raise
+            steps = result.steps if isinstance(result, Outcome) else ()
+            return Outcome(result.changed, result.data, steps, result.warnings, result.notes, dry_run)
+
+        return call_library(self._ports, act) if dry_run else self._carry_out(command, _named(command, names), act)
+
+    @query
+    def query_each(
+        self, names: Sequence[str], call: Callable[[str], QueryResult[Data]], *, notes: tuple[str, ...] = ()
+    ) -> QueryResult[TargetsResult[Data]]:
+        """Return what a call that changes nothing says of each name. SomeTargetsFailed: as `for_each`."""
+        return batch.query(names, call, notes)
+
+    @query
+    def show_vms(self, names: Sequence[str]) -> QueryResult[TargetsResult[VmResult]]:
+        """Return several VMs with their vGPUs and disks, from one look at the host."""
+        results = queries.show_vms(self._ports, names)
+
+        def show(name: str) -> QueryResult[VmResult]:
+            if name not in results:
+                raise NotFound(
+                    f"there is no VM {name} any more", hint="vgpuctl list-vms shows those there are", vm=name
+                )
+            return results[name]
+
+        result: QueryResult[Any] = batch.query(names, show, ())
+        return result
+
+
+def _named(command: str, names: Sequence[str]) -> Named:
+    """Return what a command's audit entry names: GPUs, VMs, or neither for vGPUs without a VM."""
+    if command in _GPU_COMMANDS:
+        return Named(gpus=tuple(names))
+    return Named() if command == "delete-vgpu" else Named(tuple(names))

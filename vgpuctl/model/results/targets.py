@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command on several VMs, vGPUs or GPUs has as `data`: one entry for each of them."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from vgpuctl.value import Value
+
+Data = TypeVar("Data", covariant=True)
+
+
+class SelectedResult(Value):
+    """A VM, vGPU or GPU that the user means. `state` of a VM: whether it runs; null for others."""
+
+    name: str
+    state: str | None
+
+
+class TargetErrorResult(Value):
+    """Why the command failed for one of them; the fields are those of the document's `error`."""
+
+    code: str
+    message: str
+    hint: str | None
+    exit_status: int
+    undone: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+class TargetResult(Value, Generic[Data]):
+    """One of them. `data`: what the command has as `data` for this one alone, null if it failed; `error`: why."""
+
+    name: str
+    ok: bool
+    changed: bool
+    steps: tuple[str, ...]
+    data: Data | None
+    error: TargetErrorResult | None
+
+
+class TallyResult(Value):
+    """How many were changed, needed no change, and failed."""
+
+    changed: int
+    unchanged: int
+    failed: int
+
+
+class TargetsResult(Value, Generic[Data]):
+    """Each VM, vGPU or GPU that a command was for, in the order of the names; also when some of them failed."""
+
+    targets: tuple[TargetResult[Data], ...]
+    tally: TallyResult
