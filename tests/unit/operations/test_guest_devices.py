@@ -75,6 +75,9 @@ def test_a_vm_that_is_off_is_changed_and_the_second_time_nothing(host: Simulated
     assert ensure(host, replace(other, cpu_pin="auto"), "started").changed
     stop(host.ports, "vm")
     assert not ensure(host, replace(other, cpu_pin="auto")).changed
+    two = ensure(host, wanted(nics=(Nic(network="lab"), Nic(network="default")), vcpus=3)).data.after.networks
+    assert [(n.network, n.model) for n in two] == [("lab", "e1000e"), ("default", "virtio")]
+    assert all(n.mac for n in two)
     plain = wanted(nics=(), hugepages="none", cpu_pin="none", vcpus=3)
     back = ensure(host, plain).data.after
     assert (back.networks, back.hugepages, back.pinned_cpus, back.memory_nodes, back.display) == (
