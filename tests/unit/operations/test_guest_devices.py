@@ -44,21 +44,21 @@ def wanted(profile: str = "L40S-8Q", **changes: Any) -> VmRequest:
     return request(profile, **{"name": "vm", "sources": TYPED, **changes})
 
 
-def ensure(host: SimulatedHost, wish: VmRequest, state: str = "present") -> Outcome[Any]:
+def ensure(host: SimulatedHost, asked: VmRequest, state: str = "present") -> Outcome[Any]:
     return ensure_vm(
-        host.ports, wish, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
+        host.ports, asked, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
     )
 
 
 def test_a_vm_gets_what_it_was_asked_for_and_does_not_differ_afterwards(host: SimulatedHost) -> None:
-    wish = wanted(nics=(Nic(network="lab"), CARD), hugepages="2MiB", cpu_pin="auto", display=True)
-    made = create(host.ports, wish).data
+    asked = wanted(nics=(Nic(network="lab"), CARD), hugepages="2MiB", cpu_pin="auto", display=True)
+    made = create(host.ports, asked).data
     first, second = made.networks
     assert (first.network, first.model) == ("lab", "virtio")
     assert (second.bridge, second.vlan, second.model, second.mac) == ("br0", 30, "e1000e", CARD.mac)
     node = made.memory_nodes
     assert (made.hugepages, made.pinned_cpus, made.display) == ("2MiB", {"0": "0-15", "1": "16-31"}[node], True)
-    assert not ensure(host, wish).changed
+    assert not ensure(host, asked).changed
     assert create(host.ports, wanted(name="bare", nics=())).data.networks == ()
 
 
@@ -75,6 +75,9 @@ def test_a_vm_that_is_off_is_changed_and_the_second_time_nothing(host: Simulated
     assert ensure(host, replace(other, cpu_pin="auto"), "started").changed
     stop(host.ports, "vm")
     assert not ensure(host, replace(other, cpu_pin="auto")).changed
+    two = ensure(host, wanted(nics=(Nic(network="lab"), Nic(network="default")), vcpus=3)).data.after.networks
+    assert [(n.network, n.model) for n in two] == [("lab", "e1000e"), ("default", "virtio")]
+    assert all(n.mac for n in two)
     plain = wanted(nics=(), hugepages="none", cpu_pin="none", vcpus=3)
     back = ensure(host, plain).data.after
     assert (back.networks, back.hugepages, back.pinned_cpus, back.memory_nodes, back.display) == (
@@ -123,10 +126,17 @@ def test_the_command_that_reserves_huge_pages_names_the_node_and_the_number(host
 
 
 def test_several_vms_need_pages_for_all_and_no_common_mac_address(host: SimulatedHost) -> None:
-    def several(wish: VmRequest) -> None:
+    def several(asked: VmRequest) -> None:
         names = ("a", "b", "c", "d")
         ensure_vms(
-            host.ports, wish, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+            host.ports,
+            asked,
+            names,
+            start=True,
+            parallel=1,
+            dry_run=False,
+            wait_seconds=WAIT_SECONDS,
+            progress=Silent(),
         )
 
     with pytest.raises(HostCannot, match="4 VMs need 2048 huge pages"):
@@ -140,9 +150,9 @@ def test_several_vms_need_pages_for_all_and_no_common_mac_address(host: Simulate
 )
 def test_an_older_libvirt_is_named(tmp_path: Path, version: str, words: str) -> None:
     host = open_sim_host(tmp_path, text=HOST.replace("11.3.0", version))
-    wish = wanted(display=True) if version == "10.0.0" else wanted(nics=(CARD,))
+    asked = wanted(display=True) if version == "10.0.0" else wanted(nics=(CARD,))
     with pytest.raises(HostCannot) as caught:
-        create(host.ports, wish)
+        create(host.ports, asked)
     assert words in caught.value.message
 
 

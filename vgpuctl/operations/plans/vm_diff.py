@@ -147,7 +147,8 @@ def current_devices(vm: Vm, request: VmRequest) -> FieldValues:
     if vm.pinned_cpus and request.cpu_pin == CPU_PIN_AUTO == _request_fields(vm).get("cpu_pin"):
         pinned = CPU_PIN_AUTO
     return {
-        "networks": [nic.shown_like(wish).text for nic, wish in zip(cards, requested, strict=False)] or [NONE],
+        "networks": [nic.shown_like(wanted_card).text for nic, wanted_card in zip(cards, requested, strict=False)]
+        or [NONE],
         "hugepages": hugepages_text(vm.hugepages_kib),
         "cpu_pin": pinned,
         "display": vm.has_display,

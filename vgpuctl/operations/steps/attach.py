@@ -18,7 +18,7 @@ from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import Claim, HostdevRef, Vm, VmRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.ports.step import Step
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -313,8 +313,11 @@ class RedefineDomain(Value):
         host.hypervisor.redefine(self.uuid, self.xml)
 
     def verify(self, host: Host) -> None:
-        """Read it back: every parsed field of the VM must be as intended."""
+        """Read it back: every parsed field of the VM must be as intended; libvirt gives a new card its MAC address."""
         expected, actual = self._parse_vm(host, self.xml), self._current_vm(host)
+        if len(actual.nics) == len(expected.nics):
+            nics = (nic.shown_like(planned) for nic, planned in zip(actual.nics, expected.nics, strict=True))
+            actual = replace(actual, nics=tuple(nics))
         if actual != expected:
             raise VerifyFailed(
                 f"libvirt did not keep the changed definition of {self.name}",
