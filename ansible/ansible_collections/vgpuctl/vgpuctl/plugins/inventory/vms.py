@@ -14,7 +14,8 @@ description:
   - Asks vgpuctl of each GPU host for its VMs and GPUs. Each VM is a host of the inventory.
   - VMs are in the groups C(profile_PROFILE), C(model_MODEL), C(host_HOST) and C(state_STATE), and more by O(groups) and
     O(keyed_groups).
-  - Each VM has the variables C(vgpuctl_host), C(vgpuctl_name), C(vgpuctl_uuid), C(vgpuctl_state), C(vgpuctl_owner),
+  - Each VM has the variables C(vgpuctl_host), C(vgpuctl_name), C(vgpuctl_uuid), C(vgpuctl_state), C(vgpuctl_ownership),
+    C(vgpuctl_owner), C(vgpuctl_labels),
     C(vgpuctl_memory_mib), C(vgpuctl_vcpus), C(vgpuctl_vgpus), C(vgpuctl_profiles), and C(vgpuctl_gpus), which is what
     C(list-gpus) says of the GPUs that its vGPUs are on, without their vGPUs.
   - A C({) in a VM's name is an underscore in the inventory's, so that no name is a template.
@@ -170,7 +171,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         addresses = {vgpu["gpu"] for vgpu in vm["vgpus"]}
         on = [{k: v for k, v in gpu.items() if k != "vgpus"} for gpu in gpus if gpu["address"] in addresses]
         profiles = sorted({vgpu["profile"] for vgpu in vm["vgpus"] if vgpu["profile"]})
-        variables = {f"vgpuctl_{key}": vm[key] for key in FACTS}
+        variables = {f"vgpuctl_{key}": vm[key] for key in FACTS if key in vm}
         said = wrap_var({**variables, "vgpuctl_gpus": on, "vgpuctl_profiles": profiles})
         variables = {"vgpuctl_host": host, **said}
         self.inventory.add_host(name)
