@@ -35,6 +35,7 @@ DETAILS: dict[str, Any] = {
 }  # fmt: skip
 VM: dict[str, Any] = {
     "name": "vdi-001", "uuid": "6f1c", "state": "running", "ownership": "managed", "record": "ready",
+    "owner": "cad-team", "labels": {"team": "cad"},
     "memory_mib": 4096, "vcpus": 2, "firmware": "uefi",
     "networks": [{"network": "default", "bridge": None, "vlan": None, "model": "virtio", "mac": None}],
     "hugepages": "none", "pinned_cpus": None, "memory_nodes": None, "display": False,
@@ -155,10 +156,10 @@ def test_moves_are_numbered_with_the_places_that_are_given_up() -> None:
 
 
 def test_vms() -> None:
-    assert text("list-vms", [VM, {**VM, "name": "other", "ownership": "unmanaged", "vgpus": []}]) == (
-        "NAME     STATE    OWNER      VGPUS                    UUID\n"
-        "vdi-001  running  managed    A100-4C on 0000:3b:00.0  6f1c\n"
-        "other    running  unmanaged  -                        6f1c\n"
+    assert text("list-vms", [VM, {**VM, "name": "other", "owner": None, "ownership": "unmanaged", "vgpus": []}]) == (
+        "NAME     STATE    OWNER     OWNERSHIP  VGPUS                    UUID\n"
+        "vdi-001  running  cad-team  managed    A100-4C on 0000:3b:00.0  6f1c\n"
+        "other    running  -         unmanaged  -                        6f1c\n"
     )
 
 
@@ -172,9 +173,11 @@ def test_duplicates_are_counted() -> None:
 
 def test_one_vm() -> None:
     output = text("show-vm", {**VM, "vgpus": [vgpu(present=False)]})
-    assert "memory:   4 GiB\n" in output
-    assert "vgpu:     A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4, missing)\n" in output
-    assert "disk:     /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n" in output
+    assert "memory:    4 GiB\n" in output
+    assert "owner:     cad-team\n" in output
+    assert "labels:    team=cad\n" in output
+    assert "vgpu:      A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4, missing)\n" in output
+    assert "disk:      /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n" in output
 
 
 def test_a_change_shows_what_is_there_now() -> None:

@@ -71,6 +71,7 @@ def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
 
 WHOLE = {
     "name": "vdi-001", "uuid": "u", "state": "running", "ownership": "managed", "memory_mib": 1, "vcpus": 1,
+    "owner": None, "labels": {},
     "reserve": None, "vgpus": [],
 }  # fmt: skip
 

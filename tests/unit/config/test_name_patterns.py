@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges and lists in braces."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpuctl.config.name_patterns import expand_braces, natural_key
+from vgpuctl.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("vdi-{008..011}", ["vdi-008", "vdi-009", "vdi-010", "vdi-011"]),
+        ("a{9..11}", ["a9", "a10", "a11"]),
+        ("a{2..1}", ["a2", "a1"]),
+        ("{a,b}-{1..2}", ["a-1", "a-2", "b-1", "b-2"]),
+        ("vdi-*", ["vdi-*"]),
+    ],
+)
+def test_braces_stand_for_words(text: str, words: list[str]) -> None:
+    assert list(expand_braces(text)) == words
+
+
+@pytest.mark.parametrize("text", ["a{", "a}", "{{a,b}}", "vdi-{:03}", "a{}", "a{1..100000}", "{1..200}{1..200}"])
+def test_other_braces_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        expand_braces(text)
+
+
+def test_numbers_sort_by_value() -> None:
+    assert sorted(["b-10", "b-9", "a", "10"], key=natural_key) == ["10", "a", "b-9", "b-10"]
