@@ -68,7 +68,7 @@ def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) 
     """Report a failure to the user, and return the exit status."""
     failure = failure_from_exception(exc, settings, signal_status=signal_status)
     if settings.json and failure.code != OutputLost.code:
-        print_failure(settings, failure, document.text(failure_document(failure, settings.kind)))
+        print_failure(settings, failure, document.text(failure_document(failure, settings.kind), settings.output))
         if failure.traceback:
             streams.write_err(streams.sanitize(failure.traceback))
     else:

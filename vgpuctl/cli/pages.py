@@ -6,19 +6,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vgpuctl.cli.command_table import LISTINGS
 from vgpuctl.cli.tables import Block, Pairs, Table
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.outcome import AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
+    from vgpuctl.cli import listings
+    from vgpuctl.cli.listings import View
     from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.gpus import (
         ExplainResult,
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
         XmlResult,
     )
 else:
+    listings = LazyModule("vgpuctl.cli.listings")
     vm_results = LazyModule("vgpuctl.model.results.vms")
 
 MAX_NAMES = 8
@@ -54,16 +59,26 @@ class Page(Value):
     stderr_lines: Sequence[str] = ()
 
 
-def page(kind: str, result: AnyResult) -> Page:
-    """Return the page of a command's result: of its data, for a change of the outcome with its steps."""
+def page(kind: str, result: AnyResult, view: View | None = None) -> Page:
+    """Return the page of a command's result: of its data, for a change of the outcome with its steps.
+
+    A list's table has the columns of the view; its own page adds what goes to stderr.
+    """
+    if kind in LISTINGS and isinstance(result.data, tuple):
+        return _list_page(kind, result.data, view or listings.DEFAULT_VIEW)
     return _PAGES.get(kind, _vm_change_page)(result if isinstance(result, Outcome) else result.data)
 
 
+def _list_page(kind: str, rows: tuple[object, ...], view: View) -> Page:
+    if not rows and view.filters:
+        return Page(stderr_lines=[f"nothing matches --filter {shlex.quote(','.join(view.filters))}"])
+    listing = listings.find_listing(kind)
+    blocks = [listings.make_table(listing, view, rows)] if listing is not None and rows else []
+    return replace(_PAGES[kind](rows), blocks=blocks)
+
+
 def _vms(data: tuple[VmRowResult, ...]) -> Page:
-    if not data:
-        return Page(stderr_lines=["no VMs here"])
-    rows = tuple((vm.name, vm.state, vm.owner, vgpus_text(vm.vgpus), vm.uuid) for vm in data)
-    return Page([Table(("NAME", "STATE", "OWNER", "VGPUS", "UUID"), rows)])
+    return Page(stderr_lines=[] if data else ["no VMs here"])
 
 
 def _vm(data: VmResult) -> Page:
@@ -96,9 +111,10 @@ def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.Many
 
 def _batch_page(data: ManyVmsResult) -> Page:
     """Several VMs: one per line, and how many of them are new."""
-    rows = tuple((vm.name, vm.state, "made" if vm.changed else "was there", vgpus_text(vm.vgpus)) for vm in data.vms)
+    rows = tuple((vm.name, vm.state, "created" if vm.changed else "unchanged", vgpus_text(vm.vgpus)) for vm in data.vms)
     new = sum(vm.changed for vm in data.vms)
-    return Page([Table(("NAME", "STATE", "THIS TIME", "VGPUS"), rows), "", f"{len(rows)} VMs, {new} of them made now"])
+    table = Table(("NAME", "STATE", "RESULT", "VGPUS"), rows, states=frozenset({"STATE", "RESULT"}))
+    return Page([table, "", f"{len(rows)} VMs, {new} of them created"])
 
 
 def _steps_page(result: Outcome[object]) -> Page:
@@ -123,7 +139,9 @@ def _reconcile_page(result: Outcome[ReconcileResult]) -> Page:
 def _doctor_page(result: Outcome[DoctorResult]) -> Page:
     """List every check in one line, then each problem with its evidence and fix."""
     rows = tuple((check.verdict, check.id, check.title) for check in result.data.checks)
-    blocks: list[Block] = [Table(("VERDICT", "CHECK", "WHAT SHOULD BE"), rows)]
+    blocks: list[Block] = [
+        Table(("VERDICT", "ID", "CHECK"), rows, free_text=frozenset({"CHECK"}), states=frozenset({"VERDICT"}))
+    ]
     for check in result.data.checks:
         if check.verdict in ("fail", "warn", "unknown"):
             blocks += ["", f"{check.id} ({check.verdict}):", *(f"  {line}" for line in check.evidence)]

@@ -25,7 +25,7 @@ class Thing(Value):
 
 def test_success() -> None:
     data = {"owner": Ownership.MANAGED, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
-    assert json.loads(document.success_text("show-vm", QueryResult(data, ("w",)))) == {
+    assert json.loads(document.text(document.success_body("show-vm", QueryResult(data, ("w",))))) == {
         "schema": "vgpuctl/1",
         "kind": "show-vm",
         "ok": True,
@@ -37,7 +37,7 @@ def test_success() -> None:
 
 def test_a_change_has_its_steps_and_an_absent_field_is_left_out() -> None:
     outcome = Outcome(True, Thing(1, is_="x"), ("a step",), notes=("a note",), dry_run=True)
-    data = json.loads(document.success_text("set-mode", outcome))["data"]
+    data = json.loads(document.text(document.success_body("set-mode", outcome)))["data"]
     assert data == {"size": 1, "is": "x", "steps": ["a step"], "notes": ["a note"], "dry_run": True}
 
 

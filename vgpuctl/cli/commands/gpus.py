@@ -63,7 +63,7 @@ def show_gpu(settings: Settings, address: str) -> int:
 def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
     """List the vGPU profiles that the drivers of this host offer.
 
-    FREE is how many more can be made now on the whole host together, WHERE says on which GPUs. A '?' is not
+    FREE is how many more can be made now on the whole host together, GPU says on which GPUs. A '?' is not
     known: only the driver's answer to an attempt tells.
     """
     return run.call(settings, "list-profiles", lambda host: host.list_profiles(gpu=gpu, everything=everything))

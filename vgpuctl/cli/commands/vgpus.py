@@ -25,7 +25,7 @@ from vgpuctl.config.arguments import VGPU_STATES
 def list_vgpus(settings: Settings, unassigned: bool) -> int:
     """List every vGPU: where it is, whether it is made, which VM has it, and whose it is.
 
-    OWNER is host.yaml for one that create-vgpu made, managed for one that vgpuctl gave to a VM, unmanaged for any
+    OWNERSHIP is host.yaml for one that create-vgpu made, managed for one that vgpuctl gave to a VM, unmanaged for any
     other, and leaked for what reconcile-host removes.
     """
     return run.call(settings, "list-vgpus", lambda host: host.list_vgpus(unassigned=unassigned))
