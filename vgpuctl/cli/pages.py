@@ -16,7 +16,7 @@ from vgpuctl.cli.command_table import LISTINGS
 from vgpuctl.cli.tables import Block, Pairs, Table
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import format_bytes, format_mib
-from vgpuctl.model.outcome import AnyResult, Outcome
+from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.value import Value, replace
 
@@ -65,8 +65,15 @@ def page(kind: str, result: AnyResult, view: View | None = None) -> Page:
     A list's table has the columns of the view; its own page adds what goes to stderr.
     """
     if kind in LISTINGS and isinstance(result.data, tuple):
-        return _list_page(kind, result.data, view or listings.DEFAULT_VIEW)
+        page = _list_page(kind, result.data, view or listings.DEFAULT_VIEW)
+        are_unknown = kind == "list-vms" and not result.data and are_vms_unknown(result)
+        return Page() if are_unknown else page
     return _PAGES.get(kind, _vm_change_page)(result if isinstance(result, Outcome) else result.data)
+
+
+def are_vms_unknown(result: AnyResult) -> bool:
+    """Say whether libvirt did not answer; then a list without VMs means nothing."""
+    return any(warning.startswith(VMS_UNKNOWN) for warning in result.warnings)
 
 
 def _list_page(kind: str, rows: tuple[object, ...], view: View) -> Page:

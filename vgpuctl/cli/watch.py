@@ -23,7 +23,8 @@ from vgpuctl.cli.output import look_of
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.cli.tables import Pairs, Table
-from vgpuctl.model.outcome import AnyResult
+from vgpuctl.errors import HostCannot
+from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult
 
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?7l\x1b[?25l", "\x1b[?25h\x1b[?7h\x1b[?1049l"
 """The alternate screen without line wrap and without a cursor, and back."""
@@ -62,10 +63,12 @@ def run(
     with signals.handle_signals() as guard:
         try:
             read = prepare(guard)
-            viewer.show(read())
+            result = read()
+            needs_vms = not pages.are_vms_unknown(result)
+            viewer.show(result)
             while True:
                 wait(settings.watch or 0)
-                _look_again(viewer, read, guard)
+                _look_again(viewer, read, guard, needs_vms=needs_vms)
         except BaseException as exc:  # noqa: BLE001
             guard.ignore_signals()
             viewer.close()
@@ -77,9 +80,12 @@ def run(
             return failures.report(exc, settings)
 
 
-def _look_again(viewer: Viewer, read: Callable[[], AnyResult], guard: SignalGuard) -> None:
+def _look_again(viewer: Viewer, read: Callable[[], AnyResult], guard: SignalGuard, *, needs_vms: bool) -> None:
+    """Show another look. While libvirt does not answer, no VM counts as removed."""
     try:
         result = read()
+        if needs_vms and pages.are_vms_unknown(result):
+            raise HostCannot(next(w for w in result.warnings if w.startswith(VMS_UNKNOWN)), check="libvirt")
     except Exception as exc:  # noqa: BLE001 - whatever it is, the next look may succeed
         guard.check()
         viewer.show_failure(exc)

@@ -230,6 +230,10 @@ def test_sizes(value: int | None, shown: str) -> None:
     assert pages.size(None if value is None else value << 20) == shown
 
 
+def test_unknown_vms_are_not_called_none() -> None:
+    assert pages.page("list-vms", QueryResult((), ("VMs are unknown: no libvirt",))) == pages.Page()
+
+
 def test_images() -> None:
     clone = {"path": "/d/a.qcow2", "vms": ["vdi-001"]}
     base = {"path": "/d/base.qcow2", "pool": None, "volume": None, "format": None, "size_bytes": None,

@@ -21,7 +21,7 @@ from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.errors import HostCannot, Interrupted
 from vgpuctl.library import GpuHost
-from vgpuctl.model.outcome import AnyResult
+from vgpuctl.model.outcome import AnyResult, QueryResult
 
 HOST = "sim:a100-40"
 NO_TIME = slice(9, None)
@@ -118,6 +118,19 @@ def test_a_look_that_fails_is_shown_once_and_the_next_ones_are_tried(capsys: pyt
                 "  hint: systemctl start libvirtd"[NO_TIME],
                 "it can be read again",
             ]
+
+
+def test_no_vm_counts_as_removed_while_libvirt_is_down(capsys: pytest.CaptureFixture[str]) -> None:
+    library.open_host(HOST).create_vm("a", profile="A100-4C")
+    down = QueryResult((), ("VMs are unknown: libvirt does not answer",))
+    looks = iter([None, down, None])
+    assert _run([lambda: None] * 2, lambda host: next(looks) or host.list_vms()) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2
+    assert [line[NO_TIME] for line in captured.err.splitlines()] == [
+        "vgpuctl: VMs are unknown: libvirt does not answer   [host-cannot]",
+        "it can be read again",
+    ]
 
 
 def test_a_first_look_that_fails_is_the_commands_failure(capsys: pytest.CaptureFixture[str]) -> None:
