@@ -57,7 +57,7 @@ def test_wide_characters_keep_the_columns() -> None:
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=5), st.integers(1, 30))
 def test_a_row_is_a_line_whatever_is_in_it(rows: list[tuple[str, str]], width: int) -> None:
     table = Table(("A", "B"), tuple(rows), free_text=frozenset({"B"}))
-    for look in (Look(), Look(width)):
-        text = render([table], look)
+    for chosen in (Look(), Look(width)):
+        text = render([table], chosen)
         assert text.count("\n") == len(rows) + 1
         assert not any(ord(character) < 32 and character != "\n" for character in text if character != "\t")

@@ -123,8 +123,8 @@ def test_a_look_that_fails_is_shown_once_and_the_next_ones_are_tried(capsys: pyt
 def test_no_vm_counts_as_removed_while_libvirt_is_down(capsys: pytest.CaptureFixture[str]) -> None:
     library.open_host(HOST).create_vm("a", profile="A100-4C")
     down = QueryResult((), ("VMs are unknown: libvirt does not answer",))
-    looks = iter([None, down, None])
-    assert _run([lambda: None] * 2, lambda host: next(looks) or host.list_vms()) == 0
+    answers = iter([None, down, None])
+    assert _run([lambda: None] * 2, lambda host: next(answers) or host.list_vms()) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 2
     assert [line[NO_TIME] for line in captured.err.splitlines()] == [
