@@ -32,7 +32,7 @@ HOST_PACKAGES = (
 
 # vgpuctl's own dependencies (libvirt comes from Debian), and the packages that its contract tests need inside L2.
 PYTHON_REQUIREMENTS = (
-    *("click", "rich", "ruamel.yaml", "jinja2", "lxml", "nvidia-ml-py", "paramiko", "pycdlib"),
+    *("click", "ruamel.yaml", "jinja2", "lxml", "nvidia-ml-py", "paramiko", "pycdlib"),
     *("pytest", "hypothesis"),
 )
 PYTHON_VERSION = "3.13"

@@ -28,7 +28,7 @@ def test_no_network_outside(lab: Lab) -> None:
 
 
 def test_python_modules_of_vgpuctl_are_installed(lab: Lab) -> None:
-    modules = "click, rich, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko, pycdlib"
+    modules = "click, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko, pycdlib"
     lab.run(f"PYTHONPATH=/opt/vgpuctl/lib python3 -c 'import {modules}, pytest, hypothesis, libvirt'")
 
 

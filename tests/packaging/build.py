@@ -46,7 +46,7 @@ sys.exit(main())
 """
 DEPENDS = (
     "python3 (>= 3.11)", "python3-click (>= 8.1.3)", "python3-jinja2 (>= 3.1.2)", "python3-libvirt",
-    "python3-lxml (>= 4.9.2)", "python3-pycdlib", "python3-rich (>= 13.3.1)",
+    "python3-lxml (>= 4.9.2)", "python3-pycdlib",
 )  # fmt: skip
 RECOMMENDS = (
     "libvirt-daemon-system", "ovmf", "python3-paramiko (>= 2.12)", "qemu-system-x86", "qemu-utils",

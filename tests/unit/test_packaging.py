@@ -25,7 +25,7 @@ def test_the_package_depends_on_what_the_program_needs_or_has_it_inside() -> Non
     }
     declared = {line.partition(" ")[0]: line for line in build.DEPENDS}
     assert set(names.values()) | {"python3"} == declared.keys()
-    for name in set(names) & {"click", "jinja2", "lxml", "rich"}:
+    for name in set(names) & {"click", "jinja2", "lxml"}:
         assert declared[names[name]] == f"{names[name]} (>= {needed[name]})"
 
 

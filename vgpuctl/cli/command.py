@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vgpuctl.cli import command_table
-from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.cli.settings import DEFAULT_WATCH_SECONDS, Settings, global_options, list_options, watch_options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -31,16 +31,28 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         self.examples = examples
         self.own_params = [p for p in self.params if isinstance(p, click.Option)]
-        self.params += global_options(before_command=False)
+        self.view_params = [
+            *(list_options() if self.name in command_table.LIST_COMMANDS else []),
+            *(watch_options() if self.name in command_table.WATCHABLE else []),
+        ]
+        self.params += [*self.view_params, *global_options(before_command=False)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; refuse an option that is given twice with different values."""
+        """Parse the arguments; refuse an option that is given twice with different values.
+
+        click would take the word after a bare --watch for its value.
+        """
+        args = [f"{arg}={DEFAULT_WATCH_SECONDS}" if arg == "--watch" else arg for arg in args]
         _refuse_conflicting_values(args, ctx)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command here, or forward its arguments to other hosts."""
         settings = ctx.find_object(Settings)
+        if settings is not None and settings.needs_view_check:
+            from vgpuctl.cli import listings
+
+            listings.check_options("-".join(ctx.command_path.split()[1:]), settings, ctx)
         if settings is None or not settings.is_remote:
             if settings is not None and settings.remote_only_options:
                 raise click.UsageError(
@@ -54,8 +66,9 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then the names of those of every command."""
         write_options(self.own_params, "Options", ctx, formatter)
+        write_options(self.view_params, "Rows, columns and changes", ctx, formatter)
         options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
-        shared = [max(p.opts, key=len) for p in options if p not in self.own_params]
+        shared = [max(p.opts, key=len) for p in options if p not in (*self.own_params, *self.view_params)]
         line = f"Options of every command: {' '.join(shared)} (vgpuctl --help explains them)"
         formatter.write_paragraph()
         formatter.write("\n".join(textwrap.wrap(line, formatter.width, break_on_hyphens=False)) + "\n")

@@ -70,6 +70,12 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 
 COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
 
+LISTINGS = ("list-gpus", "list-vms", "list-vgpus", "list-profiles", "list-images", "sim-list-scenarios")
+"""The kinds of documents that are lists: their commands have the options of lists."""
+LIST_COMMANDS = frozenset(kind.removeprefix("sim-") for kind in LISTINGS)
+WATCHABLE = (*LISTINGS[:-1], "show-gpu", "show-vm", "show-console", "show-address")
+"""The commands that have --watch."""
+
 SIM_COMMANDS: dict[str, str] = {
     "reboot": "Boot the host again: devices are gone, VMs are off.",
     "reset": "Forget everything that happened on the host.",
@@ -145,7 +151,6 @@ SYNONYMS: dict[str, str] = {
 """Names that people try first, and the command for each: only suggested, never run."""
 
 OPTION_SYNONYMS: dict[str, str] = {
-    "-o": "--json",
     "--bridge": "--network",
     "--cores": "--vcpus",
     "--cpu": "--vcpus",
@@ -156,8 +161,8 @@ OPTION_SYNONYMS: dict[str, str] = {
     "--mac": "--network",
     "--mem": "--memory",
     "--net": "--network",
-    "--output": "--json",
     "--pin": "--cpu-pin",
+    "--format": "--output",
     "--pool": "--storage-pool",
     "--ram": "--memory",
     "--size": "--disk",

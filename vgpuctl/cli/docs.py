@@ -10,6 +10,7 @@ import click
 
 from vgpuctl.cli.app import PROGRAM, cli
 from vgpuctl.cli.command import Command, LazyGroup
+from vgpuctl.cli.settings import list_options, watch_options
 
 STATUSES = (
     (0, "it worked, or there was nothing to do"),
@@ -58,6 +59,9 @@ def _page() -> Iterator[str]:
     yield "They may stand before or after the command's name."
     yield ""
     yield from _options([p for p in cli.params if isinstance(p, click.Option)])
+    yield "## Options of lists"
+    yield ""
+    yield from _options([*list_options(), *watch_options()])
     yield "## Exit status"
     yield ""
     yield "| status | meaning |"

@@ -1,49 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON documents: one per run, of schema `vgpuctl/1`."""
+"""The documents for programs: one per run, of schema `vgpuctl/1`, as JSON or the same as YAML."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.cli.streams import escape_invisible, supports_unicode
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.outcome import AnyResult, QueryResult
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.value import Value
 
+if TYPE_CHECKING:
+    from ruamel import yaml
+else:
+    yaml = LazyModule("ruamel.yaml")
+
 SCHEMA = "vgpuctl/1"
+_PLAIN_YAML = re.compile(r"[A-Za-z_/][\w./+@-]*(?: [\w./+@-]+)*", re.ASCII)
+_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def success_text(kind: str, result: AnyResult) -> str:
+def success_body(kind: str, result: AnyResult) -> dict[str, object]:
     """Return the document of a command that worked."""
-    return text(
-        {
-            "schema": SCHEMA,
-            "kind": kind,
-            "ok": True,
-            "changed": result.changed,
-            "data": result_data(result),
-            "warnings": result.warnings,
-        }
-    )
-
-
-def failure_text(
-    kind: str,
-    error: Mapping[str, object],
-    *,
-    changed: bool,
-    data: object = None,
-    warnings: Sequence[str] = (),
-) -> str:
-    """Return the document of a command that failed; `changed` when something is left on the host.
-
-    `data` is present if the rest is still useful, such as the results of other hosts.
-    """
-    return text(failure_body(kind, error, changed=changed, data=data, warnings=warnings))
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "ok": True,
+        "changed": result.changed,
+        "data": result_data(result),
+        "warnings": result.warnings,
+    }
 
 
 def failure_body(
@@ -54,7 +47,10 @@ def failure_body(
     data: object = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Return the document of `failure_text` as a dict."""
+    """Return the document of a command that failed; `changed` when something is left on the host.
+
+    `data` is present if the rest is still useful, such as the results of other hosts.
+    """
     data_field = {} if data is None else {"data": data}
     warning_list = list(warnings)
     return {
@@ -95,9 +91,48 @@ def to_json_value(value: object) -> object:
     return str(value)
 
 
-def text(document: Mapping[str, object]) -> str:
-    """Return a document as the text to print."""
-    return (
-        escape_invisible(json.dumps(to_json_value(document), indent=2, ensure_ascii=not supports_unicode(sys.stdout)))
-        + "\n"
-    )
+def text(document: Mapping[str, object], output: str = "json") -> str:
+    """Return a document as the text to print: JSON, or the same as YAML."""
+    if output == "yaml":
+        return _yaml_text(to_json_value(document))
+    return _json_text(document, indent=2)
+
+
+def line(document: Mapping[str, object]) -> str:
+    """Return a document as JSON in one line."""
+    return _json_text(document, indent=None)
+
+
+def _json_text(document: Mapping[str, object], indent: int | None) -> str:
+    separators = (",", ":") if indent is None else None
+    is_ascii = not supports_unicode(sys.stdout)
+    value = to_json_value(document)
+    return f"{escape_invisible(json.dumps(value, indent=indent, separators=separators, ensure_ascii=is_ascii))}\n"
+
+
+def _yaml_text(value: object) -> str:
+    """Return a value as YAML. Strings that a reader of YAML 1.1 takes for something else are quoted."""
+
+    class Representer(yaml.representer.SafeRepresenter):
+        """Writes strings so that YAML 1.1 and 1.2 read the same."""
+
+        def represent_str(self, data: str) -> Any:
+            """Quote all but words and paths."""
+            is_plain = _PLAIN_YAML.fullmatch(data) is not None and data.lower() not in _YAML_WORDS
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style=None if is_plain else '"')
+
+        def ignore_aliases(self, data: Any) -> bool:
+            """Write a value as often as it occurs."""
+            return True
+
+    Representer.add_representer(str, Representer.represent_str)
+    writer: Any = yaml.YAML(typ="safe", pure=True)  # its stubs know no type but None for allow_unicode
+    writer.Representer = Representer
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False
+    writer.width = sys.maxsize
+    stream = io.StringIO()
+    shown = json.dumps(value, ensure_ascii=False)
+    writer.allow_unicode = supports_unicode(sys.stdout) and escape_invisible(shown) == shown
+    writer.dump(value, stream)
+    return stream.getvalue()

@@ -56,7 +56,8 @@ def _report(exc: BaseException, settings: Settings | None, args: list[str], guar
         return _report_without_click(import_error, args)
 
     settings = settings or Settings()
-    settings.json = settings.json or _wants_json(args)
+    if not settings.json:
+        settings.output = _document_output(args) or settings.output
     return failures.report(exc, settings, signal_status=guard.exit_status)
 
 
@@ -68,17 +69,19 @@ def _report_without_click(exc: ImportError, args: list[str]) -> int:
     missing = missing_library_error(exc)
     if missing is None:
         raise exc
-    if _wants_json(args):
+    if _document_output(args) is not None:
         error: dict[str, object] = {
             "code": missing.code, "message": missing.message, "hint": missing.hint, "facts": missing.facts,
             "exit_status": missing.status, "undone": [], "left": [],
         }  # fmt: skip
-        streams.write_out(document.failure_text("vgpuctl", error, changed=False))
+        streams.write_out(document.text(document.failure_body("vgpuctl", error, changed=False)))
     else:
         streams.write_err(f"vgpuctl: {missing.message}   [{missing.code}]\n  hint: {missing.hint}")
     return missing.status
 
 
-def _wants_json(args: list[str]) -> bool:
-    """Say whether --json was given, even if the command line could not be parsed."""
-    return "--json" in (args[: args.index("--")] if "--" in args else args)
+def _document_output(args: list[str]) -> str | None:
+    """Return the form of the document that was asked for, even if the command line could not be parsed."""
+    options = args[: args.index("--")] if "--" in args else args
+    words = " ".join(options).replace("--output=", "-o ").replace("--output ", "-o ").replace("-o ", "-o").split(" ")
+    return next((name for name in ("json", "yaml") if f"-o{name}" in words or f"--{name}" in options), None)

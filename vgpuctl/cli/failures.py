@@ -72,7 +72,7 @@ def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) 
     """Report a failure to the user, and return the exit status."""
     failure = failure_from_exception(exc, settings, signal_status=signal_status)
     if settings.json and failure.code != OutputLost.code:
-        print_failure(settings, failure, document.text(failure_document(failure, settings.kind)))
+        print_failure(settings, failure, document.text(failure_document(failure, settings.kind), settings.output))
         if failure.traceback:
             streams.write_err(streams.sanitize(failure.traceback))
     else:
@@ -85,7 +85,7 @@ def _print_partial_result(settings: Settings, failure: Failure) -> None:
     """Print the page of what succeeded; a failure to write it is reported with the failure itself."""
     if failure.result is not None:
         try:
-            run.print_page(settings.kind, failure.result)
+            run.print_page(settings, failure.result)
         except OSError as unwritable:
             streams.write_err(f"vgpuctl: the result could not be written: {unwritable.strerror}   [output]")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vgpuctl.cli.listing_columns import mode_text, vf_count, vgpu_count
 from vgpuctl.cli.pages import (
     NUMERIC_HEADERS,
     Page,
@@ -29,7 +30,6 @@ from vgpuctl.model.results.gpus import (
     RunningSchedulerResult,
     SetUpGpuResult,
     ShareResult,
-    VfsResult,
 )
 from vgpuctl.model.results.vgpus import (
     AbsentVgpuResult,
@@ -44,19 +44,7 @@ from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 def _gpus(data: tuple[GpuResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no GPUs here; list-gpus --all also lists other devices that a VM can be given"])
-    headers = (
-        "ADDRESS", "MODEL", "BACKEND", "MODE", "DRIVER", "MEMORY", "NUMA", "IOMMU", "VFS", "VGPUS",
-    )  # fmt: skip
-    rows = tuple(
-        (
-            gpu.address, gpu.model, or_dash(gpu.backend), _mode_text(gpu), or_dash(gpu.driver),
-            mib(gpu.framebuffer_mib), or_dash(gpu.numa_node), or_dash(gpu.iommu_group),
-            _vf_count(gpu.vfs), _vgpu_count(gpu.vgpus),
-        )
-        for gpu in data
-    )  # fmt: skip
-    problems = [f"{gpu.address}: {problem}" for gpu in data for problem in gpu.problems]
-    return Page([Table(headers, rows, frozenset({"MEMORY", "NUMA", "IOMMU"}))], problems)
+    return Page(stderr_lines=[f"{gpu.address}: {problem}" for gpu in data for problem in gpu.problems])
 
 
 def _gpu(data: GpuDetailsResult) -> Page:
@@ -65,13 +53,13 @@ def _gpu(data: GpuDetailsResult) -> Page:
             ("address", data.address),
             ("model", data.model),
             ("backend", or_dash(data.backend)),
-            ("mode", _mode_text(data)),
+            ("mode", mode_text(data)),
             ("driver", or_dash(data.driver)),
             ("memory", mib(data.framebuffer_mib)),
             ("numa node", or_dash(data.numa_node)),
             ("iommu group", or_dash(data.iommu_group)),
-            ("vfs", _vf_count(data.vfs)),
-            ("vgpus", _vgpu_count(data.vgpus)),
+            ("vfs", vf_count(data.vfs)),
+            ("vgpus", vgpu_count(data.vgpus)),
             *_partition_lines(data),
             *_scheduler_lines(data),
             *(("problem", problem) for problem in data.problems),
@@ -107,7 +95,8 @@ def _vgpu_table(vgpus: Sequence[VgpuResult]) -> list[Block]:
     ]
     shown = [(name, cells) for name, cells in columns if name not in ("WHERE", "REASON") or {*cells} != {"-"}]
     rows = tuple(zip(*(cells for _, cells in shown), strict=True))
-    return ["", Table(tuple(name for name, _ in shown), rows)]
+    headers = tuple(name for name, _ in shown)
+    return ["", Table(headers, rows, free_text=frozenset({"REASON"}), states=frozenset({"OWNER"}))]
 
 
 def _gpu_change_page(result: Outcome[SetUpGpuResult | ChangedGpuResult]) -> Page:
@@ -115,8 +104,8 @@ def _gpu_change_page(result: Outcome[SetUpGpuResult | ChangedGpuResult]) -> Page
     if result.dry_run:
         return dry_run(result)
     data, suffix = result.data, "" if result.steps else "; nothing to do"
-    vfs = f", VFs {_vf_count(data.vfs)}" if data.vfs.total else ""
-    return Page([f"{data.address}: {_mode_text(data)}{_partition_text(data)}{vfs}{suffix}"])
+    vfs = f", VFs {vf_count(data.vfs)}" if data.vfs.total else ""
+    return Page([f"{data.address}: {mode_text(data)}{_partition_text(data)}{vfs}{suffix}"])
 
 
 def _partition_text(data: SetUpGpuResult | ChangedGpuResult) -> str:
@@ -134,28 +123,6 @@ def _scheduler_change_page(result: Outcome[ChangedSchedulerResult]) -> Page:
     if result.dry_run:
         return dry_run(result)
     return Page([f"{_scheduler_change(result.data)}{'' if result.steps else '; nothing to do'}"])
-
-
-def _mode_text(gpu: GpuResult) -> str:
-    """Return a GPU's mode and the mode it should have: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
-    desired = gpu.desired_mode
-    as_desired = desired in (None, gpu.mode) or (desired, gpu.mode) == ("vgpu", "mig-vgpu")
-    mode = gpu.mode if as_desired else f"{gpu.mode} (kept for {desired})"
-    reserved = f", for {' or '.join(gpu.reserved_for)}" if gpu.reserved_for else ""
-    return f"{mode}{', cordoned' if gpu.cordoned else ''}{reserved}"
-
-
-def _vf_count(vfs: VfsResult) -> str:
-    if not vfs.total:
-        return "-"
-    return f"{vfs.enabled}/{vfs.total}, {vfs.used} used"
-
-
-def _vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
-    if not vgpus:
-        return "0"
-    others = [f"{n} {word}" for word in ("unmanaged", "leaked") if (n := sum(v.ownership == word for v in vgpus))]
-    return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
 
 
 def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
@@ -199,7 +166,7 @@ def _share_table(gpu: GpuDetailsResult) -> list[Block]:
         (_share_label(share), share.profile or "", _percent(share), _slice(share), share.note) for share in gpu.shares
     )
     headers = ("VM", "PROFILE", "GUARANTEED", "SLICE", "WHY")
-    return ["", Table(headers, rows, frozenset({"GUARANTEED", "SLICE"}))] if rows else []
+    return ["", Table(headers, rows, frozenset({"GUARANTEED", "SLICE"}), frozenset({"WHY"}))] if rows else []
 
 
 def _share_label(share: ShareResult) -> str:
@@ -274,21 +241,7 @@ def _ensure_vgpu_page(result: Outcome[EnsuredVgpuResult | AbsentVgpuResult]) -> 
 
 
 def _vgpus(data: tuple[ListedVgpuResult, ...]) -> Page:
-    if not data:
-        return Page(stderr_lines=["no such vGPU here; create-vgpu makes one without a VM"])
-    rows = tuple(
-        (
-            v.name or "-",
-            v.profile or "-",
-            v.gpu,
-            ", ".join((v.carrier, *v.companions)),
-            "yes" if v.present else "no",
-            v.vm or "-",
-            "host.yaml" if v.name else v.ownership,
-        )
-        for v in data
-    )
-    return Page([Table(("NAME", "PROFILE", "GPU", "CARRIER", "MADE", "VM", "OWNERSHIP"), rows)])
+    return Page(stderr_lines=[] if data else ["no such vGPU here; create-vgpu makes one without a VM"])
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {

@@ -4,40 +4,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from vgpuctl.cli.pages import Page, shorten_names, size
-from vgpuctl.cli.tables import Pairs, Table
-from vgpuctl.model.results.vms import (
-    AddressesResult,
-    CloneResult,
-    ConsoleResult,
-    ImageResult,
-    ScreenResult,
-    WaitedVmResult,
-)
+from vgpuctl.cli.pages import Page
+from vgpuctl.cli.tables import Pairs
+from vgpuctl.model.results.vms import AddressesResult, ConsoleResult, ImageResult, ScreenResult, WaitedVmResult
 
 
 def _images(data: tuple[ImageResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no volumes and no base images here"])
-    rows = tuple(
-        (
-            image.path, image.role, image.pool or "-", size(image.size_bytes),
-            shorten_names(image.vms) or "-", _clones(image.children), image.base or "-",
-        )
-        for image in data
-    )  # fmt: skip
-    headers = ("PATH", "ROLE", "POOL", "SIZE", "VMS", "CLONES", "BASE")
     orphan_count = sum(image.role == "orphan" for image in data)
     stderr_lines = [f"{orphan_count} named like disks of vgpuctl, and no VM refers to them"] if orphan_count else []
-    return Page([Table(headers, rows, frozenset({"SIZE"}))], stderr_lines)
-
-
-def _clones(children: Sequence[CloneResult]) -> str:
-    names = [name for child in children for name in (child.vms or (child.path,))]
-    return f"{len(children)}: {shorten_names(names)}" if children else "-"
+    return Page(stderr_lines=stderr_lines)
 
 
 def _console(data: ConsoleResult) -> Page:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from vgpuctl.cli import streams
 from vgpuctl.errors import OutputLost
@@ -14,6 +15,8 @@ from vgpuctl.model.outcome import AnyResult, Outcome
 
 if TYPE_CHECKING:
     from vgpuctl.cli import pages, tables
+    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.tables import Look
 else:
     pages = LazyModule("vgpuctl.cli.pages")
     tables = LazyModule("vgpuctl.cli.tables")
@@ -37,6 +40,30 @@ _VM_COMMANDS = (
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")
 _GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")
 _HOST_COMMANDS = {"apply": "diff", "install-host": "doctor", "uninstall-host": "doctor", "sim-reset": "list-gpus"}
+
+
+def look_of(settings: Settings, stream: TextIO) -> Look:
+    """Return how pages look on the stream."""
+    ellipsis = "\N{HORIZONTAL ELLIPSIS}" if streams.supports_unicode(stream) else "..."
+    width = _terminal_width(stream) if streams.is_terminal(stream) else None
+    return tables.Look(width, has_colours(settings, stream), not settings.no_headers, ellipsis)
+
+
+def has_colours(settings: Settings, stream: TextIO) -> bool:
+    """Say whether text on the stream has colours."""
+    if settings.color != "auto":
+        return settings.color == "always"
+    return streams.is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def _terminal_width(stream: TextIO) -> int | None:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
 
 
 def write_result(kind: str, write: Callable[[], None], changes: Mapping[str, AnyResult]) -> bool:
@@ -79,7 +106,7 @@ def _output_lost(kind: str, error: OSError, applied: Mapping[str, AnyResult]) ->
 def result_lines(kind: str, result: AnyResult) -> list[str]:
     """Return the lines of a result that people would have read, or its steps if its page cannot be rendered."""
     try:
-        return tables.render_plain(pages.page(kind, result).blocks).splitlines()
+        return tables.render(pages.page(kind, result).blocks).splitlines()
     except Exception:  # noqa: BLE001 - changes must be reported even if the page cannot be rendered
         return list(result.steps) if isinstance(result, Outcome) else []
 

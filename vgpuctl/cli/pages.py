@@ -6,20 +6,24 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vgpuctl.cli.command_table import LISTINGS
 from vgpuctl.cli.tables import Block, Pairs, Table
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import format_bytes, format_mib
-from vgpuctl.model.outcome import AnyResult, Outcome
+from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.targets import TargetsResult
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
+    from vgpuctl.cli import listings
+    from vgpuctl.cli.listings import View
     from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.gpus import (
         ExplainResult,
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
         XmlResult,
     )
 else:
+    listings = LazyModule("vgpuctl.cli.listings")
     vm_results = LazyModule("vgpuctl.model.results.vms")
 
 MAX_NAMES = 8
@@ -56,10 +61,17 @@ class Page(Value):
     stderr_lines: Sequence[str] = ()
 
 
-def page(kind: str, result: AnyResult) -> Page:
-    """Return the page of a command's result: of its data, for a change of the outcome with its steps."""
+def page(kind: str, result: AnyResult, view: View | None = None) -> Page:
+    """Return the page of a command's result: of its data, for a change of the outcome with its steps.
+
+    A list's table has the columns of the view; its own page adds what goes to stderr.
+    """
     if isinstance(result.data, TargetsResult):
         return _lazy_page("target_pages", "targets")((kind, result))
+    if kind in LISTINGS and isinstance(result.data, tuple):
+        page = _list_page(kind, result.data, view or listings.DEFAULT_VIEW)
+        are_unknown = kind == "list-vms" and not result.data and are_vms_unknown(result)
+        return Page() if are_unknown else page
     return single_page(kind, result)
 
 
@@ -68,11 +80,21 @@ def single_page(kind: str, result: AnyResult) -> Page:
     return _PAGES.get(kind, _vm_change_page)(result if isinstance(result, Outcome) else result.data)
 
 
+def are_vms_unknown(result: AnyResult) -> bool:
+    """Say whether libvirt did not answer; then a list without VMs means nothing."""
+    return any(warning.startswith(VMS_UNKNOWN) for warning in result.warnings)
+
+
+def _list_page(kind: str, rows: tuple[object, ...], view: View) -> Page:
+    if not rows and view.filters:
+        return Page(stderr_lines=[f"nothing matches --filter {shlex.quote(','.join(view.filters))}"])
+    listing = listings.find_listing(kind)
+    blocks = [listings.make_table(listing, view, rows)] if listing is not None and rows else []
+    return replace(_PAGES[kind](rows), blocks=blocks)
+
+
 def _vms(data: tuple[VmRowResult, ...]) -> Page:
-    if not data:
-        return Page(stderr_lines=["no VMs here"])
-    rows = tuple((vm.name, vm.state, or_dash(vm.owner), vm.ownership, vgpus_text(vm.vgpus), vm.uuid) for vm in data)
-    return Page([Table(("NAME", "STATE", "OWNER", "OWNERSHIP", "VGPUS", "UUID"), rows)])
+    return Page(stderr_lines=[] if data else ["no VMs here"])
 
 
 def _vm(data: VmResult) -> Page:
@@ -121,9 +143,10 @@ def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.Many
 
 def _batch_page(data: ManyVmsResult) -> Page:
     """Several VMs: one per line, and how many of them are new."""
-    rows = tuple((vm.name, vm.state, "made" if vm.changed else "was there", vgpus_text(vm.vgpus)) for vm in data.vms)
+    rows = tuple((vm.name, vm.state, "created" if vm.changed else "unchanged", vgpus_text(vm.vgpus)) for vm in data.vms)
     new = sum(vm.changed for vm in data.vms)
-    return Page([Table(("NAME", "STATE", "THIS TIME", "VGPUS"), rows), "", f"{len(rows)} VMs, {new} of them made now"])
+    table = Table(("NAME", "STATE", "RESULT", "VGPUS"), rows, states=frozenset({"STATE", "RESULT"}))
+    return Page([table, "", f"{len(rows)} VMs, {new} of them created"])
 
 
 def _steps_page(result: Outcome[object]) -> Page:
@@ -148,7 +171,9 @@ def _reconcile_page(result: Outcome[ReconcileResult]) -> Page:
 def _doctor_page(result: Outcome[DoctorResult]) -> Page:
     """List every check in one line, then each problem with its evidence and fix."""
     rows = tuple((check.verdict, check.id, check.title) for check in result.data.checks)
-    blocks: list[Block] = [Table(("VERDICT", "CHECK", "WHAT SHOULD BE"), rows)]
+    blocks: list[Block] = [
+        Table(("VERDICT", "ID", "CHECK"), rows, free_text=frozenset({"CHECK"}), states=frozenset({"VERDICT"}))
+    ]
     for check in result.data.checks:
         if check.verdict in ("fail", "warn", "unknown"):
             blocks += ["", f"{check.id} ({check.verdict}):", *(f"  {line}" for line in check.evidence)]
@@ -183,7 +208,8 @@ def join_pages(sections: Sequence[tuple[str, Sequence[Block]]], header: str) -> 
     host_tables = [(name, block) for name, block in single_blocks if isinstance(block, Table)]
     if host_tables and len(host_tables) == len(non_empty) and len({table.headers for _, table in host_tables}) == 1:
         rows = tuple((name, *row) for name, table in host_tables for row in table.rows)
-        return [Table((header, *host_tables[0][1].headers), rows, host_tables[0][1].right_aligned)]
+        first = host_tables[0][1]
+        return [replace(first, headers=(header, *first.headers), rows=rows)]
     pages_: list[Block] = []
     for name, blocks in non_empty:
         pages_ += [*([""] if pages_ else []), f"== {name}", *blocks]

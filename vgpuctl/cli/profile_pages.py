@@ -8,32 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from vgpuctl.cli.pages import NUMERIC_HEADERS, Page, free_count, holder, mib, or_unknown, shorten_names
-from vgpuctl.cli.tables import Block, Table
+from vgpuctl.cli.pages import Page, free_count, holder, shorten_names
+from vgpuctl.cli.tables import Block
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.results.gpus import ExplainResult, ProfileResult, RoomResult
+from vgpuctl.model.results.gpus import ExplainResult, ProfileResult
 from vgpuctl.model.results.moves import CountResult, FitsResult, MoveResult, MovesResult, SpotResult
 
 
 def _profiles(data: tuple[ProfileResult, ...]) -> Page:
     if not data:
         return Page(stderr_lines=["no vGPU profile has room here; list-profiles --all lists every one"])
-    rows = tuple(
-        (
-            row.profile, or_unknown(row.type_id), mib(row.framebuffer_mib), or_unknown(row.max_per_gpu),
-            free_count(row), _gpus_with_room(row.gpus),
-        )
-        for row in data
-    )  # fmt: skip
-    headers = ("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE", "WHERE")
     with_room = sum(row.free != 0 for row in data)
     stderr_lines = ["FREE counts each profile alone: vgpuctl fits says what fits together"] if with_room > 1 else []
-    return Page([Table(headers, rows, NUMERIC_HEADERS)], stderr_lines)
-
-
-def _gpus_with_room(gpus: Sequence[RoomResult]) -> str:
-    with_room = [gpu for gpu in gpus if gpu.free != 0]
-    return ", ".join(f"{gpu.address}: {free_count(gpu)}" for gpu in with_room) or "-"
+    return Page(stderr_lines=stderr_lines)
 
 
 def _explain(data: ExplainResult) -> Page:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 
-from vgpuctl.cli import streams
+from vgpuctl.cli import output, streams
 from vgpuctl.cli.settings import Settings
 from vgpuctl.model.outcome import NoProgress
 
@@ -65,6 +64,10 @@ class TerminalProgress(LineProgress):
     DIM, GREEN, YELLOW = "2", "32", "33"
     has_shown = False
 
+    def __init__(self, *, has_colours: bool) -> None:
+        super().__init__()
+        self.has_colours = has_colours
+
     def on_step_start(self, number: int, text: str) -> None:
         """Show the step as running."""
         self._show(f"… {_count(number, self.total)} {streams.sanitize(text)}")
@@ -75,18 +78,18 @@ class TerminalProgress(LineProgress):
 
     def on_step_finish(self, number: int, text: str) -> None:
         """Replace the running step's line with the finished step."""
-        done = _coloured("✓", self.GREEN)
+        done = self._coloured("✓", self.GREEN)
         streams.write_err(f"{self.CLEAR}{done} {_count(number, self.total)} {streams.sanitize(text)}")
 
     def on_step_undo(self, text: str) -> None:
         """Write which step is undone."""
-        streams.write_err(f"{self.CLEAR}{_coloured('↶', self.YELLOW)} undoing: {streams.sanitize(text)}")
+        streams.write_err(f"{self.CLEAR}{self._coloured('↶', self.YELLOW)} undoing: {streams.sanitize(text)}")
 
     def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
         """Show how many VMs are finished on a line that changes; a VM that failed gets a line that stays."""
         if failed > self.failed:
             self.failed = failed
-            streams.write_err(f"{self.CLEAR}{_coloured('✗', self.YELLOW)} {streams.sanitize(text)}")
+            streams.write_err(f"{self.CLEAR}{self._coloured('✗', self.YELLOW)} {streams.sanitize(text)}")
         self._show(f"… {done} of {total} done, {failed} failed: {streams.sanitize(text)}")
 
     def close(self) -> None:
@@ -96,11 +99,10 @@ class TerminalProgress(LineProgress):
 
     def _show(self, line: str) -> None:
         self.has_shown = True
-        streams.write_err_raw(f"{self.CLEAR}{self.NO_WRAP}{_coloured(line, self.DIM)}{self.WRAP}")
+        streams.write_err_raw(f"{self.CLEAR}{self.NO_WRAP}{self._coloured(line, self.DIM)}{self.WRAP}")
 
-
-def _coloured(text: str, colour: str) -> str:
-    return text if os.environ.get("NO_COLOR") else f"\x1b[{colour}m{text}\x1b[0m"
+    def _coloured(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self.has_colours else text
 
 
 def _count(number: int, total: int) -> str:
@@ -111,4 +113,6 @@ def choose_progress(settings: Settings) -> SilentProgress:
     """Return the progress that fits the reader: a person on a terminal, a pipe, a program."""
     if settings.json and not (settings.verbose or settings.progress):
         return SilentProgress()
-    return TerminalProgress() if streams.is_terminal(sys.stderr) else LineProgress()
+    if not streams.is_terminal(sys.stderr):
+        return LineProgress()
+    return TerminalProgress(has_colours=output.has_colours(settings, sys.stderr))

@@ -206,9 +206,12 @@ def may_change_host(settings: Settings, context: click.Context) -> bool:
 
 
 LOCAL_OPTIONS = frozenset(
-    {"host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "progress", "wheelhouse", "deb"}
-)
-"""Names of options that are not forwarded. --json and --progress are added again as needed."""
+    {
+        "host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "output", "color", "progress",
+        "wheelhouse", "deb", "columns", "sort_by", "filter", "no_headers",
+    }
+)  # fmt: skip
+"""Names of options that are not forwarded: the result is shown here. --json and --progress are added as needed."""
 FILE_OPTION = "--file"
 STDIN = "-"
 

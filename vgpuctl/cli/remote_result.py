@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.cli import document, failures, output, pages, run, streams, tables
+from vgpuctl.cli import document, failures, listings, output, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.kinds import KINDS
 from vgpuctl.cli.result_reader import Mismatch, read_result
@@ -59,16 +59,20 @@ def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
         return stopped or status
     for warning in parsed.warnings:
         streams.write_err(f"warning: {streams.sanitize(warning)}")
-    body = parsed.document
+    body = _narrow_document(settings, parsed.document, result)
     settings.kind = str(body.get("kind", settings.kind))
     if result is None or not body["ok"]:
         if result is not None and not settings.json:
-            run.print_page(settings.kind, result)
-        failures.print_failure(settings, parse_failure(body["error"]), document.text(body) if settings.json else None)
+            run.print_page(settings, result)
+        failures.print_failure(
+            settings, parse_failure(body["error"]), document.text(body, settings.output) if settings.json else None
+        )
         return parsed.status
     if settings.json:
         changes = {output.LOCAL: result} if result.changed else {}
-        printed = output.write_result(settings.kind, lambda: streams.write_out(document.text(body)), changes)
+        printed = output.write_result(
+            settings.kind, lambda: streams.write_out(document.text(body, settings.output)), changes
+        )
         return parsed.status if printed else 1
     return run.print_result(settings, CommandOutput(result, _raw_text(settings, result), parsed.status))
 
@@ -82,7 +86,7 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
     changes = {host: result for host, result in results if result.changed}
     status = stopped or worst_status(row.answer.exit_status for row in rows)
     if settings.json:
-        text = _hosts_document(settings.kind, rows, warnings, status)
+        text = document.text(_hosts_document(settings.kind, rows, warnings, status), settings.output)
         printed = False
         try:
             printed = output.write_result(settings.kind, lambda: streams.write_out(text), changes)
@@ -94,10 +98,10 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
     blocks = pages.join_pages([(page.host, page.blocks) for page in host_pages], "HOST")
 
     def write() -> None:
-        if blocks and streams.is_terminal(sys.stdout):
-            tables.print_rich(blocks, sys.stdout)
+        if settings.output in ("csv", "name"):
+            run.print_rows(settings, results, has_host=True)
         elif blocks:
-            streams.write_out(tables.render_plain(blocks))
+            streams.write_out(tables.render(blocks, output.look_of(settings, sys.stdout)))
 
     try:
         printed = output.write_result(settings.kind, write, changes)
@@ -142,7 +146,9 @@ def _host_row(settings: Settings, reply: HostReply, result: AnyResult | None, st
     else:
         failure = failures.failure_from_exception(_reply_error(reply), settings, signal_status=stopped or 130)
         body, status = failures.failure_document(failure, settings.kind), failure.status
-    return HostRow(HostAnswerResult(target.name, _ssh_url(target), status, reply.seconds, body), body, result)
+    body = _narrow_document(settings, body, result)
+    narrowed = None if result is None else _narrow_result(settings, result)
+    return HostRow(HostAnswerResult(target.name, _ssh_url(target), status, reply.seconds, body), body, narrowed)
 
 
 def _ssh_url(target: Target) -> str:
@@ -166,12 +172,27 @@ def _raw_text(settings: Settings, result: AnyResult) -> str | None:
     return None
 
 
-def _hosts_document(command: str, rows: Sequence[HostRow], warnings: Sequence[str], status: int) -> str:
+def _narrow_document(settings: Settings, body: Mapping[str, Any], result: AnyResult | None) -> Mapping[str, Any]:
+    """Return a host's document with the rows that --filter and --sort-by show, as it sent them."""
+    listing = listings.find_listing(settings.kind)
+    if listing is None or result is None or not isinstance(result.data, tuple):
+        return body
+    numbers = listings.row_numbers(listing, listings.view_of(settings), result.data)
+    return {**body, "data": [body["data"][number] for number in numbers]}
+
+
+def _narrow_result(settings: Settings, result: AnyResult) -> AnyResult:
+    return listings.narrow(settings.kind, listings.view_of(settings), result)
+
+
+def _hosts_document(
+    command: str, rows: Sequence[HostRow], warnings: Sequence[str], status: int
+) -> Mapping[str, object]:
     changed = any(bool(row.document.get("changed")) for row in rows)
     hosts = HostsResult(command, tuple(row.answer for row in rows))
     failed = [row for row in rows if not row.document["ok"]]
     if not failed:
-        return document.success_text(KIND, QueryResult(hosts, tuple(warnings), changed))
+        return document.success_body(KIND, QueryResult(hosts, tuple(warnings), changed))
     error = {
         "code": SOME_FAILED,
         "message": _summary(rows, failed),
@@ -183,7 +204,7 @@ def _hosts_document(command: str, rows: Sequence[HostRow], warnings: Sequence[st
             f"{row.answer.host}: {left}" for row in failed for left in _string_list(row.document["error"].get("left"))
         ],
     }
-    return document.failure_text(KIND, error, changed=changed, data=hosts, warnings=warnings)
+    return document.failure_body(KIND, error, changed=changed, data=hosts, warnings=warnings)
 
 
 def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
@@ -247,7 +268,7 @@ def _render_page(settings: Settings, result: AnyResult) -> tuple[list[Block], li
     raw = _raw_text(settings, result)
     if raw is not None:
         return list(raw.splitlines()), []
-    page = pages.page(settings.kind, result)
+    page = pages.page(settings.kind, result, listings.view_of(settings))
     return list(page.blocks), list(page.stderr_lines)
 
 

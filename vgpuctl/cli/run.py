@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.lazy_module import LazyModule
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
         document,
         failures,
         hosts,
+        listings,
         output,
         pages,
         progress,
         signals,
         streams,
         tables,
+        watch,
     )
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
@@ -36,12 +38,14 @@ else:
     document = LazyModule("vgpuctl.cli.document")
     failures = LazyModule("vgpuctl.cli.failures")
     hosts = LazyModule("vgpuctl.cli.hosts")
+    listings = LazyModule("vgpuctl.cli.listings")
     output = LazyModule("vgpuctl.cli.output")
     pages = LazyModule("vgpuctl.cli.pages")
     progress = LazyModule("vgpuctl.cli.progress")
     signals = LazyModule("vgpuctl.cli.signals")
     streams = LazyModule("vgpuctl.cli.streams")
     tables = LazyModule("vgpuctl.cli.tables")
+    watch = LazyModule("vgpuctl.cli.watch")
 
 
 class CommandOutput(Value):
@@ -61,7 +65,10 @@ def call(
     act: Callable[[GpuHost], Result],
     present: Callable[[Result], CommandOutput] | None = None,
 ) -> int:
-    """Run a command that is one call of the library. `present` adds an exit status or a text to print as it is."""
+    """Run a command that is one call of the library, again and again with --watch.
+
+    `present` adds an exit status or a text to print as it is.
+    """
 
     def work(guard: SignalGuard) -> CommandOutput:
         reporter = progress.choose_progress(settings)
@@ -73,7 +80,11 @@ def call(
         finally:
             reporter.close()
 
-    return perform(settings, kind, work)
+    def prepare(guard: SignalGuard) -> Callable[[], AnyResult]:
+        host = hosts.open_host(settings, cancelled=guard.check)
+        return lambda: _narrow(settings, act(host))
+
+    return perform(settings, kind, work) if settings.watch is None else watch.run(settings, kind, prepare)
 
 
 def perform(
@@ -96,20 +107,22 @@ def perform(
 
 
 def print_result(settings: Settings, command_output: CommandOutput) -> int:
-    """Print a result: one JSON document, or text with warnings and notes on stderr.
+    """Print a result: one document for programs, or text with warnings and notes on stderr.
 
     Raises:
         OutputLost: it could not be written, and it reports a change.
     """
-    result, raw = command_output.result, command_output.raw
+    result, raw = _narrow(settings, command_output.result), command_output.raw
 
     def write() -> None:
         if settings.json:
-            streams.write_out(document.success_text(settings.kind, result))
+            streams.write_out(document.text(document.success_body(settings.kind, result), settings.output))
         elif raw is not None:
-            streams.write_out(streams.sanitize(raw) if streams.is_terminal(sys.stdout) else raw)
+            write_raw(raw)
+        elif settings.output in ("csv", "name"):
+            print_rows(settings, [("", result)], has_host=False)
         else:
-            print_page(settings.kind, result)
+            print_page(settings, result)
 
     if not output.write_result(settings.kind, write, {output.LOCAL: result} if result.changed else {}):
         return 1
@@ -122,12 +135,35 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
     return command_output.status
 
 
-def print_page(kind: str, result: AnyResult) -> None:
+def write_raw(text: str) -> None:
+    """Write text for another program: as it is in a pipe, without control characters on a terminal."""
+    streams.write_out(streams.sanitize(text) if streams.is_terminal(sys.stdout) else text)
+
+
+def print_rows(settings: Settings, results: Sequence[tuple[str, AnyResult]], *, has_host: bool) -> None:
+    """Print the rows of a list, of each host, as csv or names."""
+    listing = listings.find_listing(settings.kind)
+    hosts_rows = [(name, result.data) for name, result in results if isinstance(result.data, tuple)]
+    if listing is None:
+        raise TypeError(f"{settings.kind} is no list")
+    if settings.output == "name":
+        write_raw("".join(listings.names_text(listing, rows) for _, rows in hosts_rows))
+        return
+    view = listings.view_of(settings)
+    has_headers = not settings.no_headers
+    write_raw(listings.csv_text(listing, view, hosts_rows, has_headers=has_headers, has_host=has_host))
+
+
+def _narrow(settings: Settings, result: AnyResult) -> AnyResult:
+    if not (settings.filter or settings.sort_by):
+        return result
+    return listings.narrow(settings.kind, listings.view_of(settings), result)
+
+
+def print_page(settings: Settings, result: AnyResult) -> None:
     """Print the page of a result, and its lines for stderr."""
-    page = pages.page(kind, result)
-    if page.blocks and streams.is_terminal(sys.stdout):
-        tables.print_rich(page.blocks, sys.stdout)
-    elif page.blocks:
-        streams.write_out(tables.render_plain(page.blocks))
+    page = pages.page(settings.kind, result, listings.view_of(settings))
+    if page.blocks:
+        streams.write_out(tables.render(page.blocks, output.look_of(settings, sys.stdout)))
     for line in page.stderr_lines:
         streams.write_err(streams.sanitize(line))

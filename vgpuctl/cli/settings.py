@@ -17,6 +17,9 @@ from vgpuctl.config.arguments import MAX_WAIT_SECONDS
 
 DEFAULT_HOST = "local"
 DEFAULT_WAIT_SECONDS = 60.0
+OUTPUTS = ("table", "wide", "json", "yaml", "csv", "name")
+DEFAULT_WATCH_SECONDS = 2
+MIN_WATCH_SECONDS = 0.1
 
 
 class Settings:
@@ -42,7 +45,13 @@ class Settings:
         self.host = host
         self.root = root
         self.connect = connect
-        self.json = json
+        self.output = "json" if json else "table"
+        self.color = "auto"
+        self.columns: tuple[str, ...] = ()
+        self.sort_by: str | None = None
+        self.filter: tuple[str, ...] = ()
+        self.no_headers = False
+        self.watch: float | None = None
         self.yes = yes
         self.wait = wait
         self.verbose = verbose
@@ -56,6 +65,22 @@ class Settings:
         self.kind = "vgpuctl"
         self.quiet = False
         self.args: tuple[str, ...] = ()
+
+    @property
+    def json(self) -> bool:
+        """Whether the result is one document for programs, JSON or YAML; then nobody is asked."""
+        return self.output in ("json", "yaml")
+
+    @property
+    def needs_view_check(self) -> bool:
+        """Whether options were given that only some commands have, or that name columns."""
+        return bool(
+            self.output in ("wide", "csv", "name")
+            or self.columns
+            or self.sort_by
+            or self.filter
+            or self.watch is not None
+        )
 
     @property
     def is_remote(self) -> bool:
@@ -89,6 +114,17 @@ class Seconds(click.types.FloatParamType):
         return seconds
 
 
+class WatchSeconds(Seconds):
+    """The time between two looks."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number of seconds."""
+        seconds = super().convert(value, param, ctx)
+        if seconds < MIN_WATCH_SECONDS:
+            self.fail(f"'{value}' is less than {MIN_WATCH_SECONDS} seconds", param, ctx)
+        return seconds
+
+
 class HostName(click.types.StringParamType):
     """A host; VGPUCTL_HOST names one, and spaces in it are part of a file's name."""
 
@@ -118,7 +154,19 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
             type=click.Path(file_okay=False),
         ),
         _option("connect", metavar="URI", help="The libvirt to use; local URIs only."),
-        _option("json", is_flag=True, help="Print exactly one JSON document; never ask."),
+        _option(
+            "output",
+            "-o",
+            type=click.Choice(OUTPUTS),
+            help="The form of the result. json, yaml: one document; never ask. Lists also have wide: more columns; csv:"
+            " every column, or those of --columns; name: only names or addresses, one per line.",
+        ),
+        _option("json", is_flag=True, help="The same as -o json."),
+        _option(
+            "color",
+            type=click.Choice(("auto", "always", "never")),
+            help="When to use colours. auto: on a terminal, unless NO_COLOR is set.",
+        ),
         _option("yes", "-y", is_flag=True, help="Answer every question with yes."),
         _option(
             "wait",
@@ -128,6 +176,34 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
         ),
         _option("progress", is_flag=True, help="Report progress on stderr, also with --json."),
         _option("verbose", "-v", is_flag=True, help="Say more: every fact of an error, and tracebacks."),
+    ]
+
+
+def list_options() -> list[click.Option]:
+    """Return the options of every list."""
+    return [
+        _option("columns", metavar="KEY,...", multiple=True, help="Show these columns, in this order."),
+        _option("sort-by", metavar="KEY,...", help="Sort by these columns; -KEY or KEY:desc: the largest first."),
+        _option(
+            "filter",
+            metavar="KEY=VALUE,...",
+            multiple=True,
+            help="Show only rows for which each condition holds. Also KEY!=VALUE; globs: 'name=vdi-*'.",
+        ),
+        _option("no-headers", is_flag=True, help="Leave out the line of headers."),
+    ]
+
+
+def watch_options() -> list[click.Option]:
+    """Return the option of commands whose result can be watched."""
+    return [
+        _option(
+            "watch",
+            metavar="[=SECONDS]",
+            type=WatchSeconds(),
+            help=f"Read again every {DEFAULT_WATCH_SECONDS} seconds, or every SECONDS, until Ctrl-C. In a pipe: the"
+            " rows, then one line per change. With -o json: a document in one line, and one more after each change.",
+        )
     ]
 
 
@@ -177,11 +253,22 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, object], obje
         if settings is not None and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
             if name == "host" and isinstance(value, tuple):
                 _store_hosts(settings, value, explicit=source is ParameterSource.COMMANDLINE)
+            elif name in ("json", "output"):
+                _store_output(settings, context, "json" if name == "json" else str(value))
             else:
                 setattr(settings, name, value)
         return value
 
     return store
+
+
+def _store_output(settings: Settings, context: click.Context, output: str) -> None:
+    """Store -o or --json; in one place --json and another -o contradict each other."""
+    sources = {context.get_parameter_source(name) for name in ("global_json", "global_output")}
+    if sources == {ParameterSource.COMMANDLINE} and settings.output != output:
+        other = output if settings.output == "json" else settings.output
+        raise click.UsageError(f"--json is -o json: it does not go with -o {other}")
+    settings.output = output
 
 
 def _store_hosts(settings: Settings, named: tuple[str, ...], *, explicit: bool) -> None:

@@ -90,7 +90,7 @@ def time_text(seconds: float) -> str:
 
 
 def _scenarios(data: tuple[ScenarioResult, ...]) -> Page:
-    return Page([Table(("HOST", "DESCRIPTION"), tuple((row.host, row.description) for row in data))])
+    return Page()
 
 
 def _reboot_page(data: SimResult) -> Page:

@@ -1,24 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: aligned text in a pipe, rich's tables on a terminal. rich is imported only for a terminal."""
+"""Renders tables and text: the same columns in a pipe and on a terminal, where states have colours.
+
+On a terminal that is too narrow only columns of free text are cut. Names, addresses and uuids stay whole, so that they
+can be copied.
+"""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
-from typing import TextIO
 
-from vgpuctl.cli.streams import sanitize, write_err, write_out
-from vgpuctl.errors import missing_library_error
+from vgpuctl.cli.streams import sanitize
 from vgpuctl.value import Value
 
 GAP = "  "
+MIN_FREE_TEXT = 12
+"""The least width that a column of free text is cut to."""
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+_COLOURS = {
+    **dict.fromkeys(("running", "ok", "created"), GREEN),
+    **dict.fromkeys(("stopped", "absent", "off", "not-applicable", "unchanged"), DIM),
+    **dict.fromkeys(("crashed", "fail", "missing", "leaked", "orphan", "problem"), RED),
+    **dict.fromkeys(("paused", "warn", "unknown", "cordoned", "kept"), YELLOW),
+}
+"""The first of these words in a state decides its colour: `vgpu, cordoned` is yellow."""
+_WORD = re.compile(r"[\w-]+")
 
 
 class Table(Value):
-    """Rows under headers. `right_aligned` names the headers whose columns are numbers."""
+    """Rows under headers. The sets name headers.
+
+    `right_aligned`: columns of numbers. `free_text`: columns that may be cut. `states`: columns that get a colour.
+    """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right_aligned: frozenset[str] = frozenset()
+    free_text: frozenset[str] = frozenset()
+    states: frozenset[str] = frozenset()
 
 
 class Pairs(Value):
@@ -31,57 +51,109 @@ Block = Table | Pairs | str
 """What a page consists of."""
 
 
-def render_plain(blocks: Sequence[Block]) -> str:
-    """Return the page as text without colour or boxes: the same columns at every width."""
-    return "".join(f"{_plain_block(block)}\n" for block in blocks)
+class Look(Value):
+    """How a page is rendered. `width`: the terminal's, None where nothing is cut. `ellipsis`: ends a text that is cut.
+
+    `has_headers`: whether tables have their first line.
+    """
+
+    width: int | None = None
+    has_colours: bool = False
+    has_headers: bool = True
+    ellipsis: str = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _plain_block(block: Block) -> str:
+PLAIN = Look()
+
+
+def render(blocks: Sequence[Block], look: Look = PLAIN) -> str:
+    """Return the page as text."""
+    return "".join(f"{line}\n" for block in blocks for line in _block_lines(block, look))
+
+
+def colour(text: str, code: str) -> str:
+    """Return the text with a terminal's sequences for a colour around it."""
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def text_width(text: str) -> int:
+    """Return how many columns a terminal needs for the text."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text
+    )
+
+
+def _block_lines(block: Block, look: Look) -> list[str]:
     if isinstance(block, str):
-        return sanitize(block)
-    if isinstance(block, Pairs):
-        items = [(sanitize(name), sanitize(value)) for name, value in block.items]
-        width = max((len(name) for name, _ in items), default=0)
-        return "\n".join(f"{name + ':':<{width + 1}} {value}".rstrip() for name, value in items)
-    rows = [block.headers, *(tuple(sanitize(cell).replace("\n", " ") for cell in row) for row in block.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(block.headers))]
-    return "\n".join(_plain_row(row, widths, block) for row in rows)
+        return [sanitize(block)]
+    return _pairs_lines(block, look) if isinstance(block, Pairs) else _table_lines(block, look)
 
 
-def _plain_row(row: tuple[str, ...], widths: list[int], table: Table) -> str:
-    cells = [
-        cell.rjust(width) if header in table.right_aligned else cell.ljust(width)
-        for cell, width, header in zip(row, widths, table.headers, strict=True)
-    ]
+def _pairs_lines(block: Pairs, look: Look) -> list[str]:
+    items = [(sanitize(name), sanitize(value)) for name, value in block.items]
+    width = max((text_width(name) for name, _ in items), default=0) + 1
+    lines = []
+    for name, value in items:
+        title = _pad(f"{name}:", width)
+        if look.has_colours:
+            value = _coloured_state(value) if name == "state" else colour(value, RED) if name == "problem" else value
+            title = colour(title, BOLD)
+        lines.append(f"{title} {value}".rstrip())
+    return lines
+
+
+def _table_lines(table: Table, look: Look) -> list[str]:
+    rows = [tuple(sanitize(cell).replace("\n", " ") for cell in row) for row in table.rows]
+    measured = [table.headers, *rows] if look.has_headers else rows
+    widths = [max((text_width(row[n]) for row in measured), default=0) for n in range(len(table.headers))]
+    if look.width is not None:
+        _narrow(widths, [header in table.free_text for header in table.headers], look.width)
+    lines = []
+    if look.has_headers:
+        header_line = _row_line(table.headers, widths, table, look)
+        lines.append(colour(header_line, BOLD) if look.has_colours else header_line)
+    for row in rows:
+        lines.append(_row_line(row, widths, table, look, coloured=look.has_colours))
+    return lines
+
+
+def _narrow(widths: list[int], is_free_text: Sequence[bool], limit: int) -> None:
+    """Take what the table is too wide from its columns of free text, the widest first."""
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - limit
+    for index in sorted((n for n, is_free in enumerate(is_free_text) if is_free), key=lambda n: -widths[n]):
+        taken = min(excess, widths[index] - MIN_FREE_TEXT)
+        if taken > 0:
+            widths[index] -= taken
+            excess -= taken
+
+
+def _row_line(row: Sequence[str], widths: Sequence[int], table: Table, look: Look, *, coloured: bool = False) -> str:
+    cells = []
+    last = len(widths) - 1
+    for index, (cell, width, header) in enumerate(zip(row, widths, table.headers, strict=True)):
+        text = _cut(cell, width, look.ellipsis)
+        right = header in table.right_aligned
+        padding = " " * (width - text_width(text))
+        shown = _coloured_state(text) if coloured and header in table.states else text
+        cells.append(padding + shown if right else shown if index == last else shown + padding)
     return GAP.join(cells).rstrip()
 
 
-def print_rich(blocks: Sequence[Block], stream: TextIO) -> None:
-    """Print the page on a terminal; plain if rich is missing, because the result must be shown."""
-    try:
-        from rich.console import Console
-        from rich.table import Table as RichTable
-        from rich.text import Text
-    except ImportError as exc:
-        write_out(render_plain(blocks))
-        missing = missing_library_error(exc)
-        write_err(f"note: tables are plain: {missing}; {missing.hint if missing else ''}")
-        return
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - text_width(text))
 
-    console = Console(file=stream, highlight=False, soft_wrap=True)
-    for block in blocks:
-        if isinstance(block, str):
-            console.print(Text(sanitize(block)))
-        elif isinstance(block, Pairs):
-            grid = RichTable.grid(padding=(0, 2))
-            for name, value in block.items:
-                grid.add_row(Text(sanitize(name), style="bold"), Text(sanitize(value)))
-            console.print(grid)
-        else:
-            rich_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-            for header in block.headers:
-                right = header in block.right_aligned
-                rich_table.add_column(header, justify="right" if right else "left", overflow="fold")
-            for row in block.rows:
-                rich_table.add_row(*(Text(sanitize(cell)) for cell in row))
-            console.print(rich_table, soft_wrap=False)
+
+def _cut(text: str, width: int, ellipsis: str) -> str:
+    """Return the text in at most so many columns."""
+    if text_width(text) <= width:
+        return text
+    while text and text_width(text) + len(ellipsis) > width:
+        text = text[:-1]
+    return text + ellipsis
+
+
+def _coloured_state(text: str) -> str:
+    code = next((_COLOURS[word] for word in _WORD.findall(text) if word in _COLOURS), None)
+    return text if code is None else colour(text, code)

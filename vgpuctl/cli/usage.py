@@ -10,9 +10,10 @@ from difflib import get_close_matches
 
 import click
 
-from vgpuctl.cli.command_table import OPTION_SYNONYMS, SYNONYMS
+from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS, WATCHABLE
 
 _WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
+LIST_OPTIONS = ("--columns", "--sort-by", "--filter", "--no-headers")
 _EXTRA_ARGUMENT = re.compile(r"Got unexpected extra arguments? \(([^)]*)\)")
 
 
@@ -113,6 +114,11 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
     params = context.command.get_params(context)
     if given == "--name" and any(isinstance(p, click.Argument) and p.name == "name" for p in params):
         return f"the name is an argument, not an option: {context.command_path} NAME"
+    commands = LISTINGS if given in LIST_OPTIONS else WATCHABLE if given == "--watch" else ()
+    if commands and context.parent is None:
+        return f"it goes after the command's name: {context.command_path} list-vms {given}"
+    if commands:
+        return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in commands)}"
     spellings = [spelling for p in params if isinstance(p, click.Option) for spelling in p.opts]
     suggestion = suggest_option(given, spellings)
     return f"did you mean {suggestion}? '{context.command_path} --help' shows every option" if suggestion else None

@@ -31,6 +31,10 @@ def with_data(outcome: Outcome[object], data: OtherData) -> Outcome[OtherData]:
     return Outcome(outcome.changed, data, outcome.steps, outcome.warnings, outcome.notes, outcome.dry_run)
 
 
+VMS_UNKNOWN = "VMs are unknown"
+"""The beginning of the warning of a look that libvirt did not answer: no VM in its result means nothing."""
+
+
 class QueryResult(Value, Generic[Data]):
     """The result of a command without steps: `data` is the record of the JSON `data`, several for list-commands.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from vgpuctl.errors import FileFailed
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.outcome import VMS_UNKNOWN
 from vgpuctl.model.port_values import ClaimList, HypervisorStatus, NvmlStatus
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
@@ -75,7 +76,7 @@ def observe(host: Host, scope: ReadScope) -> Snapshot:
         vms, problems = read_vms(host)
         warnings += problems
     else:
-        warnings.append(f"VMs are unknown: {status.reason}")
+        warnings.append(f"{VMS_UNKNOWN}: {status.reason}")
     return observe_devices(host, scope, vms=vms, status=status, warnings=tuple(warnings))
 
 

@@ -7,6 +7,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from vgpuctl.cli import document
 from vgpuctl.model.gpu import Ownership
@@ -25,7 +26,7 @@ class Thing(Value):
 
 def test_success() -> None:
     data = {"owner": Ownership.MANAGED, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
-    assert json.loads(document.success_text("show-vm", QueryResult(data, ("w",)))) == {
+    assert json.loads(document.text(document.success_body("show-vm", QueryResult(data, ("w",))))) == {
         "schema": "vgpuctl/1",
         "kind": "show-vm",
         "ok": True,
@@ -37,7 +38,7 @@ def test_success() -> None:
 
 def test_a_change_has_its_steps_and_an_absent_field_is_left_out() -> None:
     outcome = Outcome(True, Thing(1, is_="x"), ("a step",), notes=("a note",), dry_run=True)
-    data = json.loads(document.success_text("set-mode", outcome))["data"]
+    data = json.loads(document.text(document.success_body("set-mode", outcome)))["data"]
     assert data == {"size": 1, "is": "x", "steps": ["a step"], "notes": ["a note"], "dry_run": True}
 
 
@@ -53,3 +54,40 @@ def test_json_values_stay_as_they_are(value: object) -> None:
 
 def test_half_characters_become_whole_ones() -> None:
     assert document.to_json_value("a\udcff") == "a\ufffd"
+
+
+STRINGS = st.text() | st.sampled_from(
+    [
+        "yes",
+        "No",
+        "n",
+        "0000:10:00.0",
+        "1e3",
+        "0x1f",
+        "~",
+        "null",
+        "-",
+        ": b",
+        "a: b",
+        "a #b",
+        "2026-01-01",
+        "=",
+        "@x",
+        "",
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | STRINGS,
+    lambda values: st.lists(values) | st.dictionaries(STRINGS, values),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(STRINGS, VALUES))
+def test_yaml_is_the_same_document_for_readers_of_both_versions(value: dict[str, object]) -> None:
+    text = document.text(value, "yaml")
+    for version in ("1.1", "1.2"):
+        reader = YAML(typ="safe", pure=True)
+        reader.version = version
+        assert reader.load(text) == document.to_json_value(value)
+    assert not any(ord(character) < 32 and character != "\n" for character in text)

@@ -122,7 +122,7 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("help", "it is an option: vgpuctl --help"),
         ("help create-vm", "it is an option: vgpuctl create-vm --help"),
         ("version", "it is an option: vgpuctl --version"),
-        ("list-gpus -o json", "did you mean --json?"),
+        ("list-gpus --format json", "did you mean --output?"),
         ("create-vm vdi-001 A100-4C", "vgpuctl create-vm NAME --profile A100-4C"),
         ("delete-vm vdi-001 vdi-002", "run the command once for each"),
         ("create-vm --profil A100-4C", "did you mean --profile?"),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -68,19 +67,3 @@ def test_a_missing_seed_library_is_reported_before_any_change(tmp_path: Path) ->
     words = [*line.split(), "--cloud-init", f"{tmp_path}/user-data"]
     ran = child("pycdlib", *words, code=WITHOUT, env=child_environment(XDG_STATE_HOME=str(tmp_path)))
     assert (ran.returncode, "python3-pycdlib" in ran.stderr, "undone" in ran.stderr) == (6, True, False)
-
-
-def test_a_page_is_plain_where_rich_is_missing() -> None:
-    """A change must be reported even if the library that draws its table is missing."""
-    import pty
-
-    main, terminal = pty.openpty()
-    environment = child_environment(TERM="xterm")
-    code = f"import os\nos.dup2({terminal}, 1)\n{WITHOUT}"
-    ran = child("rich", *SIM.split(), "list-gpus", code=code, env=environment, pass_fds=[terminal])
-    os.close(terminal)
-    shown = os.read(main, 10_000).decode()
-    os.close(main)
-    assert (ran.returncode, "NVIDIA A100-PCIE-40GB" in shown) == (0, True)
-    assert ran.stderr.startswith("note: tables are plain: the Python library rich cannot be loaded by ")
-    assert "python3-rich" in ran.stderr

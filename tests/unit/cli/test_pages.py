@@ -9,8 +9,9 @@ import pytest
 
 from vgpuctl.cli import pages
 from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.listings import View
 from vgpuctl.cli.result_reader import read_result
-from vgpuctl.cli.tables import render_plain
+from vgpuctl.cli.tables import render
 from vgpuctl.model.outcome import Outcome, QueryResult
 
 
@@ -54,20 +55,25 @@ def result(kind: str, data: Any) -> Outcome | QueryResult:
 
 
 def text(kind: str, data: Any) -> str:
-    return render_plain(pages.page(kind, result(kind, data)).blocks)
+    return render(pages.page(kind, result(kind, data)).blocks)
 
 
 def test_gpus() -> None:
     bare = {**GPU, "address": "mtty", "backend": None, "driver": None, "framebuffer_mib": None,
             "vfs": {"total": 0, "enabled": 0, "used": 0}, "vgpus": [], "problems": []}  # fmt: skip
     page = pages.page("list-gpus", result("list-gpus", [GPU, bare]))
-    assert render_plain(page.blocks) == (
-        "ADDRESS       MODEL                  BACKEND    MODE  DRIVER  MEMORY  NUMA  IOMMU"
-        "  VFS            VGPUS\n"
-        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vendor-vf  vgpu  nvidia  40 GiB     0      -"
-        "  16/16, 2 used  2 (1 unmanaged)\n"
-        "mtty          NVIDIA A100-PCIE-40GB  -          vgpu  -            ?     0      -  -              0\n"
+    assert render(page.blocks) == (
+        "ADDRESS       MODEL                  MODE  MEMORY  VGPUS\n"
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  2 (1 unmanaged)\n"
+        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?  0\n"
     )
+    wide = pages.page("list-gpus", result("list-gpus", [GPU, bare]), View(wide=True))
+    assert render(wide.blocks).splitlines()[1:] == [
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf  nvidia     0"
+        "      -",
+        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?  0                -              -          -          0"
+        "      -",
+    ]
     assert page.stderr_lines == ["0000:3b:00.0: a fan is loud"]
 
 
@@ -116,8 +122,8 @@ def test_profiles() -> None:
         "gpus": [{"address": "a", "free": None, "free_at_least": 0}, {"address": "b", "free": 0, "free_at_least": 0}],
     }
     assert text("list-profiles", [row, {**row, "free": 0, "gpus": []}]) == (
-        "PROFILE  TYPE   MEMORY  MAX/GPU  FREE  WHERE\n"
-        "A100-4C  ?     512 MiB        ?     ?  a: ?\n"
+        "PROFILE  TYPE   MEMORY  MAX/GPU  FREE  GPU\n"
+        "A100-4C  ?     512 MiB        ?     ?  a\n"
         "A100-4C  ?     512 MiB        ?     0  -\n"
     )  # fmt: skip
 
@@ -157,9 +163,9 @@ def test_moves_are_numbered_with_the_places_that_are_given_up() -> None:
 
 def test_vms() -> None:
     assert text("list-vms", [VM, {**VM, "name": "other", "owner": None, "ownership": "unmanaged", "vgpus": []}]) == (
-        "NAME     STATE    OWNER     OWNERSHIP  VGPUS                    UUID\n"
-        "vdi-001  running  cad-team  managed    A100-4C on 0000:3b:00.0  6f1c\n"
-        "other    running  -         unmanaged  -                        6f1c\n"
+        "NAME     STATE    OWNER     OWNERSHIP  VGPUS\n"
+        "vdi-001  running  cad-team  managed    A100-4C on 0000:3b:00.0\n"
+        "other    running  -         unmanaged  -\n"
     )
 
 
@@ -229,6 +235,10 @@ def test_sizes(value: int | None, shown: str) -> None:
     assert pages.size(None if value is None else value << 20) == shown
 
 
+def test_unknown_vms_are_not_called_none() -> None:
+    assert pages.page("list-vms", QueryResult((), ("VMs are unknown: no libvirt",))) == pages.Page()
+
+
 def test_images() -> None:
     clone = {"path": "/d/a.qcow2", "vms": ["vdi-001"]}
     base = {"path": "/d/base.qcow2", "pool": None, "volume": None, "format": None, "size_bytes": None,
@@ -237,11 +247,14 @@ def test_images() -> None:
     lost = {"path": "/d/x.qcow2", "pool": "default", "volume": "x.qcow2", "format": "qcow2", "size_bytes": 1 << 30,
             "role": "orphan", "base": "/d/base.qcow2", "vms": [], "children": []}  # fmt: skip
     page = pages.page("list-images", result("list-images", [base, lost]))
-    assert render_plain(page.blocks) == (
-        "PATH           ROLE    POOL      SIZE  VMS  CLONES                  BASE\n"
-        "/d/base.qcow2  base    -            ?  -    2: vdi-001, /d/x.qcow2  -\n"
-        "/d/x.qcow2     orphan  default  1 GiB  -    -                       /d/base.qcow2\n"
+    assert render(page.blocks) == (
+        "IMAGE          ROLE     SIZE  CLONES  VMS\n"
+        "/d/base.qcow2  base        ?       2  -\n"
+        "x.qcow2        orphan  1 GiB       0  -\n"
     )
+    wide = render(pages.page("list-images", result("list-images", [base, lost]), View(wide=True)).blocks)
+    assert "-              /d/base.qcow2  vdi-001, /d/x.qcow2\n" in wide
+
     assert page.stderr_lines == ["1 named like disks of vgpuctl, and no VM refers to them"]
     assert pages.page("list-images", result("list-images", [])).stderr_lines
 
@@ -256,7 +269,7 @@ def test_a_console() -> None:
     serial = [{"target": "serial", "terminal": None, "command": ["virsh", "console", "a b"]}]
     vm = {"name": "a b", "uuid": "6f1c", "state": "running"}
     page = pages.page("show-console", result("show-console", {**vm, "graphics": screens, "serial": serial}))
-    assert render_plain(page.blocks) == (
+    assert render(page.blocks) == (
         "name:   a b\nstate:  running\nvnc:    127.0.0.1:5901, no password\n"
         "spice:  [::]:5902 and [::]:5903 (TLS), asks for a password\n"
         "vnc:    /run/s, password not known\nvnc:    no port yet, password not known\n"

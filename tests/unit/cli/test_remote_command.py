@@ -326,3 +326,39 @@ def test_output_of_another_host_is_escaped(
     captured = capsys.readouterr()
     assert "title" in captured.out + captured.err
     assert not {*CONTROLS} & {*captured.out, *captured.err}
+
+
+VMS = [{**WHOLE, "name": "b", "state": "stopped"}, {**WHOLE, "name": "a", "more": 1}, {**WHOLE, "name": "c"}]
+
+
+def _listed(capsys: pytest.CaptureFixture[str], output: str, *, hosts: int) -> str:
+    settings = Settings()
+    settings.kind, settings.output = "list-vms", output
+    settings.filter, settings.sort_by, settings.columns = ("state=running",), "-name", ("name", "memory")
+    replies = [reply(f"gpu-{number}", VMS) for number in range(hosts)]
+    status = remote_result.print_reply(settings, replies[0], 0) if hosts == 1 else 0
+    assert status == 0 if hosts == 1 else remote_result.print_replies(settings, replies, 0) == 0
+    return capsys.readouterr().out
+
+
+def test_rows_of_other_hosts_are_filtered_and_shown_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [line.split()[0] for line in _listed(capsys, "table", hosts=1).splitlines()] == ["NAME", "c", "a"]
+    assert _listed(capsys, "name", hosts=1) == "c\na\n"
+    assert [(row["name"], row.get("more")) for row in loads(_listed(capsys, "json", hosts=1))["data"]] == [
+        ("c", None), ("a", 1),
+    ]  # fmt: skip
+    assert "\n- name: c\n" in _listed(capsys, "yaml", hosts=1)
+    assert [line.split()[:2] for line in _listed(capsys, "table", hosts=2).splitlines()] == [
+        ["HOST", "NAME"], ["gpu-0", "c"], ["gpu-0", "a"], ["gpu-1", "c"], ["gpu-1", "a"],
+    ]  # fmt: skip
+    assert [line.rpartition(",")[0] for line in _listed(capsys, "csv", hosts=2).splitlines()] == [
+        "host,name", "gpu-0,c", "gpu-0,a", "gpu-1,c", "gpu-1,a",
+    ]  # fmt: skip
+    documents = [host["document"] for host in loads(_listed(capsys, "json", hosts=2))["data"]["hosts"]]
+    assert [[row["name"] for row in document["data"]] for document in documents] == [["c", "a"]] * 2
+
+
+def test_options_about_the_page_are_not_forwarded() -> None:
+    line = "-o csv list-vms --columns name,uuid --filter state=running --sort-by=-name --no-headers --color never -v"
+    command = cli.load("list-vms")
+    assert remote_command.forward_args(line.split(), command, cli.params).args == ("list-vms", "-v")

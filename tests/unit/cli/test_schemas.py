@@ -21,7 +21,7 @@ def test_a_schema_is_valid_and_takes_a_failure(kind: str) -> None:
     error = {
         "code": "failed", "message": "m", "hint": None, "facts": {}, "exit_status": 1, "undone": [], "left": [],
     }  # fmt: skip
-    jsonschema.validate(json.loads(document.failure_text(kind, error, changed=False)), schema)
+    jsonschema.validate(json.loads(document.text(document.failure_body(kind, error, changed=False))), schema)
 
 
 def test_every_command_has_a_kind() -> None:

@@ -12,7 +12,7 @@ from tests.unit.cli.conftest import child, child_environment
 
 HEAVY = {
     "cryptography", "jinja2", "json", "libvirt", "lxml", "paramiko", "pycdlib", "pydantic", "pydantic_core", "pynvml",
-    "rich", "ruamel.yaml", "subprocess", "tempfile", "importlib.metadata", "logging", "socket",
+    "ruamel.yaml", "subprocess", "tempfile", "importlib.metadata", "logging", "socket",
 }  # fmt: skip
 OURS = {"gpu", "placement", "makers", "domain", "operations", "host", "sim", "backends", "model"}
 LIGHT_LINES = [

@@ -11,7 +11,7 @@ import pytest
 from vgpuctl.config import device_rules, rules
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
 
-HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "rich", "paramiko", "pycdlib", "click")
+HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "paramiko", "pycdlib", "click")
 
 
 @pytest.mark.parametrize("module", ["vgpuctl.config.vm_fields", "vgpuctl.config.size_text", "vgpuctl.config.rules"])

@@ -73,7 +73,7 @@ def test_another_wheel_makes_another_wheelhouse(tmp_path):
     wheel(tmp_path, "vgpuctl", "0.1.0")
     one = wheelhouse.read_wheelhouse(str(tmp_path)).digest
     assert wheelhouse.read_wheelhouse(str(tmp_path)).digest == one
-    wheel(tmp_path, "rich", "15.0")
+    wheel(tmp_path, "click", "8.4")
     assert wheelhouse.read_wheelhouse(str(tmp_path)).digest != one
 
 

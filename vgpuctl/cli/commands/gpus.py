@@ -68,7 +68,7 @@ def show_gpu(settings: Settings, targets: Targets) -> int:
 def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
     """List the vGPU profiles that the drivers of this host offer.
 
-    FREE is how many more fit now on the whole host, WHERE is on which GPUs. '?' is unknown: only an attempt tells.
+    FREE is how many more fit now on the whole host, GPU is on which GPUs. '?' is unknown: only an attempt tells.
     """
     return run.call(settings, "list-profiles", lambda host: host.list_profiles(gpu=gpu, everything=everything))
 

@@ -14,9 +14,9 @@ description:
   - Runs vgpuctl on each GPU host to list its VMs and GPUs. Each VM is a host of the inventory.
   - VMs are in the groups C(profile_PROFILE), C(model_MODEL), C(host_HOST) and C(state_STATE), and more by O(groups) and
     O(keyed_groups).
-  - Each VM has the variables C(vgpuctl_host), C(vgpuctl_name), C(vgpuctl_uuid), C(vgpuctl_state),
-    C(vgpuctl_ownership), C(vgpuctl_owner), C(vgpuctl_labels), C(vgpuctl_memory_mib), C(vgpuctl_vcpus), C(vgpuctl_vgpus), C(vgpuctl_profiles), and C(vgpuctl_gpus), the entries of
-    C(list-gpus) for the GPUs of its vGPUs, without their vGPUs.
+  - Each VM has the variables C(vgpuctl_host), C(vgpuctl_name), C(vgpuctl_uuid), C(vgpuctl_state), C(vgpuctl_ownership),
+    C(vgpuctl_owner), C(vgpuctl_labels), C(vgpuctl_memory_mib), C(vgpuctl_vcpus), C(vgpuctl_vgpus), C(vgpuctl_profiles),
+    and C(vgpuctl_gpus), the entries of C(list-gpus) for the GPUs of its vGPUs, without their vGPUs.
   - A C({) in a VM's name becomes an underscore in the inventory, so that no name is a template.
   - A GPU host that does not answer causes a warning; the other hosts are still used. 32 hosts are queried at a time.
   - The result is cached only if every host answered; otherwise all are queried again the next time.

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists: columns, order, filters, and the forms wide, csv, name, json and yaml."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+from ruamel.yaml import YAML
+
+import vgpuctl as library
+from tests.unit.cli.conftest import Ran
+from vgpuctl.cli import listings
+from vgpuctl.cli.listing_columns import LISTINGS
+from vgpuctl.cli.listings import Column, Listing, View
+from vgpuctl.cli.tables import PLAIN, render
+
+Run = Callable[..., Ran]
+HOSTS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "ascend", "mixed")
+
+
+@pytest.fixture
+def vms(sim: Run) -> Run:
+    """A host with two running VMs and one that is off."""
+    host = library.open_host("sim:a100-40")
+    for name, memory in (("vdi-001", "8GiB"), ("vdi-002", "16GiB"), ("render", "4GiB")):
+        host.create_vm(name, profile="A100-4C", memory=memory)
+    host.stop_vm("vdi-002", force=True)
+    return sim
+
+
+def _names(ran: Ran) -> list[str]:
+    assert ran.status == 0, ran.err
+    return ran.out.split()
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ("", ["render", "vdi-001", "vdi-002"]),
+        ("--filter state=running", ["render", "vdi-001"]),
+        ("--filter 'state=running,gpu=0000:3b:00.0' --filter 'name=vdi-*'", ["vdi-001"]),
+        ("--filter name!=VDI-*", ["render"]),
+        ("--filter 'memory=8 GiB'", ["vdi-001"]),
+        ("--filter memory=8192", ["vdi-001"]),
+        ("--filter profile=a100-4c,state!=running", ["vdi-002"]),
+        ("--sort-by memory", ["render", "vdi-001", "vdi-002"]),
+        ("--sort-by -memory", ["vdi-002", "vdi-001", "render"]),
+        ("--sort-by state,name:desc", ["vdi-001", "render", "vdi-002"]),
+        ("--filter name=nobody", []),
+    ],
+)
+def test_rows_are_chosen_and_ordered_alike_in_every_form(vms: Run, options: str, names: list[str]) -> None:
+    assert _names(vms(f"list-vms -o name {options}")) == names
+    document = vms(f"list-vms --json {options}").document
+    assert [row["name"] for row in document["data"]] == names
+    assert YAML(typ="safe").load(vms(f"list-vms -o yaml {options}").out) == document
+    rows = list(csv.DictReader(io.StringIO(vms(f"list-vms -o csv {options}").out)))
+    assert [row["name"] for row in rows] == names
+    table = vms(f"list-vms {options}")
+    assert [line.split()[0] for line in table.out.splitlines()[1:]] == names
+    assert table.err == ("" if names else "nothing matches --filter name=nobody\n")
+
+
+def test_columns_and_headers(vms: Run) -> None:
+    ran = vms("list-vms --columns gpu,name,memory_mib --no-headers --filter name=render")
+    assert ran.out == "0000:3b:00.0  render  4 GiB\n"
+    ran = vms("list-vms -o csv --columns name --columns memory,uuid --filter name=render")
+    assert ran.out.startswith("name,memory_mib,uuid\nrender,4096,")
+    assert vms("list-vms -o csv --columns name --no-headers --filter name=render").out == "render\n"
+
+
+def test_csv_leaves_unknown_values_empty_and_quotes(sim: Run) -> None:
+    rows = {row["address"]: row for row in csv.DictReader(io.StringIO(sim("list-gpus -o csv", "mixed").out))}
+    assert rows["mtty"]["memory_mib"] == ""
+    assert "?" in sim("list-gpus --filter address=mtty", "mixed").out
+    rows = {row["profile"]: row for row in csv.DictReader(io.StringIO(sim("list-profiles -o csv", "l40s-x4").out))}
+    assert rows["L40S-4Q"]["gpu"].count(",") == 3
+
+
+def test_unknown_values_come_last_in_both_orders(sim: Run) -> None:
+    for order in ("memory", "-memory"):
+        assert _names(sim(f"list-gpus -o name --sort-by {order}", "mixed"))[-1] == "mtty"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("list-vms --columns name,stat", "--columns: VMs have no column 'stat'"),
+        ("list-vms --sort-by uid", "--sort-by: VMs have no column 'uid'"),
+        ("list-vms --sort-by name:up", "the order is asc or desc, not 'up'"),
+        ("list-vms --filter running", "--filter: 'running' is no condition"),
+        ("list-vms --filter a=b", "the columns are name, state, ownership"),
+        ("show-vm a -o csv", "-o csv is for lists; show-vm is none"),
+        ("create-vm a --profile A100-4C -o name", "lists are: list-gpus,"),
+        ("show-vm a --filter a=b", "these commands have --filter: list-gpus, list-vms,"),
+        ("fits --profile A100-4C --watch", "these commands have --watch: list-gpus,"),
+        ("--columns name list-vms", "it goes after the command's name: vgpuctl list-vms --columns"),
+        ("list-vms --json -o yaml", "--json is -o json: it does not go with -o yaml"),
+        ("list-vms --watch -o csv", "--watch does not go with -o csv"),
+        ("list-vms --watch=0", "'0' is less than 0.1 seconds"),
+        ("--host ssh://a list-vms --watch", "watch -n 10 vgpuctl --host ssh://a list-vms"),
+    ],
+)
+def test_what_a_command_does_not_have_is_refused_before_it_does_anything(vgpuctl: Run, line: str, message: str) -> None:
+    words = line.split()
+    ran = vgpuctl(*words) if "ssh://a" in line else vgpuctl("--host", "sim:a100-40", *words)
+    assert ran.status == 2
+    assert message in ran.out + ran.err
+    assert vgpuctl("--host", "sim:a100-40", "list-vms", "-o", "name").out == ""
+
+
+def test_the_later_place_wins_and_a_failure_is_yaml_too(vgpuctl: Run) -> None:
+    def sim(line: str) -> Ran:
+        return vgpuctl("--host", "sim:a100-40", *line.split())
+
+    assert sim("--json list-vms -o yaml").out.startswith("schema: vgpuctl/1\n")
+    assert sim("-o yaml list-vms --json").out.startswith("{")
+    for options in ("-o yaml", "-oyaml", "--output=yaml", "--output yaml"):
+        ran = sim(f"show-vm nobody {options}")
+        assert (YAML(typ="safe").load(ran.out)["error"]["code"], ran.err) == ("not-found", "")
+        assert YAML(typ="safe").load(sim(f"list-vms --bad {options}").out)["error"]["code"] == "usage"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("line", ["list-gpus", "list-vms", "list-vgpus", "list-profiles --all", "list-images"])
+def test_default_tables_fit_into_80_columns(sim: Run, host: str, line: str) -> None:
+    opened = library.open_host(f"sim:{host}")
+    for profile in [row.profile for row in opened.list_profiles().data][:1]:
+        opened.create_vms("department-vdi-{:03}", count=2, profile=profile)
+    ran = sim(line, host)
+    assert all(len(text) <= 80 for text in ran.out.splitlines()), ran.out
+
+
+@pytest.mark.parametrize("listing", LISTINGS.values(), ids=lambda listing: listing.noun)
+def test_keys_and_headers_name_one_column(listing: Listing) -> None:
+    for names in (
+        [column.key for column in listing.columns],
+        [column.csv_key for column in listing.columns],
+        [column.header for column in listing.columns],
+    ):
+        assert len(names) == len({*names})
+
+
+def test_a_family_of_columns_takes_any_key() -> None:
+    listing = Listing(
+        "VMs",
+        (Column("name", "NAME", lambda row: row["name"]),),
+        lambda row: str(row["name"]),
+        {"label": lambda row, key: row["labels"].get(key)},
+    )
+    rows = [{"name": "a", "labels": {"site": "b1"}}, {"name": "b", "labels": {}}]
+    table = listings.make_table(listing, View(columns=("name", "label.site")), rows)
+    assert render([table], PLAIN) == "NAME  label.site\na     b1\nb     -\n"
+    assert listings.row_numbers(listing, View(filters=("label.site=b*",)), rows) == [0]
+    assert listings.row_numbers(listing, View(filters=("label.site=",)), rows) == [1]
+
+
+def test_json_keeps_its_short_form(sim: Run) -> None:
+    assert json.loads(sim("list-vms -o json").out) == sim("list-vms --json").document
+
+
+def test_scenarios_are_a_list_too(vgpuctl: Run) -> None:
+    assert "sim:a100-40" in vgpuctl("sim", "list-scenarios", "-o", "name").out.split()
+    assert vgpuctl("sim", "list-scenarios", "--columns", "host", "--filter", "host=*t4").out == "HOST\nsim:t4\n"
+
+
+def test_colours_are_for_a_terminal_or_as_asked(vms: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in vms("list-vms").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[32mrunning\x1b[0m" in vms("list-vms --color always").out
+    assert "\x1b" not in vms("list-vms --color never").out

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of each list, in the order of `-o wide`. Default tables fit into 80 columns for ordinary names.
+
+One line makes a column: its key is what --columns, --sort-by and --filter take, and its name in csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vgpuctl.cli.listings import Column, Listing
+from vgpuctl.cli.pages import free_count, location, mib, or_dash, or_unknown, shorten_names, size, vgpus_text
+
+if TYPE_CHECKING:
+    from vgpuctl.model.results.gpus import GpuResult, ProfileResult, RoomResult, VfsResult
+    from vgpuctl.model.results.vgpus import ListedVgpuResult, VgpuResult
+    from vgpuctl.model.results.vms import CloneResult, ImageResult
+
+
+def mode_text(gpu: GpuResult) -> str:
+    """Return a GPU's mode and the mode it should have: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
+    desired = gpu.desired_mode
+    as_desired = desired in (None, gpu.mode) or (desired, gpu.mode) == ("vgpu", "mig-vgpu")
+    mode = gpu.mode if as_desired else f"{gpu.mode} (kept for {desired})"
+    reserved = f", for {' or '.join(gpu.reserved_for)}" if gpu.reserved_for else ""
+    return f"{mode}{', cordoned' if gpu.cordoned else ''}{reserved}"
+
+
+def vf_count(vfs: VfsResult) -> str:
+    """Return how many VFs are enabled, of how many, and used: `16/16, 2 used`."""
+    return f"{vfs.enabled}/{vfs.total}, {vfs.used} used" if vfs.total else "-"
+
+
+def vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
+    """Return how many vGPUs there are, and how many of them are not vgpuctl's: `2 (1 unmanaged)`."""
+    others = [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.ownership == owner for v in vgpus))]
+    return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
+
+
+def _name_or_count(names: Sequence[str], noun: str) -> str:
+    """Return one name, the number of several, `-` for none."""
+    return names[0] if len(names) == 1 else f"{len(names)} {noun}" if names else "-"
+
+
+def _with_room(profile: ProfileResult) -> tuple[RoomResult, ...]:
+    return tuple(gpu for gpu in profile.gpus if gpu.free != 0)
+
+
+def _room_text(profile: ProfileResult) -> tuple[str, ...]:
+    return tuple(f"{gpu.address}: {free_count(gpu)}" for gpu in _with_room(profile))
+
+
+def _known(values: Sequence[str | None]) -> tuple[str, ...]:
+    """Return the values that are known, each once."""
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+def _clone_names(children: Sequence[CloneResult]) -> tuple[str, ...]:
+    return tuple(name for child in children for name in (child.vms or (child.path,)))
+
+
+def _vgpu_owner(vgpu: ListedVgpuResult) -> str:
+    return "host.yaml" if vgpu.name else str(vgpu.ownership)
+
+
+def _label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{key}={value}" for key, value in labels.items())
+
+
+def _image_name(image: ImageResult) -> str:
+    return image.volume or image.path
+
+
+VMS = Listing(
+    "VMs",
+    (
+        Column("name", "NAME", lambda vm: vm.name),
+        Column("state", "STATE", lambda vm: str(vm.state), is_state=True),
+        Column("owner", "OWNER", lambda vm: vm.owner),
+        Column("ownership", "OWNERSHIP", lambda vm: str(vm.ownership)),
+        Column(
+            "memory",
+            "MEMORY",
+            lambda vm: vm.memory_mib,
+            lambda vm: mib(vm.memory_mib),
+            "wide",
+            numeric=True,
+            unit="mib",
+        ),
+        Column("vcpus", "VCPUS", lambda vm: vm.vcpus, level="wide", numeric=True),
+        Column("vgpus", "VGPUS", lambda vm: vgpus_text(vm.vgpus) if vm.vgpus else None),
+        Column("reserve", "RESERVE", lambda vm: vm.reserve, level="wide"),
+        Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),
+        Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
+        Column("profile", "PROFILE", lambda vm: _known([v.profile for v in vm.vgpus]), level="named"),
+        Column("gpu", "GPU", lambda vm: _known([v.gpu for v in vm.vgpus]), level="named"),
+    ),
+    lambda vm: str(vm.name),
+    families={"label": lambda vm, key: vm.labels.get(key)},
+)  # fmt: skip
+GPUS = Listing(
+    "GPUs",
+    (
+        Column("address", "ADDRESS", lambda gpu: gpu.address),
+        Column("model", "MODEL", lambda gpu: gpu.model, free_text=True),
+        Column("mode", "MODE", lambda gpu: str(gpu.mode), mode_text, is_state=True),
+        Column(
+            "memory", "MEMORY", lambda gpu: gpu.framebuffer_mib, lambda gpu: mib(gpu.framebuffer_mib),
+            numeric=True, unit="mib",
+        ),
+        Column("vgpus", "VGPUS", lambda gpu: len(gpu.vgpus), lambda gpu: vgpu_count(gpu.vgpus)),
+        Column("vfs", "VFS", lambda gpu: gpu.vfs.enabled, lambda gpu: vf_count(gpu.vfs), level="wide"),
+        Column("backend", "BACKEND", lambda gpu: gpu.backend and str(gpu.backend), level="wide"),
+        Column("driver", "DRIVER", lambda gpu: gpu.driver, level="wide"),
+        Column("numa", "NUMA", lambda gpu: gpu.numa_node, lambda gpu: or_dash(gpu.numa_node), "wide", numeric=True),
+        Column(
+            "iommu", "IOMMU", lambda gpu: gpu.iommu_group, lambda gpu: or_dash(gpu.iommu_group), "wide", numeric=True
+        ),
+        Column("cordoned", "CORDONED", lambda gpu: gpu.cordoned, level="named"),
+        Column("problems", "PROBLEMS", lambda gpu: gpu.problems, level="named", free_text=True),
+    ),
+    lambda gpu: str(gpu.address),
+)  # fmt: skip
+VGPUS = Listing(
+    "vGPUs",
+    (
+        Column("name", "NAME", lambda vgpu: vgpu.name),
+        Column("profile", "PROFILE", lambda vgpu: vgpu.profile, lambda vgpu: or_unknown(vgpu.profile)),
+        Column("gpu", "GPU", lambda vgpu: vgpu.gpu),
+        Column("made", "MADE", lambda vgpu: vgpu.present),
+        Column("vm", "VM", lambda vgpu: vgpu.vm),
+        Column("ownership", "OWNERSHIP", _vgpu_owner, is_state=True),
+        Column(
+            "memory", "MEMORY", lambda vgpu: vgpu.framebuffer_mib, lambda vgpu: mib(vgpu.framebuffer_mib), "wide",
+            numeric=True, unit="mib",
+        ),
+        Column("location", "WHERE", lambda vgpu: location(vgpu) or None, level="wide"),
+        Column(
+            "carrier", "CARRIER", lambda vgpu: vgpu.carrier, lambda vgpu: ", ".join((vgpu.carrier, *vgpu.companions)),
+            "wide",
+        ),
+        Column("reason", "REASON", lambda vgpu: vgpu.reason, level="named", free_text=True),
+        Column("backend", "BACKEND", lambda vgpu: vgpu.backend and str(vgpu.backend), level="named"),
+    ),
+    lambda vgpu: str(vgpu.name or vgpu.carrier),
+)  # fmt: skip
+PROFILES = Listing(
+    "profiles",
+    (
+        Column("profile", "PROFILE", lambda row: row.profile),
+        Column("type", "TYPE", lambda row: row.type_id, lambda row: or_unknown(row.type_id)),
+        Column(
+            "memory", "MEMORY", lambda row: row.framebuffer_mib, lambda row: mib(row.framebuffer_mib),
+            numeric=True, unit="mib",
+        ),
+        Column("max", "MAX/GPU", lambda row: row.max_per_gpu, numeric=True),
+        Column("free", "FREE", lambda row: row.free, free_count, numeric=True),
+        Column(
+            "gpu", "GPU", lambda row: tuple(gpu.address for gpu in _with_room(row)),
+            lambda row: _name_or_count([gpu.address for gpu in _with_room(row)], "GPUs"),
+        ),
+        Column("room", "WHERE", _room_text, level="wide"),
+    ),
+    lambda row: str(row.profile),
+)  # fmt: skip
+IMAGES = Listing(
+    "images",
+    (
+        Column("image", "IMAGE", _image_name),
+        Column("role", "ROLE", lambda image: image.role, is_state=True),
+        Column(
+            "size", "SIZE", lambda image: image.size_bytes, lambda image: size(image.size_bytes),
+            numeric=True, unit="bytes",
+        ),
+        Column("clones", "CLONES", lambda image: len(image.children), numeric=True),
+        Column("vms", "VMS", lambda image: image.vms, lambda image: _name_or_count(image.vms, "VMs")),
+        Column("format", "FORMAT", lambda image: image.format, lambda image: or_unknown(image.format), "wide"),
+        Column("pool", "POOL", lambda image: image.pool, level="wide"),
+        Column("base", "BASE", lambda image: image.base, level="wide"),
+        Column("path", "PATH", lambda image: image.path, level="wide"),
+        Column(
+            "cloned-by", "CLONED BY", lambda image: _clone_names(image.children),
+            lambda image: shorten_names(_clone_names(image.children)) or "-", "wide",
+        ),
+    ),
+    lambda image: str(image.path),
+)  # fmt: skip
+SCENARIOS = Listing(
+    "simulated hosts",
+    (
+        Column("host", "HOST", lambda row: row.host),
+        Column("description", "DESCRIPTION", lambda row: row.description, free_text=True),
+    ),
+    lambda row: str(row.host),
+)
+LISTINGS = {
+    "list-gpus": GPUS,
+    "list-vms": VMS,
+    "list-vgpus": VGPUS,
+    "list-profiles": PROFILES,
+    "list-images": IMAGES,
+    "sim-list-scenarios": SCENARIOS,
+}

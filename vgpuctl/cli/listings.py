@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists: which columns a table has, which rows of it are shown and in which order, and the forms csv and name.
+
+`vgpuctl.cli.listing_columns` defines the columns of each list once; tables, csv, --columns, --sort-by and --filter all
+use these definitions.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from vgpuctl.cli.command_table import LISTINGS
+from vgpuctl.cli.tables import Table
+from vgpuctl.cli.usage import UsageErrorWithHint
+from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.outcome import AnyResult, QueryResult
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
+
+if TYPE_CHECKING:
+    import csv
+    import fnmatch
+    import io
+
+    from vgpuctl.cli import listing_columns
+    from vgpuctl.cli.settings import Settings
+else:
+    csv = LazyModule("csv")
+    fnmatch = LazyModule("fnmatch")
+    io = LazyModule("io")
+    listing_columns = LazyModule("vgpuctl.cli.listing_columns")
+
+Cell = str | int | float | bool | tuple[str, ...] | None
+"""The value of a column in a row: what filters compare, rows are sorted by, and csv prints. None: unknown, or none."""
+Level = Literal["default", "wide", "named"]
+"""Where a column is shown: in every table, in that of `-o wide`, or only where --columns names it (and in csv)."""
+WATCH_OUTPUTS = ("table", "wide", "json")
+ROW_OUTPUTS = ("wide", "csv", "name")
+_CONDITION = re.compile(r"(?P<key>[^=!]+)(?P<operator>!?=)(?P<pattern>.*)", re.DOTALL)
+
+
+class Column(Value):
+    """One column. `text`: how tables show a cell, where `str` does not do. `unit`: that of the number, for csv."""
+
+    key: str
+    header: str
+    cell: Callable[[Any], Cell]
+    text: Callable[[Any], str] | None = None
+    level: Level = "default"
+    numeric: bool = False
+    free_text: bool = False
+    is_state: bool = False
+    unit: str = ""
+
+    @property
+    def csv_key(self) -> str:
+        """The column's name in csv: with the unit, `memory_mib`."""
+        return f"{self.key}_{self.unit}" if self.unit else self.key
+
+
+class Listing(Value):
+    """A list. `identity`: what a command calls a row: `-o name` prints it, --watch compares by it.
+
+    `families`: by prefix, columns that exist for any key: `{"label": lambda vm, key: vm.labels.get(key)}` makes
+    `label.site` a column.
+    """
+
+    noun: str
+    columns: tuple[Column, ...]
+    identity: Callable[[Any], str]
+    families: Mapping[str, Callable[[Any, str], Cell]] = EMPTY_MAPPING
+
+
+class View(Value):
+    """What --columns, -o wide, --sort-by and --filter say."""
+
+    columns: tuple[str, ...] = ()
+    wide: bool = False
+    sort_by: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+
+
+DEFAULT_VIEW = View()
+
+
+class _Condition(Value):
+    column: Column
+    negated: bool
+    pattern: str
+
+
+def view_of(settings: Settings) -> View:
+    """Return the view that the options name."""
+    return View(
+        _split(settings.columns), settings.output == "wide", _split(settings.sort_by or ""), tuple(settings.filter)
+    )
+
+
+def find_listing(kind: str) -> Listing | None:
+    """Return the list of a command, None for a command that is no list."""
+    return listing_columns.LISTINGS[kind] if kind in LISTINGS else None
+
+
+def check_options(kind: str, settings: Settings, context: click.Context) -> None:
+    """Check --output, --columns, --sort-by, --filter and --watch before anything is read.
+
+    Raises:
+        click.UsageError: a form that the command does not have, or a column that its list does not have.
+    """
+    if settings.watch is not None:
+        _check_watch(settings, context)
+    listing = find_listing(kind)
+    if listing is None:
+        if settings.output in ROW_OUTPUTS:
+            commands = ", ".join(name.replace("sim-", "sim ") for name in LISTINGS)
+            raise UsageErrorWithHint(
+                f"-o {settings.output} is for lists; {context.command.name} is none",
+                f"lists are: {commands}",
+                context,
+            )
+        return
+    view = view_of(settings)
+    try:
+        shown_columns(listing, view)
+        _sort_keys(listing, view)
+        _conditions(listing, view)
+    except click.UsageError as error:
+        error.ctx = context
+        raise
+
+
+def _check_watch(settings: Settings, context: click.Context) -> None:
+    if settings.output not in WATCH_OUTPUTS:
+        raise UsageErrorWithHint(
+            f"--watch does not go with -o {settings.output}", f"--watch has {', '.join(WATCH_OUTPUTS)}", context
+        )
+    if settings.is_remote:
+        line = shlex.join(arg for arg in settings.args if not arg.startswith("--watch"))
+        raise UsageErrorWithHint(
+            "--watch watches this host; by ssh each look is a new connection",
+            f"repeat the command: watch -n 10 vgpuctl {line}",
+            context,
+        )
+
+
+def narrow(kind: str, view: View, result: AnyResult) -> AnyResult:
+    """Return the result of a list with the rows that the view shows, in its order; any other result as it is."""
+    listing = find_listing(kind)
+    if listing is None or not isinstance(result, QueryResult) or not isinstance(result.data, tuple):
+        return result
+    return replace(result, data=tuple(result.data[index] for index in row_numbers(listing, view, result.data)))
+
+
+def row_numbers(listing: Listing, view: View, rows: Sequence[Any]) -> list[int]:
+    """Return the numbers of the rows that the view shows, in its order."""
+    conditions = _conditions(listing, view)
+    numbers = [n for n, row in enumerate(rows) if all(_matches(condition, row) for condition in conditions)]
+    for column, descending in reversed(_sort_keys(listing, view)):
+        cells = {n: column.cell(rows[n]) for n in numbers}
+        known = [n for n in numbers if cells[n] is not None]
+        known.sort(key=lambda n: _sort_value(cells[n]), reverse=descending)
+        numbers = known + [n for n in numbers if cells[n] is None]
+    return numbers
+
+
+def shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
+    """Return the columns of the table.
+
+    Raises:
+        click.UsageError: the list has no such column.
+    """
+    if view.columns:
+        return tuple(_find_column(listing, key, "--columns") for key in view.columns)
+    levels = ("default", "wide") if view.wide else ("default",)
+    return tuple(column for column in listing.columns if column.level in levels)
+
+
+def make_table(listing: Listing, view: View, rows: Sequence[Any]) -> Table:
+    """Return the rows as a table."""
+    columns = shown_columns(listing, view)
+    return Table(
+        tuple(column.header for column in columns),
+        tuple(tuple(cell_text(column, row) for column in columns) for row in rows),
+        frozenset(column.header for column in columns if column.numeric),
+        frozenset(column.header for column in columns if column.free_text),
+        frozenset(column.header for column in columns if column.is_state),
+    )
+
+
+def cell_text(column: Column, row: Any) -> str:
+    """Return a cell as tables show it: `?` for an unknown number, `-` for none."""
+    cell = column.cell(row)
+    if column.text is not None:
+        return column.text(row)
+    if cell is None and column.numeric:
+        return "?"
+    return _plain_text(cell, ", ") or "-"
+
+
+def names_text(listing: Listing, rows: Sequence[Any]) -> str:
+    """Return the name or address of each row on a line of its own."""
+    return "".join(f"{listing.identity(row)}\n" for row in rows)
+
+
+def csv_text(
+    listing: Listing, view: View, hosts: Sequence[tuple[str, Sequence[Any]]], *, has_headers: bool, has_host: bool
+) -> str:
+    """Return the rows of each host as csv; without --columns, with every column of the list."""
+    columns = shown_columns(listing, view) if view.columns else listing.columns
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    if has_headers:
+        writer.writerow([*(["host"] if has_host else []), *(column.csv_key for column in columns)])
+    for host, rows in hosts:
+        front = [host] if has_host else []
+        writer.writerows([*front, *(_plain_text(column.cell(row), ",") for column in columns)] for row in rows)
+    return buffer.getvalue()
+
+
+def _plain_text(cell: Cell, separator: str) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return separator.join(cell) if isinstance(cell, tuple) else "" if cell is None else str(cell)
+
+
+def _find_column(listing: Listing, key: str, option: str) -> Column:
+    """Return a column by its key.
+
+    Raises:
+        click.UsageError: the list has no such column.
+    """
+    prefix, dot, rest = key.partition(".")
+    if dot and rest and prefix in listing.families:
+        read = listing.families[prefix]
+        return Column(key, key, lambda row: read(row, rest))
+    for column in listing.columns:
+        if key.lower() in (column.key, column.csv_key):
+            return column
+    keys = [*(column.key for column in listing.columns), *(f"{prefix}.KEY" for prefix in listing.families)]
+    raise UsageErrorWithHint(
+        f"{option}: {listing.noun} have no column '{key}'", f"the columns are {', '.join(keys)}", None
+    )
+
+
+def _sort_keys(listing: Listing, view: View) -> list[tuple[Column, bool]]:
+    """Return the columns to sort by, each with whether the largest comes first: `-memory`, `memory:desc`."""
+    keys = []
+    for word in view.sort_by:
+        key, _, order = word.removeprefix("-").partition(":")
+        if order not in ("", "asc", "desc"):
+            raise UsageErrorWithHint(
+                f"--sort-by {word}: the order is asc or desc, not '{order}'", f"write {key}:desc, or {key}", None
+            )
+        keys.append((_find_column(listing, key, "--sort-by"), word.startswith("-") or order == "desc"))
+    return keys
+
+
+def _conditions(listing: Listing, view: View) -> list[_Condition]:
+    conditions = []
+    for word in _split(view.filters):
+        match = _CONDITION.fullmatch(word)
+        if match is None:
+            raise UsageErrorWithHint(
+                f"--filter: '{word}' is no condition",
+                "write KEY=VALUE or KEY!=VALUE, as in --filter 'state=running,name=vdi-*'",
+                None,
+            )
+        column = _find_column(listing, match["key"].strip(), "--filter")
+        conditions.append(_Condition(column, match["operator"] == "!=", match["pattern"].strip().lower()))
+    return conditions
+
+
+def _matches(condition: _Condition, row: Any) -> bool:
+    """Say whether the row's value, one of several, or its text in the table matches."""
+    cell = condition.column.cell(row)
+    texts = list(cell) if isinstance(cell, tuple) else [_plain_text(cell, "")]
+    if cell is not None and condition.column.text is not None:
+        texts.append(condition.column.text(row))
+    pattern = condition.pattern
+    is_match = any(fnmatch.fnmatchcase(text.lower(), pattern) for text in texts or [""])
+    return is_match is not condition.negated
+
+
+def _sort_value(cell: Cell) -> Any:
+    return cell.lower() if isinstance(cell, str) else cell
+
+
+def _split(words: str | Sequence[str]) -> tuple[str, ...]:
+    given = [words] if isinstance(words, str) else words
+    return tuple(part.strip() for word in given for part in word.split(",") if part.strip())
