@@ -34,7 +34,8 @@ def test_every_field_has_help_an_option_and_an_example() -> None:
 def test_every_example_passes_its_rule(name: str) -> None:
     rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "cloud_init": rules.path,
             "network": rules.resource_name, "not_gpu": rules.gpu, "spread_group": rules.name,
-            "storage_pool": rules.resource_name, "labels": labels.labels, "owner": labels.owner}.get(name) or getattr(rules, name, None)  # fmt: skip
+            "storage_pool": rules.resource_name,
+            "labels": labels.labels, "owner": labels.owner}.get(name) or getattr(rules, name, None)  # fmt: skip
     example = FIELD_BY_NAME[name].example
     if name in ("vcpus", "hotplug_slots", "numa_node"):
         rules.whole_number(0, 100)(int(example))
