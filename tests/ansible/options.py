@@ -29,6 +29,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "vcpus": {"type": "int"},
     "hotplug_slots": {"type": "int"},
     "vgpu_params": {"type": "dict"},
+    "labels": {"type": "dict"},
 }
 """Types of the fields that are not text. A GPU is `raw`, so a module can detect an address that YAML made a number."""
 
@@ -93,7 +94,13 @@ def _of_command(name: str) -> Iterator[Option]:
     fields = {f.name: f for f in VM_FIELDS}
     for parameter in cli.load(name).params:
         key = str(parameter.name)
-        if key == "dry_run" or key.startswith("global_"):
+        if key in ("dry_run", "everything") or key.startswith("global_"):
+            continue
+        if key == "gpus":  # a module sets one GPU up, a command several
+            option = _field(fields["gpu"])
+            option.help_lines[0] = "The GPU, by address or by model."
+            option.takes["required"] = True
+            yield option
             continue
         if key in ("gpu", "not_gpu", "numa_node", "vgpu_params"):
             option = _field(fields[key])

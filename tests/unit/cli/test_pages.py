@@ -73,7 +73,7 @@ def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
     mixed = {**DETAILS, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
     output = text("show-gpu", mixed)
     assert "sizes:       mixed\n" in output
-    assert "0000:3b:00.4  A100-4C  vdi-001  managed  placement 24\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-001  managed    placement 24\n" in output
     assert "0000:3b:00.4  A100-4C  vdi-002  managed  -\n" in output
     instance = {"id": 3, "profile": "3g.20gb", "start": 4, "size": 4}
     mig = {"enabled": True, "pending": False, "instances": [instance]}
