@@ -80,7 +80,7 @@ def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
     output = text("show-gpu", {**DETAILS, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
     assert "on, off after a reset of the GPU\n" in output
     assert "3: 3g.20gb, memory slices 4:4\n" in output
-    assert "managed  GPU instance 3\n" in output
+    assert "managed    GPU instance 3\n" in output
     off = text("show-gpu", {**DETAILS, "mig": {"enabled": False, "pending": False, "instances": []}})
     assert "WHERE" not in off
     assert "mig" not in off
