@@ -30,6 +30,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "hotplug_slots": {"type": "int"},
     "vgpu_params": {"type": "dict"},
     "networks": {"type": "raw"},
+    "labels": {"type": "dict"},
 }
 """Types of the fields that are not text.
 
@@ -98,7 +99,13 @@ def _of_command(name: str) -> Iterator[Option]:
     fields = {f.name: f for f in VM_FIELDS}
     for parameter in cli.load(name).params:
         key = str(parameter.name)
-        if key == "dry_run" or key.startswith("global_"):
+        if key in ("dry_run", "everything") or key.startswith("global_"):
+            continue
+        if key == "gpus":  # a module sets one GPU up, a command several
+            option = _field(fields["gpu"])
+            option.help_lines[0] = "The GPU, by address or by model."
+            option.takes["required"] = True
+            yield option
             continue
         if key in ("gpu", "not_gpu", "numa_node", "vgpu_params"):
             option = _field(fields[key])

@@ -53,8 +53,7 @@ def open_local_host(
 ) -> Host:
     """Return this host, or the captured one whose files are under `root`. `euid` None: this process's own.
 
-    A captured tree is read-only. It has no NVML and no commands, which would describe the machine that runs vgpuctl.
-    For the same reason libvirt is used only if a connection is given.
+    A captured tree is read-only. It has no NVML, commands and, without `connect`, libvirt: they are not the host's.
     """
     root = os.path.abspath(root)
     captured = root != "/"

@@ -87,6 +87,21 @@ def ensure_vm(
             progress=progress,
         )
         return add_to_vm(deleted, before=before, after=None)
+    changed = _change_existing(host, snapshot, vm, request, state, dry_run, wait_seconds, progress)
+    return _with_before_after(changed, before, state)
+
+
+def _change_existing(
+    host: Host,
+    snapshot: Snapshot,
+    vm: Vm,
+    request: VmRequest,
+    state: str,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome[VmReport]:
+    """Change the fields that differ, then the state, then the labels and the owner."""
     fields = _fields_to_update(host, snapshot, vm, request)
     updates = fields - set(LABEL_FIELDS)
     if not updates:
@@ -97,9 +112,9 @@ def ensure_vm(
         )
         if state == "started":
             changed = _start_changed_vm(host, vm, changed, wait_seconds, progress)
-    if updates != fields:
-        changed = _label_changed_vm(host, vm, request, fields, changed, wait_seconds, progress)
-    return _with_before_after(changed, before, state)
+    if updates == fields:
+        return changed
+    return _label_changed_vm(host, vm, request, fields, changed, wait_seconds, progress)
 
 
 def _label_changed_vm(

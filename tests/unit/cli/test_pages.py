@@ -81,14 +81,14 @@ def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
     mixed = {**DETAILS, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
     output = text("show-gpu", mixed)
     assert "sizes:       mixed\n" in output
-    assert "0000:3b:00.4  A100-4C  vdi-001  managed  placement 24\n" in output
-    assert "0000:3b:00.4  A100-4C  vdi-002  managed  -\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-001  managed    placement 24\n" in output
+    assert "0000:3b:00.4  A100-4C  vdi-002  managed    -\n" in output
     instance = {"id": 3, "profile": "3g.20gb", "start": 4, "size": 4}
     mig = {"enabled": True, "pending": False, "instances": [instance]}
     output = text("show-gpu", {**DETAILS, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
     assert "on, off after a reset of the GPU\n" in output
     assert "3: 3g.20gb, memory slices 4:4\n" in output
-    assert "managed  GPU instance 3\n" in output
+    assert "managed    GPU instance 3\n" in output
     off = text("show-gpu", {**DETAILS, "mig": {"enabled": False, "pending": False, "instances": []}})
     assert "WHERE" not in off
     assert "mig" not in off

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from vgpuctl.config import device_rules, rules
+from vgpuctl.config import device_rules, labels, rules
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
 
 HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "paramiko", "pycdlib", "click")
@@ -35,7 +35,8 @@ def test_every_example_passes_its_rule(name: str) -> None:
     rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "cloud_init": rules.path,
             "network_config": rules.path, "networks": device_rules.network, "hugepages": device_rules.hugepages,
             "cpu_pin": device_rules.cpu_pin, "not_gpu": rules.gpu, "spread_group": rules.name,
-            "storage_pool": rules.resource_name}.get(name) or getattr(rules, name, None)  # fmt: skip
+            "storage_pool": rules.resource_name,
+            "labels": labels.labels, "owner": labels.owner}.get(name) or getattr(rules, name, None)  # fmt: skip
     example = FIELD_BY_NAME[name].example
     if name in ("vcpus", "hotplug_slots", "numa_node"):
         rules.whole_number(0, 100)(int(example))

@@ -257,6 +257,8 @@ def test_contradictions(text: str, line: str) -> None:
         ({"hotplug_slots": -1}, "--hotplug-slots: -1 is not between 0 and 16"),
         ({"pci_window": "wide"}, "--pci-window: 'wide' is not a size"),
         ({"vgpu_params": ("a=1", "a=2")}, "--vgpu-param: the vGPU parameter 'a' is given twice"),
+        ({"labels": ("a",)}, "--label: 'a' is not a label"),
+        ({"owner": " "}, "--owner: ' ' is not an owner"),
         ({"reserve": "never"}, "--reserve: 'never' is not always or running"),
         ({"template": "/x"}, "--template: '/x' is not a template name"),
         ({"force_console": "x"}, "--force-console: 'x' is not true or false"),

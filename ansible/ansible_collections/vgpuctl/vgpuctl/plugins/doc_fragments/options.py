@@ -166,6 +166,16 @@ options:
       - 'always: the VM keeps the place of its vGPU while it is off; running: it has a place only while it
         runs, so you can define more VMs than fit at once.'
       - 'Without it, V(always).'
+  labels:
+    type: dict
+    description:
+      - 'A label of the VM, to select it by later.'
+      - 'For example V(team=cad).'
+  owner:
+    type: str
+    description:
+      - 'The person or team that uses the VM.'
+      - 'For example V(cad-team).'
   force_console:
     type: bool
     description:
@@ -223,7 +233,7 @@ options:
     choices: [present, absent]
     default: present
     description:
-      - 'present: made if it is not there; absent: removed if it is.'
+      - 'present: create it if it is missing; absent: remove it if it exists.'
 """
 
     GPU_MODE = r"""
@@ -266,28 +276,28 @@ options:
     choices: [best_effort, equal_share, fixed_share]
     required: true
     description:
-      - 'Who gets the GPU''s time.'
+      - 'How the GPU''s time is divided.'
   time_slice:
     type: int
     description:
-      - 'Strict turns of this many ms.'
+      - 'Strict round robin, with time slices of MS milliseconds.'
   frequency:
     type: int
     description:
-      - 'Adaptive round robin, so many turns a second.'
+      - 'Adaptive round robin, with HZ time slices a second.'
   averaging_factor:
     type: int
     description:
-      - 'Adaptive round robin: over how many turns a VM''s time is evened out.'
+      - 'Adaptive round robin: the number of time slices over which a VM''s time is averaged.'
   via:
     type: str
     choices: [auto, nvml, modprobe]
     default: auto
     description:
-      - 'nvml: now; modprobe: when the driver is loaded next; auto: nvml where that can be.'
+      - 'nvml: now; modprobe: when the driver is loaded next; auto: nvml if possible.'
   drain:
     type: bool
     default: false
     description:
-      - 'Shut running VMs down first, at most O(wait) seconds, remove all vGPUs, and bring them back after.'
+      - 'Shut running VMs down first, at most O(wait) seconds, remove all vGPUs, and restore them afterwards.'
 """

@@ -31,6 +31,8 @@ VM = {
     "vgpu_params": {"type": "dict"},
     "template": {"type": "str"},
     "reserve": {"type": "str", "choices": ["always", "running"]},
+    "labels": {"type": "dict"},
+    "owner": {"type": "str"},
     "force_console": {"type": "bool"},
 }
 VGPU = {
