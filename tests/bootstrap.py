@@ -4,6 +4,7 @@
 
     python3 tests/bootstrap.py demo     the main job on a simulated host
     python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
+    python3 tests/bootstrap.py docs     the documents as a site in docs/_build/html
     python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18
 
 Needs git, python3 and root (for apt-get, and for the lab's chroots). It uses the distribution's own python3,
@@ -41,6 +42,7 @@ TEST_PACKAGES = (
     "openssh-client",
     "openssh-server",
     "iproute2",
+    "graphviz",
 )
 
 
@@ -149,6 +151,15 @@ def demo() -> int:
     return 0
 
 
+def docs() -> int:
+    """Build the documents as a site; any warning fails. Its search works offline."""
+    install((*BASE_PACKAGES, "graphviz"))
+    make_venv("docs")
+    must(VENV / "bin/python", "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-j", "2", "docs", "docs/_build/html")
+    say(f"built {ROOT / 'docs/_build/html/index.html'}")
+    return 0
+
+
 def phases() -> list[tuple[str, list[str]]]:
     """Return the test phases: name and pytest arguments."""
     return [
@@ -190,7 +201,7 @@ def environments() -> int:
 
 def main() -> int:
     """Run the action that the only argument names."""
-    actions = {"demo": demo, "test": test, "venv": environments}
+    actions = {"demo": demo, "docs": docs, "test": test, "venv": environments}
     if len(sys.argv) != 2 or sys.argv[1] not in actions:
         print(__doc__)
         return 2

@@ -46,7 +46,7 @@ READ_ONLY_COMMANDS = frozenset(
 """Commands that change nothing: they may be run again if a reply was lost."""
 PREVIEW_OPTIONS = ("dry_run", "print_xml")
 OUTPUT_FILE_OPTIONS = ("plot", "write")
-"""Options of simulate that name output files: root would write them on the other host, where nobody looks."""
+"""Options that name output files: root would write them on the other host, where nobody looks."""
 
 
 def run(settings: Settings, context: click.Context) -> int:
@@ -83,7 +83,7 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
     elif settings.limit:
         raise InvalidInput("--limit goes with --hosts FILE", hint="name a host alone: --host ssh://HOST")
     if not targets:
-        raise InvalidInput(f"{settings.hosts} names no host", hint="docs/remote.md tells the format")
+        raise InvalidInput(f"{settings.hosts} names no host", hint="docs/reference/remote.md tells the format")
     return tuple({target.name: target for target in targets}.values())
 
 
@@ -96,13 +96,11 @@ def _collect_replies(
             f"{command_words[0]} is not for other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
             hint="leave --host ssh:// out",
         )
-    option = next(
-        (name for name in OUTPUT_FILE_OPTIONS if settings.kind == "simulate" and context.params.get(name)), None
-    )
+    option = next((name for name in OUTPUT_FILE_OPTIONS if context.params.get(name)), None)
     if option is not None:
         raise InvalidInput(
-            f"--{option} {context.params[option]}: simulate makes no file on another host",
-            hint=f"leave --{option} out: --json tells what was found, and the same --seed makes the same requests",
+            f"--{option} {context.params[option]}: {settings.kind} makes no file on another host",
+            hint=f"omit --{option}: --json prints the same data here",
         )
     task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
     with signals.block_signals():

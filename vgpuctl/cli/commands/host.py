@@ -34,7 +34,8 @@ def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -
     """Check this host: firmware, kernel, drivers, libvirt, GPUs, and what was left behind.
 
     Each check says what it saw and what to do. The exit status is 6 when a check fails, else 0; the result is printed
-    in both cases. What cannot be seen, as without root, is unknown and no failure. docs/doctor.md lists the checks.
+    in both cases. What cannot be seen, as without root, is unknown and no failure. docs/reference/doctor.md lists the
+    checks.
     """
     if dry_run and not fix:
         raise click.UsageError("--dry-run goes with --fix: without it nothing is changed")

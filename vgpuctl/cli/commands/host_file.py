@@ -83,7 +83,7 @@ def apply(
     GPU by GPU, each as set-mode and set-scheduler do it; then the vGPUs without a VM that are missing, all or none.
     What stands against it is told before anything is changed. With -f FILE that file becomes host.yaml, as it is, when
     the host is as it says; with --set host.yaml is edited and its comments stay. A GPU that host.yaml does not name is
-    left alone. docs/host-file.md tells the format.
+    left alone. docs/reference/host-file.md tells the format.
 
     When entries of host.yaml would go away, by -f or --undo, it lists them and asks; without a terminal it needs --yes.
     The last ten versions are kept as host.yaml.1 to .10: --undo makes the newest of them host.yaml again, --undo N the

@@ -18,7 +18,7 @@ options:
   spec:
     type: dict
     description:
-      - The whole of host.yaml, as C(docs/host-file.md) tells it. It becomes the host's file when the host is so.
+      - The whole of host.yaml, as in C(docs/reference/host-file.md). It becomes the host's file when the host is so.
       - GPUs are named by their addresses, in quotes, or by their models.
   src:
     type: path
