@@ -30,6 +30,7 @@ _HOST = re.compile(r"--host[ =]sim:(\S+)")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHORT_ID = re.compile(r"-[0-9a-f]{8}(?![0-9a-f-])")
 _MAC = re.compile(r"52:54:00(:[0-9a-f]{2}){3}")
+_ADDRESS = re.compile(r"192\.168\.122\.\d+")
 
 
 @dataclass
@@ -138,12 +139,12 @@ class Walk:
             argv, cwd=self.place, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, check=False
         )
         assert ran.returncode == wanted, f"{command}: exit {ran.returncode}\n{ran.stdout}"
-        return ran.stdout
+        return ran.stdout.replace(str(self.place), "/root")
 
 
 def same(text: str) -> str:
     """Return a transcript without the parts that differ each time."""
-    return _SHORT_ID.sub("-ID", _MAC.sub("MAC", _UUID.sub("UUID", text))).strip()
+    return _ADDRESS.sub("IP", _SHORT_ID.sub("-ID", _MAC.sub("MAC", _UUID.sub("UUID", text)))).strip()
 
 
 @pytest.mark.slow

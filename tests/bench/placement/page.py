@@ -37,8 +37,8 @@ HEAD = """# Placement: what was measured
 <!-- Made by python -m tests.bench.placement; edit tests/bench/placement/page.py. -->
 
 How much framebuffer the default policy of [placement](../explanation/placement.md) admits, compared with three others
-that place the same requests on the same GPUs: *first-fit* (the first GPU with room), *best-fit* (the one with the least free
-framebuffer) and *FGD* (fragmentation gradient descent, USENIX ATC'23), which knows the demand in advance;
+that place the same requests on the same GPUs: *first-fit* (the first GPU with room), *best-fit* (the one with the least
+free framebuffer) and *FGD* (fragmentation gradient descent, USENIX ATC'23), which knows the demand in advance;
 for FGD the better of two ways to break ties counts. All admit whatever fits where they look.
 
 - *Arrivals*: requests come and stay until they ask for 60, 80, 100 or 130 % of the framebuffer of all GPUs.
