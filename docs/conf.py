@@ -28,6 +28,7 @@ html_css_files = ["site.css"]
 html_static_path = ["_static"]
 html_copy_source = False
 html_show_sphinx = False
+smartquotes = False  # a -- in a help text is an option
 graphviz_output_format = "svg"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["graphviz"]
