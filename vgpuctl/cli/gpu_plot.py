@@ -127,7 +127,10 @@ def _title(gpu: GpuResult, boxes: list[Box]) -> str:
     used, unknown = sum(box.size_gib for box in boxes), len(gpu.vgpus) - len(boxes)
     amount = f"{used:g} of {_extent(gpu):g} GiB" if gpu.framebuffer_mib else "framebuffer unknown"
     more = f", {unknown} of unknown size" if unknown else ""
-    return f"{gpu.address}  {gpu.model}  ({gpu.mode.value}): {amount}{more}"
+    mixed = len({box.size_gib for box in boxes}) > 1
+    guessed = mixed and any(b.vgpu.placement_id is None and b.vgpu.gpu_instance_id is None for b in boxes)
+    places = ", places unknown" if guessed else ""
+    return f"{gpu.address}  {gpu.model}  ({gpu.mode.value}): {amount}{more}{places}"
 
 
 def _draw_legend(figure: Figure, colors: dict[str, str]) -> None:
