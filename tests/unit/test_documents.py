@@ -28,7 +28,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _EXIT = re.compile(r"\s*#\s*exit (\d+)\s*$")
 _HOST = re.compile(r"--host[ =]sim:(\S+)")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_SHORT_ID = re.compile(r"-[0-9a-f]{8}(?![0-9a-f-])")
+_SHORT_ID = re.compile(r"-[0-9a-f]{8}(?:(?=-seed)|(?![0-9a-f-]))")
 _MAC = re.compile(r"52:54:00(:[0-9a-f]{2}){3}")
 _ADDRESS = re.compile(r"192\.168\.122\.\d+")
 
