@@ -204,6 +204,7 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
         ("--host ssh://a sim reboot", "sim is not for other hosts"),
         ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate makes no file on"),
         ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate makes no file on"),
+        ("--host ssh://a list-gpus --plot a.svg", "--plot a.svg: list-gpus makes no file on"),
         ("--limit gpu --host ssh://a list-gpus", "--limit goes with --hosts FILE"),
         ("--limit gpu list-gpus", "--limit goes with"),
         ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline goes with"),
