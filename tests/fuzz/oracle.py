@@ -53,7 +53,7 @@ Case = Callable[[Path], Ended]
 
 
 def documented() -> frozenset[str]:
-    """Return the error codes in docs/exit-codes.md."""
+    """Return the error codes in docs/reference/exit-codes.md."""
     return frozenset(code for code, _ in _ROW.findall((ROOT / "docs/reference/exit-codes.md").read_text()))
 
 
