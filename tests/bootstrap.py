@@ -4,6 +4,7 @@
 
     python3 tests/bootstrap.py demo     the main job on a simulated host
     python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
+    python3 tests/bootstrap.py docs     the documents as a site in docs/_build/html
     python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18
     python3 tests/bootstrap.py floors   the unit tests with the lowest versions that pyproject.toml allows
     python3 tests/bootstrap.py packages [--try]    sdist, wheel and .deb in dist; --try: installed in bare roots
@@ -49,6 +50,7 @@ TEST_PACKAGES = (
     "openssh-client",
     "openssh-server",
     "iproute2",
+    "graphviz",
 )
 
 
@@ -199,6 +201,15 @@ def packages() -> int:
     return run(VENV / "bin/python", "-m", "tests.packaging", *sys.argv[2:])
 
 
+def docs() -> int:
+    """Build the documents as a site; any warning fails. Its search works offline."""
+    install((*BASE_PACKAGES, "graphviz"))
+    make_venv("docs")
+    must(VENV / "bin/python", "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-j", "2", "docs", "docs/_build/html")
+    say(f"built {ROOT / 'docs/_build/html/index.html'}")
+    return 0
+
+
 def phases() -> list[tuple[str, list[str]]]:
     """Return the test phases: name and pytest arguments."""
     return [
@@ -240,7 +251,7 @@ def environments() -> int:
 
 def main() -> int:
     """Run the action that the first argument names."""
-    actions = {"demo": demo, "test": test, "venv": environments, "floors": floors, "packages": packages}
+    actions = {"demo": demo, "docs": docs, "test": test, "venv": environments, "floors": floors, "packages": packages}
     options = {"packages": [["--try"]]}
     if len(sys.argv) < 2 or sys.argv[1] not in actions or sys.argv[2:] not in [[], *options.get(sys.argv[1], [])]:
         print(__doc__)

@@ -53,8 +53,8 @@ Case = Callable[[Path], Ended]
 
 
 def documented() -> frozenset[str]:
-    """Return the error codes in docs/exit-codes.md."""
-    return frozenset(code for code, _ in _ROW.findall((ROOT / "docs/exit-codes.md").read_text()))
+    """Return the error codes in docs/reference/exit-codes.md."""
+    return frozenset(code for code, _ in _ROW.findall((ROOT / "docs/reference/exit-codes.md").read_text()))
 
 
 def run(case: Case, base: Path | None) -> str | None:

@@ -18,7 +18,7 @@ HELP = {
     "build": "make everything that is not in the cache yet, with the snapshot",
     "boot": "build if needed, start the virtual GPU host, print how to reach it, stay until Ctrl-C",
     "shell": "the same with a root shell in it; leaving the shell stops the host",
-    "kills": "kill vgpuctl at random instants in it, and write what came of that to docs/kills.md",
+    "kills": "kill vgpuctl at random instants in it, and write what came of that to docs/reports/kills.md",
     "clean": "remove the whole cache",
     "where": "print the cache directory and the names of the present stages",
 }

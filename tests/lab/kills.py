@@ -23,7 +23,7 @@ from tests.lab.nvidia_host import put_nvml, put_sriov_manage
 from tests.lab.session import CHECKOUT, Keeper
 from tests.lab.vgpuctl_in import put_gpu, use_defaults
 
-TABLE = CHECKOUT / "docs" / "kills.md"
+TABLE = CHECKOUT / "docs" / "reports" / "kills.md"
 FORMS = ("mdev-vf", "vendor-vf", "mdev-pf")
 ROUND = 2 * len(OPERATIONS)
 """The number of kills in one round: each operation twice."""

@@ -1,4 +1,4 @@
-"""The table in docs/kills.md counts every kill and every leftover, and kills are saved between runs."""
+"""The table in docs/reports/kills.md counts every kill and every leftover, and kills are saved between runs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.mutate.bug import Bug, DoesNotApply
 from tests.mutate.bugs import BUGS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TABLE = CHECKOUT / "docs" / "mutations.md"
+TABLE = CHECKOUT / "docs" / "reports" / "mutations.md"
 LEFT_OUT = ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "dist", "build")
 LONGEST_SECONDS = 900
 FOUND = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
@@ -136,7 +136,7 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the text of docs/mutations.md."""
+    """Return the text of docs/reports/mutations.md."""
     survived = sum(one.found_by is None for one in results)
     head = HEAD.format(total=len(results), survived=survived or "None", date=time.strftime("%Y-%m-%d", time.gmtime()))
     rows = [

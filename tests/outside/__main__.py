@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run all trials and write docs/outside.md: `python -m tests.outside`. This takes half an hour or more."""
+"""Run all trials and write docs/reports/outside.md: `python -m tests.outside`. This takes half an hour or more."""
 
 from __future__ import annotations
 

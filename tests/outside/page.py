@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/outside.md: a row for each command and kind of device, with how its trials ended."""
+"""docs/reports/outside.md: a row for each command and kind of device, with how its trials ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.outside.trial import ACTIONS, Result
 
 FULL = "vendor-vf"
 """The kind of device for which every trial runs, even in a sample."""
-PAGE = Path(__file__).parents[2] / "docs" / "outside.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reports" / "outside.md"
 HEAD = """# Somebody else starts, destroys or undefines the VM
 
 While vgpuctl works on a VM, another program (a person with virsh, autostart, a cluster manager) starts it, destroys it

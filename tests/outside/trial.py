@@ -28,7 +28,7 @@ from vgpuctl.sim.state import State
 
 ACTIONS = ("start", "destroy", "undefine")
 STATUSES = frozenset({1, 2, 3, 4, 5, 6, 75})
-"""The failure statuses in docs/exit-codes.md, without those of signals."""
+"""The failure statuses in docs/reference/exit-codes.md, without those of signals."""
 ROUNDS = 5
 LOOKS = frozenset({"sysfs.read", "sysfs.readlink", "sysfs.listdir"})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manual pages, one for vgpuctl and one for each command, from the same command tree as --help and docs/cli.md.
+"""Manual pages, one for vgpuctl and one for each command, from the same command tree as --help.
 
 click-man would drop the examples, the groups' lists of commands, and each line that begins with an apostrophe.
 """
@@ -12,17 +12,31 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from vgpuctl.cli import docs
+from tests.unit.cli.command_tree import walk_commands
 from vgpuctl.cli.app import PROGRAM, cli
 from vgpuctl.cli.command import Command, Example, LazyGroup
 from vgpuctl.version import __version__
+
+STATUSES = (
+    (0, "it worked, or there was nothing to do"),
+    (1, "it failed and was undone"),
+    (2, "invalid input or usage"),
+    (3, "refused: it would break something in use, or touch what vgpuctl does not manage"),
+    (4, "no capacity"),
+    (5, "partly applied: it failed and could not be undone completely; the message says what is left"),
+    (6, "this host cannot do it; the message names the check"),
+    (7, "diff: something differs"),
+    (75, "temporary, try again: another vgpuctl holds the lock, or a kernel write is stuck"),
+    (130, "interrupted by SIGINT"),
+    (143, "interrupted by SIGTERM"),
+)
 
 
 def render_pages(epoch: int) -> dict[str, str]:
     """Return file name -> page."""
     date = time.strftime("%Y-%m-%d", time.gmtime(epoch))
     pages = {PROGRAM: _page(PROGRAM, cli, date)}
-    pages |= {name.replace(" ", "-"): _page(name, command, date) for name, command in docs.walk_commands()}
+    pages |= {name.replace(" ", "-"): _page(name, command, date) for name, command in walk_commands()}
     return {f"{name}.1": text for name, text in pages.items()}
 
 
@@ -30,7 +44,7 @@ def _page(full_name: str, command: click.Command, date: str) -> str:
     title = full_name.replace(" ", "-")
     group = command if isinstance(command, LazyGroup) else None
     purpose = "give virtual machines a slice of a GPU, or a whole one" if command is cli else _purpose(command)
-    usage = ["[OPTIONS]", "COMMAND [ARGUMENTS]"] if group else docs.usage_words(command)
+    usage = ["[OPTIONS]", "COMMAND [ARGUMENTS]"] if group else _usage_words(command)
     options = command.own_params if isinstance(command, Command) else _options(command)
     lines = [f'.TH "{title.upper()}" "1" "{date}" "vgpuctl {__version__}" "vgpuctl"']
     lines += [".SH NAME", f"{_escape(title)} \\- {_escape(purpose)}"]
@@ -42,9 +56,9 @@ def _page(full_name: str, command: click.Command, date: str) -> str:
             lines += [f".SS {_escape(heading)}"] if len(group.headings) > 1 else []
             lines += _terms((f"{full_name} {name}", text) for name, text in texts.items())
     if options:
-        lines += [".SH OPTIONS", *_terms((docs.option_words(option), option.help or "") for option in options)]
+        lines += [".SH OPTIONS", *_terms((_option_words(option, command), option.help or "") for option in options)]
     if command is cli:
-        lines += [".SH EXIT STATUS", *_terms((str(status), meaning) for status, meaning in docs.STATUSES)]
+        lines += [".SH EXIT STATUS", *_terms((str(status), meaning) for status, meaning in STATUSES)]
     lines += _examples(command.examples if isinstance(command, Command | LazyGroup) else ())
     if command is not cli:
         lines += [".SH SEE ALSO", ".BR vgpuctl (1)", "explains the options of every command and the exit status."]
@@ -53,6 +67,18 @@ def _page(full_name: str, command: click.Command, date: str) -> str:
 
 def _purpose(command: click.Command) -> str:
     return (command.short_help or (command.help or "").partition(".")[0]).rstrip(".")
+
+
+def _usage_words(command: click.Command) -> list[str]:
+    """Return what follows the command's name on its usage line."""
+    arguments = [p for p in command.params if isinstance(p, click.Argument)]
+    return ["[OPTIONS]", *(argument.make_metavar(click.Context(command)) for argument in arguments)]
+
+
+def _option_words(option: click.Option, command: click.Command) -> str:
+    """Return an option as it is typed."""
+    value = "" if option.is_flag else f" {option.make_metavar(click.Context(command))}"
+    return ", ".join(option.opts) + value
 
 
 def _options(command: click.Command) -> list[click.Option]:

@@ -10,7 +10,7 @@ import tomllib
 import pytest
 
 from tests.packaging import build, man_pages
-from vgpuctl.cli import docs
+from tests.unit.cli.command_tree import walk_commands
 
 PROJECT = tomllib.loads((build.ROOT / "pyproject.toml").read_text())["project"]
 REQUESTS = (".TH ", ".SH ", ".SS ", ".B ", ".BR ", ".TP", ".PP", ".nf", ".fi")
@@ -37,7 +37,7 @@ def test_maintainer_scripts_are_valid_shell(name: str) -> None:
 
 def test_every_command_has_a_page() -> None:
     pages = man_pages.render_pages(0)
-    assert pages.keys() == {"vgpuctl.1"} | {f"{name.replace(' ', '-')}.1" for name, _ in docs.walk_commands()}
+    assert pages.keys() == {"vgpuctl.1"} | {f"{name.replace(' ', '-')}.1" for name, _ in walk_commands()}
     assert "1970\\-01\\-01" not in pages["vgpuctl.1"]
     assert '"1970-01-01"' in pages["vgpuctl.1"]
     for name, text in pages.items():

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chart of a replay: framebuffer and GPUs in use over time, one line per policy.
+"""A chart of a replay: framebuffer and GPUs in use over time, one line per policy. Also what every picture needs.
 
-matplotlib draws it. It is large and needed only here, so it is an extra of the package and imported only here.
+matplotlib draws it. It is large and needed only for pictures, so it is an extra of the package and imported only here
+and in `gpu_plot`.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl import extras
@@ -15,6 +17,7 @@ from vgpuctl.errors import HostCannot, InvalidInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from vgpuctl.model.results.simulation import SimulationResult
 
@@ -49,13 +52,22 @@ def check_format(path: str) -> str:
 
 def draw(data: SimulationResult, file_format: str) -> bytes:
     """Return the picture of a replay's data; the same data gives the same bytes."""
+
+    def content(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+        _draw_lines(upper, lower, data)
+
+    return render(content, (_WIDTH, _HEIGHT), file_format)
+
+
+def render(draw_content: Callable[[Figure], None], size: tuple[float, float], file_format: str) -> bytes:
+    """Return the file of a picture of `size` (width and height in inches) that `draw_content` draws."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "vgpuctl", "svg.fonttype": "none", "text.parse_math": False}):
-        figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DOTS_PER_INCH, layout="constrained")
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-        _draw_lines(upper, lower, data)
+        figure = Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
+        draw_content(figure)
         buffer = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"Software": None}
         figure.savefig(buffer, format=file_format, metadata=metadata)

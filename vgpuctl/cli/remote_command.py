@@ -50,7 +50,7 @@ READ_ONLY_COMMANDS = frozenset(
 """Commands that change nothing: they may be run again if a reply was lost."""
 PREVIEW_OPTIONS = ("dry_run", "print_xml")
 OUTPUT_FILE_OPTIONS = ("plot", "write")
-"""Options of simulate that name output files: root would write them on the other host, where nobody looks."""
+"""Options that name output files: root would write them on the other host, where nobody looks."""
 
 
 def run(settings: Settings, context: click.Context) -> int:
@@ -89,7 +89,7 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
     elif settings.limit:
         raise InvalidInput("--limit requires --hosts FILE", hint="use --host ssh://HOST for one host")
     if not targets:
-        raise InvalidInput(f"{settings.hosts} contains no hosts", hint="docs/remote.md describes the format")
+        raise InvalidInput(f"{settings.hosts} contains no hosts", hint="docs/reference/remote.md describes the format")
     return tuple({target.name: target for target in targets}.values())
 
 
@@ -107,13 +107,11 @@ def _collect_replies(
             "console needs a terminal on the host itself",
             hint=console_command(targets[0], context, settings),
         )
-    option = next(
-        (name for name in OUTPUT_FILE_OPTIONS if settings.kind == "simulate" and context.params.get(name)), None
-    )
+    option = next((name for name in OUTPUT_FILE_OPTIONS if context.params.get(name)), None)
     if option is not None:
         raise InvalidInput(
-            f"--{option} {context.params[option]}: simulate writes no files on another host",
-            hint=f"omit --{option}: --json prints the results, and the same --seed generates the same requests",
+            f"--{option} {context.params[option]}: {settings.kind} writes no files on another host",
+            hint=f"omit --{option}: --json prints the same data here",
         )
     task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
     with signals.block_signals():

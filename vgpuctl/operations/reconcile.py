@@ -3,7 +3,7 @@
 
 It touches only what vgpuctl can prove to be its own: a claim whose VM and operation are gone, or a VM whose record
 says that it is half created or half removed while no operation works on it. It leaves unmanaged devices and VMs alone.
-docs/crashes.md has everything that it looks for.
+docs/developers/crashes.md has everything that it looks for.
 """
 
 from __future__ import annotations

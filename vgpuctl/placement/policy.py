@@ -40,7 +40,7 @@ class PlacementPolicy(ABC):
 
 
 class LeastWaste(PlacementPolicy):
-    """The GPU on which the least room is wasted: docs/placement.md has the rule in words, and what was measured."""
+    """The GPU on which the least room is wasted: docs/explanation/placement.md has the rule and what it is worth."""
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `PlacementPolicy.choose`."""

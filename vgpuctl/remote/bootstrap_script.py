@@ -49,7 +49,7 @@ Document = dict[str, Any]
 
 
 class BootstrapRefused(Exception):
-    """Why vgpuctl cannot be installed here: code and exit status are vgpuctl's (docs/exit-codes.md)."""
+    """Why vgpuctl cannot be installed here: code and exit status are vgpuctl's (docs/reference/exit-codes.md)."""
 
     def __init__(self, code: str, status: int, message: str, hint: str | None = None, **facts: object) -> None:
         super().__init__(message)

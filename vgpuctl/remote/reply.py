@@ -20,12 +20,12 @@ MAX_DEPTH = 64
 MAX_VALUES = 1_000_000
 """Limits of a document: nesting depth and number of commas. A parsed list takes 20 times the memory of its text."""
 SUCCESS_STATUSES: Mapping[str, tuple[int, ...]] = {"fits": (1, 4), "doctor": (6,), "diff": (7,)}
-"""Exit statuses besides 0 with which these commands succeed (docs/exit-codes.md)."""
+"""Exit statuses besides 0 with which these commands succeed (docs/reference/exit-codes.md)."""
 _FAILURE_STATUSES = frozenset({1, 2, 3, 4, 5, 6, 75, 130, 143})
-"""Exit statuses of a command that failed (docs/exit-codes.md)."""
+"""Exit statuses of a command that failed (docs/reference/exit-codes.md)."""
 _INSTALL_HINT = (
-    "vgpuctl --host ssh://HOST install-host --wheelhouse DIR brings it there (docs/remote.md); it is looked for in PATH"
-    " and /opt/vgpuctl/bin"
+    "vgpuctl --host ssh://HOST install-host --wheelhouse DIR brings it there (docs/reference/remote.md); it is looked"
+    " for in PATH and /opt/vgpuctl/bin"
 )
 
 Document = Mapping[str, Any]

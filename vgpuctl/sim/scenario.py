@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles a scenario file to the plain JSON that the journal stores: checked, with every default filled in.
 
-The format is documented in docs/scenarios.md. Files are meant to be short: for a model that the simulator
+The format is documented in docs/reference/scenarios.md. Files are meant to be short: for a model that the simulator
 knows, the name is enough.
 """
 

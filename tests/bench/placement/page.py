@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/reports/placement.md, and the table and the plot of docs/placement.md, from the CSV."""
+"""Writes docs/reports/placement.md, and the table and the plot of docs/explanation/placement.md, from the CSV."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.bench.placement.runs import (
     Row,
 )
 
-PAGE, PLOT = ROOT / "docs" / "placement.md", ROOT / "docs" / "placement.svg"
+PAGE, PLOT = ROOT / "docs" / "explanation" / "placement.md", ROOT / "docs" / "explanation" / "placement.svg"
 REPORT = results.FOLDER / "placement.md"
 BEGIN, END = "<!-- table made by python -m tests.bench.placement -->", "<!-- end of the table -->"
 SHOWN = (FIRST_FIT, BEST_FIT, FGD)
@@ -36,9 +36,9 @@ HEAD = """# Placement: what was measured
 
 <!-- Made by python -m tests.bench.placement; edit tests/bench/placement/page.py. -->
 
-How much framebuffer the default policy of [placement](../placement.md) admits, compared with three others that place
-the same requests on the same GPUs: *first-fit* (the first GPU with room), *best-fit* (the one with the least free
-framebuffer) and *FGD* (fragmentation gradient descent, USENIX ATC'23), which knows the demand in advance;
+How much framebuffer the default policy of [placement](../explanation/placement.md) admits, compared with three others
+that place the same requests on the same GPUs: *first-fit* (the first GPU with room), *best-fit* (the one with the least
+free framebuffer) and *FGD* (fragmentation gradient descent, USENIX ATC'23), which knows the demand in advance;
 for FGD the better of two ways to break ties counts. All admit whatever fits where they look.
 
 - *Arrivals*: requests come and stay until they ask for 60, 80, 100 or 130 % of the framebuffer of all GPUs.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.cli import docs
 from vgpuctl.cli.command import Command
 
 Run = Callable[..., Ran]
@@ -254,7 +254,7 @@ def test_a_captured_tree_takes_no_change(vgpuctl: Run, tmp_path: Path) -> None:
 
 def example_lines() -> list[str]:
     """Return the examples that name a simulated host; the others need files or a real one."""
-    lines = [line for _, c in docs.walk_commands() if isinstance(c, Command) for line, _ in c.examples]
+    lines = [line for _, c in walk_commands() if isinstance(c, Command) for line, _ in c.examples]
     return [line for line in lines if "--host sim:" in line]
 
 

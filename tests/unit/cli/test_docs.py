@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/cli.md and docs/json equal what the program generates; VGPUCTL_REGENERATE=1 regenerates them."""
+"""docs/json equals what the program generates; VGPUCTL_REGENERATE=1 regenerates them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import ROOT
-from vgpuctl.cli import docs, schemas
+from vgpuctl.cli import schemas
 
-FILES = {ROOT / "docs" / "cli.md": docs.render_markdown()}
-FILES.update({ROOT / "docs" / "json" / name: text for name, text in schemas.schema_files().items()})
+FILES = {ROOT / "docs" / "json" / name: text for name, text in schemas.schema_files().items()}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import docs
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
@@ -75,7 +75,7 @@ def leave(state: Path, running: str, off: str) -> None:
 
 
 def test_every_command_with_a_dry_run_is_here() -> None:
-    with_it = {words.split()[-1] for words, one in docs.walk_commands() if any(p.name == "dry_run" for p in one.params)}
+    with_it = {words.split()[-1] for words, one in walk_commands() if any(p.name == "dry_run" for p in one.params)}
     assert with_it == set(LINES)
 
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Ran, child, child_environment
 from vgpuctl import __version__
-from vgpuctl.cli import docs
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.command import Command
 from vgpuctl.cli.command_table import COMMAND_GROUPS
 from vgpuctl.cli.settings import Settings
 
 Run = Callable[..., Ran]
-TREE = dict(docs.walk_commands())
+TREE = dict(walk_commands())
 
 
 def parsed(*words: str) -> Settings:

@@ -8,15 +8,15 @@ import re
 import click
 import pytest
 
+from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import ROOT
-from vgpuctl.cli import docs
 from vgpuctl.cli.app import cli
 
 
 def spellings() -> dict[str, list[str]]:
     """Return the spellings of each option with the commands that have it."""
     result: dict[str, list[str]] = {}
-    for words, command in [("vgpuctl", cli), *docs.walk_commands()]:
+    for words, command in [("vgpuctl", cli), *walk_commands()]:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 for spelling in [*parameter.opts, *parameter.secondary_opts]:

@@ -66,7 +66,7 @@ def test_text_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_exit_status_says_what_to_do_next(
     kind: type[VgpuctlError], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/exit-codes.md: check the arguments, who holds it, or what exists; or retry."""
+    """docs/reference/exit-codes.md: check the arguments, who holds it, or what exists; or retry."""
     assert printed(kind("why"), capsys)[0] == status
     assert json.loads(printed(kind("why"), capsys, json=True)[1])["error"]["exit_status"] == status
 

@@ -225,6 +225,7 @@ def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], lin
         ("--host ssh://a sim reboot", "sim does not work on other hosts"),
         ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate writes no files on"),
         ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate writes no files on"),
+        ("--host ssh://a list-gpus --plot a.svg", "--plot a.svg: list-gpus writes no files on"),
         ("--limit gpu --host ssh://a list-gpus", "--limit requires --hosts FILE"),
         ("--limit gpu list-gpus", "--limit requires"),
         ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline requires"),

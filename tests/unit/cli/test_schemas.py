@@ -8,7 +8,8 @@ import json
 import jsonschema
 import pytest
 
-from vgpuctl.cli import docs, document, schemas
+from tests.unit.cli.command_tree import walk_commands
+from vgpuctl.cli import document, schemas
 from vgpuctl.cli.command import Command
 from vgpuctl.cli.kinds import KINDS
 from vgpuctl.cli.result_reader import Mismatch, read_result
@@ -26,7 +27,7 @@ def test_a_schema_is_valid_and_takes_a_failure(kind: str) -> None:
 
 def test_every_command_has_a_kind() -> None:
     commands = {
-        words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in docs.walk_commands() if isinstance(c, Command)
+        words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in walk_commands() if isinstance(c, Command)
     }
     assert {*commands, "hosts"} == {*KINDS, "console"}, "console prints no document"
 

@@ -82,9 +82,9 @@ def test_a_gpus_own_entry_adds_what_the_others_leave_out(text, wanted, changes):
 
 
 def test_the_documented_host_file_is_valid():
-    text = (Path(__file__).parents[3] / "docs" / "host-file.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "host-file.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    spec = parse_host_spec(example, "docs/host-file.md")
+    spec = parse_host_spec(example, "docs/reference/host-file.md")
     jsonschema.validate(load_document(example, "n").value, host_schema())
     assert merge_gpu_entries(spec.gpus, A16).profiles == ("A16-2Q", "A16-4Q")
     assert merge_gpu_entries(spec.gpus, A100).reserved_for == ("*",)

@@ -50,9 +50,9 @@ def test_the_schemas_have_the_fields_of_the_table() -> None:
 
 
 def examples(kind: str) -> list[str]:
-    text = (ROOT / "docs" / "vm-spec.md").read_text(encoding="utf-8")
-    result = re.findall(r"```(?:yaml|json)\n(.*?)```", text, re.DOTALL)
-    return [entry for entry in result if ("version:" in entry) == (kind == "host")]
+    page = "host-file.md" if kind == "host" else "vm-spec.md"
+    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
+    return re.findall(r"```(?:yaml|json)\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -60,7 +60,7 @@ def test_the_examples_of_the_documentation_pass(name: str) -> None:
     result = examples(name)
     assert len(result) >= (4 if name == "vm-spec" else 1)
     for text in result:
-        spec = READERS[name](text, "docs/vm-spec.md")
+        spec = READERS[name](text, "docs/reference/vm-spec.md")
         jsonschema.validate(load_document(text, "n").value, SCHEMAS[name]())
         if name == "vm-spec":
             build_request(spec)  # type: ignore[arg-type]
@@ -81,6 +81,6 @@ def test_the_schema_accepts_valid_input(value: dict[str, object]) -> None:
 
 
 def test_the_documentation_names_every_field() -> None:
-    text = (ROOT / "docs" / "vm-spec.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "vm-spec.md").read_text(encoding="utf-8")
     for name in FIELD_BY_NAME:
         assert f"`{name}`" in text

@@ -14,7 +14,7 @@ from vgpuctl.doctor.check import Finding, Verdict
 from vgpuctl.errors import NotFound, VgpuctlError
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "doctor.md"
+PAGE = ROOT / "docs" / "reference" / "doctor.md"
 HEAD = "| check | what should be | what it looks at | errors it explains |\n|---|---|---|---|\n"
 
 

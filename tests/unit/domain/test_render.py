@@ -197,7 +197,7 @@ def test_disk_names_go_on_after_z() -> None:
 
 
 def test_the_template_documents_every_variable() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "templates.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "templates.md").read_text(encoding="utf-8")
     header = TEMPLATE[: TEMPLATE.index("#}")]
     for field in field_names(DomainDesign):
         if field != "record":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/library.md run, print what they say, and have the types that mypy --strict wants."""
+"""The examples of docs/reference/library.md run, print what they say, and have the types that mypy --strict wants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from vgpuctl.cli.command_table import COMMANDS
 from vgpuctl.library import GpuHost
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/library.md").read_text(), re.DOTALL | re.MULTILINE)
+PAGE = ROOT / "docs/reference/library.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 PRINTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 OTHER_NAMES = {"console": "open_console", "export": "export_host", "import": "import_host"}
 NOT_CALLS = ("sim", "completion")
@@ -32,7 +33,7 @@ def test_an_example_prints_what_it_says(example: str, tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(example, "docs/library.md", "exec"), {"__name__": "example"})
+        exec(compile(example, "docs/reference/library.md", "exec"), {"__name__": "example"})
     printed = out.getvalue().splitlines()
     assert [line for line in printed if line in PRINTED.findall(example)] == PRINTED.findall(example), printed
 

@@ -146,7 +146,7 @@ def test_a_link_to_a_wheel_that_is_gone_is_not_a_wheelhouse_that_is(tmp_path):
 
 
 def test_the_documents_download_what_vgpuctl_needs():
-    text = re.search(r"pip download (.*?)```", (ROOT / "docs/remote.md").read_text(), re.DOTALL)
+    text = re.search(r"pip download (.*?)```", (ROOT / "docs/reference/remote.md").read_text(), re.DOTALL)
     assert text
     downloaded = {word for word in shlex.split(text[1].replace("\\\n", "")) if not word.startswith("-")} - {"wheels"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -16,7 +16,7 @@ from vgpuctl.sim.initial_state import INITIAL_VGPU_KEYS
 from vgpuctl.sim.scenario import FAULT_KEYS, IMAGE_KEYS, POOL_KEYS, SCENARIO_KEYS, STORAGE_KEYS, compile_scenario
 from vgpuctl.sim.scenario_gpu import GPU_KEYS, PROFILE_KEYS
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "scenarios.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "scenarios.md"
 
 
 def compiled(text: str) -> dict:

@@ -67,7 +67,7 @@ def reset(settings: Settings) -> int:
 )
 @click.pass_obj
 def list_scenarios(settings: Settings) -> int:
-    """List the built-in simulated hosts. --host sim:FILE uses your own scenario: docs/scenarios.md."""
+    """List the built-in simulated hosts. --host sim:FILE uses your own scenario: docs/reference/scenarios.md."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "requests",
     metavar="CSV",
     type=click.Path(),
-    help="Replay the arrivals and departures in this file: docs/simulate.md.",
+    help="Replay the arrivals and departures in this file: docs/howto/simulate.md.",
 )
 @click.option(
     "--generate",

@@ -18,7 +18,7 @@ options:
   spec:
     type: dict
     description:
-      - A complete host.yaml (see C(docs/host-file.md)). It replaces the host's file once the host matches it.
+      - A complete host.yaml (see C(docs/reference/host-file.md)). It replaces the host's file once the host matches it.
       - GPUs are named by their addresses, in quotes, or by their models.
   src:
     type: path

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents as a site: it builds without a warning, its user pages are short, and its picture is the program's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_documents import PROMPT, Walk, blocks
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+USER_PAGES = [
+    ROOT / "README.md",
+    *DOCS.glob("*.md"),
+    *(page for part in ("tutorials", "howto", "reference", "explanation") for page in (DOCS / part).rglob("*.md")),
+]
+MOST_WORDS, MOST_WORDS_OF_README, FEWEST_SYMPTOMS = 25_000, 900, 25
+_SVG_TEXT = "{http://www.w3.org/2000/svg}text"
+
+
+def count_words(page: Path) -> int:
+    """Count what a reader reads: words with a letter or digit, and commands; not what commands printed."""
+    text = page.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for block in blocks(text):
+        if block.language == "console":
+            for number, line in enumerate(block.lines, block.start):
+                lines[number] = line if line.startswith(PROMPT) else ""
+        elif block.language.startswith("{graphviz}"):
+            lines[block.start : block.start + len(block.lines)] = [""] * len(block.lines)
+    return sum(bool(re.search(r"\w", word)) for line in lines for word in line.split())
+
+
+def test_user_pages_are_short() -> None:
+    counts = {str(page.relative_to(ROOT)): count_words(page) for page in USER_PAGES}
+    assert sum(counts.values()) <= MOST_WORDS, sorted(counts.items(), key=lambda entry: -entry[1])
+    assert counts["README.md"] <= MOST_WORDS_OF_README
+
+
+def test_the_symptom_index_has_a_command_for_most_symptoms() -> None:
+    rows = re.findall(r"^\| (?!you see|---).*\|$", (DOCS / "symptoms.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) >= FEWEST_SYMPTOMS
+    assert sum("vgpuctl " in row for row in rows) > len(rows) / 2
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", str(DOCS), str(tmp_path / "html")]
+    built = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    commands = (tmp_path / "html/reference/cli.html").read_text(encoding="utf-8")
+    assert "--cloud-init" in commands
+    assert commands.count('id="cmdoption-vgpuctl-hosts-at-a-time"') == 1, "options of every command are shown once"
+    pages = {p: p.read_text(encoding="utf-8") for p in (tmp_path / "html").rglob("*.html")}
+    loaded = [
+        u for text in pages.values() for u in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(http[^"]+)"', text)
+    ]
+    assert not loaded, "the site works offline"
+    assert (tmp_path / "html/searchindex.js").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_the_committed_picture_is_what_the_documented_commands_draw(tmp_path: Path) -> None:
+    page = (DOCS / "howto/picture.md").read_text(encoding="utf-8")
+    found = {block.language: block.lines for block in blocks(page)}
+    (tmp_path / "gpus.yaml").write_text("\n".join(found["yaml"]))
+    walk = Walk(tmp_path)
+    for line in found["sh"]:
+        walk.run(line)
+    drawn, committed = (
+        {element.text for element in ET.parse(file).iter(_SVG_TEXT)}
+        for file in (tmp_path / "gpus.svg", DOCS / "gpus.svg")
+    )
+    assert drawn == committed
+    assert {"cad-1", "L40S-16Q", "render", "whole GPU"} <= committed
