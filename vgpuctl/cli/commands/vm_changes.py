@@ -206,8 +206,8 @@ def label_vm(
 def resize_disk(settings: Settings, targets: Targets, size: str, disk: str | None, dry_run: bool) -> int:
     """Grow a disk of each VM to SIZE (60GiB, 2TiB; a number alone is GiB), while the VM runs or is off.
 
-    It grows only disks that vgpuctl created, and never shrinks one. The guest must grow its partition and file system itself:
-    cloud-init does that at the next boot.
+    It grows only disks that vgpuctl created, and never shrinks one. The guest must grow its partition and file system
+    itself: cloud-init does that at the next boot.
     """
     return change(
         settings,
