@@ -68,10 +68,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_committed_picture_is_what_the_documented_commands_draw(tmp_path: Path) -> None:
     page = (DOCS / "howto/picture.md").read_text(encoding="utf-8")
-    found = {block.language: block.lines for block in blocks(page)}
-    (tmp_path / "gpus.yaml").write_text("\n".join(found["yaml"]))
+    languages = {block.language: block.lines for block in blocks(page)}
+    (tmp_path / "gpus.yaml").write_text("\n".join(languages["yaml"]))
     walk = Walk(tmp_path)
-    for line in found["sh"]:
+    for line in languages["sh"]:
         walk.run(line)
     drawn, committed = (
         {element.text for element in ET.parse(file).iter(_SVG_TEXT)}

@@ -73,9 +73,9 @@ def test_the_disks_are_raw_volumes_of_full_size_and_the_first_a_copy(tmp_path: P
     assert [(d.base, d.copied_from) for d in made.data.disks] == [(None, "/old.qcow2"), (None, None), (None, None)]
     assert host.ports.storage.image(vm.disks[0].source).firmware == "both"
     assert "<source dev='/dev/vg0/" in host.ports.hypervisor.find_domain("vm").xml
-    assert [s for s in made.steps if s.startswith("make disk")] == [
-        f"make disk /dev/vg0/{stem} (20 GiB, full copy of /old.qcow2: pool vg0 is logical)",
-        f"make disk /dev/vg0/{stem}-1 (5 MiB, empty, full size: pool vg0 is logical)",
+    assert [s for s in made.steps if s.startswith("create disk")] == [
+        f"create disk /dev/vg0/{stem} (20 GiB, full copy of /old.qcow2: pool vg0 is logical)",
+        f"create disk /dev/vg0/{stem}-1 (5 MiB, empty, full size: pool vg0 is logical)",
     ]
     before = free(host)
     delete(host.ports, "vm")
@@ -136,7 +136,7 @@ def test_several_vms_must_fit_together(tmp_path: Path) -> None:
 def test_space_that_goes_meanwhile_is_refused_by_the_pool_and_undone(tmp_path: Path) -> None:
     class Taken(Silent):
         def on_step_start(self, number: int, text: str) -> None:
-            if text.startswith("make disk"):
+            if text.startswith("create disk"):
                 host.ports.storage.create_volume("vg0", "somebody", 80 * GIB)
 
     host = empty(tmp_path)

@@ -136,7 +136,7 @@ def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances
 @pytest.mark.parametrize(("wanted", "mixed"), [(mig("1g.5gb"), None), (None, True)])
 def test_gpus_without_it_say_so(tmp_path, wanted, mixed):
     host = open_sim_host(tmp_path, "t4")
-    with pytest.raises(HostCannot, match="has no"):
+    with pytest.raises(HostCannot, match="does not support"):
         act(host.ports, FIRST, wanted, mixed)
     assert not act(host.ports, FIRST, OFF, dry_run=True).steps[:-1]
 
@@ -232,7 +232,7 @@ def test_mig_requires_an_explicit_mode(tmp_path):
     gpus = parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mig: [1g.10gb]}}\n', "f").gpus
     (result,) = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
     assert isinstance(result.error, InvalidInput)
-    assert "no mode, which .* requires" in str(result.error)
+    assert "no mode, which it requires" in str(result.error)
 
 
 PENDING = '{on: nvml-set-mig, match: "*", kind: pending}'

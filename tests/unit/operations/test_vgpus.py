@@ -158,7 +158,7 @@ class _Blind:
 def test_a_name_is_given_once_and_an_unknown_one_is_suggested(tmp_path):
     host = open_sim_host(tmp_path)
     make(host.ports)
-    with pytest.raises(Exists, match=r"spare exists already: A100-4C on 0000:3b:00\.0"):
+    with pytest.raises(Exists, match=r"a vGPU spare already exists: A100-4C on 0000:3b:00\.0"):
         make(host.ports)
     with pytest.raises(NotFound) as raised:
         drop(host.ports, "sparre")
@@ -226,7 +226,7 @@ def test_what_somebody_else_put_there_is_reported_and_stays(tmp_path):
     host.sim.reboot()
     host = host.again()
     host.ports.sysfs.write(path, "469\n")
-    assert "carries A100-5C" in observed(host).reason
+    assert "has A100-5C" in observed(host).reason
     done = drop(host.ports)
     assert (len(done.notes), len(done.steps)) == (1, 2)
     assert host.ports.sysfs.read(path).strip() == "469"
@@ -254,7 +254,7 @@ def test_a_vf_assigned_to_a_vm_is_not_used_for_it(tmp_path):
     with pytest.raises(InUse, match="is the vGPU of vm"):
         drop(host.ports)
     host.sim.reboot()
-    with pytest.raises(Exception, match=f"{carrier} is taken by vm"):
+    with pytest.raises(Exception, match=f"{carrier} is used by vm"):
         restore(host.again(), spec_of(host))
 
 
@@ -277,7 +277,7 @@ def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path)
     drop(host.ports)
     other = open_sim_host(host.directory, host.scenario)
     TakeClaim(replace(claim, operation=other.ports.operations.current().id)).perform(other.ports)
-    with pytest.raises(Busy, match="makes vGPU spare"):
+    with pytest.raises(Busy, match="is creating vGPU spare"):
         make(host.ports)
     host = other.again()
     with pytest.raises(Busy, match="was creating vGPU spare") as raised:

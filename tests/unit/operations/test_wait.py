@@ -186,7 +186,7 @@ def test_a_vm_that_is_deleted_ends_the_waiting_at_once(tmp_path, event):
     ports = open_sim_host(tmp_path, clock=clock).ports
     create(ports, request("A100-4C", name="vm"), start=event != "running")
     clock.off = lambda: delete(ports, "vm")
-    with pytest.raises(NotFound, match="there is no VM vm any more: it was deleted just now"):
+    with pytest.raises(NotFound, match="VM vm no longer exists: it has just been deleted"):
         waited(ports, "vm", event=event, timeout=300)
     assert clock.monotonic() < 1_000_010
 

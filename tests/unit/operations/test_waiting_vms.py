@@ -541,7 +541,7 @@ def test_a_vm_that_waits_and_is_started_by_virsh_has_its_place_recorded(tmp_path
 def test_libvirts_hook_takes_no_vf_that_another_vm_has_by_now(tmp_path: Path) -> None:
     host = without_place(tmp_path)
     create(host.ports, request("A100-40C", name="other"))
-    with pytest.raises(InUse, match=r"second gave up .* for a move, and other has it") as refused:
+    with pytest.raises(InUse, match=r"second gave up .* for a move, and other uses it") as refused:
         started_by_virsh(host, "second")
     assert refused.value.hint == "vgpuctl start-vm second assigns a free one"
 
@@ -582,7 +582,7 @@ def test_only_a_vm_that_is_off_and_has_the_vgpu_gives_up_its_place(tmp_path: Pat
         give_up(carrier)
     assert picture(host) == before
     stop(host.ports, "second")
-    with pytest.raises(Busy, match="gone no longer has"):
+    with pytest.raises(Busy, match="second no longer has gone"):
         give_up("gone")
     give_up(carrier)
     with pytest.raises(Busy, match="any more"):
