@@ -45,12 +45,12 @@ else:
 )
 @click.pass_obj
 def wait(settings: Settings, names: tuple[str, ...], event: str, timeout: float) -> int:
-    """Wait until VMs run or are off, or their guests can be reached. Several VMs: until all of them are there.
+    """Wait until VMs run or are off, or their guests can be reached. With several VMs: until all of them are so.
 
     guest: the guest agent answers, or an address is known. address: an address is known, by the sources that
     show-address asks. A DHCP lease from before a reboot counts.
 
-    When the time is over the exit status is 75, and the error shows the state of each VM. A VM that is deleted, or
+    If the timeout expires, the exit status is 75, and the error shows the state of each VM. A VM that is deleted, or
     that is off while its guest is waited for, ends the command at once. Nothing is changed.
     """
     return run.call(settings, "wait", lambda host: host.wait(*names, event=event, timeout_seconds=timeout))
@@ -65,12 +65,12 @@ def wait(settings: Settings, names: tuple[str, ...], event: str, timeout: float)
 )
 @click.argument("name", shell_complete=complete.vms)
 @click.option("--force", is_flag=True, help="Reset the VM at once, without asking the guest.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def reboot_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
     """Reboot a running VM and wait until it has, at most --wait seconds. It keeps its vGPUs.
 
-    The guest agent is asked, or the ACPI power button is pressed. libvirt reports when the VM is reset. If the guest
+    vgpuctl asks the guest agent, or presses the ACPI power button. libvirt reports when the VM is reset. If the guest
     agent answered before, it is waited for again. When the guest does not reboot in time the exit status is 75; it may
     still reboot later.
     """
@@ -91,7 +91,7 @@ def reboot_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
 def console(settings: Settings, name: str, force: bool) -> int:
     """Open the serial console of a running VM in this terminal. Ctrl-] leaves; the VM runs on.
 
-    One session at a time has a console. VMs that vgpuctl did not make have one too, if they have a serial port.
+    Only one session at a time can use it. It also works for VMs that vgpuctl did not create, if they have a serial port.
 
     If stdin is not a terminal, stdin and stdout are copied as they are until the VM is off. On another host, run it
     there: ssh -t HOST vgpuctl console NAME.
