@@ -158,8 +158,8 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
             "output",
             "-o",
             type=click.Choice(OUTPUTS),
-            help="The form of the result. json, yaml: one document, and no questions. Lists also have wide: more columns;"
-            " csv: every column, or those of --columns; name: only names or addresses, one per line.",
+            help="The form of the result. json, yaml: one document, and no questions. Lists also have wide: more"
+            " columns; csv: every column, or those of --columns; name: only names or addresses, one per line.",
         ),
         _option("json", is_flag=True, help="The same as -o json."),
         _option(
@@ -219,7 +219,8 @@ def _remote_options() -> list[click.Parameter]:
         _option(
             "limit",
             metavar="PATTERN",
-            help="Only these hosts of --hosts: names, groups or globs; ! in front excludes. Separate several with commas, or repeat it.",
+            help="Only these hosts of --hosts: names, groups or globs; ! in front excludes. Separate with commas,"
+            " or repeat it.",
             multiple=True,
         ),
         _option(

@@ -91,7 +91,7 @@ def show_gpu(settings: Settings, targets: Targets) -> int:
 def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
     """List the vGPU profiles that the drivers of this host offer.
 
-    FREE is how many more fit now on the whole host, GPU is where they fit. '?' is unknown: the driver does not report it.
+    FREE is how many more fit now on the whole host, GPU is where they fit. '?' is unknown.
     """
     return run.call(settings, "list-profiles", lambda host: host.list_profiles(gpu=gpu, everything=everything))
 

@@ -91,7 +91,7 @@ def reboot_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
 def console(settings: Settings, name: str, force: bool) -> int:
     """Open the serial console of a running VM in this terminal. Ctrl-] leaves; the VM runs on.
 
-    Only one session at a time can use it. It also works for VMs that vgpuctl did not create, if they have a serial port.
+    Only one session at a time can use it. Unmanaged VMs have a console too, if they have a serial port.
 
     If stdin is not a terminal, stdin and stdout are copied as they are until the VM is off. On another host, run it
     there: ssh -t HOST vgpuctl console NAME.

@@ -205,7 +205,7 @@ def label_vm(
 def resize_disk(settings: Settings, name: str, size: str, disk: str | None, dry_run: bool) -> int:
     """Grow a disk of a VM to SIZE (60GiB, 2TiB; a bare number is GiB), while the VM runs or is off.
 
-    It works only for disks that vgpuctl created, and never shrinks one. The guest must grow its partition and file system itself:
-    cloud-init does that at the next boot.
+    It works only for disks that vgpuctl created, and never shrinks one. The guest must grow its partition and file
+    system itself: cloud-init does that at the next boot.
     """
     return run.call(settings, "resize-disk", lambda host: host.resize_disk(name, size, disk=disk, dry_run=dry_run))
