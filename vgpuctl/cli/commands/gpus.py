@@ -138,7 +138,7 @@ def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> int:
     """Check whether these vGPUs, each in a VM of its own, fit on this host together now. Nothing is reserved.
 
     Exit status 0: they fit, and the page shows the GPU for each. 4: they do not fit, and the page shows the fewest to
-    leave out, and the room on each GPU. 1: unknown, because the driver does not report how many fit, or because the
+    drop, and the room on each GPU. 1: unknown, because the driver does not report how many fit, or because the
     solver (the Python package highspy) is missing or takes too long.
     """
     return run.call(
