@@ -60,7 +60,7 @@ def files() -> dict[Path, str]:
     tables = {"vm": [_field(f) for f in VM_FIELDS]}
     tables |= {module: list(_of_command(command)) for module, command in COMMANDS.items()}
     specs = HEAD % "What the modules take."
-    fragments = HEAD % "What the documentation says of the modules' options." + "\nclass ModuleDocFragment:\n"
+    fragments = HEAD % "The documentation of the modules' options." + "\nclass ModuleDocFragment:\n"
     fragments += '    """One fragment for each module."""\n'
     for module, options in tables.items():
         table = {option.name: option.takes for option in options}

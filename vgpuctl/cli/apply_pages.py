@@ -37,7 +37,7 @@ def _diff_page(result: Outcome[HostDifferenceResult]) -> Page:
     rows += [("host", row) for row in data.settings]
     removed = _removed_lines(data, "would go from host.yaml:")
     if not rows and not removed and not any(gpu.steps for gpu in data.gpus):
-        return Page(["the host is as asked for"])
+        return Page(["no differences: nothing to apply"])
     cells = tuple((target, row.key, _yaml_text(row.is_), _yaml_text(row.wanted)) for target, row in rows)
     blocks: list[Block] = [Table(("GPU", "KEY", "IS", "WANTED"), cells)] if cells else []
     if result.steps:
@@ -48,7 +48,7 @@ def _diff_page(result: Outcome[HostDifferenceResult]) -> Page:
 def _key_values(settings: HostGpuResult) -> str:
     values = ((key, getattr(settings, key)) for key in field_names(settings))
     parts = [f"{key} {_yaml_text(value)}" for key, value in values if value is not None]
-    return ", ".join(parts) or "nothing is asked for"
+    return ", ".join(parts) or "nothing is configured"
 
 
 def _yaml_text(value: object) -> str:

@@ -153,7 +153,7 @@ def _scheduler_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
     scheduler = gpu.scheduler
     if scheduler is None:
         return ()
-    lines = [("scheduler", f"{_running_text(scheduler.running)}; asked for: {_configured_text(scheduler.configured)}")]
+    lines = [("scheduler", f"{_running_text(scheduler.running)}; configured: {_configured_text(scheduler.configured)}")]
     for spec, title in ((gpu.scheduler_at_load, "driver loaded with"), (gpu.scheduler_next, "next load")):
         if spec is not None:
             lines.append((title, _configured_text(spec)))

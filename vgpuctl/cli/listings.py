@@ -265,7 +265,7 @@ def _conditions(listing: Listing, view: View) -> list[_Condition]:
         match = _CONDITION.fullmatch(word)
         if match is None:
             raise UsageErrorWithHint(
-                f"--filter: '{word}' is no condition",
+                f"--filter: '{word}' is not a condition",
                 "write KEY=VALUE or KEY!=VALUE, as in --filter 'state=running,name=vdi-*'",
                 None,
             )

@@ -95,7 +95,7 @@ def _output_lost(kind: str, error: OSError, applied: Mapping[str, AnyResult]) ->
     ]
     output_error = OutputLost(
         f"{kind} is done, and its result could not be written: {error.strerror}",
-        hint=f"see what is there: {inspect_command(kind, next(iter(applied.values())).data)}",
+        hint=f"{inspect_command(kind, next(iter(applied.values())).data)} shows the result",
         lines=lines,
         errno=error.errno,
     )

@@ -26,7 +26,11 @@ def _profiles(data: tuple[ProfileResult, ...]) -> Page:
 def _explain(data: ExplainResult) -> Page:
     free = data.free
     unknown_total = free is None and not data.free_at_least
-    total = "not known how many more, only trying tells" if unknown_total else f"{free_count(data)} more on this host"
+    total = (
+        "unknown how many more fit: the driver does not report it"
+        if unknown_total
+        else f"{free_count(data)} more on this host"
+    )
     blocks: list[Block] = [f"{data.profile}: {total}"]
     for gpu in data.gpus:
         blocks += ["", f"{gpu.address}  {gpu.model}: {free_count(gpu)} more"]
@@ -38,7 +42,7 @@ def _explain(data: ExplainResult) -> Page:
         if gpu.in_the_way:
             count = len(gpu.in_the_way)
             holders = shorten_names([holder(v) for v in gpu.vgpus if v.carrier in gpu.in_the_way])
-            blocks.append(f"  in the way of one more, at the least: {count}, of {holders}")
+            blocks.append(f"  minimum to free for one more: {count}, of {holders}")
     if data.moves:
         command = f"vgpuctl move-vms --profile {shlex.quote(data.profile)}"
         blocks += ["", f"one more fits after {_pluralize(data.moves, 'move')} ({command}):"]

@@ -145,7 +145,7 @@ def print_rows(settings: Settings, results: Sequence[tuple[str, AnyResult]], *, 
     listing = listings.find_listing(settings.kind)
     hosts_rows = [(name, result.data) for name, result in results if isinstance(result.data, tuple)]
     if listing is None:
-        raise TypeError(f"{settings.kind} is no list")
+        raise TypeError(f"{settings.kind} is not a list")
     if settings.output == "name":
         write_raw("".join(listings.names_text(listing, rows) for _, rows in hosts_rows))
         return

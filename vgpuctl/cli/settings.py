@@ -158,8 +158,8 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
             "output",
             "-o",
             type=click.Choice(OUTPUTS),
-            help="The form of the result. json, yaml: one document; never ask. Lists also have wide: more columns; csv:"
-            " every column, or those of --columns; name: only names or addresses, one per line.",
+            help="The form of the result. json, yaml: one document, and no questions. Lists also have wide: more"
+            " columns; csv: every column, or those of --columns; name: only names or addresses, one per line.",
         ),
         _option("json", is_flag=True, help="The same as -o json."),
         _option(
@@ -175,7 +175,7 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
             help="How long to wait for another vgpuctl or a busy device (60).",
         ),
         _option("progress", is_flag=True, help="Report progress on stderr, also with --json."),
-        _option("verbose", "-v", is_flag=True, help="Say more: every fact of an error, and tracebacks."),
+        _option("verbose", "-v", is_flag=True, help="Show more: every fact of an error, and tracebacks."),
     ]
 
 
@@ -190,7 +190,7 @@ def list_options() -> list[click.Option]:
             multiple=True,
             help="Show only rows for which each condition holds. Also KEY!=VALUE; globs: 'name=vdi-*'.",
         ),
-        _option("no-headers", is_flag=True, help="Leave out the line of headers."),
+        _option("no-headers", is_flag=True, help="Omit the header line."),
     ]
 
 
@@ -219,7 +219,8 @@ def _remote_options() -> list[click.Parameter]:
         _option(
             "limit",
             metavar="PATTERN",
-            help="Of --hosts only these: names, groups, globs; '!' in front leaves out. Commas, or repeat it.",
+            help="Only these hosts of --hosts: names, groups or globs; ! in front excludes. Separate with commas,"
+            " or repeat it.",
             multiple=True,
         ),
         _option(

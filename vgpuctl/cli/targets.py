@@ -54,7 +54,7 @@ def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
             labels, at_a_time = kwargs.pop("target_labels"), kwargs.pop("parallel", None)
             targets = Targets("VM", names, everything, labels, at_a_time or DEFAULT_PARALLEL)
             if everything and names:
-                raise click.UsageError("--all is for every VM: leave the names out, or leave --all out")
+                raise click.UsageError("--all and names cannot be combined")
             require_some(targets)
             return function(*args, targets=targets, **kwargs)
 
@@ -73,7 +73,8 @@ def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
             multiple=True,
             help="Only VMs with this label; repeat it for VMs with all of several.",
         )(decorated)
-        decorated = click.option("--all", "everything", is_flag=True, help="Every VM that vgpuctl manages.")(decorated)
+        every = "Every VM that vgpuctl manages." if parallel else "Every VM."  # without --parallel: it changes nothing
+        decorated = click.option("--all", "everything", is_flag=True, help=every)(decorated)
         return click.argument("names", nargs=-1, metavar="[VM]...", shell_complete=complete.vms)(decorated)
 
     return decorate
@@ -99,7 +100,7 @@ def vgpus(function: Command) -> Command:
     def command(*args: Any, **kwargs: Any) -> int:
         targets = Targets("vGPU", kwargs.pop("names"), kwargs.pop("everything"))
         if targets.everything and targets.names:
-            raise click.UsageError("--all is for every vGPU: leave the names out, or leave --all out")
+            raise click.UsageError("--all and names cannot be combined")
         require_some(targets)
         return function(*args, targets=targets, **kwargs)
 

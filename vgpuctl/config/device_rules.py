@@ -91,7 +91,7 @@ def _nic_from(options: Mapping[object, object]) -> Nic:
     if ("network" in given) == ("bridge" in given):
         raise ValueError("specify one of network (a libvirt network) and bridge (a bridge of the host)")
     if "vlan" in given and "bridge" not in given:
-        raise ValueError("vlan goes with bridge; a libvirt network defines the VLAN itself, in its <vlan>")
+        raise ValueError("vlan requires bridge; a libvirt network defines the VLAN itself, in its <vlan>")
     return Nic(
         network=_network_name(given["network"]) if "network" in given else None,
         bridge=_bridge_name(given["bridge"]) if "bridge" in given else None,

@@ -71,7 +71,7 @@ FORMAT_VERSION = 1
 
 
 class Defaults(Value):
-    """Values for fields that a VM spec or a command line leaves out."""
+    """Values for fields that a VM spec or a command line omits."""
 
     image: str | None = None
     memory: str | None = None

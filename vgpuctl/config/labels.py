@@ -88,7 +88,7 @@ def parse_changes(texts: Iterable[str]) -> dict[str, str | None]:
         except ValueError as error:
             raise InvalidInput(str(error), hint="key=value sets a label, and key- removes it") from error
         if changes.setdefault(key, entry) != entry:
-            raise InvalidInput(f"the label '{key}' is given twice", hint="leave one out")
+            raise InvalidInput(f"the label '{key}' is given twice", hint="omit one of them")
     return changes
 
 

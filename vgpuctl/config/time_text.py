@@ -30,7 +30,7 @@ def parse_past_time(argument: str, text: str, now: float) -> float:
         return max(0.0, datetime.fromisoformat(stripped).timestamp())
     except (ValueError, OverflowError, OSError):
         raise InvalidInput(
-            f"{argument}: '{text}' is no time",
+            f"{argument}: '{text}' is not a time",
             hint="write 30m, 2h, 7d, today, yesterday, 2026-11-25 or '2026-11-25 13:30'",
             value=text,
         ) from None

@@ -125,14 +125,14 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "image",
         "--image",
-        "base image; the first disk becomes a linked qcow2 clone of it",
+        "base image; the first disk becomes a linked clone of it, or a full copy in a logical storage pool",
         "/var/lib/libvirt/images/debian.qcow2",
         metavar="PATH",
     ),
     SpecField(
         "disk",
         "--disk",
-        "a new thin disk by size (a bare number is GiB), or an existing one by path; repeatable",
+        "a new disk by size (a bare number is GiB), or an existing one by path; repeatable",
         "100GiB",
         repeatable=True,
         metavar="SIZE|PATH",
@@ -182,7 +182,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "storage_pool",
         "--storage-pool",
-        "libvirt storage pool for new disks",
+        "libvirt storage pool for new disks: a directory, or a logical one (LVM)",
         "default",
         metavar="NAME",
         default="default",

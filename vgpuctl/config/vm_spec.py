@@ -36,7 +36,7 @@ PROFILE_HINT = "vgpuctl list-profiles shows the profiles of this host"
 
 
 class VmSpec(Value):
-    """A VM as asked for. A field that is left out, or null, is not asked for."""
+    """The requested VM. A field that is missing or null requests nothing."""
 
     name: str | None = None
     profile: tuple[str, ...] | None = None

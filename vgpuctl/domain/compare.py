@@ -61,7 +61,7 @@ def _compare_nics(design: DomainDesign, vm: Vm) -> Iterator[str]:
     for number, designed in enumerate(design.nics):
         stored = vm.nics[number] if number < len(vm.nics) else None
         if stored is None or not stored.has_network:
-            yield f"the network card {designed.text} is not there"
+            yield f"the network card {designed.text} does not exist"
         elif stored.shown_like(designed) != designed:
             yield f"the network card is {stored.shown_like(designed).text} instead of {designed.text}"
 

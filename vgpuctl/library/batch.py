@@ -36,7 +36,7 @@ AnyResult = Outcome[Data] | QueryResult[Data]
 Call = Callable[["GpuHost", str], "AnyResult[Data]"]
 OpenWorker = Callable[[CallSettings, HostClock], "GpuHost"]
 MAX_DETAILS = 200
-"""So many steps are shown before the user confirms; of more, the ones that delete disks."""
+"""At most this many steps are shown before the user confirms; of more, the ones that delete disks."""
 
 
 class Preview(Value):
@@ -47,7 +47,7 @@ class Preview(Value):
 
 
 class _Planned(Exception):
-    """Ends a call when it asks for confirmation: everything is checked then, and nothing is changed."""
+    """Ends a call when it needs confirmation: everything is checked then, and nothing is changed."""
 
     def __init__(self, preview: Preview) -> None:
         super().__init__(preview.question)
@@ -202,7 +202,7 @@ def _as_confirmed(name: str, preview: Preview) -> Confirm:
     def confirm(question: str, details: tuple[str, ...]) -> None:
         if Preview(question, details) != preview:
             raise InUse(
-                f"{name} was changed since you confirmed: {question}", hint="look at it, then run the command again"
+                f"{name} was changed since you confirmed: {question}", hint="check it, then run the command again"
             )
 
     return confirm
@@ -215,7 +215,7 @@ def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
     if len(lines) > MAX_DETAILS:
         lines = [f"{name}: {step}" for name, step in steps if step.startswith("delete")]
         lines.append(f"and {len(steps) - len(lines)} more steps; --dry-run shows them")
-    refused = [f"{name} is left out: {error.message}" for name, error in plans.failed.items()]
+    refused = [f"{name} is skipped: {error.message}" for name, error in plans.failed.items()]
     return (f"{len(names)}: {', '.join(names)}", *lines, *refused)
 
 
@@ -308,7 +308,7 @@ def _failed_row(name: str, error: VgpuctlError) -> TargetResult[Data]:
 
 
 def query(names: Sequence[str], call: Callable[[str], QueryResult[Data]], notes: tuple[str, ...]) -> QueryResult[Any]:
-    """Return what a call that changes nothing says of each name, one after the other.
+    """Return what a call that changes nothing reports for each name, one after the other.
 
     Raises:
         SomeTargetsFailed: it failed for some.

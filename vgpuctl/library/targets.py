@@ -43,7 +43,7 @@ class TargetCalls(Calls):
         """Return the VMs that names, ranges ('vdi-{001..100}') and globs ('vdi-*') select, from one look at the host.
 
         `everything`: all VMs. `labels`: only those with all these labels. `managed_only`: globs, labels and
-        `everything` leave out what vgpuctl does not manage. NotFound: a name does not exist, or nothing matches.
+        `everything` omit what vgpuctl does not manage. NotFound: a name does not exist, or nothing matches.
         """
         request = selection.Request("VM", names, everything, labels)
         return select.select_vms(self._ports, request, managed_only=managed_only)
@@ -77,7 +77,7 @@ class TargetCalls(Calls):
         """Make a change for each name, `parallel` at a time; each is undone by itself if it fails.
 
         `command`: for the audit journal, which gets one entry. `call` gets an opened host and a name; with `dry_run` it
-        must be a dry run too. `question`: makes the one question for all from the names; it is for a call that asks for
+        must be a dry run too. `question`: makes the one question for all from the names; it is for a call that needs
         confirmation. SomeTargetsFailed: some failed; `result` has all of them.
         """
         require_range("parallel", parallel, 1, MAX_PARALLEL)
@@ -102,7 +102,7 @@ class TargetCalls(Calls):
     def query_each(
         self, names: Sequence[str], call: Callable[[str], QueryResult[Data]], *, notes: tuple[str, ...] = ()
     ) -> QueryResult[TargetsResult[Data]]:
-        """Return what a call that changes nothing says of each name. SomeTargetsFailed: as `for_each`."""
+        """Return what a call that changes nothing reports for each name. SomeTargetsFailed: as `for_each`."""
         return batch.query(names, call, notes)
 
     @query
@@ -113,7 +113,7 @@ class TargetCalls(Calls):
         def show(name: str) -> QueryResult[VmResult]:
             if name not in results:
                 raise NotFound(
-                    f"there is no VM {name} any more", hint="vgpuctl list-vms shows those there are", vm=name
+                    f"there is no VM {name} any more", hint="vgpuctl list-vms shows the VMs", vm=name
                 )
             return results[name]
 

@@ -64,7 +64,7 @@ class Touched:
         self._vms.update(names)
 
     def add_gpu(self, text: str) -> None:
-        """Add a GPU that the caller named; a model is no address."""
+        """Add a GPU that the caller named; a model is not an address."""
         address = normalize_pci(text)
         if address is not None:
             self._gpus.add(address)

@@ -20,7 +20,7 @@ class SchedulerSpec(Value):
     """The scheduler settings that a user requests; None leaves a number to the driver.
 
     `time_slice_ms` selects strict round robin with slices of this length. `frequency_hz` and `averaging_factor` select
-    adaptive round robin, with slices of 1000 / frequency_hz ms on average. The two exclude each other.
+    adaptive round robin, with slices of 1000 / frequency_hz ms on average. The two cannot be combined.
     """
 
     policy: SchedulerPolicy

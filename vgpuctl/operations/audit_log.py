@@ -29,7 +29,7 @@ def read_log(
     if host.audit_log is None:
         raise HostCannot(
             f"{host.read_only_reason or host.name}: it has no log of commands",
-            hint="leave --root out",
+            hint="omit --root",
             check="journal",
         )
     limit = lines if user is None else max(lines, MAX_SEARCHED)

@@ -119,7 +119,7 @@ def _refuse_shared(request: VmRequest, count: int) -> None:
     if macs and count > 1:
         raise InvalidInput(
             f"{macs[0]} can be the MAC address of one VM only, and {count} are requested",
-            hint="leave mac= out: libvirt gives each VM an address of its own",
+            hint="omit mac=: libvirt gives each VM an address of its own",
             mac=macs[0],
         )
     shared = [d.path for d in request.disks if isinstance(d, ExistingDisk)]

@@ -38,7 +38,7 @@ def require_writable(host: Host) -> None:
     require_root(host)
     if not host.machine_id:
         raise HostCannot(
-            "this host has no machine id, by which vgpuctl tells its own VMs from copies",
+            "this host has no machine id, and vgpuctl needs it to distinguish its own VMs from copies",
             hint="systemd-machine-id-setup",
             check="machine-id",
         )

@@ -91,7 +91,7 @@ def open_console(host: Host, name: str, *, force: bool) -> Iterator[ConsoleStrea
             if error.facts.get("libvirt_code") != _SESSION_EXISTS:
                 raise
             raise InUse(
-                f"another session has the console of {domain.name}; libvirt does not say whose it is",
+                f"another session has the console of {domain.name}; libvirt does not name its owner",
                 hint=f"end it there, or take the console over: vgpuctl console {quoted} --force",
                 vm=domain.name,
             ) from error

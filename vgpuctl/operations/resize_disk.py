@@ -64,7 +64,7 @@ def resize_disk(
     volume = host.storage.volume(disk.pool, disk.volume)
     if volume is None:
         raise NotFound(
-            f"the disk {disk.path} of {vm.name} is not there", hint=f"virsh vol-list {disk.pool}", disk=disk.path
+            f"the disk {disk.path} of {vm.name} does not exist", hint=f"virsh vol-list {disk.pool}", disk=disk.path
         )
     is_live = vm.state in LIVE_STATES
     plan = plans.resize_plan(vm, record, disk, size_mib << 20, pool, volume.capacity_bytes, live=is_live)

@@ -55,7 +55,7 @@ def select_gpus(host: Host, request: Request) -> Selected:
         if len(matches) > 1 and not request.everything:
             raise InvalidInput(
                 f"'{text}' means {len(matches)} GPUs here",
-                hint=f"add --all for all of them, or say which: {', '.join(matches)}",
+                hint=f"add --all for all of them, or name them: {', '.join(matches)}",
                 gpus=matches,
             )
         addresses += matches or [text]

@@ -226,7 +226,7 @@ def _run_apt(request: Request, path: str, stops: SignalHandler) -> None:
     status, out, err = _run(apt, stops, {**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
     if status:
         lines = [line.strip() for line in f"{out}\n{err}".splitlines() if line.strip()][-_MAX_ERROR_LINES:]
-        hint = "look at it there: dpkg --audit; apt-get -f install"
+        hint = "check there: dpkg --audit; apt-get -f install"
         raise BootstrapRefused("failed", 1, "apt-get could not install it", hint, lines=lines, exit_status=status)
     program = f"{request['prefix']}/bin/vgpuctl"
     expected = request["version"].rpartition("-")[0] or request["version"]

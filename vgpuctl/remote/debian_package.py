@@ -49,7 +49,7 @@ def read_package(path: str) -> DebianPackage:
     try:
         fields = _read_fields(content)
     except (tarfile.TarError, EOFError, KeyError, ValueError, OSError) as exc:
-        raise InvalidInput(f"{path} is no Debian package, or not all of one: {exc}", hint=_HINT) from exc
+        raise InvalidInput(f"{path} is not a complete Debian package: {exc}", hint=_HINT) from exc
     name, version = fields.get("Package"), fields.get("Version")
     if name != PROGRAM or not version:
         raise InvalidInput(f"{path} is a package of {name}, not of {PROGRAM}", hint=_HINT)

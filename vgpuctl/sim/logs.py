@@ -65,7 +65,7 @@ class SimAudit:
             damaged += entry is None
             if entry is not None and _matches(entry, query):
                 matches.append(entry)
-        warnings = (f"{damaged} lines of {self.path} are no entries",) if damaged else ()
+        warnings = (f"{damaged} lines of {self.path} are not entries",) if damaged else ()
         return AuditEntries(tuple(matches[-query.limit :]), warnings)
 
     def clear(self) -> None:

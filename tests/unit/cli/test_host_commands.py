@@ -51,7 +51,7 @@ def test_a_file_is_compared_applied_and_then_right(mixed: Run, tmp_path: Path) -
     assert mixed(f"apply -f {file} --dry-run").out.startswith("would do:\n")
     ran = mixed(f"apply -f {file}")
     assert (ran.status, ran.out.splitlines()[0]) == (0, f"{A16}: mode vgpu")
-    assert mixed("diff").out == "the host is as asked for\n"
+    assert mixed("diff").out == "no differences: nothing to apply\n"
     assert (mixed("diff --quiet").status, mixed(f"apply -f {file}").out) == (
         0,
         "the host is as host.yaml says; nothing to do\n",

@@ -104,7 +104,7 @@ def test_explain_ends_with_the_moves_that_would_help(l40s: Run) -> None:
         assert l40s(f"create-vm {name} --profile L40S-48Q").status == 0
     out = l40s("explain L40S-48Q").out
     assert "  rule: all vGPUs on it have the same framebuffer size\n" in out
-    assert "  in the way of one more, at the least: 1, of " in out
+    assert "  minimum to free for one more: 1, of " in out
     assert "one more fits after 1 move (vgpuctl move-vms --profile L40S-48Q):\n  stop, move and start VM " in out
 
 

@@ -38,7 +38,7 @@ def test_a_created_vm_is_shown(how: str, more: str) -> None:
     assert ran.returncode == 5
     assert f"vgpuctl: create-vm is done, and its result could not be written: {why}   [output-lost]\n" in ran.stderr
     assert "  vdi-1: running\n" in ran.stderr
-    assert "  hint: see what is there: vgpuctl show-vm vdi-1\n" in ran.stderr
+    assert "  hint: vgpuctl show-vm vdi-1 shows the result\n" in ran.stderr
     assert child(*SIM, "show-vm", "vdi-1").returncode == 0
 
 
@@ -57,7 +57,7 @@ def test_every_change_names_the_command_that_shows_it(line: str, observed: str) 
         ran = lost(line + more, "full")
         if not more:
             assert (ran.returncode, "[output-lost]" in ran.stderr) == (5, True)
-            assert f"hint: see what is there: {observed}\n" in ran.stderr
+            assert f"hint: {observed} shows the result\n" in ran.stderr
         assert "Traceback" not in ran.stderr
 
 

@@ -140,7 +140,7 @@ def test_explain_shortens_long_lists() -> None:
         "  10 in use: vdi-001, vdi-002, vdi-003, vdi-004, vdi-005, vdi-006 … vdi-010\n"
     )
     assert text("explain", {"profile": "A100-4C", "free": None, "free_at_least": 0, "moves": [], "gpus": []}) == (
-        "A100-4C: not known how many more, only trying tells\n"
+        "A100-4C: unknown how many more fit: the driver does not report it\n"
     )
 
 

@@ -30,7 +30,7 @@ def test_it_is_set_and_shown(sim: Run) -> None:
     again = sim(f"set-scheduler {GPU} --policy fixed_share --time-slice 2")
     assert again.out == f"{GPU}: fixed_share, slices of 2 ms; nothing to do\n"
     shown = sim(f"show-gpu {GPU}").out
-    assert "fixed_share, slices of 2 ms; asked for: fixed_share, time slice 2 ms" in shown
+    assert "fixed_share, slices of 2 ms; configured: fixed_share, time slice 2 ms" in shown
     (gpu,) = sim("list-gpus --json").document["data"]
     assert gpu["scheduler"]["running"]["policy"] == "fixed_share"
 
@@ -101,7 +101,7 @@ def test_modprobe_says_when_it_applies(sim: Run) -> None:
     assert ran.out == f"{GPU}: equal_share when its driver is loaded next\n"
     assert "takes effect when the driver nvidia is loaded again or the host is rebooted" in ran.err
     shown = sim(f"show-gpu {GPU}").out
-    assert "best_effort; asked for: equal_share" in shown
+    assert "best_effort; configured: equal_share" in shown
     assert "next load:" in shown
     reported = sim("doctor scheduler registry-word registry-lines --json").document["data"]["checks"]
     assert [check["verdict"] for check in reported] == ["warn", "ok", "ok"]

@@ -103,7 +103,7 @@ def test_a_pattern_changes_no_unmanaged_vm_and_says_so(vgpuctl: Vgpuctl) -> None
     ran = vgpuctl(*host, "stop-vm", "old-*")
     assert (ran.status, "vgpuctl manages no VM that matches; unmanaged: old-desktop" in ran.err) == (2, True)
     assert vgpuctl(*host, "create-vm", "old-one", "--profile", "T4-4Q").status == 0
-    assert "1 unmanaged VM left out: old-desktop" in vgpuctl(*host, "stop-vm", "old-*").err
+    assert "1 unmanaged VM skipped: old-desktop" in vgpuctl(*host, "stop-vm", "old-*").err
     shown = vgpuctl(*host, "--json", "show-vm", "old-*").document["data"]["targets"]
     assert [t["name"] for t in shown] == ["old-desktop", "old-one"]
 

@@ -238,7 +238,7 @@ def test_contradictions(text: str, line: str) -> None:
         ({"networks": ("lan,mac=52",)}, "--network: 'lan' in 'lan,mac=52' is not KEY=VALUE"),
         ({"networks": ("vlan=3",)}, "--network: specify one of network (a libvirt network) and bridge"),
         ({"networks": ("network=lan,bridge=br0",)}, "--network: specify one of network"),
-        ({"networks": ("network=lan,vlan=3",)}, "--network: vlan goes with bridge"),
+        ({"networks": ("network=lan,vlan=3",)}, "--network: vlan requires bridge"),
         ({"networks": ("bridge=br0,vlan=4095",)}, "--network: 4095 is not between 1 and 4094"),
         ({"networks": ("bridge=br0,vlan=x",)}, "--network: 'x' is not a whole number"),
         ({"networks": ("bridge=br0,mtu=9000",)}, "--network: 'mtu' is not one of network, bridge, vlan, model, mac"),

@@ -153,7 +153,7 @@ def test_a_vm_that_is_not_vgpuctls_is_refused(tmp_path: Path) -> None:
 def test_a_pool_that_is_gone_is_named(tmp_path: Path) -> None:
     host = prepared(tmp_path)
     host.ports.storage.remove_pool("default")
-    with pytest.raises(HostCannot, match=r"default of .* is not there any more"):
+    with pytest.raises(HostCannot, match=r"default of .* does not exist any more"):
         resize(host.ports)
 
 

@@ -55,10 +55,10 @@ def test_no_package_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.deb"
     for content in (b"", b"PK\x03\x04", whole[:50], whole[:120], b"!<arch>\n", b"!<arch>\n" + b"x" * 60):
         path.write_bytes(content)
-        with pytest.raises(InvalidInput, match="is no Debian package, or not all of one"):
+        with pytest.raises(InvalidInput, match="is not a complete Debian package"):
             debian_package.read_package(str(path))
     path.write_bytes(package(tmp_path, CONTROL, control_name="./other").read_bytes())
-    with pytest.raises(InvalidInput, match="is no Debian package"):
+    with pytest.raises(InvalidInput, match="is not a complete Debian package"):
         debian_package.read_package(str(path))
 
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     "--wait-timeout",
     type=Seconds(),
     metavar="SECONDS",
-    help="How long --wait-for waits [300].",
+    help="How long --wait-for waits. [300]",
 )
 @click.pass_obj
 def create_vm(

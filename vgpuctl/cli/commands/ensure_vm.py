@@ -42,7 +42,8 @@ from vgpuctl.config.arguments import VM_STATES
     type=click.Choice(VM_STATES),
     default="present",
     show_default=True,
-    help="present: create and start a missing VM; leave an existing one on or off.",
+    help="present: create and start a missing VM, and leave an existing one on or off; started, stopped: the same, but"
+    " start or stop it; absent: delete it.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the steps and the differences; change nothing.")
 @field_options.fields("placement", "labels", "owner")

@@ -41,7 +41,7 @@ def list_gpus(settings: Settings, everything: bool, plot: str | None) -> int:
     """List the GPUs with their model, backend, mode, driver, memory, virtual functions and vGPUs.
 
     Unmanaged vGPUs, which vgpuctl did not create, are counted separately. A GPU without a backend cannot carry a vGPU
-    as it is set up now; a warning says why. --plot draws each GPU as a bar of its framebuffer, with its vGPUs in it.
+    as it is set up now; a warning shows why. --plot draws each GPU as a bar of its framebuffer, with its vGPUs in it.
     """
 
     def work(host: GpuHost) -> QueryResult[tuple[GpuResult, ...]]:
@@ -91,7 +91,7 @@ def show_gpu(settings: Settings, targets: Targets) -> int:
 def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
     """List the vGPU profiles that the drivers of this host offer.
 
-    FREE is how many more fit now on the whole host, GPU is on which GPUs. '?' is unknown: only an attempt tells.
+    FREE is how many more fit now on the whole host, GPU is where they fit. '?' is unknown.
     """
     return run.call(settings, "list-profiles", lambda host: host.list_profiles(gpu=gpu, everything=everything))
 
@@ -105,7 +105,7 @@ def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
 def explain(settings: Settings, profile: str) -> int:
     """Explain for every GPU how many more of PROFILE fit, what prevents more, and who holds the room.
 
-    The numbers come from the rules by which create-vm chooses a place.
+    create-vm chooses a place by the same rules.
     """
     return run.call(settings, "explain", lambda host: host.explain(profile))
 
@@ -138,7 +138,7 @@ def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> int:
     """Check whether these vGPUs, each in a VM of its own, fit on this host together now. Nothing is reserved.
 
     Exit status 0: they fit, and the page shows the GPU for each. 4: they do not fit, and the page shows the fewest to
-    leave out, and the room on each GPU. 1: unknown, because the driver does not tell how many fit, or because the
+    drop, and the room on each GPU. 1: unknown, because the driver does not report how many fit, or because the
     solver (the Python package highspy) is missing or takes too long.
     """
     return run.call(

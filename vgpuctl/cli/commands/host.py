@@ -72,7 +72,7 @@ def reconcile(settings: Settings, dry_run: bool) -> int:
     "restore-host",
     examples=(
         ("vgpuctl --host sim:a100-40 restore-host --dry-run", "what is missing and would be created"),
-        ("vgpuctl --host sim:a100-40 restore-host", "make it"),
+        ("vgpuctl --host sim:a100-40 restore-host", "create it"),
     ),
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")

@@ -56,7 +56,7 @@ def create_vgpu(
     dry_run: bool,
     **explicit: Any,
 ) -> int:
-    """Create a vGPU without a VM, and print the <hostdev> element with which a VM of virsh or virt-install gets it.
+    """Create a vGPU without a VM, and print the <hostdev> element that adds it to a VM.
 
     /etc/vgpuctl/host.yaml keeps it, and it is created again after a boot until delete-vgpu removes it. Standard output
     has only the element. Without NAME the vGPU is called vgpu-<8 random digits>.

@@ -49,12 +49,12 @@ else:
 )
 @click.pass_obj
 def wait(settings: Settings, targets: Targets, event: str, timeout: float) -> int:
-    """Wait until VMs run or are off, or their guests can be reached. Of several VMs, all must be there.
+    """Wait until VMs run or are off, or their guests can be reached. With several VMs: until this holds for all.
 
     guest: the guest agent answers, or an address is known. address: an address is known, by the sources that
     show-address asks. A DHCP lease from before a reboot counts.
 
-    When the time is over the exit status is 75, and the error shows the state of each VM. A VM that is deleted, or
+    If the timeout expires, the exit status is 75, and the error shows the state of each VM. A VM that is deleted, or
     that is off while its guest is waited for, ends the command at once. Nothing is changed.
     """
 
@@ -108,7 +108,7 @@ def reboot_vm(settings: Settings, targets: Targets, force: bool, dry_run: bool) 
 def console(settings: Settings, name: str, force: bool) -> int:
     """Open the serial console of a running VM in this terminal. Ctrl-] leaves; the VM runs on.
 
-    One session at a time has a console. VMs that vgpuctl did not create have one, too, if they have a serial port.
+    Only one session at a time can use it. Unmanaged VMs have a console too, if they have a serial port.
 
     If stdin is not a terminal, stdin and stdout are copied as they are until the VM is off. On another host, run it
     there: ssh -t HOST vgpuctl console NAME.

@@ -173,7 +173,7 @@ def label_vm(
     first = next((n for n, word in enumerate(words) if "=" in word or word.endswith("-")), len(words))
     selected = Targets("VM", words[:first], everything, target_labels, DEFAULT_PARALLEL)
     if everything and selected.names:
-        raise click.UsageError("--all is for every VM: leave the names out, or leave --all out")
+        raise click.UsageError("--all and names cannot be combined")
     targets.require_some(selected)
     from vgpuctl.config.labels import parse_changes
 
@@ -200,7 +200,7 @@ def label_vm(
 )
 @targets.vms()
 @click.argument("size", metavar="SIZE")
-@click.option("--disk", metavar="DISK", help="The guest's name of the disk (vda), or its path (the only one).")
+@click.option("--disk", metavar="DISK", help="The guest's name of the disk (vda), or its path. [the only disk]")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def resize_disk(settings: Settings, targets: Targets, size: str, disk: str | None, dry_run: bool) -> int:

@@ -13,13 +13,16 @@ from vgpuctl.cli.targets import Targets, change, count_text, query, running_text
 
 @make_command(
     "list-vms",
-    examples=(("vgpuctl --host sim:a100-40 list-vms", "every VM with its vGPUs"),),
+    examples=(
+        ("vgpuctl --host sim:a100-40 list-vms", "every VM with its vGPUs"),
+        ("vgpuctl list-vms --filter 'state=running,name=vdi-*' -o name", "the names of the running desktops"),
+    ),
 )
 @click.pass_obj
 def list_vms(settings: Settings) -> int:
     """List the VMs with their state, owner and vGPUs.
 
-    OWNER is the person or team that uses the VM. OWNERSHIP tells whether vgpuctl manages it.
+    OWNER is the person or team that uses the VM. OWNERSHIP shows whether vgpuctl manages it.
     """
     return run.call(settings, "list-vms", lambda host: host.list_vms())
 
@@ -45,9 +48,9 @@ def show_vm(settings: Settings, targets: Targets) -> int:
 @targets.vms(parallel=False)
 @click.pass_obj
 def console(settings: Settings, targets: Targets) -> int:
-    """Show how to reach a VM: its VNC or SPICE screen and its serial console.
+    """Show how to reach VMs: their VNC or SPICE screens and serial consoles.
 
-    The address and the ports are those of the running VM. The page tells whether a password is set, and never shows it;
+    The address and the ports are those of the running VM. The page shows whether a password is set, never the password;
     null in JSON means that you may not see it. Nothing is opened or changed.
     """
     return query(settings, "show-console", targets, lambda host, name: host.show_console(name))
@@ -60,7 +63,7 @@ def console(settings: Settings, targets: Targets) -> int:
 @targets.vms(parallel=False)
 @click.pass_obj
 def address(settings: Settings, targets: Targets) -> int:
-    """Show the IP addresses of a running VM, and which source knows them.
+    """Show the IP addresses of running VMs, and which source knows them.
 
     vgpuctl asks the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table, and shows the
     first answer. Loopback and link-local addresses do not count. If no source knows an address, the exit status is 75.
@@ -81,7 +84,7 @@ def list_images(settings: Settings, pool: str | None) -> int:
     """List the volumes of the storage pools, and the images that VMs' disks are clones of.
 
     base: other disks are clones of it, and break when it is changed or removed. disk: a VM uses it. orphan: it is named
-    like vgpuctl's disks (NAME-<8 digits of a uuid>.qcow2), and no VM uses it. vgpuctl never removes an orphan: check
+    like vgpuctl's disks (NAME-<8 digits of a uuid>), and no VM uses it. vgpuctl never removes an orphan: check
     it, then remove it with 'virsh vol-delete'.
     """
     return run.call(settings, "list-images", lambda host: host.list_images(pool=pool))

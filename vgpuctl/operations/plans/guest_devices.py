@@ -91,7 +91,7 @@ def check_nics(snapshot: Snapshot, nics: Sequence[Nic], offered: GuestHost, *, o
         if nic.mac is not None and users:
             raise InUse(
                 f"the MAC address {nic.mac} belongs to a network card of VM {users[0].name}",
-                hint="choose another one, or leave mac= out: libvirt makes one up",
+                hint="choose another one, or omit mac=: libvirt then chooses one",
                 mac=nic.mac,
                 vm=users[0].name,
             )
@@ -168,7 +168,7 @@ def resolve_pins(snapshot: Snapshot, cpu_pin: str, vgpus: Sequence[AssignedVgpu]
         missing = cpus - topology.online_cpus
         if missing:
             raise InvalidInput(
-                f"--cpu-pin {cpu_pin}: CPU {format_ranges(missing)} is not there or not online; online: "
+                f"--cpu-pin {cpu_pin}: CPU {format_ranges(missing)} does not exist or is not online; online: "
                 f"{format_ranges(topology.online_cpus) or 'not known'}",
                 hint="lscpu --extended shows the CPUs and their NUMA nodes",
                 cpus=format_ranges(missing),

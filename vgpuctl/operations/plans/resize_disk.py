@@ -116,7 +116,7 @@ def require_started_pool(pool: PoolInfo | None, disk: ManagedDisk) -> PoolInfo:
         HostCannot: it is gone, or is not started.
     """
     if pool is None or not pool.active:
-        what = "is not there any more" if pool is None else "is not started"
+        what = "does not exist any more" if pool is None else "is not started"
         raise HostCannot(
             f"the storage pool {disk.pool} of {disk.path} {what}",
             hint="define it again: virsh pool-define-as" if pool is None else f"virsh pool-start {quote(disk.pool)}",

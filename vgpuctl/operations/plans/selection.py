@@ -91,7 +91,7 @@ def left_out_note(selection: Selection, what: str) -> tuple[str, ...]:
     count = len(selection.left_out)
     if not count:
         return ()
-    return (f"{count} unmanaged {what}{'s' if count > 1 else ''} left out: {shorten(selection.left_out)}",)
+    return (f"{count} unmanaged {what}{'s' if count > 1 else ''} skipped: {shorten(selection.left_out)}",)
 
 
 def shorten(names: Sequence[str]) -> str:
@@ -121,7 +121,7 @@ def _missing_error(request: Request, missing: Sequence[str]) -> NotFound:
         )
     else:
         message = f"there is no {request.what} {shorten(names)}"
-    return NotFound(message, hint=f"{request.list_command} shows those there are; nothing was changed", missing=names)
+    return NotFound(message, hint=f"{request.list_command} shows what exists; nothing was changed", missing=names)
 
 
 def _nothing_error(request: Request, left_out: Sequence[str]) -> NotFound:

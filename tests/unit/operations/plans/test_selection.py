@@ -33,7 +33,7 @@ def test_unmanaged_ones_need_their_exact_name() -> None:
     assert chosen("old") == ("old",)
     assert chosen("ol*", managed_only=False) == ("old",)
     selection = select(Request("VM", everything=True), VMS, managed_only=True)
-    assert left_out_note(selection, "VM") == ("1 unmanaged VM left out: old",)
+    assert left_out_note(selection, "VM") == ("1 unmanaged VM skipped: old",)
     with pytest.raises(NotFound, match="manages no VM"):
         chosen("ol*")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the documentation says of the modules' options. Made from the program by tests/ansible: do not edit."""
+"""The documentation of the modules' options. Made from the program by tests/ansible: do not edit."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ options:
   image:
     type: str
     description:
-      - 'Base image; the first disk becomes a linked qcow2 clone of it.'
+      - 'Base image; the first disk becomes a linked clone of it, or a full copy in a logical storage pool.'
       - 'For example V(/var/lib/libvirt/images/debian.qcow2).'
   disk:
     type: list
     elements: str
     description:
-      - 'A new thin disk by size (a bare number is GiB), or an existing one by path.'
+      - 'A new disk by size (a bare number is GiB), or an existing one by path.'
       - 'For example V(100GiB).'
   cdrom:
     type: str
@@ -103,7 +103,7 @@ options:
   cloud_init:
     type: str
     description:
-      - 'User-data for cloud-init, which configures the guest at its first boot.'
+      - 'User-data file; cloud-init configures the guest with it at its first boot.'
       - 'For example V(/root/user-data.yaml).'
   network_config:
     type: str
@@ -132,7 +132,7 @@ options:
   storage_pool:
     type: str
     description:
-      - 'Libvirt storage pool for new disks.'
+      - 'Libvirt storage pool for new disks: a directory, or a logical one (LVM).'
       - 'Without it, what C(defaults) of host.yaml says, or V(default).'
       - 'For example V(default).'
   hotplug_slots:
@@ -156,7 +156,7 @@ options:
   template:
     type: str
     description:
-      - 'Domain template, NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
+      - 'Domain template: NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
       - 'Without it, V(vm).'
       - 'For example V(vm).'
   reserve:
@@ -179,7 +179,7 @@ options:
   force_console:
     type: bool
     description:
-      - 'Pass a GPU through although the host''s console is on it.'
+      - 'Pass through a GPU even if it is the host''s console.'
 """
 
     VGPU = r"""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm
-short_description: See to it that a VM with a vGPU is there, or is not
+short_description: Ensure that a VM with a vGPU exists, or does not
 version_added: 0.1.0
 description:
-  - Makes and starts a VM with a vGPU, a plain virtual function or a whole GPU, unless it is there and as asked for.
+  - Creates and starts a VM with a vGPU, a plain virtual function or a whole GPU, unless it exists and matches.
   - Changes the state of an existing VM in place. While the VM is off it also changes profile, memory, vcpus, networks,
     hugepages, cpu_pin, display and reserve. Any other difference is refused and shown; a VM is never rebuilt.
   - For a VM that exists O(name) is enough.
@@ -28,16 +28,16 @@ options:
     default: present
     choices: [present, absent, started, stopped]
     description:
-      - V(present) is made and started if it is not there, otherwise left on or off as it is.
-      - V(absent) removes the VM with its vGPUs and the disks that were made for it, without asking.
+      - V(present) creates and starts a missing VM, and leaves an existing one on or off.
+      - V(absent) removes the VM with its vGPUs and the disks that were created for it, without asking.
   count:
     type: int
     description:
-      - See to it that so many such VMs are there, all or none being given room. Only with O(state=present).
+      - Ensures that N such VMs exist. Missing ones are created only if all of them fit. Only with O(state=present).
   parallel:
     type: int
     description:
-      - With O(count), how many VMs are made at the same time. Without it vgpuctl makes 4.
+      - With O(count), how many VMs are created at the same time. Without it vgpuctl creates 4.
 seealso:
   - module: vgpuctl.vgpuctl.vm_info
 author:
@@ -72,7 +72,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vm:
-  description: The VM as C(vgpuctl show-vm --json) tells it, or with O(count) its C(vms). In check mode as it is now.
+  description: The VM as C(vgpuctl show-vm --json) shows it, or with O(count) its C(vms). In check mode as it is now.
   returned: success
   type: dict
   sample:
@@ -84,7 +84,7 @@ steps:
   returned: success
   type: list
   elements: str
-  sample: [make vGPU A100-4C on 0000:3b:00.4 (type 468), start VM vdi-001]
+  sample: [create vGPU A100-4C on 0000:3b:00.4 (type 468), start VM vdi-001]
 notes:
   description: What there is to know about it.
   returned: success

@@ -10,7 +10,7 @@ module: vm_info
 short_description: Tell the VMs of a host with their vGPUs
 version_added: 0.1.0
 description:
-  - VMs that vgpuctl did not make are listed too, with the ownership V(unmanaged).
+  - VMs that vgpuctl did not create are listed too, with the ownership V(unmanaged).
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes.info
 options:
@@ -34,7 +34,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vms:
-  description: The VMs, as C(vgpuctl list-vms --json) or C(vgpuctl show-vm --json) tells them.
+  description: The VMs, as C(vgpuctl list-vms --json) or C(vgpuctl show-vm --json) shows them.
   returned: success
   type: list
   elements: dict
