@@ -111,8 +111,8 @@ BUGS: tuple[Bug, ...] = (
         name="unseen-holder-is-none",
         rule="holders that cannot be seen count as holders",
         file="vgpuctl/backends/base.py",
-        old='    except OSError as error:\n        raise InUse(f"whether',
-        new='    except OSError as error:\n        return\n        raise InUse(f"whether',
+        old="    except OSError as error:\n        raise InUse(",
+        new="    except OSError as error:\n        return\n        raise InUse(",
         tests=("tests/unit/backends/test_base.py",),
     ),
     Bug(

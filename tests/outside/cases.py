@@ -35,7 +35,7 @@ from tests.schedulers import act as set_scheduler
 from tests.schedulers import small as one_card
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import NewDisk, UserData, VmRequest
+from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk, VmRequest
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import apply_host
 from vgpuctl.operations.attach import attach, detach
@@ -77,7 +77,7 @@ TWO_GPUS = {
     "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
     "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
 }
-SEED = UserData("/root/user-data", "#cloud-config\na: 1\n")
+SEED = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ class GpuBackend:
     definition stays the same. `on_vfs`: each VF carries one, or is one; otherwise the GPU's own function carries all.
     `takes_whole_gpu`: nothing else can be on the GPU. `may_mix_sizes_unseen`: without NVML its driver may still accept
     several sizes on a GPU. `functions_stay_bound`: libvirt must not detach a function from its driver. `min_kernel`,
-    `min_libvirt` (libvirt's form: 10000000 is 10.0.0): the oldest with which it works. `gpu_reset_hangs_since`: the
-    kernel from which on a reset of the GPU hangs the host, None for none.
+    `min_libvirt` (libvirt's form: 10000000 is 10.0.0): the oldest with which it works. `display_since`: the oldest
+    libvirt that shows a vGPU's screen in the VM's console, None for never. `gpu_reset_hangs_since`: the kernel from
+    which on a reset of the GPU hangs the host, None for none.
     """
 
     name: Backend
@@ -46,6 +47,7 @@ class GpuBackend:
     functions_stay_bound = False
     min_kernel: tuple[int, ...] = ()
     min_libvirt = 0
+    display_since: int | None = None
     gpu_reset_hangs_since: tuple[int, ...] | None = None
 
     def accepts(self, other: GpuBackend) -> bool:

@@ -169,6 +169,7 @@ class MdevBackend(GpuBackend):
     mode = GpuMode.VGPU
     creates_devices = True
     carrier_has_uuid = True
+    display_since = 5_010_000  # display= since 4.6, ramfb= since 5.10
 
     def __init__(self, name: Backend) -> None:
         """On VFs the driver is one that may mix sizes, whether NVML says so or not."""

@@ -193,6 +193,7 @@ class VendorVfBackend(GpuBackend):
     functions_stay_bound = True
     min_kernel = (6, 1)  # the first with `vfio-dev` below a PCI function
     min_libvirt = 10_000_000  # the first with VFIO variant drivers
+    display_since = 10_002_000  # display= and ramfb= of a PCI function
     gpu_reset_hangs_since = (7,)
 
     def function_problem(self, function: GpuFunction) -> str | None:

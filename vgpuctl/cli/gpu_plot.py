@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.cli import plot
 from vgpuctl.cli.streams import sanitize
-from vgpuctl.model.gpu import Backend
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def place_boxes(gpu: GpuResult) -> list[Box]:
     total = _extent(gpu)
     boxes: list[Box] = []
     for vgpu in sorted(gpu.vgpus, key=lambda v: (v.placement_id is None, v.placement_id or 0, v.function, v.carrier)):
-        if vgpu.backend is Backend.PASSTHROUGH:
+        if vgpu.carrier == vgpu.gpu:
             size = total
         elif vgpu.framebuffer_mib is not None:
             size = vgpu.framebuffer_mib / _MIB_PER_GIB

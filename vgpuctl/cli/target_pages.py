@@ -13,6 +13,8 @@ from vgpuctl.model.results.targets import TallyResult, TargetResult, TargetsResu
 
 _CHANGE_WORDS = {
     "start-vm": ("started", "already running"),
+    "reboot-vm": ("rebooted", "unchanged"),
+    "resize-disk": ("grown", "already as large"),
     "stop-vm": ("stopped", "already off"),
     "delete-vm": ("deleted", "unchanged"),
     "delete-vgpu": ("deleted", "unchanged"),

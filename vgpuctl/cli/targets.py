@@ -145,7 +145,7 @@ def change(
         return run.call(settings, kind, lambda host: call(host, name))
 
     def change_all(host: GpuHost) -> Outcome[Any]:
-        selected = _select(host, targets, managed_only=True)
+        selected = select(host, targets, managed_only=True)
         running = {row.name for row in selected.data if row.state == "running"}
         ask = None if question is None else lambda names: question(names, len(running.intersection(names)))
         return host.for_each(
@@ -168,7 +168,7 @@ def query(settings: Settings, kind: str, targets: Targets, call: Callable[[GpuHo
         return run.call(settings, kind, lambda host: call(host, name))
 
     def query_all(host: GpuHost) -> QueryResult[Any]:
-        names = [row.name for row in _select(host, targets, managed_only=False).data]
+        names = [row.name for row in select(host, targets, managed_only=False).data]
         return host.show_vms(names) if kind == "show-vm" else host.query_each(names, lambda one: call(host, one))
 
     return run.call(settings, kind, query_all)
@@ -184,7 +184,8 @@ def running_text(count: int) -> str:
     return f" {count} of them {'is' if count == 1 else 'are'} running." if count else ""
 
 
-def _select(host: GpuHost, targets: Targets, *, managed_only: bool) -> QueryResult[Any]:
+def select(host: GpuHost, targets: Targets, *, managed_only: bool) -> QueryResult[Any]:
+    """Return the VMs, vGPUs or GPUs that the user means, from one look at the host."""
     if targets.what == "GPU":
         return host.select_gpus(*targets.names, everything=targets.everything)
     if targets.what == "vGPU":

@@ -85,7 +85,7 @@ def _check_text(text: str, path: str) -> None:
     if len(text.encode()) > MAX_USER_DATA_BYTES:
         raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
     if "\0" in text:
-        raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it holds a NUL byte")
+        raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it contains a NUL byte")
 
 
 def _find_value(mapping: Node, key: str) -> Node | None:

@@ -30,7 +30,8 @@ def test_a_small_vgpu_at_an_unknown_placement_gives_a_minimum(host):
     assert (row["free"], row["free_at_least"], row["gpus"]) == (
         None, 6, [{"address": GPU, "free": None, "free_at_least": 6}],
     )  # fmt: skip
-    assert f"at least 6  {GPU}: at least 6" in run("list-profiles").out
+    assert f"at least 6  {GPU}" in run("list-profiles").out
+    assert f"{GPU}: at least 6" in run("list-profiles -o wide").out
     reported = run("explain DC-12Q --json").document["data"]
     assert (reported["free"], reported["free_at_least"], reported["gpus"][0]["free_at_least"]) == (None, 6, 6)
     assert "DC-12Q: at least 6 more on this host" in run("explain DC-12Q").out

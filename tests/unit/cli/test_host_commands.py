@@ -117,7 +117,7 @@ def test_what_mdevctl_prints_becomes_vgpus_through_import_and_apply(mixed: Run) 
     assert (ran.status, f"create vGPU mdev-{uuid[:8]} (T4-4Q on GPU {card})" in ran.out) == (7, True)
     ran = mixed("apply -f -", text)
     assert (ran.status, f"vgpus.mdev-{uuid[:8]}: profile T4-4Q" in ran.out) == (0, True)
-    assert uuid in mixed("list-vgpus").out
+    assert uuid in mixed("list-vgpus -o wide").out
     assert mixed("diff --quiet").status == 0
     full = text.replace(f"mdev-{uuid[:8]}:", "other:").replace("T4-4Q", "T4-16Q").replace(uuid, f"{uuid[:-1]}2")
     both = text + full.partition("vgpus:\n")[2]

@@ -93,7 +93,7 @@ def test_unknown_values_come_last_in_both_orders(sim: Run) -> None:
         ("list-vms --sort-by uid", "--sort-by: VMs have no column 'uid'"),
         ("list-vms --sort-by name:up", "the order is asc or desc, not 'up'"),
         ("list-vms --filter running", "--filter: 'running' is no condition"),
-        ("list-vms --filter a=b", "the columns are name, state, ownership"),
+        ("list-vms --filter a=b", "the columns are name, state, owner, ownership"),
         ("show-vm a -o csv", "-o csv is for lists; show-vm is none"),
         ("create-vm a --profile A100-4C -o name", "lists are: list-gpus,"),
         ("show-vm a --filter a=b", "these commands have --filter: list-gpus, list-vms,"),

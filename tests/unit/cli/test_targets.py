@@ -88,7 +88,7 @@ def test_one_failure_leaves_the_others_and_gives_the_worst_status(three: Vgpuctl
     page = three(*HOST, "set-profile", "vdi-*", "--profile", "A100-4C:2")
     assert page.status == 3
     assert "1 unchanged, 2 failed\n" in page.out
-    assert "hint: stop it first: vgpuctl stop-vm vdi-002" in page.err
+    assert "hint: vgpuctl stop-vm vdi-002, then run the command again" in page.err
 
 
 def test_a_dry_run_shows_the_steps_of_all_and_changes_nothing(three: Vgpuctl) -> None:

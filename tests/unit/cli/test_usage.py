@@ -14,7 +14,7 @@ def test_every_synonym_leads_somewhere() -> None:
     assert set(SYNONYMS.values()) <= set(COMMANDS)
     assert not set(SYNONYMS) & set(COMMANDS)
     assert set(OPTION_SYNONYMS.values()) <= set(spellings())
-    own = {"--vcpu", "--vgpu", "--pool"}  # --vgpu is only an option of detach, --pool of list-images
+    own = {"--vcpu", "--vgpu", "--pool", "--timeout"}  # --vgpu is only an option of detach-vgpu, --timeout of wait
     assert not set(OPTION_SYNONYMS) - own & set(spellings())
 
 

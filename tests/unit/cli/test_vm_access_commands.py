@@ -55,7 +55,7 @@ def test_create_vm_waits_for_an_address_too(sim: Sim) -> None:
     assert made["steps"][-1] == "wait until the guest of a has an address (at most 300 s)"
     assert made["guest"]["addresses"]
     late = sim("create-vm b --profile A100-4C --wait-for address --wait-timeout 0 --json").document["error"]
-    assert late["message"] == "b was made and runs, but its guest has got no address within 0 s"
+    assert late["message"] == "b was created and runs, but its guest has got no address within 0 s"
     assert late["hint"] == "vgpuctl wait b --for address waits longer"
 
 

@@ -75,7 +75,7 @@ def test_a_pipe_gets_the_rows_and_then_a_line_per_change(capsys: pytest.CaptureF
     assert status == 0
     assert (first.split()[:2], row.split()[:2]) == (["NAME", "STATE"], ["a", "running"])
     assert [line[NO_TIME] for line in lines] == [
-        "b added: state running, ownership managed, memory 4 GiB, vgpus A100-4C on 0000:3b:00.0",
+        "b added: state running, ownership managed, vgpus A100-4C on 0000:3b:00.0",
         "a changed: state running -> stopped",
         "a removed",
     ]

@@ -86,7 +86,7 @@ def test_a_network_configuration_of_version_1_or_2_is_taken(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "/nc:1:1: it is empty: expected a mapping"),
+        ("", "/nc:1:1: nothing follows its first line; expected a mapping"),
         ("- hunter2\n", "/nc:1:1: expected a mapping"),
         ("a: [hunter2\n", "it is not YAML"),
         ("ethernets: {}\npassword: hunter2\n", "/nc:1:1: it has no version"),

@@ -170,23 +170,23 @@ def test_only_a_pci_address_becomes_attributes(address: str) -> None:
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
-        ("<domain>\n\n{{ vm.nme }}</domain>", "mine.xml.j2:3 ", "nme"),
-        ("<domain>\n{{ nothing }}</domain>", "mine.xml.j2:2 ", "'nothing' is undefined"),
-        ("<domain>\n{% for %}</domain>", "mine.xml.j2:2 ", "Expected"),
-        ("<domain>\n{{ 1/0 }}</domain>", "mine.xml.j2:2 ", "division by zero"),
-        ("<domain>\n{% include 'other' %}</domain>", "mine.xml.j2:2 ", "no loader"),
-        ("<domain>\n{{ vm.__class__.__mro__ }}</domain>", "mine.xml.j2:2 ", "unsafe"),
-        ("<domain>\n{{ vm.record.__init__.__globals__ }}</domain>", "mine.xml.j2:2 ", "unsafe"),
-        ("<domain>", "mine.xml.j2 ", "not XML"),
-        ("", "mine.xml.j2 ", "not XML"),
-        ("<network/>", "mine.xml.j2 ", "a <network>, not a <domain>"),
-        ("<domain>{{ 'a' | pci }}</domain>", "mine.xml.j2:1 ", "'a' is not a PCI address"),
+        ("<domain>\n\n{{ vm.nme }}</domain>", "mine.xml.j2:3: ", "nme"),
+        ("<domain>\n{{ nothing }}</domain>", "mine.xml.j2:2: ", "'nothing' is undefined"),
+        ("<domain>\n{% for %}</domain>", "mine.xml.j2:2: ", "Expected"),
+        ("<domain>\n{{ 1/0 }}</domain>", "mine.xml.j2:2: ", "division by zero"),
+        ("<domain>\n{% include 'other' %}</domain>", "mine.xml.j2:2: ", "no loader"),
+        ("<domain>\n{{ vm.__class__.__mro__ }}</domain>", "mine.xml.j2:2: ", "unsafe"),
+        ("<domain>\n{{ vm.record.__init__.__globals__ }}</domain>", "mine.xml.j2:2: ", "unsafe"),
+        ("<domain>", "mine.xml.j2: ", "not XML"),
+        ("", "mine.xml.j2: ", "not XML"),
+        ("<network/>", "mine.xml.j2: ", "a <network>, not a <domain>"),
+        ("<domain>{{ 'a' | pci }}</domain>", "mine.xml.j2:1: ", "'a' is not a PCI address"),
     ],
 )
 def test_a_broken_template_is_named_with_its_line(text: str, where: str, what: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         render_domain(vendor_vf(), compile_template(text, "mine.xml.j2"))
-    assert caught.value.message.startswith(f"the domain template {where}is at fault")
+    assert caught.value.message.startswith(f"error in the domain template {where}")
     assert what in caught.value.message
 
 

@@ -60,8 +60,8 @@ def test_a_user_who_sees_only_his_own_entries_is_told(tmp_path: Path) -> None:
 
 
 def test_what_journalctl_says_besides_is_passed_on(tmp_path: Path) -> None:
-    said = read(tmp_path, stderr="No journal files were found.")
-    assert (said.entries, said.warnings) == ((), ("journalctl: No journal files were found.",))
+    log = read(tmp_path, stderr="No journal files were found.")
+    assert (log.entries, log.warnings) == ((), ("journalctl: No journal files were found.",))
 
 
 def test_a_journal_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.unit.operations.test_refresh import refresh, the_vm
 from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
 from vgpuctl.errors import HostCannot, Interrupted, NoSpace
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import ExistingDisk, NewDisk, UserData
+from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.images import list_images
@@ -34,7 +34,7 @@ images:
   - {path: /new.qcow2, size_gib: 10, firmware: both}
 gpus: [{model: A100, vfs: {total: 8, enabled: 8}}]
 """
-SEED = UserData("/root/user-data", "#cloud-config\na: 1\n")
+SEED = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
 GIB = 1 << 30
 
 

@@ -45,7 +45,7 @@ def test_with_only_restricted_gpus_there_is_no_room():
         place_vgpus(observed, [("A100-4C", 1)], None)
     assert [line.partition(": ")[2][:14] for line in raised.value.facts["details"]] == [
         "it is cordoned",
-        "host.yaml says",
+        "host.yaml excl",
     ]
 
 

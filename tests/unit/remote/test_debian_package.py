@@ -63,7 +63,7 @@ def test_no_package_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no Debian package"):
+    with pytest.raises(NotFound, match="does not exist"):
         debian_package.read_package(str(tmp_path / "nowhere.deb"))
     with pytest.raises(InvalidInput, match="it is a directory"):
         debian_package.read_package(str(tmp_path))

@@ -94,7 +94,7 @@ def test_a_kill_before_the_length_is_written_loses_nothing(writer: Reader, tmp_p
 
 def test_a_first_line_that_is_torn_is_damage(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b'{"vgpu')
-    with pytest.raises(JournalDamaged, match="without its first line"), Reader(tmp_path).journal.locked():
+    with pytest.raises(JournalDamaged, match="has lost its first line"), Reader(tmp_path).journal.locked():
         pass
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, run
+from vgpuctl.cli import complete, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Seconds, Settings
+from vgpuctl.cli.targets import Targets, change, select
 from vgpuctl.config.arguments import DEFAULT_TIMEOUT_SECONDS, WAIT_TARGETS
 from vgpuctl.lazy_module import LazyModule
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.library import GpuHost
     from vgpuctl.model import outcome
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.model.results.vms import WaitedVmResult
 else:
     console_session = LazyModule("vgpuctl.cli.console_session")
     hosts = LazyModule("vgpuctl.cli.hosts")
@@ -31,10 +34,11 @@ else:
     examples=(
         ("vgpuctl --host sim:a100-40 wait vdi-001 --for running", "returns at once if it runs"),
         ("vgpuctl wait vdi-001 vdi-002 --for off --timeout 600", "both are off, or the exit status is 75"),
+        ("vgpuctl wait 'vdi-{001..030}' --for guest", "thirty desktops can be reached"),
         ("vgpuctl wait vdi-001 --for address && vgpuctl show-address vdi-001", "its address, as soon as there is one"),
     ),
 )
-@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete.vms)
+@targets.vms(parallel=False)
 @click.option("--for", "event", type=click.Choice(WAIT_TARGETS), required=True, help="What to wait for.")
 @click.option(
     "--timeout",
@@ -44,8 +48,8 @@ else:
     help=f"How long to wait ({DEFAULT_TIMEOUT_SECONDS:g}).",
 )
 @click.pass_obj
-def wait(settings: Settings, names: tuple[str, ...], event: str, timeout: float) -> int:
-    """Wait until VMs run or are off, or their guests can be reached. Several VMs: until all of them are there.
+def wait(settings: Settings, targets: Targets, event: str, timeout: float) -> int:
+    """Wait until VMs run or are off, or their guests can be reached. Of several VMs, all must be there.
 
     guest: the guest agent answers, or an address is known. address: an address is known, by the sources that
     show-address asks. A DHCP lease from before a reboot counts.
@@ -53,7 +57,13 @@ def wait(settings: Settings, names: tuple[str, ...], event: str, timeout: float)
     When the time is over the exit status is 75, and the error shows the state of each VM. A VM that is deleted, or
     that is off while its guest is waited for, ends the command at once. Nothing is changed.
     """
-    return run.call(settings, "wait", lambda host: host.wait(*names, event=event, timeout_seconds=timeout))
+
+    def wait_for_all(host: GpuHost) -> QueryResult[tuple[WaitedVmResult, ...]]:
+        name = targets.single
+        names = [row.name for row in select(host, targets, managed_only=False).data] if name is None else [name]
+        return host.wait(*names, event=event, timeout_seconds=timeout)
+
+    return run.call(settings, "wait", wait_for_all)
 
 
 @make_command(
@@ -61,20 +71,27 @@ def wait(settings: Settings, names: tuple[str, ...], event: str, timeout: float)
     examples=(
         ("vgpuctl --host sim:a100-40 reboot-vm vdi-001", "asks the guest to reboot"),
         ("vgpuctl --host sim:a100-40 reboot-vm vdi-001 --force", "resets the VM; unsaved work is lost"),
+        ("vgpuctl reboot-vm --label team=cad --parallel 4", "the CAD team's desktops, four at a time"),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms()
 @click.option("--force", is_flag=True, help="Reset the VM at once, without asking the guest.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def reboot_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
-    """Reboot a running VM and wait until it has, at most --wait seconds. It keeps its vGPUs.
+def reboot_vm(settings: Settings, targets: Targets, force: bool, dry_run: bool) -> int:
+    """Reboot running VMs and wait until they have, at most --wait seconds each. They keep their vGPUs.
 
-    The guest agent is asked, or the ACPI power button is pressed. libvirt reports when the VM is reset. If the guest
-    agent answered before, it is waited for again. When the guest does not reboot in time the exit status is 75; it may
-    still reboot later.
+    vgpuctl asks the guest agent, or presses the ACPI power button. libvirt reports when the VM is reset. If the guest
+    agent answered before, vgpuctl waits for it again. If the guest does not reboot in time, the exit status is 75; it
+    may still reboot later.
     """
-    return run.call(settings, "reboot-vm", lambda host: host.reboot_vm(name, force=force, dry_run=dry_run))
+    return change(
+        settings,
+        "reboot-vm",
+        targets,
+        lambda host, name: host.reboot_vm(name, force=force, dry_run=dry_run),
+        dry_run=dry_run,
+    )
 
 
 @make_command(
@@ -91,7 +108,7 @@ def reboot_vm(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
 def console(settings: Settings, name: str, force: bool) -> int:
     """Open the serial console of a running VM in this terminal. Ctrl-] leaves; the VM runs on.
 
-    One session at a time has a console. VMs that vgpuctl did not make have one too, if they have a serial port.
+    One session at a time has a console. VMs that vgpuctl did not create have one, too, if they have a serial port.
 
     If stdin is not a terminal, stdin and stdout are copied as they are until the VM is off. On another host, run it
     there: ssh -t HOST vgpuctl console NAME.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, run, targets
+from vgpuctl.cli import complete, field_options, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.targets import Targets, change, count_text, running_text
@@ -195,17 +195,24 @@ def label_vm(
             "vgpuctl resize-disk vdi-001 500GiB --disk vdb --dry-run",
             "one of several, and only to see what would be done",
         ),
+        ("vgpuctl resize-disk 'vdi-*' 100GiB", "the disks of all these desktops"),
     ),
 )
-@click.argument("name", shell_complete=complete.vms)
+@targets.vms()
 @click.argument("size", metavar="SIZE")
 @click.option("--disk", metavar="DISK", help="The guest's name of the disk (vda), or its path (the only one).")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def resize_disk(settings: Settings, name: str, size: str, disk: str | None, dry_run: bool) -> int:
-    """Grow a disk of a VM to SIZE (60GiB, 2TiB; a bare number is GiB), while the VM runs or is off.
+def resize_disk(settings: Settings, targets: Targets, size: str, disk: str | None, dry_run: bool) -> int:
+    """Grow a disk of each VM to SIZE (60GiB, 2TiB; a number alone is GiB), while the VM runs or is off.
 
-    Only disks that vgpuctl created; it never shrinks one. The guest must grow its partition and file system itself:
-    cloud-init does that at the next boot.
+    It grows only disks that vgpuctl created, and never shrinks one. The guest must grow its partition and file system
+    itself: cloud-init does that at the next boot.
     """
-    return run.call(settings, "resize-disk", lambda host: host.resize_disk(name, size, disk=disk, dry_run=dry_run))
+    return change(
+        settings,
+        "resize-disk",
+        targets,
+        lambda host, name: host.resize_disk(name, size, disk=disk, dry_run=dry_run),
+        dry_run=dry_run,
+    )

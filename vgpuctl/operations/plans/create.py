@@ -165,7 +165,7 @@ def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign,
     boots = "it boots from the network" if request.nics else "nothing boots"
     return (
         *window,
-        f"no system is on {design.name}'s disk: {boots}; use --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
+        f"{design.name}'s disk is empty: {boots}; use --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_fields import CPU_PIN_AUTO, HUGEPAGES_KIB, NONE
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.makers import maker_of
-from vgpuctl.model.gpu import Backend
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import NetworkInfo
 from vgpuctl.model.profile_name import parse_profile_name
@@ -24,10 +24,6 @@ from vgpuctl.operations.plans.windows import WINDOWS_11
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 LINUX_BRIDGE_VLAN_SINCE = 11_000_000
-PCI_DISPLAY_SINCE = 10_002_000
-"""libvirt knows display= and ramfb= of a PCI function since 10.2; of an mdev since 4.6 and 5.10."""
-
-_DISPLAY_BACKENDS = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
 _NUMBER_LIMIT = 8192
 
 
@@ -269,26 +265,27 @@ def check_display(snapshot: Snapshot, vgpu: AssignedVgpu) -> None:
         InvalidInput: this kind of device, or this profile, has no screen that QEMU could show.
         HostCannot: libvirt is too old.
     """
-    if vgpu.backend not in _DISPLAY_BACKENDS:
+    display_since = backend_for(vgpu.backend).display_since
+    if display_since is None:
         raise InvalidInput(
             f"--display shows the screen of a vGPU, and {vgpu.carrier} is a {vgpu.backend} device, whose screen only "
             "its own outputs show",
-            hint="leave --display out, and use a remote desktop in the guest",
+            hint="omit --display, and use a remote desktop in the guest",
         )
     profile = parse_profile_name(vgpu.profile or "")
     gpu = snapshot.gpu(vgpu.gpu)
     if (profile is not None and profile.series == "C") or (gpu is not None and not maker_of(gpu).has_displays):
         raise InvalidInput(
             f"{vgpu.profile} has no display: a VM with --display would not start",
-            hint="choose a profile of the Q, B or A series (vgpuctl list-profiles), or leave --display out",
+            hint="choose a profile of the Q, B or A series (vgpuctl list-profiles), or omit --display",
             profile=vgpu.profile,
         )
     version = snapshot.hypervisor.libvirt_version or 0
-    if vgpu.backend is Backend.VENDOR_VF and version < PCI_DISPLAY_SINCE:
+    if version < display_since:
         raise HostCannot(
-            f"--display on a virtual function needs libvirt 10.2, and this host has {version // 1_000_000}."
-            f"{version // 1000 % 1000}.{version % 1000}",
-            hint="leave --display out, and use a remote desktop in the guest",
+            f"--display on {vgpu.carrier} needs libvirt {_version_text(display_since)}, and this host has "
+            f"{_version_text(version)}",
+            hint="omit --display, and use a remote desktop in the guest",
             check="display",
         )
 
@@ -312,3 +309,8 @@ def check_guest_devices(
         check_display(snapshot, vgpus[0])
     pins = resolve_pins(snapshot, request.cpu_pin, vgpus, offered.topology)
     check_hugepages(request.memory_mib, request.hugepages, pins.nodes, offered.topology, count)
+
+
+def _version_text(version: int) -> str:
+    """Return libvirt's number as text: 10002000 is 10.2.0."""
+    return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"

@@ -62,7 +62,7 @@ exit 0
 # libvirt for boot: hold_libvirt_seconds:. restore-host then continues with those GPUs.
 _UNIT_TEMPLATE = """\
 [Unit]
-Description=Restore the vGPUs that a reboot removed
+Description=Make the vGPUs again that a boot took away
 After=local-fs.target systemd-modules-load.service nvidia-vgpud.service nvidia-vgpu-mgr.service
 Before=libvirtd.service virtqemud.service libvirt-guests.service
 

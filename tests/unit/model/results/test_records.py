@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
+from typing import Any, Generic
 
 import pytest
 
 from vgpuctl.cli import schemas
 from vgpuctl.cli.kinds import KINDS
 from vgpuctl.model import results
+from vgpuctl.model.results.vms import VmResult
 from vgpuctl.value import Value
 
 RECORDS = sorted(
@@ -23,14 +24,14 @@ RECORDS = sorted(
     },
     key=lambda record: record.__name__,
 )
-FACTS = {"DoctorFinding", "NotRestored", "Restored"}
-"""Records in the facts of an error."""
+FACTS = {"DoctorFinding", "NotRestored", "Restored", "Selected"}
+"""Records in the facts of an error, or that a call of the library returns to a command."""
 
 
 @pytest.mark.parametrize("record", RECORDS)
 def test_a_record_has_a_description_and_a_schema(record: type[Value]) -> None:
     definitions: dict[str, Any] = {}
-    schemas.schema_of(record, definitions)
+    schemas.schema_of(record[VmResult] if issubclass(record, Generic) else record, definitions)
     assert definitions[record.__name__.removesuffix("Result")]["description"]
 
 

@@ -73,7 +73,7 @@ def test_a_word_for_every_gpu_and_an_ignored_line_are_noted():
     )
     notes = modprobe_notes(GPU, file(text), ())
     assert f"{VGPUCTL_FILE}:1 sets RmPVMRL for every GPU" in notes[1]
-    assert f"{VGPUCTL_FILE}:2 sets {PER_GPU_PARAMETER} , but has no effect" in notes[2]
+    assert f"{VGPUCTL_FILE}:2 also sets {PER_GPU_PARAMETER}, but has no effect" in notes[2]
 
 
 def test_a_file_that_differs_from_the_nvml_setting_is_noted():
