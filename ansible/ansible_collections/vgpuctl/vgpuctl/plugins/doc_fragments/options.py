@@ -103,7 +103,7 @@ options:
   cloud_init:
     type: str
     description:
-      - 'User-data for cloud-init, which configures the guest at its first boot.'
+      - 'User-data file; cloud-init configures the guest with it at its first boot.'
       - 'For example V(/root/user-data.yaml).'
   network_config:
     type: str
@@ -156,7 +156,7 @@ options:
   template:
     type: str
     description:
-      - 'Domain template, NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
+      - 'Domain template: NAME.xml.j2 in /etc/vgpuctl/templates, or a built-in one.'
       - 'Without it, V(vm).'
       - 'For example V(vm).'
   reserve:
@@ -179,7 +179,7 @@ options:
   force_console:
     type: bool
     description:
-      - 'Pass a GPU through although the host''s console is on it.'
+      - 'Pass through a GPU even if it is the host''s console.'
 """
 
     VGPU = r"""
