@@ -16,6 +16,7 @@ from typing import Any
 
 from vgpuctl import simulated
 from vgpuctl.cli import entry
+from vgpuctl.host.clock import HostClock
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -45,8 +46,8 @@ def main() -> int:
     """Run this process's command line, with a slow driver on every simulated host that it opens."""
     open_fast = simulated.open_simulated_host
 
-    def open_slow(scenario: str) -> Host:
-        ports = open_fast(scenario)
+    def open_slow(scenario: str, clock: HostClock | None = None) -> Host:
+        ports = open_fast(scenario, clock)
         return replace(ports, sysfs=SlowDriver(ports.sysfs))
 
     simulated.open_simulated_host = open_slow

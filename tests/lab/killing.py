@@ -308,7 +308,7 @@ def left_over() -> list[str]:
     wrong = [f"still to mend: {f}" for f in must("reconcile-host", "--dry-run")["findings"]]
     vms = must("list-vms")
     owned = {v["carrier"] for vm in vms for v in vm["vgpus"]}
-    wrong += [f"VM {vm['name']} is {vm['owner']}" for vm in vms if vm["ownership"] != "managed"]
+    wrong += [f"VM {vm['name']} is {vm['ownership']}" for vm in vms if vm["ownership"] != "managed"]
     if any(not v["present"] for vm in vms for v in vm["vgpus"]):
         wrong += made_at_the_next_start(vms)
     wrong += [f"device {d}" for d in devices() ^ owned]

@@ -34,7 +34,6 @@ SPEC = {
 }
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_a_vm_with_two_cards_huge_pages_pinned_cpus_and_a_display(lab: Lab) -> None:
     use_defaults(lab)

@@ -182,7 +182,7 @@ def test_a_silent_host_is_dropped_at_its_timeout(ssh: Ssh) -> None:
     [
         (SHA1, "ssh-algorithms", "no algorithm in common"),
         (BARE, "vgpuctl", "vgpuctl cannot be run there"),
-        (OLDER, "version", "its vgpuctl 0.0.9 does not know the line"),
+        (OLDER, "version", "its vgpuctl 0.0.9 does not accept a command line of"),
     ],
 )
 def test_an_unsuitable_host_reports_what_is_missing(ssh: Ssh, host: str, check: str, output: str) -> None:
@@ -382,7 +382,7 @@ def test_apply_removes_host_yaml_entries_only_with_yes_and_undo_restores_them(ss
     assert ssh("gpu-06", "cordon", "A100").returncode == 0
     for empty in ("/dev/null", "-"):
         result = ssh("gpu-06", "apply", "--yes", "-f", empty)
-        assert (result.returncode, "standard input says nothing" in result.stderr) == (2, True)
+        assert (result.returncode, "standard input is empty" in result.stderr) == (2, True)
     unconfirmed = ssh("gpu-06", "apply", "-f", str(file))
     assert (unconfirmed.returncode, "gpus.0000:3b:00.0: cordoned true" in unconfirmed.stderr) == (2, True)
     assert error_of(ssh("gpu-06", "apply", "-f", str(file), "--json"))["code"] == "needs-confirmation"

@@ -169,7 +169,7 @@ class WorkerPool(Workers[VmJob]):
     """
 
     def __init__(self, host: Host, jobs: tuple[VmJob, ...], parallel: int, progress: BatchProgress) -> None:
-        super().__init__(jobs, parallel, progress, "made")
+        super().__init__(jobs, parallel, progress, "created")
         self.created: list[str] = []
         self.warnings: list[str] = []
         self._host = host

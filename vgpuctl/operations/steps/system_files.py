@@ -128,7 +128,7 @@ class CreateLink(Value):
             require_system(host).link(self.path, self.target)
         except OSError as error:
             if not isinstance(error, FileExistsError) or require_system(host).readlink(self.path) != self.target:
-                raise _file_error(self.path, "made", error) from error
+                raise _file_error(self.path, "created", error) from error
 
     def verify(self, host: Host) -> None:
         """Read it back."""
@@ -183,7 +183,7 @@ class CreateDirectory(Value):
         try:
             require_system(host).make_directory(self.path)
         except OSError as error:
-            raise _file_error(self.path, "made", error) from error
+            raise _file_error(self.path, "created", error) from error
 
     def verify(self, host: Host) -> None:
         """Check that it exists."""
