@@ -112,9 +112,7 @@ class TargetCalls(Calls):
 
         def show(name: str) -> QueryResult[VmResult]:
             if name not in results:
-                raise NotFound(
-                    f"there is no VM {name} any more", hint="vgpuctl list-vms shows the VMs", vm=name
-                )
+                raise NotFound(f"there is no VM {name} any more", hint="vgpuctl list-vms shows the VMs", vm=name)
             return results[name]
 
         result: QueryResult[Any] = batch.query(names, show, ())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Ran, child, child_environment
+from tests.unit.cli.conftest import Ran, child, child_environment, is_readable
 from vgpuctl.cli.console_session import MAX_UNSENT_BYTES, ConsoleSession
 from vgpuctl.errors import HostCannot
 
@@ -44,7 +43,7 @@ class Terminal:
         """Read what is shown until it matches; forget everything up to the end of the match."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while (match := re.search(pattern, self.seen, re.DOTALL)) is None:
-            assert select.select([self.master], [], [], deadline - time.monotonic())[0], self.seen
+            assert is_readable(self.master, deadline - time.monotonic()), self.seen
             self.seen += os.read(self.master, 4096)
         self.seen = self.seen[match.end() :]
         return match[0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import vgpuctl as library
-from tests.unit.cli.conftest import child_environment
+from tests.unit.cli.conftest import child_environment, is_readable
 from vgpuctl.cli import hosts, watch
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.signals import SignalGuard
@@ -159,7 +158,7 @@ def _read_until(fd: int, text: str) -> str:
     """Return what the terminal gets until the text is in it."""
     shown = b""
     while text.encode() not in shown:
-        assert select.select([fd], [], [], 60)[0], shown
+        assert is_readable(fd, 60), shown
         shown += os.read(fd, 100_000)
     return shown.decode()
 

@@ -268,7 +268,7 @@ def test_a_gpu_left_without_vfs_by_a_killed_set_mig_is_found_and_restored(tmp_pa
     assert refused.value.hint == "vgpuctl reconcile-host frees it; then run this command, or again: vgpuctl test"
     (result,) = run_reconcile(later.ports).data.findings
     assert result.kind == "half-set-up"
-    assert "run it again: vgpuctl test; vgpuctl apply" in result.action
+    assert "run this again to finish it: vgpuctl test; or vgpuctl apply" in result.action
     assert not run_reconcile(later.ports, dry_run=True).data.findings
     assert diff_host(later.ports, read_desired_state(later.ports, None, ()), ApplyOptions()).changed
     (row,) = diagnose(later.ports, ("partition",)).checks
@@ -285,7 +285,7 @@ def test_a_drained_vm_without_its_instance_is_reported_until_gpu_setup(tmp_path:
     for _ in range(2):
         reported = {f.kind: f.action for f in run_reconcile(later.ports).data.findings}
         assert reported["drained"].startswith("nothing before the GPU is set up: no room for H100-1-10C")
-        assert reported["drained"].endswith("or vgpuctl apply, starts on too")
+        assert reported["drained"].endswith("or vgpuctl apply also starts on")
     assert set(reported) == {"drained"}
     CASES["warm-moved"].do(later.ports)
     assert not run_reconcile(later.ports, dry_run=True).data.findings

@@ -301,7 +301,7 @@ def test_what_is_to_be_off_and_nvml_does_not_tell_is_not_waited_for(tmp_path, ou
     assert count_vfs(host.ports, "0000:3b:00.0") > 0, "VMs wait for them"
     (warning,) = done.warnings
     assert warning.startswith(f"{words} of 0000:3b:00.0 ")
-    assert warning.endswith(" to be off, but NVML does not report the current state: no library")
+    assert warning.endswith(" should be off, but NVML does not report the current state: no library")
     again = restore(host, spec)
     assert (again.changed, again.warnings) == (False, (warning,))
 

@@ -585,7 +585,7 @@ def test_only_a_vm_that_is_off_and_has_the_vgpu_gives_up_its_place(tmp_path: Pat
     with pytest.raises(Busy, match="second no longer has gone"):
         give_up("gone")
     give_up(carrier)
-    with pytest.raises(Busy, match="any more"):
+    with pytest.raises(Busy, match="no longer has"):
         give_up(carrier)
 
 
