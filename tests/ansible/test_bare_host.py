@@ -86,7 +86,7 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     assert waiting.status == 0, waiting.output
     assert pending(waiting) == [
         "A reboot is pending: the kernel runs without intel_iommu=on iommu=pt;"
-        " nvidia 550.90.05 is installed, and none is loaded. gpu_host_reboot is false, so it is yours to do"
+        " nvidia 550.90.05 is installed, and none is loaded. gpu_host_reboot is false, so reboot the host by hand"
     ]
     assert "reboot" not in bare.text("/fake/done").split("\n")
     assert "Desktops of the pool" not in names(waiting)
