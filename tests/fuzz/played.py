@@ -232,6 +232,7 @@ def _shown(rng: Random, parsed: reply.Reply) -> object:
     from vgpuctl.remote.target import Target
 
     settings = Settings()
-    settings.kind, settings.json = rng.choice(("list-vms", "create-vm")), rng.random() < 0.5
+    settings.kind = rng.choice(("list-vms", "create-vm"))
+    settings.output = rng.choice(("table", "json"))
     reply = HostReply(Target("gpu-01", "gpu-01"), 0.1, parsed)
     return remote_result.print_reply(settings, reply, 0)

@@ -71,8 +71,8 @@ def _literals(node: ast.AST, *, docstrings: bool) -> Iterator[tuple[int, str]]:
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and not docstrings:
             continue
         text = _text(child)
-        if text is not None:
-            yield child.lineno, text  # type: ignore[attr-defined]
+        if text is not None and isinstance(child, ast.expr):
+            yield child.lineno, text
             parts = [part for part in ast.walk(child) if isinstance(part, ast.FormattedValue)]
             for part in parts:
                 yield from _literals(part, docstrings=False)

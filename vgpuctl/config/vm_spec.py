@@ -192,12 +192,8 @@ def build_request(
         InvalidInput: the VM lacks something that it needs to be created.
     """
     given = spec.given_fields()
-    missing = rules.find_missing_fields(given) if require_complete else ()
-    if missing:
-        option = _option_name(missing[0].path)
-        text = f"{option}: {missing[0].text}" if option else missing[0].text
-        hint = "vgpuctl list-gpus --all shows them" if option else f"--profile PROFILE; {PROFILE_HINT}"
-        raise InvalidInput(text, hint=hint, problems=[{"option": option, "problem": missing[0].text}])
+    if require_complete:
+        _refuse_missing_fields(given)
     filled: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name in _FIELD_ORDER:
@@ -230,6 +226,15 @@ def build_request(
         labels=filled["labels"] or {},
         owner=filled["owner"],
     )
+
+
+def _refuse_missing_fields(given: Mapping[str, object]) -> None:
+    missing = rules.find_missing_fields(given)
+    if missing:
+        option = _option_name(missing[0].path)
+        text = f"{option}: {missing[0].text}" if option else missing[0].text
+        hint = "vgpuctl list-gpus --all shows them" if option else f"--profile PROFILE; {PROFILE_HINT}"
+        raise InvalidInput(text, hint=hint, problems=[{"option": option, "problem": missing[0].text}])
 
 
 def gpu_constraints(spec: VmSpec) -> GpuConstraints:

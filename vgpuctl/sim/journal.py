@@ -54,11 +54,15 @@ class Journal:
         self._apply_records = apply_records
         self._thread_lock = threading.RLock()
         self._depth = 0
+        self._file = self._lock = -1
         self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._file = -1
         self._inode = -1
         self._offset = 0
         self.lines = 0
+
+    def __del__(self) -> None:
+        """Close the files of a host that nobody closed: one process may open very many simulated hosts."""
+        self.close()
 
     def close(self) -> None:
         """Close the files."""
