@@ -254,7 +254,7 @@ def check_contents(packages: list[Path]) -> None:
     with zipfile.ZipFile(wheel) as wheel_file:
         wheel_names = set(wheel_file.namelist())
     data = f"vgpuctl-{__version__}.data/data/share/man/man1/vgpuctl.1"
-    wanted = {"LICENSE", "README.md", "CHANGELOG.md", "docs/cli.md", "tests/bootstrap.py", "man/vgpuctl.1"} - names
+    wanted = {"LICENSE", "README.md", "CHANGELOG.md", "docs/index.md", "tests/bootstrap.py", "man/vgpuctl.1"} - names
     wanted |= {"vgpuctl/py.typed", "vgpuctl/_templates/vm.xml.j2", data} - wheel_names
     if wanted:
         raise RuntimeError(f"the packages lack {', '.join(sorted(wanted))}")

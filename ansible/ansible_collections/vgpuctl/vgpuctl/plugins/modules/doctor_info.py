@@ -20,7 +20,7 @@ options:
     elements: str
     default: []
     description:
-      - Run only these checks, by id. Default: all.
+      - Run only these checks, by id. Without it all checks run.
 author:
   - the vgpuctl project (!UNKNOWN)
 """

@@ -67,7 +67,7 @@ def test_a_number_that_yaml_made_of_an_address_ends_the_module(value):
         vgpuctl.text_of(Module(), "gpu", value)
     told = ended.value.values
     assert told["code"] == "unquoted-address"
-    assert told["msg"].startswith("gpu: YAML made the number ")
+    assert told["msg"].startswith("gpu: YAML turned it into the number ")
     assert told["msg"].endswith("Quote the PCI address: gpu: '0000:41:00.0'")
 
 
@@ -75,7 +75,7 @@ def test_a_number_that_yaml_made_of_an_address_ends_the_module(value):
 def test_keys_and_values_in_the_place_of_a_gpu_are_not_said_to_be_a_number(value):
     with pytest.raises(Ended) as ended:
         vgpuctl.text_of(Module(), "gpu", value)
-    assert ended.value.values["msg"].startswith("gpu: expected a GPU's address or model, and there are keys and")
+    assert ended.value.values["msg"].startswith("gpu: expected a GPU's address or model, not keys and values")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_program_is_asked_for_one_document_and_no_question():
         (Module(program=None), "no-vgpuctl", "vgpuctl is not on this host"),
         (Module(err="Traceback"), "no-json", "/bin/vgpuctl printed no JSON: Traceback"),
         (Module("[]"), "no-json", "printed no document: []"),
-        (Module('{"schema": "vgpuctl/2"}'), "other-schema", "speaks vgpuctl/2, and this collection vgpuctl/1"),
+        (Module('{"schema": "vgpuctl/2"}'), "other-schema", "prints vgpuctl/2, but this collection needs vgpuctl/1"),
     ],
 )
 def test_another_program_is_told_from_vgpuctl(module, code, said):
