@@ -386,7 +386,7 @@ def test_apply_removes_host_yaml_entries_only_with_yes_and_undo_restores_them(ss
     unconfirmed = ssh("gpu-06", "apply", "-f", str(file))
     assert (unconfirmed.returncode, "gpus.0000:3b:00.0: cordoned true" in unconfirmed.stderr) == (2, True)
     assert error_of(ssh("gpu-06", "apply", "-f", str(file), "--json"))["code"] == "needs-confirmation"
-    assert ssh("gpu-06", "diff").stdout == "the host is as asked for\n"
+    assert ssh("gpu-06", "diff").stdout == "no differences: nothing to apply\n"
     assert "gone from host.yaml:" in ssh("gpu-06", "apply", "--yes", "-f", str(file)).stdout
     assert "cordoned" not in ssh("gpu-06", "export").stdout
     assert ssh("gpu-06", "apply", "--undo", "1", "--json").returncode == 0
