@@ -22,7 +22,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.host.clock import HostClock
 from vgpuctl.library.call import CallSettings, confirm_everything
-from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult
 from vgpuctl.model.results.targets import TallyResult, TargetErrorResult, TargetResult, TargetsResult
 from vgpuctl.operations.worker_pool import Workers
 from vgpuctl.value import Value
@@ -163,29 +163,11 @@ def run(
     return _report(request, (plans, batch))
 
 
-class QuietProgress:
+class QuietProgress(NoProgress):
     """Passes on only that the work waits, so that it can be cancelled."""
 
     def __init__(self, inner: BatchProgress) -> None:
         self._inner = inner
-
-    def on_plan(self, steps: tuple[str, ...]) -> None:
-        """Do nothing."""
-
-    def on_step_start(self, number: int, text: str) -> None:
-        """Do nothing."""
-
-    def on_step_progress(self, number: int, text: str, percent: float) -> None:
-        """Do nothing."""
-
-    def on_step_finish(self, number: int, text: str) -> None:
-        """Do nothing."""
-
-    def on_step_undo(self, text: str) -> None:
-        """Do nothing."""
-
-    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
-        """Do nothing."""
 
     def on_wait(self) -> None:
         """Pass it on."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The VM spec: files and options end in the same values, and every message names its place."""
+"""The VM spec: files and options end in the same values, and every message names its place.
+
+Size: the table of fields and the tables of messages are read side by side.
+"""
 
 from __future__ import annotations
 

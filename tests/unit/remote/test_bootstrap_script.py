@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that is sent to a host, run as on a host: by the system's Python, with nothing of this checkout."""
+"""The program that is sent to a host, run as on a host: by the system's Python, with nothing of this checkout.
+
+Size: each test runs the one program once more, with another host or another fault.
+"""
 
 from __future__ import annotations
 
