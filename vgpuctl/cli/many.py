@@ -45,7 +45,7 @@ def check_options(
     if count is not None and print_xml:
         raise click.UsageError("--print-xml shows one VM: omit --count and specify one name")
     if count is not None and wait_for is not None:
-        raise click.UsageError("--wait-for waits for one VM: omit --count, or wait with: vgpuctl show-address NAME")
+        raise click.UsageError(f"--wait-for waits for one VM: omit it, then: vgpuctl wait NAMES --for {wait_for}")
     if count is not None and state != "present":
         raise click.UsageError(f"--count only creates missing VMs; --state {state} works on one VM")
     return parallel or DEFAULT_PARALLEL

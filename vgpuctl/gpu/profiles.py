@@ -204,11 +204,6 @@ def _is_board_of_model(model: str, board: str) -> bool:
     return any(plain == name + suffix for name in names for suffix in _MODEL_SUFFIXES)
 
 
-def lists_all_types(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:
-    """Return whether every type of a GPU is known: not while its VFs are off, nor where the driver hides some."""
-    return not (gpu.backend is None and gpu.vfs_total) and not _is_catalogue_partial(gpu, taken)
-
-
 def _is_catalogue_partial(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:
     """Return whether the driver hides types now: vendor-vf in use, and NVML does not complete the list."""
     complete = any(t.max_per_gpu is not None for t in gpu.types)
