@@ -61,7 +61,7 @@ Section: admin
 Priority: optional
 Depends: {depends}
 Recommends: {recommends}
-Suggests: mdevctl, python3-highspy, python3-matplotlib
+Suggests: ansible-core (>= 2.18), mdevctl, python3-highspy, python3-matplotlib
 Description: Give virtual machines on libvirt/KVM hosts a slice of a GPU
  vgpuctl gives virtual machines a slice of a GPU, or a whole GPU. One command
  chooses the GPU, creates the vGPU, the disk and the VM, and undoes everything
@@ -70,6 +70,8 @@ Description: Give virtual machines on libvirt/KVM hosts a slice of a GPU
  It handles mediated devices (mdev) of any maker, NVIDIA's vendor-specific
  VFIO, plain SR-IOV virtual functions and whole GPUs. A boot unit and a hook of
  libvirt create the vGPUs again that a reboot of the host takes away.
+ .
+ The Ansible collection vgpuctl.vgpuctl is in /usr/share/ansible/collections.
 """
 
 
@@ -210,6 +212,13 @@ def _stage_files(tree: Path, stage: Path, version: str, epoch: int) -> None:
     entry = f"vgpuctl ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- {_maintainer()}  {date}\n"
     _write_compressed(documents / "changelog.Debian.gz", entry.encode())
     _write_compressed(documents / "changelog.gz", (tree / "CHANGELOG.md").read_bytes())
+    collection = Path("ansible_collections/vgpuctl/vgpuctl")
+    for source in _files(tree / "ansible" / collection):
+        name = source.relative_to(tree / "ansible")
+        if not name.is_relative_to(collection / "tests"):
+            _write(stage / "usr/share/ansible/collections" / name, source.read_text())
+    for source in (tree / "ansible/inventory.example.yml", *_files(tree / "ansible/playbooks")):
+        _write(documents / "examples/ansible" / source.relative_to(tree / "ansible"), source.read_text())
     overrides = DEBIAN / "lintian-overrides"
     _write(stage / "usr/share/lintian/overrides/vgpuctl", overrides.read_text())
 
