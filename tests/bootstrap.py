@@ -179,15 +179,15 @@ def floors() -> int:
     install(BASE_PACKAGES)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
+    tools = [line for line in extras["dev"] + extras["docs"] if not line.startswith("vgpuctl")]
     lines = [line for names in (project["dependencies"], *extras.values()) for line in names]
     lowest = [f"{match[1]}=={match[2]}" for line in lines if (match := re.match(r"([\w.-]+)>=([\w.]+)", line))]
-    core = {re.split("[>=]", line)[0] for line in lines} - {re.split("[>=]", line)[0] for line in extras["dev"]}
-    pins = [pin for pin in lowest if pin.partition("==")[0] in core - {"libvirt-python"}]
+    not_tried = {re.split("[>=]", line)[0] for line in tools} | {"libvirt-python"}
+    pins = [pin for pin in lowest if pin.partition("==")[0] not in not_tried]
     say(f"making the environment {FLOORS_VENV.name} with {' '.join(pins)}")
     must(PYTHON, "-m", "venv", "--clear", FLOORS_VENV)
     link_libvirt(FLOORS_VENV)
     pip = (FLOORS_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check")
-    tools = [line for line in extras["dev"] if not line.startswith("vgpuctl")]
     must(*pip, *pins, "cryptography<43", "numpy<2", *tools)  # what paramiko 2.12 and matplotlib 3.6 were built for
     must(*pip, "--no-deps", "-e", ROOT)
     return run(FLOORS_VENV / "bin/python", "-m", "pytest", *IN_PARALLEL, "tests/unit")

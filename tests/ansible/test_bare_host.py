@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests import wheels
 from tests.ansible.bare import Bare
+from tests.ansible.debs import write_deb
 from tests.ansible.plays import ROOT, Ran
 from tests.ansible.stand_ins import HARDWARE, RED_HAT, RED_HATS_PROGRAMS, RUN, RUN_FILE
 
@@ -106,6 +108,32 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     assert pending(again) == [
         "A reboot is pending: /run/reboot-required exists. These VMs run, so reboot the host by hand: vdi-001"
     ]
+
+
+    _assert_the_package_replaces_the_wheels(bare)
+
+
+def _assert_the_package_replaces_the_wheels(bare: Bare) -> None:
+    """The stand-in for the package runs the same program, in a copy of the environment that the role removes."""
+    shutil.copytree(bare.root / "opt/vgpuctl", bare.root / "srv/environment", symlinks=True)
+    program = '#!/bin/sh\nexec /srv/environment/bin/python -m vgpuctl "$@"\n'
+    deb = write_deb(bare.place, "vgpuctl", {"/usr/bin/vgpuctl": program})
+    play = bare.place / "package.yml"
+    play.write_text(json.dumps([{"hosts": "all", "roles": ["vgpuctl.vgpuctl.vgpuctl"]}]))
+
+    before = bare.layer()
+    checked = bare.playbook(play, "--check", vgpuctl_deb=str(deb))
+    (no_file,) = bare.playbook(play, vgpuctl_deb="/srv/vgpuctl_2.0_all.deb").failed
+    assert bare.layer() == before
+    assert "vgpuctl_deb is '/srv/vgpuctl_2.0_all.deb': it must be a file on the machine that" in no_file.result["msg"]
+    first = bare.playbook(play, vgpuctl_deb=str(deb))
+    again = bare.playbook(play, vgpuctl_deb=str(deb))
+
+    removal = "Remove the environment of earlier wheels, and its link"
+    assert {"Show which package would be installed", removal} <= names(checked), checked.output
+    assert {"Install the Debian package with apt", removal} <= names(first), first.output
+    assert not (bare.root / "opt/vgpuctl").exists()
+    assert (again.status, again.changed) == (0, []), again.output
 
 
 def test_the_red_hat_family_uses_rpm_and_grubby(tmp_path: Path) -> None:

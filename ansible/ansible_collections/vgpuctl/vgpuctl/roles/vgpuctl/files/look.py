@@ -2,8 +2,8 @@
 """Print why vgpuctl cannot be installed on this host: one line for each reason, none if pip may try.
 
 It runs under any Python 3, changes nothing, and needs no pip, which a bare host lacks. Its arguments: the oldest Python
-that will do, what pip will install, the wheelhouse, the index, and where the program will be; what is not given is
-empty. An index is refused for what pip could not fix either: no connection, or no such name. What a certificate or a
+that will do, what pip will install (nothing with a Debian package), the wheelhouse, the index, and where the program
+will be; what is not given is empty. An index is refused for what pip could not fix either: no connection, or no such name. What a certificate or a
 password is wrong for pip says. Which files pip reads is in its documentation, "Configuration".
 """
 
@@ -45,6 +45,8 @@ def _source(source: str) -> str:
 
 def _place(source: str, wheelhouse: str, index: str) -> str:
     """Return why there is no place from which it can come."""
+    if not source:
+        return ""
     if wheelhouse:
         return _wheelhouse(wheelhouse, _name(source))
     if source.startswith("/") or "://" in source:
