@@ -34,6 +34,11 @@ PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
 UNIT = ("tests/unit", "tests/contract", "tests/fuzz", PLACEMENT)
+NOT_WITH_FLOORS = (
+    # The types of the newest libraries are checked, and HiGHS 1.10 finds another one of two plans with as many moves.
+    "tests/unit/test_structure.py::test_mypy_finds_nothing",
+    "tests/unit/placement/test_moves.py::test_of_two_that_wait_for_each_other_one_leaves_first",
+)
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
 PACKAGING_PACKAGES = ("lintian", "mmdebstrap", "git")
 TEST_PACKAGES = (
@@ -190,7 +195,8 @@ def floors() -> int:
     pip = (FLOORS_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check")
     must(*pip, *pins, "cryptography<43", "numpy<2", *tools)  # what paramiko 2.12 and matplotlib 3.6 were built for
     must(*pip, "--no-deps", "-e", ROOT)
-    return run(FLOORS_VENV / "bin/python", "-m", "pytest", *IN_PARALLEL, "tests/unit")
+    deselected = [word for test in NOT_WITH_FLOORS for word in ("--deselect", test)]
+    return run(FLOORS_VENV / "bin/python", "-m", "pytest", *IN_PARALLEL, *deselected, "tests/unit")
 
 
 def packages() -> int:

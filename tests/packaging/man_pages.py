@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 
@@ -72,12 +72,18 @@ def _purpose(command: click.Command) -> str:
 def _usage_words(command: click.Command) -> list[str]:
     """Return what follows the command's name on its usage line."""
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    return ["[OPTIONS]", *(argument.make_metavar(click.Context(command)) for argument in arguments)]
+    return ["[OPTIONS]", *(_metavar(argument, command) for argument in arguments)]
+
+
+def _metavar(param: click.Parameter, command: click.Command) -> str:
+    """Return a parameter's value as its usage line shows it; click before 8.2 needs no context for that."""
+    make: Callable[..., str] = param.make_metavar
+    return make(click.Context(command)) if inspect.signature(make).parameters else make()
 
 
 def _option_words(option: click.Option, command: click.Command) -> str:
     """Return an option as it is typed."""
-    value = "" if option.is_flag else f" {option.make_metavar(click.Context(command))}"
+    value = "" if option.is_flag else f" {_metavar(option, command)}"
     return ", ".join(option.opts) + value
 
 

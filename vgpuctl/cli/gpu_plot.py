@@ -44,13 +44,14 @@ def draw(gpus: Sequence[GpuResult], file_format: str) -> bytes:
     colors = {profile: _COLORS[number % len(_COLORS)] for number, profile in enumerate(profiles)}
 
     def content(figure: Figure) -> None:
-        rows = figure.subplots(max(len(shown), 1), 1, squeeze=False)[:, 0]
+        heights = [_GPU_HEIGHT] * max(len(shown), 1) + [_LEGEND_HEIGHT]
+        *rows, legend = figure.subplots(len(heights), 1, gridspec_kw={"height_ratios": heights})
         if not shown:
             rows[0].set_axis_off()
             rows[0].text(0.5, 0.5, "no GPU that can carry a vGPU", ha="center", va="center")
         for axes, gpu in zip(rows, shown, strict=False):
             _draw_gpu(axes, gpu, colors)
-        _draw_legend(figure, colors)
+        _draw_legend(legend, colors)
         figure.draw_without_rendering()
         for axes in rows:
             for text in list(axes.texts):
@@ -132,13 +133,14 @@ def _title(gpu: GpuResult, boxes: list[Box]) -> str:
     return f"{gpu.address}  {gpu.model}  ({gpu.mode.value}): {amount}{more}{places}"
 
 
-def _draw_legend(figure: Figure, colors: dict[str, str]) -> None:
+def _draw_legend(axes: Axes, colors: dict[str, str]) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=color, edgecolor=_LINE, label=sanitize(name)) for name, color in colors.items()]
     handles.append(Patch(facecolor=_FREE, edgecolor=_LINE, label="free"))
-    figure.legend(
-        handles=handles, loc="outside lower left", ncols=6, fontsize=_FONT_POINTS, frameon=False,
+    axes.set_axis_off()
+    axes.legend(
+        handles=handles, loc="lower left", borderaxespad=0, ncols=6, fontsize=_FONT_POINTS, frameon=False,
         title="profiles; scale: framebuffer in GiB; hatched: reserved, not created now",
         title_fontsize=_FONT_POINTS - 1, alignment="left",
     )  # fmt: skip

@@ -48,7 +48,8 @@ def _explain(data: ExplainResult) -> Page:
         blocks += ["", f"one more fits after {_pluralize(data.moves, 'move')} ({command}):"]
         blocks += [f"  {line}" for line in move_lines(data.moves)]
     elif free == 0 and data.moves is None:
-        blocks += ["", "no moves of VMs that vgpuctl may move make room for one more, or that is not known"]
+        command = f"vgpuctl plan-moves --profile {shlex.quote(data.profile)}"
+        blocks += ["", f"moving VMs makes no room for one more, or that is not known ({command} shows why)"]
     return Page(blocks)
 
 
@@ -110,15 +111,36 @@ def _profile_counts(counts: Sequence[CountResult]) -> str:
 def _moves(result: Outcome[MovesResult]) -> Page:
     """Return the planned moves, or the moves that were made."""
     data = result.data
+    stays = _stay_lines(data)
     if not data.moves:
-        return Page(["nothing to move: it fits as it is" if data.places else "nothing to move: no move wins room"])
+        return Page(stays or [f"nothing to move: {_why_nothing(data)}"])
     verb = "would be moved" if result.dry_run else "moved"
     fewest_note = "" if data.fewest or not data.places else "; fewer may do"
     blocks: list[Block] = [f"{_pluralize({move.uuid for move in data.moves}, 'VM')} {verb}{fewest_note}:"]
     blocks += [f"  {number}  {line}" for number, line in enumerate(result.steps, 1)]
     if data.places:
         blocks += ["room then:", *_places_by_gpu(data.places)]
+    blocks += stays
+    if data.emptied is not None and not stays and not result.dry_run:
+        blocks.append(f"{data.emptied} has no vGPU now")
     return Page(blocks)
+
+
+def _why_nothing(data: MovesResult) -> str:
+    if data.emptied is not None:
+        return f"{data.emptied} has no vGPU"
+    return "it fits as it is" if data.places else "no move wins room"
+
+
+def _stay_lines(data: MovesResult) -> list[str]:
+    """Return which vGPUs cannot leave the GPU, a line for each reason."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for stay in data.stays:
+        by_reason.setdefault((stay.profile or "whole GPU", stay.why), []).append(stay.vm or stay.carrier)
+    if not by_reason:
+        return []
+    lines = [f"  {shorten_names(names)} ({profile}): {why}" for (profile, why), names in by_reason.items()]
+    return [f"{_pluralize(data.stays, 'vGPU')} on {data.emptied} cannot be moved:", *lines]
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {

@@ -97,35 +97,58 @@ class GpuCalls(Calls):
 
     @query
     def plan_moves(
-        self, *profiles: str, defragment: bool = False, max_moves: int | None = None
+        self, *profiles: str, defragment: bool = False, max_moves: int | None = None, from_gpu: str | None = None
     ) -> Outcome[MovesResult]:
-        """Return the fewest moves after which these vGPUs fit, or with `defragment` more of the largest profiles."""
-        outcome = self._move(profiles, defragment=defragment, max_moves=max_moves, dry_run=True)
+        """Return the fewest moves after which these vGPUs fit, or with `defragment` more of the largest profiles.
+
+        With `from_gpu` the moves take the VMs of that GPU to others, and `stays` lists those that have no room there.
+        """
+        outcome = self._move(profiles, defragment=defragment, max_moves=max_moves, from_gpu=from_gpu, dry_run=True)
         words = [word for profile in profiles for word in ("--profile", profile)]
         words += ["--defragment"] if defragment else []
+        words += [] if from_gpu is None else ["--from", from_gpu]
         words += [] if max_moves is None else ["--most", str(max_moves)]
         note = f"vgpuctl move-vms {shlex.join(words)} carries out these moves"
-        return replace(outcome, notes=(note,)) if outcome.changed else outcome
+        return replace(outcome, notes=(*outcome.notes, note)) if outcome.changed else outcome
 
     @change("move-vms")
     def move_vms(
-        self, *profiles: str, defragment: bool = False, max_moves: int | None = None, dry_run: bool = False
+        self,
+        *profiles: str,
+        defragment: bool = False,
+        max_moves: int | None = None,
+        from_gpu: str | None = None,
+        dry_run: bool = False,
     ) -> Outcome[MovesResult]:
         """Stop VMs, give them other places and start them again, as `plan_moves` shows."""
-        return self._move(profiles, defragment=defragment, max_moves=max_moves, dry_run=dry_run)
+        return self._move(profiles, defragment=defragment, max_moves=max_moves, from_gpu=from_gpu, dry_run=dry_run)
 
     def _move(
-        self, profiles: Sequence[str], *, defragment: bool, max_moves: int | None, dry_run: bool
+        self,
+        profiles: Sequence[str],
+        *,
+        defragment: bool,
+        max_moves: int | None,
+        from_gpu: str | None,
+        dry_run: bool,
     ) -> Outcome[MovesResult]:
         as_texts("profiles", profiles)
         if max_moves is not None:
             require_range("max_moves", max_moves, 0)
-        if bool(profiles) == defragment:
-            raise InvalidInput("specify one of --profile PROFILE:N and --defragment", hint="vgpuctl plan-moves --help")
-        plan = moves.defragment if defragment else partial(moves.make_room, profiles=requests.count_profiles(profiles))
+        if bool(profiles) + defragment + (from_gpu is not None) != 1:
+            raise InvalidInput(
+                "specify one of --profile PROFILE:N, --from GPU and --defragment", hint="vgpuctl plan-moves --help"
+            )
+        if from_gpu is not None and max_moves is not None:
+            raise InvalidInput("--most works with --profile and --defragment", hint="omit --most")
+        if from_gpu is not None:
+            plan = partial(moves.empty_gpu, gpu=from_gpu)
+        elif defragment:
+            plan = partial(moves.defragment, max_moves=max_moves)
+        else:
+            plan = partial(moves.make_room, profiles=requests.count_profiles(profiles), max_moves=max_moves)
         return plan(
             self._ports,
-            max_moves=max_moves,
             dry_run=dry_run,
             confirm=self._confirm,
             wait_seconds=self._wait,

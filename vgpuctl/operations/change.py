@@ -51,7 +51,9 @@ from vgpuctl.value import Value, field_names, replace
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
-UPDATABLE_FIELDS = frozenset({"profile", "memory", "vcpus", "networks", "hugepages", "cpu_pin", "display", "reserve"})
+UPDATABLE_FIELDS = frozenset(
+    {"profile", "gpu", "memory", "vcpus", "networks", "hugepages", "cpu_pin", "display", "reserve"}
+)
 """The fields that can change on a stopped VM without creating it again."""
 
 
@@ -187,6 +189,8 @@ def _make_update(
 def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
     if "reserve" in fields:
         return ReadScope(types=True, every_function=True)
+    if "gpu" in fields:
+        return ReadScope(types=True)
     return scope_of_profiles(request) if "profile" in fields else ReadScope(models=False)
 
 
@@ -204,6 +208,11 @@ def _build_update(
     if "profile" in fields:
         changes = diff_vgpus(vm, record, expand_profiles(request), vm_gpu_types(snapshot, vm))
         _refuse_whole_devices(vm, record)
+    if "gpu" in fields:
+        _refuse_whole_devices(vm, record)
+        allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, request.constraints)}
+        changes = changes.moving([v for v in changes.kept if v.gpu not in allowed])
+    if changes.removed or changes.added_profiles:
         if changes.removed:
             refuse_managed_save(host, vm)
         request = _request_for_added(request, record, changes)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import VmRecord
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import find_vm, refuse_busy_vm, require_system_libvirt, require_writable
+from vgpuctl.operations.plans.change import with_request_fields
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.power import refuse_unfinished
@@ -81,8 +81,7 @@ def _with_labels(name: str, record: VmRecord, labels: Mapping[str, str], owner: 
         values = {"labels": limit_labels(labels) or None, "owner": owner}
     except ValueError as error:
         raise InvalidInput(f"{name}: {error}", hint="remove a label: key-", vm=name) from error
-    fields = {key: value for key, value in {**record.request_fields, **values}.items() if value is not None}
-    return replace(record, request_json=json.dumps(fields, sort_keys=True, separators=(",", ":")))
+    return with_request_fields(record, **values)
 
 
 def _describe(name: str, labels: Mapping[str, str], owner: str | None) -> str:

@@ -20,6 +20,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.change import move_vgpu
+from vgpuctl.operations.cordon import select_one_gpu
 from vgpuctl.operations.gpu_transaction import UninterruptedProgress, try_start_vm
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
@@ -28,6 +29,7 @@ from vgpuctl.operations.plans.moves import (
     MovesPlan,
     pin_reason,
     plan_defragmentation,
+    plan_empty_gpu,
     plan_room_moves,
 )
 from vgpuctl.operations.power import read_domain_leftovers
@@ -121,6 +123,26 @@ def defragment(
     return _outcome(plan, snapshot.warnings, dry_run=dry_run)
 
 
+def empty_gpu(
+    host: Host, gpu: str, *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
+) -> Outcome[MovesResult]:
+    """Plan moves of a GPU's VMs to other GPUs, and carry them out once they are confirmed; `stays` lists the others.
+
+    Raises:
+        NotFound, InvalidInput: `gpu` does not name one GPU of this host.
+        VgpuctlError: a move failed; `left` lists the moves that were not done.
+    """
+    snapshot, _, pinned_vms = _observe(host, dry_run=dry_run)
+    source = select_one_gpu(snapshot, gpu)
+    plan = plan_empty_gpu(snapshot, source.address, pinned_vms)
+    if not dry_run:
+        _confirm_and_carry_out(host, plan, confirm, wait_seconds, progress)
+    outcome = _outcome(plan, snapshot.warnings, dry_run=dry_run)
+    if source.cordoned:
+        return outcome
+    return replace(outcome, notes=(f"new vGPUs may be placed on it; vgpuctl cordon {source.address} prevents that",))
+
+
 def _observe(host: Host, *, dry_run: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
     """Return a snapshot of the host, its GPUs, and the VMs that must not be moved."""
     if not dry_run:
@@ -156,7 +178,9 @@ def _confirm_and_carry_out(
 
 def _outcome(plan: MovesPlan, warnings: tuple[str, ...], *, dry_run: bool) -> Outcome[MovesResult]:
     steps = tuple(entry.describe() for entry in plan.order)
-    data = MovesResult(plan.results(), tuple(_spot_result(spot) for spot in plan.spots), plan.is_minimal)
+    data = MovesResult(
+        plan.results(), tuple(_spot_result(spot) for spot in plan.spots), plan.is_minimal, plan.emptied, plan.stays
+    )
     return Outcome(bool(plan.moves), data, steps, warnings, dry_run=dry_run)
 
 
@@ -212,8 +236,9 @@ def _current_vm(host: Host, entry: MoveEntry, waiting: dict[str, Vm]) -> Vm:
     if vm is None:
         waiting.pop(entry.vm.uuid, None)
         raise deleted_meanwhile(entry.vm)
-    waits = isinstance(entry, VmMove) and entry.waits
-    reason = pin_reason(vm, may_wait=waits)
+    reason = pin_reason(vm)
+    if isinstance(entry, VmMove):
+        reason = pin_reason(vm, may_wait=entry.waits, leaves_gpu=entry.leaves_gpu)
     if reason is not None:
         raise Busy(f"VM {vm.name} is not moved: {reason} now", vm=vm.name, state=str(vm.state))
     check_order(snapshot, [replace(entry, vm=vm)])

@@ -7,7 +7,7 @@ Each vGPU counts as one for its own VM. Where the driver does not report how man
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vgpuctl.gpu.division import Room
 from vgpuctl.gpu.mdev_pool import MdevPool
@@ -23,7 +23,7 @@ from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
 from vgpuctl.placement.joint import fit_together
 from vgpuctl.placement.policy_placement import place_in_turn
 from vgpuctl.placement.slot_search import ProfileRequest
-from vgpuctl.placement.vm_placement import list_open_gpus, list_rooms, sum_guaranteed
+from vgpuctl.placement.vm_placement import is_unused_sibling, list_open_gpus, list_rooms, sum_guaranteed
 from vgpuctl.value import Value
 
 _POOL_SIZE_UNKNOWN = (
@@ -109,7 +109,17 @@ def check_fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[
         if not is_known or not joint.excess:
             return FitResult(None, requested, reason=_POOL_SIZE_UNKNOWN)
     excess_rooms = tuple(profile_room for profile_room in rooms if profile_room.profile in joint.excess)
-    return FitResult(False, requested, excess=tuple(joint.excess.items()), rooms=excess_rooms)
+    siblings = tuple(_rooms_of_unused_siblings(snapshot, gpus, {p: types[p] for p in joint.excess}))
+    return FitResult(False, requested, excess=tuple(joint.excess.items()), rooms=(*excess_rooms, *siblings))
+
+
+def _rooms_of_unused_siblings(
+    snapshot: Snapshot, gpus: Sequence[Gpu], types_by_profile: Mapping[str, Mapping[str, VgpuType]]
+) -> Iterator[ProfileRoom]:
+    """Yield why GPUs of the same models, which offer nothing now, have no room."""
+    for profile, types in types_by_profile.items():
+        unused = [gpu for gpu in gpus if is_unused_sibling(gpu, gpus, types)]
+        yield from (ProfileRoom(gpu, profile, room) for gpu, room in list_rooms(snapshot, unused, types))
 
 
 def _check_one_profile(

@@ -30,7 +30,7 @@ def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
     if gpu.desired_mode is GpuMode.UNMANAGED:
         return "host.yaml excludes it from vgpuctl (mode: unmanaged)"
     if gpu.desired_mode is not None and gpu.desired_mode != mode:
-        return f"host.yaml reserves it for mode {gpu.desired_mode}"
+        return f"host.yaml reserves it for mode {gpu.desired_mode}; vgpuctl set-mode {gpu.address} {mode} changes that"
     if gpu.reserved_for and not any(fnmatchcase(vm or "", pattern) for pattern in gpu.reserved_for):
         return f"host.yaml reserves it for VMs named {' or '.join(gpu.reserved_for)}"
     return None

@@ -23,7 +23,7 @@ from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
-from vgpuctl.placement.restrictions import why_profile_forbidden, why_unschedulable
+from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted, why_unschedulable
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
 from vgpuctl.value import replace
 
@@ -190,7 +190,9 @@ def list_rooms(
     for gpu in gpus:
         vgpu_type = types.get(gpu.address)
         if vgpu_type is None:
-            rooms.append((gpu, Room(0, (), (why_profile_unknown(gpu),))))
+            restriction = why_restricted(gpu, "vgpu", vm)
+            reasons = (why_profile_unknown(gpu),) if restriction is None else (restriction, why_profile_unknown(gpu))
+            rooms.append((gpu, Room(0, (), reasons)))
             continue
         room = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type)
         reason = why_unschedulable(snapshot, gpu, "vgpu", vm) or why_profile_forbidden(gpu, vgpu_type)
@@ -198,6 +200,11 @@ def list_rooms(
             room = replace(room, free=0, functions=(), reasons=(reason, *room.reasons))
         rooms.append((gpu, room))
     return tuple(rooms)
+
+
+def is_unused_sibling(gpu: Gpu, gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> bool:
+    """Return whether a GPU offers nothing now, and another one of its model offers the profile."""
+    return not gpu.types and any(g.model == gpu.model and g.address in types for g in gpus)
 
 
 def _no_room_error(
@@ -214,7 +221,7 @@ def _no_room_error(
     free_by_constraint: dict[str, dict[str, int]] = {}
     for profile, count in profiles:
         for gpu, room in list_rooms(snapshot, gpus, types_by_text[profile], vm):
-            if gpu.address not in types_by_text[profile]:
+            if gpu.address not in types_by_text[profile] and not is_unused_sibling(gpu, gpus, types_by_text[profile]):
                 continue
             exclusion = excluded_gpus.get(gpu.address)
             alone = len(profiles) > 1 and (room.guaranteed or 0) >= count

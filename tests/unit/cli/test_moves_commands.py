@@ -51,6 +51,39 @@ def test_an_invalid_count_is_refused(l40s: Run) -> None:
     assert l40s("fits --profile L40S-4Q:none").status == 2
 
 
+def test_a_gpu_is_emptied_as_far_as_it_can_be_and_4_says_that_something_stays(l40s: Run) -> None:
+    for name in ("a", "b"):
+        assert l40s(f"create-vm {name} --profile L40S-24Q --gpu 0000:3b:00.0").status == 0
+    ran = l40s("move-vms --from 0000:3b:00.0 --yes")
+    assert (ran.status, ran.out.splitlines()[-1]) == (0, "0000:3b:00.0 has no vGPU now")
+    assert "new vGPUs may be placed on it; vgpuctl cordon 0000:3b:00.0 prevents that" in ran.err
+    again = l40s("plan-moves --from 0000:3b:00.0")
+    assert (again.status, again.out) == (0, "nothing to move: 0000:3b:00.0 has no vGPU\n")
+    assert l40s("create-vm c --profile L40S-48Q --gpu 0000:3b:00.0").status == 0
+    for address in ("0000:43:00.0", "0000:47:00.0"):
+        assert l40s(f"cordon {address}").status == 0
+    stuck = l40s("move-vms --from 0000:3f:00.0 --yes")
+    assert (stuck.status, stuck.out.splitlines()[0]) == (4, "2 vGPUs on 0000:3f:00.0 cannot be moved:")
+    assert "  a, b (L40S-24Q): no room for L40S-24Q" in stuck.out
+
+
+def test_one_goal_at_a_time(l40s: Run) -> None:
+    for options in ("", "--from 0000:3b:00.0 --defragment", "--from 0000:3b:00.0 --profile L40S-4Q"):
+        ran = l40s(f"plan-moves {options}")
+        assert (ran.status, "specify one of --profile PROFILE:N, --from GPU and --defragment" in ran.err) == (2, True)
+    assert "--most works with --profile and --defragment" in l40s("move-vms --from 0000:3b:00.0 --most 1 --yes").err
+
+
+def test_a_gpu_that_host_yaml_keeps_for_another_mode_is_named_with_the_way_out(l40s: Run) -> None:
+    assert l40s("set-mode 0000:43:00.0 passthrough --yes").status == 0
+    for address in ("0000:3b:00.0", "0000:3f:00.0", "0000:47:00.0"):
+        assert l40s(f"create-vm --profile L40S-48Q --gpu {address}").status == 0
+    way_out = "host.yaml reserves it for mode passthrough; vgpuctl set-mode 0000:43:00.0 vgpu changes that"
+    assert way_out in l40s("create-vm --profile L40S-48Q").err
+    assert way_out in l40s("fits --profile L40S-48Q").out
+    assert way_out in l40s("explain L40S-48Q").out
+
+
 def test_plan_moves_only_shows_and_names_the_command_that_moves(l40s: Run) -> None:
     scatter(l40s)
     before = l40s("list-vms --json").document["data"]
@@ -65,7 +98,7 @@ def test_plan_moves_only_shows_and_names_the_command_that_moves(l40s: Run) -> No
     assert l40s("list-vms --json").document["data"] == before
     assert l40s("plan-moves --profile L40S-48Q:4").status == 4
     refused = l40s("plan-moves --profile L40S-48Q:4").err
-    assert "no room for 4 × L40S-48Q can be made by moving the 2 VMs that may move" in refused
+    assert "no moves make room for 4 × L40S-48Q; 2 VMs may move" in refused
 
 
 def test_move_vms_asks_and_moves(l40s: Run) -> None:

@@ -26,7 +26,7 @@ from tests.hosts import (
 )
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, Refused, SpecDiffers
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import VmRequest
+from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.vm import Nic
 from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.ensure_vm import ensure_vm
@@ -218,6 +218,22 @@ def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_pa
         assert getattr(planned.after, field) == getattr(outcome.data.after, field)
     assert "of the drawing office" in xml_of(host)
     assert not ensure(host, wanted).changed
+
+
+def test_another_gpu_in_the_spec_moves_a_stopped_vm_there(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "l40s-x4")
+    first, second = "0000:3b:00.0", "0000:3f:00.0"
+    spec = request("L40S-4Q", name="vm", gpu=first, sources={**TYPED, "gpu": "command-line"})
+    ensure(host, spec, "stopped")
+    there = replace(spec, constraints=GpuConstraints(gpus=(second,)))
+    assert [v.gpu for v in ensure(host, there, dry_run=True).data.after.vgpus] == [second]
+    moved = ensure(host, there)
+    assert [v.gpu for v in moved.data.after.vgpus] == [second]
+    assert f"gpu: {first} -> {second}" in moved.steps[-2]
+    assert not ensure(host, there).changed
+    both = replace(there, profiles=(("L40S-8Q", 1),), constraints=GpuConstraints(gpus=(first,)))
+    after = ensure(host, both, "started").data.after
+    assert [(v.gpu, v.profile) for v in after.vgpus] == [(first, "L40S-8Q")]
 
 
 def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:

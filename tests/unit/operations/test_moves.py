@@ -136,7 +136,7 @@ def test_nothing_is_moved_for_what_fits_as_it_is(tmp_path: Path) -> None:
 
 def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
-    with pytest.raises(NoCapacity, match="moving the 2 VMs"):
+    with pytest.raises(NoCapacity, match="no moves make room for 2 × A100-40C; 2 VMs may move"):
         room(host.ports, "A100-40C", 2)
     with pytest.raises(NoCapacity, match="with 0 moves or fewer"):
         room(host.ports, "A100-40C", most=0)
@@ -146,7 +146,7 @@ def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) 
     create(host.ports, request("A100-20C", name="lent", reserve="running"))
     with pytest.raises(NoCapacity) as refused:
         room(host.ports, "A100-40C", 2)
-    assert "bound stays: it is restricted to a GPU" in str(refused.value.facts["details"])
+    assert "bound stays: it is restricted: gpu 0000:" in str(refused.value.facts["details"])
     assert "lent stays: it reserves its places only while it runs" in str(refused.value.facts["details"])
 
 

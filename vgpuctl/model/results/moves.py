@@ -72,12 +72,24 @@ class MoveResult(Value):
     round: int
 
 
+class StayResult(Value):
+    """A vGPU that stays on the GPU that shall become empty. `vm` is null if no VM has it; `why`: what blocks it."""
+
+    vm: str | None
+    carrier: str
+    profile: str | None
+    why: str
+
+
 class MovesResult(Value):
     """Moves in order, and where the requested vGPUs have room after them.
 
-    `fewest`: whether fewer moves are known not to be enough. With `dry_run` nothing was moved.
+    `fewest`: whether fewer moves are known not to be enough. `emptied`: the GPU that the moves shall empty, if any;
+    `stays`: the vGPUs that remain on it. With `dry_run` nothing was moved.
     """
 
     moves: tuple[MoveResult, ...]
     places: tuple[SpotResult, ...]
     fewest: bool
+    emptied: str | None = None
+    stays: tuple[StayResult, ...] = ()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
-from vgpuctl.config.vm_fields import NONE
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
 from vgpuctl.gpu.profiles import check_combination
@@ -35,6 +34,12 @@ class VgpuChanges(Value):
     kept: tuple[AssignedVgpu, ...]
     removed: tuple[AssignedVgpu, ...]
     added_profiles: tuple[str, ...]
+
+    def moving(self, vgpus: Sequence[AssignedVgpu]) -> VgpuChanges:
+        """Return the changes in which these kept vGPUs are removed, and new ones of their profiles added."""
+        kept = tuple(v for v in self.kept if v not in vgpus)
+        profiles = tuple(v.profile for v in vgpus if v.profile is not None)
+        return VgpuChanges(kept, (*self.removed, *vgpus), (*self.added_profiles, *profiles))
 
 
 def own_record_or_new(vm: Vm, machine_id: str) -> VmRecord:
@@ -105,11 +110,9 @@ def record_with_vgpus(record: VmRecord, vgpus: Sequence[AssignedVgpu], new_profi
     return replace(record, vgpus=tuple(vgpus), request_json=text)
 
 
-def with_cpu_pin(record: VmRecord, cpu_pin: str) -> VmRecord:
-    """Return the record of a VM that is pinned like this from now on."""
-    fields = {name: value for name, value in record.request_fields.items() if name != "cpu_pin"}
-    if cpu_pin != NONE:
-        fields["cpu_pin"] = cpu_pin
+def with_request_fields(record: VmRecord, **values: object) -> VmRecord:
+    """Return the record with these fields of its request changed; None removes one."""
+    fields = {name: value for name, value in {**record.request_fields, **values}.items() if value is not None}
     return replace(record, request_json=json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 

@@ -17,7 +17,9 @@ from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
 from vgpuctl.operations.plans.change import choose_added_vgpus, with_freed
 from vgpuctl.operations.plans.choose import as_taken_vgpu
 from vgpuctl.operations.plans.reserve import request_from_record
+from vgpuctl.operations.plans.vm_diff import recorded_constraints
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target, place_at_target, waiting_record
+from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.value import Value, replace
 
@@ -25,7 +27,8 @@ from vgpuctl.value import Value, replace
 class VmMove(Value):
     """A vGPU of a VM that moves to another slot. `placement_id`: on a mixed-size GPU, where it can be chosen.
 
-    `waits`: it gave up its slot before, so that others could move; the VM is off since then.
+    `waits`: it gave up its slot before, so that others could move; the VM is off since then. `leaves_gpu`: its old GPU
+    shall become empty, so the VM moves although it was restricted to that GPU.
     """
 
     vm: Vm
@@ -33,6 +36,7 @@ class VmMove(Value):
     gpu: str
     placement_id: int | None = None
     waits: bool = False
+    leaves_gpu: bool = False
 
     @property
     def target(self) -> MoveTarget:
@@ -81,6 +85,24 @@ class VmLeave(Value):
 
 
 MoveEntry = VmMove | VmLeave
+
+
+def move_off_gpu(snapshot: Snapshot, vm: Vm, vgpu: AssignedVgpu) -> tuple[VmMove, Snapshot]:
+    """Return the move of a vGPU to another GPU, the one that create-vm would choose for its VM now, and the host then.
+
+    Names of GPUs to which the VM was restricted hold unless they mean only its own.
+
+    Raises:
+        Busy, Stuck: as `check_order`.
+        VgpuctlError: as `choose_vgpus`.
+    """
+    record, old = _current_vgpu(snapshot, VmLeave(vm, vgpu))
+    recorded = recorded_constraints(record.request_fields)
+    names = tuple(name for name in recorded.gpus if any(g.address != old.gpu for g in match_gpus(snapshot.gpus, name)))
+    request = replace(request_from_record(vm, record, (old,)), constraints=replace(recorded, gpus=names))
+    others = replace(snapshot, refusing_gpus=snapshot.refusing_gpus | {old.gpu})
+    (new,) = choose_added_vgpus(others, request, record, removed=(old,))
+    return VmMove(vm, old, new.gpu, new.placement_id, leaves_gpu=True), _after(snapshot, vm, old, new)
 
 
 def check_order(snapshot: Snapshot, entries: Sequence[MoveEntry]) -> None:

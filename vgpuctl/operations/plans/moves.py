@@ -11,16 +11,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for
-from vgpuctl.errors import NoCapacity
+from vgpuctl.errors import NoCapacity, VgpuctlError
 from vgpuctl.gpu.division import AllocatedSlot, list_free_functions
 from vgpuctl.gpu.gpu_kind import GpuKind, State
 from vgpuctl.gpu.profiles import drop_ambiguous_gpus, find_ambiguous_names, find_types, require_one_profile
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
-from vgpuctl.model.request import NO_CONSTRAINTS
-from vgpuctl.model.results.moves import MoveResult
+from vgpuctl.model.ranges import format_ranges
+from vgpuctl.model.request import GpuConstraints
+from vgpuctl.model.results.moves import MoveResult, StayResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmState
-from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
+from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order, move_off_gpu
 from vgpuctl.operations.plans.vm_diff import recorded_constraints
 from vgpuctl.placement.blocking import find_fewest_blocking
 from vgpuctl.placement.fit import PlannedVgpu, check_fit
@@ -33,11 +34,16 @@ MOVABLE_STATES = (VmState.RUNNING, VmState.STOPPED)
 
 
 class MovesPlan(Value):
-    """The moves in order, and the slots that the requested vGPUs get; `is_minimal`: fewer moves would not do."""
+    """The moves in order, and the slots that the requested vGPUs get; `is_minimal`: fewer moves would not do.
+
+    `emptied`: the GPU that shall become empty; `stays`: the vGPUs that remain on it.
+    """
 
     order: tuple[MoveEntry, ...]
     spots: tuple[PlannedVgpu, ...] = ()
     is_minimal: bool = True
+    emptied: str | None = None
+    stays: tuple[StayResult, ...] = ()
 
     @property
     def moves(self) -> tuple[VmMove, ...]:
@@ -139,6 +145,44 @@ def plan_defragmentation(
     return _checked_plan(snapshot, owned, migration_plan)
 
 
+def plan_empty_gpu(snapshot: Snapshot, address: str, pinned: frozenset[str] = frozenset()) -> MovesPlan:
+    """Return moves that take vGPUs off a GPU, those of running VMs first, and the vGPUs for which there is none.
+
+    Each goes where create-vm would place it then, with the restrictions of its VM. `pinned`: VMs that stay, by uuid.
+    """
+    moves: list[MoveEntry] = []
+    stays: list[StayResult] = []
+    after = snapshot
+    for vgpu in sorted(snapshot.vgpus_on(address), key=lambda vgpu: _leave_order(snapshot, vgpu)):
+        owner = _movable_owner(snapshot, vgpu, leaves_gpu=True)
+        why = None if owner is not None and owner[0].uuid not in pinned else _why_stays(snapshot, vgpu)
+        if owner is not None and why is None:
+            try:
+                move, after = move_off_gpu(after, *owner)
+            except VgpuctlError as error:
+                why = str(error)
+            else:
+                moves.append(move)
+                continue
+        stays.append(StayResult(vgpu.vm, vgpu.carrier, vgpu.profile, why or "it cannot be moved now"))
+    return MovesPlan(tuple(moves), emptied=address, stays=tuple(stays))
+
+
+def _leave_order(snapshot: Snapshot, vgpu: Vgpu) -> tuple[bool, int, str]:
+    """Order vGPUs: of running VMs first, then larger ones, which find room less easily."""
+    vm = snapshot.vm(vgpu.vm_uuid or "")
+    return (vm is None or vm.state is not VmState.RUNNING, -(vgpu.framebuffer_mib or 0), vgpu.vm or vgpu.carrier)
+
+
+def _why_stays(snapshot: Snapshot, vgpu: Vgpu) -> str:
+    vm = snapshot.vm(vgpu.vm_uuid or "")
+    if vm is None:
+        return "no VM that vgpuctl sees has it"
+    reason = pin_reason(vm, leaves_gpu=True) or "its memory is saved, or its GPU is blocked"
+    places_again = vm.record is not None and vm.record.reserve_while_running
+    return f"{reason}: vgpuctl stop-vm and start-vm place it elsewhere" if places_again else reason
+
+
 def _checked_plan(snapshot: Snapshot, owned: _OwnedVgpus, migration_plan: MigrationPlan) -> MovesPlan:
     """Return the plan, checked move by move on the host as those before it leave it.
 
@@ -206,11 +250,13 @@ def _is_removable(kind: GpuKind, state: State, slot: AllocatedSlot) -> bool:
     return kind.add(kind.remove(state, slot.profile, slot.place), slot.profile, slot.place) is not None
 
 
-def _movable_owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, AssignedVgpu] | None:
+def _movable_owner(snapshot: Snapshot, vgpu: Vgpu, *, leaves_gpu: bool = False) -> tuple[Vm, AssignedVgpu] | None:
     """Return the VM that may be moved with this vGPU, and its assignment; None if it cannot be moved."""
     vm = snapshot.vm(vgpu.vm_uuid or "")
     record = vm.record if vm is not None else None
-    if vm is None or record is None or vgpu.owner is not Ownership.MANAGED or pin_reason(vm) is not None:
+    if vm is None or record is None or vgpu.owner is not Ownership.MANAGED:
+        return None
+    if pin_reason(vm, leaves_gpu=leaves_gpu) is not None:
         return None
     stuck_gpus = {write.gpu for write in snapshot.stuck_writes}
     if vgpu.target_placement_id is not None or any(v.gpu in stuck_gpus for v in record.vgpus):
@@ -219,8 +265,11 @@ def _movable_owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, AssignedVgpu] | 
     return (vm, assigned) if assigned is not None else None
 
 
-def pin_reason(vm: Vm, *, may_wait: bool = False) -> str | None:
-    """Say why a VM must keep its slots; None when it may be moved. `may_wait`: also one that waits for a place."""
+def pin_reason(vm: Vm, *, may_wait: bool = False, leaves_gpu: bool = False) -> str | None:
+    """Say why a VM must keep its slots; None when it may be moved.
+
+    `may_wait`: also one that waits for a place. `leaves_gpu`: also a restricted one; its move keeps the restrictions.
+    """
     record = vm.record
     if record is None or not record.created_vm:
         return "vgpuctl did not create it"
@@ -236,10 +285,21 @@ def pin_reason(vm: Vm, *, may_wait: bool = False) -> str | None:
         return "it waits for a place"
     if record.reserve_while_running:
         return "it reserves its places only while it runs"
-    constraints = replace(recorded_constraints(record.request_fields), policy=None)
-    if constraints != NO_CONSTRAINTS or record.spread_group is not None or vm.memory_nodes:
-        return "it is restricted to a GPU, a NUMA node, a scheduler or a group"
-    return None
+    restrictions = () if leaves_gpu else _list_restrictions(vm, recorded_constraints(record.request_fields))
+    return f"it is restricted: {', '.join(restrictions)}" if restrictions else None
+
+
+def _list_restrictions(vm: Vm, constraints: GpuConstraints) -> tuple[str, ...]:
+    """Return what restricts the place of a VM's vGPUs, as its spec names it."""
+    values = {
+        "gpu": ", ".join(constraints.gpus),
+        "not_gpu": ", ".join(constraints.not_gpus),
+        "numa_node": constraints.numa_node,
+        "scheduler": constraints.scheduler,
+        "spread_group": constraints.spread_group,
+        "memory on NUMA node": format_ranges(vm.memory_nodes),
+    }
+    return tuple(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
 
 
 def _no_room_error(
@@ -259,8 +319,9 @@ def _no_room_error(
     pinned = sorted({f"{vm.name} stays: {why}" for vm in snapshot.vms if vm.record and (why := pin_reason(vm))})
     limit = "" if max_moves is None else f" with {max_moves} moves or fewer"
     number = len({vm.uuid for vm, _ in owned.owners})
+    which = "no VM may move" if not number else f"{number} VM{'' if number == 1 else 's'} may move"
     return NoCapacity(
-        f"no room for {text} can be made{limit} by moving the {number} VMs that may move",
+        f"no moves make room for {text}{limit}; {which}",
         hint=f"vgpuctl explain {shlex.quote(profiles[0][0])}",
         details=[*lines, *pinned],
         movable=sorted({vm.name for vm, _ in owned.owners}),

@@ -217,7 +217,7 @@ def _parse_gpu_names(recorded: object) -> tuple[str, ...]:
     )
 
 
-def _format_gpu_names(texts: tuple[str, ...]) -> object:
+def format_gpu_names(texts: tuple[str, ...]) -> object:
     """Return the names of GPUs in a record's format."""
     return (texts[0] if len(texts) == 1 else list(texts)) if texts else None
 
@@ -239,8 +239,8 @@ def requested_values(request: VmRequest) -> FieldValues:
         **dict.fromkeys(CLOUD_INIT_FIELDS),
         **cloud_init_paths(request),
         "storage_pool": request.storage_pool,
-        "gpu": _format_gpu_names(request.constraints.gpus),
-        "not_gpu": _format_gpu_names(request.constraints.not_gpus),
+        "gpu": format_gpu_names(request.constraints.gpus),
+        "not_gpu": format_gpu_names(request.constraints.not_gpus),
         "numa_node": request.constraints.numa_node,
         "spread_group": request.constraints.spread_group,
         "scheduler": str(request.constraints.scheduler) if request.constraints.scheduler is not None else None,

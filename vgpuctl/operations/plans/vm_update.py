@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.vm_fields import NONE
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.errors import NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
@@ -21,8 +22,8 @@ from vgpuctl.operations.plans.change import (
     design_hostdev,
     expand_profiles,
     record_with_vgpus,
-    with_cpu_pin,
     with_freed,
+    with_request_fields,
     with_taken,
 )
 from vgpuctl.operations.plans.choose import choose_vgpus, make_steps
@@ -46,9 +47,17 @@ from vgpuctl.operations.plans.reserve import (
     without_slot,
 )
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
-from vgpuctl.operations.plans.vm_diff import current_devices, describe_value, requested_values
+from vgpuctl.operations.plans.vm_diff import (
+    current_devices,
+    describe_value,
+    format_gpu_names,
+    record_gpus,
+    recorded_constraints,
+    requested_values,
+)
 from vgpuctl.operations.plans.vm_results import network_result, vm_result
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
+from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
 
@@ -247,7 +256,9 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
     kept = tuple(kept_slots.get(v.index, v) for v in update.vgpu_changes.kept)
     new_record = replace(new_record, vgpus=(*kept, *added), reserve=update.reserve)
     if "cpu_pin" in update.changed_fields:
-        new_record = with_cpu_pin(new_record, update.request.cpu_pin)
+        pin = update.request.cpu_pin
+        new_record = with_request_fields(new_record, cpu_pin=None if pin == NONE else pin)
+    new_record = _with_gpu_restriction(update, new_record)
     pairs = max(len(removed), len(added))
     old_carriers = [*(v.carrier for v in removed), *[None] * (pairs - len(removed))]
     new_hostdevs = [*(design_hostdev(v, update.record) for v in added), *[None] * (pairs - len(added))]
@@ -263,6 +274,17 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
         record=new_record if pairs or update.changed_fields & {"reserve", "cpu_pin"} else None,
     )
     return RedefineDomain(vm.name, vm.uuid, edit_domain(update.xml, edit), update.xml, _describe_changes(update, new))
+
+
+def _with_gpu_restriction(update: VmUpdate, record: VmRecord) -> VmRecord:
+    """Return the record with the requested GPUs, or those to which a VM moved that was restricted to other ones."""
+    if "gpu" in update.changed_fields:
+        return with_request_fields(record, gpu=requested_values(update.request)["gpu"])
+    names = recorded_constraints(record.request_fields).gpus
+    gpus = [update.snapshot.gpu(address) for address in sorted({v.gpu for v in record.vgpus})]
+    if not names or all(any(match_gpus((gpu,), name) for name in names) for gpu in gpus if gpu is not None):
+        return record
+    return with_request_fields(record, gpu=format_gpu_names(tuple(gpu.address for gpu in gpus if gpu is not None)))
 
 
 def _device_changes(update: VmUpdate, record: VmRecord, *, replaces_vgpus: bool) -> dict[str, Any]:
@@ -340,6 +362,7 @@ def _describe_changes(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> tuple[
         f"{_profile_names((*update.vgpu_changes.kept, *added))}"
         if update.move_target is None
         else f"{added[0].profile}: {_describe_slot(update.vgpu_changes.removed[0])} -> {_describe_slot(added[0])}",
+        "gpu": f"gpu: {', '.join(sorted(record_gpus(vm)))} -> {', '.join(sorted({v.gpu for v in added}))}",
         "reserve": f"reserve: {update.record.reserve} -> {update.reserve}",
         "vcpus": f"vcpus: {vm.vcpus} -> {request.vcpus}",
     }

@@ -40,7 +40,7 @@ def test_a_running_vm_is_stopped_for_its_move_and_one_that_is_off_is_not():
             "it runs without a definition and would be lost",
         ),
         (two(VmState.RUNNING, reserve="running"), "it reserves its places only while it runs"),
-        (two(request_json='{"gpu": "A100"}'), "it is restricted to a GPU, a NUMA node, a scheduler or a group"),
+        (two(request_json='{"gpu": "A100"}'), "it is restricted: gpu A100"),
     ],
 )
 def test_a_vm_that_may_not_be_moved_stays(vms: list[Vm], why: str | None):

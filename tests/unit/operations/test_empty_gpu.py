@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All VMs off one GPU: where they go, and who has to stay and why; on simulated hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, delete, open_sim_host, picture, request, stop
+from tests.reserving_vms import taken, vm_of
+from tests.unit.operations.test_moves import TWO, gpus_of, scattered
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.port_values import DomainLeftovers
+from vgpuctl.model.request import GpuConstraints
+from vgpuctl.model.results.moves import MovesResult
+from vgpuctl.model.vm import VmState
+from vgpuctl.operations.moves import empty_gpu
+from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
+
+
+def leave(ports: Host, gpu: str, *, dry_run: bool = False) -> Outcome[MovesResult]:
+    """move-vms --from."""
+    return empty_gpu(
+        ports,
+        gpu,
+        dry_run=dry_run,
+        confirm=lambda question, steps: None,
+        wait_seconds=WAIT_SECONDS,
+        progress=Silent(),
+    )
+
+
+def restrictions(host: SimulatedHost, name: str) -> object:
+    record = vm_of(host, name).record
+    assert record is not None
+    return record.request_fields.get("gpu")
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", TWO)
+def test_the_vms_of_a_gpu_go_to_another_and_are_as_they_were(tmp_path: Path, kind: str, running: bool) -> None:
+    host = scattered(tmp_path, kind, running=running)
+    (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
+    before = picture(host)
+    planned = leave(host.ports, source, dry_run=True)
+    assert picture(host) == before
+    done = leave(host.ports, source)
+    assert planned.steps == done.steps
+    assert gpus_of(host, "first") == gpus_of(host, "second") == [target]
+    assert vm_of(host, "first").state is (VmState.RUNNING if running else VmState.STOPPED)
+    assert (done.data.emptied, done.data.stays, len(taken(host))) == (source, (), 2)
+    assert not leave(host.ports, source).changed
+
+
+def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_new_gpu(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
+    delete(host.ports, "first")
+    create(host.ports, request("A100-20C", name="bound", gpu=source))
+    leave(host.ports, source)
+    assert (gpus_of(host, "bound"), restrictions(host, "bound")) == ([target], target)
+
+
+def test_a_restriction_to_a_model_holds_and_stays_as_it_was(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
+    delete(host.ports, "first")
+    create(host.ports, request("A100-20C", name="any", where=GpuConstraints(gpus=("A100",), policy="depth")))
+    if gpus_of(host, "any") != [source]:
+        source, target = target, source
+    leave(host.ports, source)
+    assert (gpus_of(host, "any"), restrictions(host, "any")) == ([target], "A100")
+
+
+def test_vms_that_run_get_the_room_first(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    (source,) = gpus_of(host, "first")
+    create(host.ports, request("A100-20C", name="running", gpu=source))
+    done = leave(host.ports, source)
+    assert [move.vm for move in done.data.moves] == ["running"]
+    (stay,) = done.data.stays
+    assert (stay.vm, stay.why.startswith("no room for A100-20C")) == ("first", True)
+
+
+def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    (source,) = gpus_of(host, "first")
+
+    class Saved:
+        def __init__(self, real: object) -> None:
+            self._real = real
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._real, name)
+
+        def leftovers(self, uuid: str) -> DomainLeftovers:
+            return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
+
+    saved = leave(replace(host.ports, hypervisor=Saved(host.ports.hypervisor)), source, dry_run=True)
+    assert [stay.why for stay in saved.data.stays] == ["its memory is saved, or its GPU is blocked"]
+    delete(host.ports, "first")
+    create(host.ports, request("A100-20C", name="lent", gpu=source, reserve="running"))
+    (stay,) = leave(host.ports, source, dry_run=True).data.stays
+    assert stay.why == ("it reserves its places only while it runs: vgpuctl stop-vm and start-vm place it elsewhere")
+    stop(host.ports, "lent")
+    assert leave(host.ports, source).data.stays == ()
+
+
+def test_a_model_that_several_gpus_have_is_refused(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    with pytest.raises(InvalidInput, match="'A100' matches 2 GPUs here"):
+        leave(host.ports, "A100")
+
+
+def test_a_host_with_one_gpu_keeps_everything(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "a100-40")
+    create(host.ports, request("A100-4C", name="vm"))
+    (gpu,) = gpus_of(host, "vm")
+    before = picture(host)
+    left = leave(host.ports, gpu)
+    assert (left.changed, [stay.vm for stay in left.data.stays]) == (False, ["vm"])
+    assert picture(host) == before
