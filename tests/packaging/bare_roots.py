@@ -100,6 +100,8 @@ def fresh(root: BareRoot, deb: Path) -> None:
     root.run("python3 -c 'import vgpuctl'", status=1)
     root.run("python3 -c 'import pynvml'", status=1)
     root.run("test -f /usr/share/man/man1/vgpuctl-create-vm.1.gz -a -f /usr/share/bash-completion/completions/vgpuctl")
+    for name in ("docs/reference/doctor.md", "docs/json/vm-spec.schema.json", "examples/ansible/playbooks/site.yml"):
+        assert root.file(f"/usr/share/doc/vgpuctl/{name}").is_file()
     assert root.file(UNIT_WANTS_LINK).is_symlink()
     assert "/usr/lib/vgpuctl/bin/python3 -I -m vgpuctl.hook" in root.file(HOOK_PATH).read_text()
     assert "nothing to do" in root.run("vgpuctl install-host").lower()

@@ -212,6 +212,9 @@ def _stage_files(tree: Path, stage: Path, version: str, epoch: int) -> None:
     entry = f"vgpuctl ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- {_maintainer()}  {date}\n"
     _write_compressed(documents / "changelog.Debian.gz", entry.encode())
     _write_compressed(documents / "changelog.gz", (tree / "CHANGELOG.md").read_bytes())
+    for source in _files(tree / "docs"):
+        if source.suffix in (".md", ".json", ".svg"):
+            _write(documents / source.relative_to(tree), source.read_text())
     collection = Path("ansible_collections/vgpuctl/vgpuctl")
     for source in _files(tree / "ansible" / collection):
         name = source.relative_to(tree / "ansible")

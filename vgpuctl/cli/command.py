@@ -44,7 +44,11 @@ class Command(click.Command):
         """
         args = [f"{arg}={DEFAULT_WATCH_SECONDS}" if arg == "--watch" else arg for arg in args]
         _refuse_conflicting_values(args, ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:  # click's parser does not say which command lacks an option's value
+            error.ctx = error.ctx or ctx
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command here, or forward its arguments to other hosts."""

@@ -34,7 +34,7 @@ class ConfirmationPrompt:
             streams.write_err(f"  {streams.sanitize(line)}")
         streams.write_err_raw(f"{streams.sanitize(question)} [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise NeedsConfirmation("not confirmed: nothing changed", hint="answer y, or use --yes")
+            raise NeedsConfirmation("not confirmed: nothing changed")
 
 
 def _is_tty(stream: object) -> bool:

@@ -27,12 +27,12 @@ def _console(data: ConsoleResult) -> Page:
         items.append((screen.type, f"{_screen_address(screen)}, {password}"))
     items += [("serial", shlex.join(serial.command)) for serial in data.serial]
     stderr_lines = [] if data.graphics or data.serial else [f"{data.name} has neither a screen nor a serial console"]
+    if data.serial:
+        stderr_lines.append(f"vgpuctl console {shlex.quote(data.name)} opens the serial console in this terminal")
     for screen in data.graphics:
         port, listen = screen.port, screen.listen
         if port and listen in ("127.0.0.1", "::1", "localhost"):
-            stderr_lines.append(
-                f"from another machine: ssh -L {port}:localhost:{port} THIS-HOST, then localhost:{port}"
-            )
+            stderr_lines.append(f"from another machine: ssh -L {port}:localhost:{port} HOST, then localhost:{port}")
     return Page([Pairs(tuple(items))], stderr_lines)
 
 

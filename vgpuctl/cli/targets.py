@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments that name several VMs, vGPUs or GPUs, and the runner of a command for one of them or for several.
 
-One plain name is a call for this one, with its own page and document. A range, a glob, several names, --all and --label
-are one command for all of them.
+One plain name is a call for this one, with its own page and document. A range, a glob, several names, --all, --label
+and --owner are one command for all of them.
 """
 
 from __future__ import annotations
@@ -35,24 +35,31 @@ class Targets(Value):
     names: tuple[str, ...]
     everything: bool = False
     labels: tuple[str, ...] = ()
+    owner: str | None = None
     parallel: int = 1
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it is limited to VMs with certain labels or an owner."""
+        return bool(self.labels) or self.owner is not None
 
     @property
     def single(self) -> str | None:
         """The one plain name; None if it may be several."""
         plain = len(self.names) == 1 and not is_pattern(self.names[0])
-        return self.names[0] if plain and not self.everything and not self.labels else None
+        return self.names[0] if plain and not self.everything and not self.filtered else None
 
 
 def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
-    """Return a decorator that adds VM..., --all, --label and --parallel; the command gets them as `targets`."""
+    """Return a decorator that adds VM... and the options that select VMs; the command gets them as `targets`."""
 
     def decorate(function: Command) -> Command:
         @wraps(function)
         def command(*args: Any, **kwargs: Any) -> int:
             names, everything = kwargs.pop("names"), kwargs.pop("everything")
-            labels, at_a_time = kwargs.pop("target_labels"), kwargs.pop("parallel", None)
-            targets = Targets("VM", names, everything, labels, at_a_time or DEFAULT_PARALLEL)
+            labels, owner = kwargs.pop("target_labels"), kwargs.pop("target_owner")
+            at_a_time = kwargs.pop("parallel", None) or DEFAULT_PARALLEL
+            targets = Targets("VM", names, everything, labels, owner, at_a_time)
             if everything and names:
                 raise click.UsageError("--all and names cannot be combined")
             require_some(targets)
@@ -66,6 +73,7 @@ def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
                 type=click.IntRange(1, MAX_PARALLEL),
                 help=f"Of several VMs, work on P at a time. [{DEFAULT_PARALLEL}]",
             )(decorated)
+        decorated = click.option("--owner", "target_owner", metavar="NAME", help="Only VMs of this owner.")(decorated)
         decorated = click.option(
             "--label",
             "target_labels",
@@ -123,8 +131,8 @@ def require_some(targets: Targets) -> None:
     Raises:
         click.UsageError: saying what can be given.
     """
-    if not targets.names and not targets.everything and not targets.labels:
-        label = ", --all or --label KEY=VALUE" if targets.what == "VM" else " or --all"
+    if not targets.names and not targets.everything and not targets.filtered:
+        label = ", --all, --label KEY=VALUE or --owner NAME" if targets.what == "VM" else " or --all"
         raise click.UsageError(f"Missing argument '{targets.what}': name one or several{label}.")
 
 
@@ -180,6 +188,13 @@ def count_text(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
+def count_names(names: Sequence[str], what: str) -> str:
+    """Return names with their number: `3 VMs (vdi-1, vdi-2, vdi-3)`; of many, the first ones."""
+    from vgpuctl.cli.pages import shorten_names
+
+    return f"{count_text(len(names), what)} ({shorten_names(names)})"
+
+
 def running_text(count: int) -> str:
     """Return the sentence about VMs that run: ` 3 of them are running.`; nothing if none does."""
     return f" {count} of them {'is' if count == 1 else 'are'} running." if count else ""
@@ -194,4 +209,6 @@ def select(host: GpuHost, targets: Targets, *, managed_only: bool) -> QueryResul
     from vgpuctl.config.labels import parse_selector
 
     labels = parse_selector(targets.labels)
-    return host.select_vms(*targets.names, everything=targets.everything, labels=labels, managed_only=managed_only)
+    return host.select_vms(
+        *targets.names, everything=targets.everything, labels=labels, owner=targets.owner, managed_only=managed_only
+    )

@@ -35,8 +35,8 @@ Data = TypeVar("Data")
 AnyResult = Outcome[Data] | QueryResult[Data]
 Call = Callable[["GpuHost", str], "AnyResult[Data]"]
 OpenWorker = Callable[[CallSettings, HostClock], "GpuHost"]
-MAX_DETAILS = 200
-"""At most this many steps are shown before the user confirms; of more, the ones that delete disks."""
+MAX_NAMES_IN_FULL = 3
+"""Before the user confirms, the steps of at most this many are shown; of more, the ones that delete something."""
 
 
 class Preview(Value):
@@ -191,14 +191,15 @@ def _as_confirmed(name: str, preview: Preview) -> Confirm:
 
 
 def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
-    """Return what the user reads before the one question: every step, or of very many those that delete disks."""
+    """Return what the user reads before the one question: every step, or of many VMs those that delete something."""
     steps = [(name, step) for name in names for step in plans.previews[name].steps]
-    lines = [f"{name}: {step}" for name, step in steps]
-    if len(lines) > MAX_DETAILS:
-        lines = [f"{name}: {step}" for name, step in steps if step.startswith("delete")]
-        lines.append(f"and {len(steps) - len(lines)} more steps; --dry-run shows them")
-    refused = [f"{name} is skipped: {error.message}" for name, error in plans.failed.items()]
-    return (f"{len(names)}: {', '.join(names)}", *lines, *refused)
+    shown = steps
+    if len(names) > MAX_NAMES_IN_FULL:
+        shown = [(name, step) for name, step in steps if step.startswith("delete")]
+    lines = [f"{name}: {step}" for name, step in shown]
+    if len(shown) < len(steps):
+        lines.append(f"and {len(steps) - len(shown)} more steps; --dry-run shows them")
+    return (*lines, *(f"{name} is skipped: {error.message}" for name, error in plans.failed.items()))
 
 
 def _report(request: BatchRequest[Data], batches: Sequence[Batch[Data]]) -> AnyResult[Any]:

@@ -38,14 +38,16 @@ class TargetCalls(Calls):
         *names: str,
         everything: bool = False,
         labels: Mapping[str, str] = EMPTY_MAPPING,
+        owner: str | None = None,
         managed_only: bool = False,
     ) -> QueryResult[tuple[SelectedResult, ...]]:
         """Return the VMs that names, ranges ('vdi-{001..100}') and globs ('vdi-*') select, from one look at the host.
 
-        `everything`: all VMs. `labels`: only those with all these labels. `managed_only`: globs, labels and
-        `everything` omit what vgpuctl does not manage. NotFound: a name does not exist, or nothing matches.
+        `everything`: all VMs. `labels`: only those with all these labels. `owner`: only those of this owner.
+        `managed_only`: globs, labels, an owner and `everything` omit what vgpuctl does not manage. NotFound: a name
+        does not exist, or nothing matches.
         """
-        request = selection.Request("VM", names, everything, labels)
+        request = selection.Request("VM", names, everything, labels, owner)
         return select.select_vms(self._ports, request, managed_only=managed_only)
 
     @query

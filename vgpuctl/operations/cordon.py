@@ -6,20 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import plan_entry_changes
-from vgpuctl.errors import InvalidInput
-from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.gpus import ChangedGpuResult
-from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations.execute import execute_plan
-from vgpuctl.operations.guards import require_writable
+from vgpuctl.operations.guards import require_writable, select_one_gpu
 from vgpuctl.operations.plans.gpu_results import gpu_result
 from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
 from vgpuctl.operations.steps.host_file import SetGpuKeys
-from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import EMPTY_MAPPING, extend, replace
 
@@ -66,26 +62,3 @@ def host_file_steps(host: Host, gpu: Gpu, keys: Mapping[str, object]) -> tuple[S
     spec = read_host_spec(host)
     changes, before = plan_entry_changes(spec.gpus if spec is not None else EMPTY_MAPPING, gpu, keys)
     return (SetGpuKeys(gpu.address, changes, before),) if changes else ()
-
-
-def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
-    """Return the one GPU that an address or a model name matches, and that host.yaml can name.
-
-    Raises:
-        NotFound: no GPU matches.
-        InvalidInput: several GPUs match, or the GPU has no PCI address.
-    """
-    gpus = select_gpus(snapshot, gpu_name)
-    if len(gpus) > 1:
-        raise InvalidInput(
-            f"'{gpu_name}' matches {len(gpus)} GPUs here",
-            hint=f"specify one: {', '.join(g.address for g in gpus)}; --all selects all",
-            gpus=[g.address for g in gpus],
-        )
-    if not is_pci_address(gpus[0].address):
-        raise InvalidInput(
-            f"{gpus[0].address} has no PCI address, which host.yaml needs to name a GPU",
-            hint="vgpuctl list-gpus shows those that have one",
-            gpu=gpus[0].address,
-        )
-    return gpus[0]

@@ -24,7 +24,7 @@ from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.observe.modprobe import driver_version
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record
-from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps, select_one_gpu
+from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.gpu_scheduler import restore_request, scheduler_transaction
 from vgpuctl.operations.gpu_transaction import GpuTransaction, TransactionPlan, find_vms_to_start, run_transaction
@@ -34,6 +34,7 @@ from vgpuctl.operations.guards import (
     refuse_stuck_gpus,
     require_system_libvirt,
     require_writable,
+    select_one_gpu,
 )
 from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec, with_nvml_placements
 from vgpuctl.operations.plans.evict import Eviction

@@ -21,9 +21,9 @@ from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
 from vgpuctl.operations.claim import claims_of_record
-from vgpuctl.operations.cordon import host_file_steps, select_one_gpu
+from vgpuctl.operations.cordon import host_file_steps
 from vgpuctl.operations.gpu_transaction import GpuTransaction, TransactionPlan, find_vms_to_start, run_transaction
-from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.gpu_results import gpu_result
 from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
 from vgpuctl.operations.plans.scheduler_modprobe import modprobe_notes, modprobe_steps, next_load_notes, scheduler_word

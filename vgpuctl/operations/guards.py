@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.address import is_pci_address
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm, VmRecord
 from vgpuctl.observe.claims import refuse_concurrent_command
+from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
 
 if TYPE_CHECKING:
@@ -194,3 +197,26 @@ def refuse_busy_vm(host: Host, vm: Vm) -> None:
         Busy: with the process.
     """
     refuse_concurrent_command(host, vm.name, vm.uuid)
+
+
+def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
+    """Return the one GPU that an address or a model name matches, and that host.yaml can name.
+
+    Raises:
+        NotFound: no GPU matches.
+        InvalidInput: several GPUs match, or the GPU has no PCI address.
+    """
+    gpus = select_gpus(snapshot, gpu_name)
+    if len(gpus) > 1:
+        raise InvalidInput(
+            f"'{gpu_name}' matches {len(gpus)} GPUs here",
+            hint=f"specify one: {', '.join(g.address for g in gpus)}; --all selects all",
+            gpus=[g.address for g in gpus],
+        )
+    if not is_pci_address(gpus[0].address):
+        raise InvalidInput(
+            f"{gpus[0].address} has no PCI address, which host.yaml needs to name a GPU",
+            hint="vgpuctl list-gpus shows those that have one",
+            gpu=gpus[0].address,
+        )
+    return gpus[0]

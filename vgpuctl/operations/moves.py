@@ -20,9 +20,8 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.change import move_vgpu
-from vgpuctl.operations.cordon import select_one_gpu
 from vgpuctl.operations.gpu_transaction import UninterruptedProgress, try_start_vm
-from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.guards import require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
 from vgpuctl.operations.plans.moves import (

@@ -11,7 +11,7 @@ from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.gpus import ExplainResult, GpuDetailsResult, GpuResult, ProfileResult
 from vgpuctl.model.results.vms import VmResult, VmRowResult
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.guards import find_vm
+from vgpuctl.operations.guards import find_vm, require_libvirt
 from vgpuctl.operations.moves import find_pinned_vms
 from vgpuctl.operations.plans import profile_report
 from vgpuctl.operations.plans.explanation import explain_profile
@@ -60,8 +60,13 @@ def explain(host: Host, profile: str) -> QueryResult[ExplainResult]:
 
 
 def list_vms(host: Host) -> QueryResult[tuple[VmRowResult, ...]]:
-    """Return every VM, managed and unmanaged."""
+    """Return every VM, managed and unmanaged.
+
+    Raises:
+        HostCannot: libvirt does not answer: an empty list would say that there are none.
+    """
     snapshot = observe(host, ReadScope(models=False))
+    require_libvirt(snapshot)
     return QueryResult(tuple(vm_row(snapshot, v) for v in snapshot.vms), snapshot.warnings)
 
 

@@ -81,8 +81,8 @@ def select_vgpus(host: Host, request: Request) -> Selected:
 
 
 def _vm_candidate(vm: Vm) -> Candidate:
-    labels = vm.record.labels if vm.record is not None else {}
-    return Candidate(vm.name, (vm.uuid,), labels=labels, managed=ownership_of(vm) == "managed")
+    labels, owner = (vm.record.labels, vm.record.owner) if vm.record is not None else ({}, None)
+    return Candidate(vm.name, (vm.uuid,), labels=labels, owner=owner, managed=ownership_of(vm) == "managed")
 
 
 def _gpu_candidate(gpu: Gpu) -> Candidate:

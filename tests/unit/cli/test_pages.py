@@ -153,7 +153,7 @@ def test_moves_are_numbered_with_the_places_that_are_given_up() -> None:
     steps = ["leave", "first", "second"]
     for command, line in (("plan-moves", "2 VMs would be moved:\n"), ("move-vms", "2 VMs moved:\n")):
         work = {"steps": steps, "notes": [], "dry_run": command == "plan-moves"}
-        data = {"moves": moves, "places": [], "fewest": True, **work}
+        data = {"moves": moves, "places": [], "fewest": True, "emptied": None, "stays": [], **work}
         assert text(command, data) == f"{line}  1  leave\n  2  first\n  3  second\n"
     assert text("explain", {"profile": "DC-24Q", "free": 0, "free_at_least": 0, "moves": moves, "gpus": []}).endswith(
         "one more fits after 2 moves (vgpuctl move-vms --profile DC-24Q):\n"
@@ -276,5 +276,5 @@ def test_a_console() -> None:
         "vnc:    /run/s, password not known\nvnc:    no port yet, password not known\n"
         "serial: virsh console 'a b'\n"
     )
-    assert len(page.stderr_lines) == 1
+    assert [line.partition(" ")[0] for line in page.stderr_lines] == ["vgpuctl", "from"]
     assert pages.page("show-console", result("show-console", {**vm, "graphics": [], "serial": []})).stderr_lines

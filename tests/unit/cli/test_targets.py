@@ -68,14 +68,27 @@ def test_one_question_for_all_before_the_first_change(three: Vgpuctl) -> None:
     three(*HOST, "stop-vm", "vdi-003", "--force")
     refused = three(*HOST, "--json", "delete-vm", "--label", "team=cad")
     assert refused.status == 2
-    assert "Delete 3 VMs? 2 of them are running." in refused.document["error"]["message"]
+    assert "Delete 3 VMs (vdi-001, vdi-002, vdi-003)? 2 of them are running." in refused.document["error"]["message"]
     lines = refused.document["error"]["facts"]["lines"]
-    assert lines[0] == "3: vdi-001, vdi-002, vdi-003"
+    assert {line.partition(":")[0] for line in lines} == {"vdi-001", "vdi-002", "vdi-003"}
     assert len([line for line in lines if "delete disk" in line]) == 3
     assert len(states(three)) == 3
     assert three(*HOST, "--yes", "delete-vm", "--label", "team=cad").out.endswith("3 deleted\n")
     assert states(three) == {}
     assert three(*HOST, "--yes", "delete-vm", "--label", "team=cad").status == 2
+
+
+def test_before_many_are_deleted_only_what_is_lost_is_listed(vgpuctl: Vgpuctl) -> None:
+    vgpuctl(*HOST, "create-vm", "vdi-{:03}", "--count", "5", "--profile", "A100-4C", "--owner", "sales")
+    vgpuctl(*HOST, "create-vm", "other", "--profile", "A100-4C", "--owner", "cad")
+    refused = vgpuctl(*HOST, "--json", "delete-vm", "--owner", "sales").document["error"]
+    assert "Delete 5 VMs (vdi-001, vdi-002 \N{HORIZONTAL ELLIPSIS} vdi-005)?" in refused["message"]
+    *deletions, more = refused["facts"]["lines"]
+    assert all(": delete disk " in line for line in deletions)
+    assert (len(deletions), more.endswith(" more steps; --dry-run shows them")) == (5, True)
+    assert vgpuctl(*HOST, "--yes", "delete-vm", "--owner", "sales").status == 0
+    assert vgpuctl(*HOST, "list-vms", "-o", "name").out == "other\n"
+    assert "no VM has the owner sales" in vgpuctl(*HOST, "stop-vm", "--owner", "sales").err
 
 
 def test_one_failure_leaves_the_others_and_gives_the_worst_status(three: Vgpuctl) -> None:
@@ -145,7 +158,7 @@ def test_gpus_by_glob_model_and_all(vgpuctl: Vgpuctl) -> None:
 def test_vgpus_without_a_vm_go_together(vgpuctl: Vgpuctl) -> None:
     for name in ("spare-1", "spare-2"):
         assert vgpuctl(*HOST, "create-vgpu", name, "--profile", "A100-4C").status == 0
-    assert "Remove 2 vGPUs?" in vgpuctl(*HOST, "delete-vgpu", "spare-*").err
+    assert "Remove 2 vGPUs (spare-1, spare-2)?" in vgpuctl(*HOST, "delete-vgpu", "spare-*").err
     assert vgpuctl(*HOST, "--yes", "delete-vgpu", "spare-{1..2}").out.endswith("2 deleted\n")
 
 

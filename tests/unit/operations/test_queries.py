@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, open_sim_host, picture, request, start
-from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
+from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound
 from vgpuctl.model.results.gpus import RoomResult, VfsResult
 from vgpuctl.operations import queries
 from vgpuctl.value import field_names
@@ -179,3 +179,9 @@ def test_looking_changes_nothing(tmp_path):
     queries.show_vm(host.ports, "old-desktop")
     queries.explain(host.ports, "T4-4Q")
     assert picture(host) == before
+
+
+def test_without_libvirt_a_list_of_vms_is_an_error_and_not_empty(tmp_path):
+    host = open_sim_host(tmp_path, text="version: 1\nlibvirt: {running: false}\ngpus:\n  - {model: A100}\n")
+    with pytest.raises(HostCannot, match="libvirt"):
+        queries.list_vms(host.ports)

@@ -91,7 +91,9 @@ def show_gpu(settings: Settings, targets: Targets) -> int:
 def list_profiles(settings: Settings, gpu: str | None, everything: bool) -> int:
     """List the vGPU profiles that the drivers of this host offer.
 
-    FREE is how many more fit now on the whole host, GPU is where they fit. '?' is unknown.
+    FREE is how many more fit now on the whole host, GPU is where they fit. '?' is unknown. In NVIDIA's names the letter
+    at the end is the use: Q workstations, B office desktops, A published applications, C compute. GPUs and drivers do
+    not offer all of them. The number is the framebuffer in GiB.
     """
     return run.call(settings, "list-profiles", lambda host: host.list_profiles(gpu=gpu, everything=everything))
 

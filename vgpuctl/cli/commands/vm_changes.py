@@ -168,10 +168,11 @@ def label_vm(
 ) -> int:
     """Set or remove labels and the owner of VMs, also while they run.
 
-    KEY=VALUE sets a label, and KEY- removes it. Name the VMs first. Other commands select VMs by --label KEY=VALUE.
+    KEY=VALUE sets a label, and KEY- removes it. Name the VMs first. Other commands select VMs by --label KEY=VALUE
+    and --owner NAME.
     """
     first = next((n for n, word in enumerate(words) if "=" in word or word.endswith("-")), len(words))
-    selected = Targets("VM", words[:first], everything, target_labels, DEFAULT_PARALLEL)
+    selected = Targets("VM", words[:first], everything, target_labels, parallel=DEFAULT_PARALLEL)
     if everything and selected.names:
         raise click.UsageError("--all and names cannot be combined")
     targets.require_some(selected)

@@ -8,7 +8,7 @@ import click
 from vgpuctl.cli import complete, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_text, query, running_text
+from vgpuctl.cli.targets import Targets, change, count_names, query, running_text
 
 
 @make_command(
@@ -159,6 +159,6 @@ def delete_vm(settings: Settings, targets: Targets, keep_disks: bool, dry_run: b
         "delete-vm",
         targets,
         lambda host, name: host.delete_vm(name, keep_disks=keep_disks, dry_run=dry_run),
-        question=lambda names, running: f"Delete {count_text(len(names), 'VM')}?{running_text(running)}",
+        question=lambda names, running: f"Delete {count_names(names, 'VM')}?{running_text(running)}",
         dry_run=dry_run,
     )

@@ -23,11 +23,12 @@ class Candidate(Value):
     aliases: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     labels: Mapping[str, str] = EMPTY_MAPPING
+    owner: str | None = None
     managed: bool = True
 
 
 class Request(Value):
-    """What the user typed. `what`: "VM", "vGPU" or "GPU". `labels`: only those that have all of them.
+    """What the user typed. `what`: "VM", "vGPU" or "GPU". `labels`, `owner`: only those that have all of these.
 
     `everything`: all of them, if there are no `texts`. `list_command`: shows them.
     """
@@ -36,6 +37,7 @@ class Request(Value):
     texts: tuple[str, ...] = ()
     everything: bool = False
     labels: Mapping[str, str] = EMPTY_MAPPING
+    owner: str | None = None
     list_command: str = "vgpuctl list-vms"
 
 
@@ -53,7 +55,7 @@ def select(request: Request, candidates: Sequence[Candidate], *, managed_only: b
         InvalidInput: nothing is requested, or a pattern is invalid.
         NotFound: names do not exist, or a pattern, the labels or "all" select nothing.
     """
-    if not request.texts and not request.everything and not request.labels:
+    if not request.texts and not request.everything and not request.labels and request.owner is None:
         raise InvalidInput(
             f"no {request.what} is named",
             hint=f"name one, or several: a range, a glob or --all; {request.list_command}",
@@ -107,7 +109,7 @@ def _matches(candidate: Candidate, glob: str) -> bool:
 
 def _add_if_labelled(chosen: dict[str, Candidate], request: Request, candidates: Sequence[Candidate]) -> None:
     for candidate in sorted(candidates, key=lambda c: natural_key(c.name)):
-        if request.labels.items() <= candidate.labels.items():
+        if request.owner in (None, candidate.owner) and request.labels.items() <= candidate.labels.items():
             chosen.setdefault(candidate.name, candidate)
 
 
@@ -129,6 +131,10 @@ def _nothing_error(request: Request, left_out: Sequence[str]) -> NotFound:
     if left_out:
         message = f"vgpuctl manages no {request.what} that matches; unmanaged: {shorten(left_out)}"
         hint = "name an unmanaged one exactly if this command can change it"
+    elif request.owner is not None:
+        of_names = f" of {shorten(request.texts)}" if request.texts else ""
+        message = f"no {request.what}{of_names} has the owner {request.owner}{f' and {labels}' if labels else ''}"
+        hint = f"{request.list_command} shows the owners"
     elif labels:
         of_names = f" of {shorten(request.texts)}" if request.texts else ""
         message = f"no {request.what}{of_names} has the label{'s' if len(request.labels) > 1 else ''} {labels}"
