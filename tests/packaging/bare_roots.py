@@ -76,7 +76,9 @@ def try_all(wheel: Path, deb: Path) -> None:
     """Run every trial in every root, print a line for each, and exit if one fails."""
     failed = []
     for suite, (name, python) in SUITES.items():
-        for trial in (fresh, over_old_files, brought, upgrade, removal, pip_without_compiler):
+        trials = [fresh, over_old_files, brought, upgrade, removal, pip_without_compiler]
+        trials += [by_ansible] if suite == "trixie" else []  # Debian 12's ansible-core is too old
+        for trial in trials:
             started = time.monotonic()
             with _root(suite, wheel, deb, python) as root:
                 try:
@@ -209,6 +211,21 @@ def pip_without_compiler(root: BareRoot, deb: Path) -> None:
     remote = root.run("~/v/bin/vgpuctl --host ssh://a list-gpus 2>&1", user="admin", status=6)
     assert "pip install 'vgpuctl[ssh]'" in remote
     root.run("test -f ~/v/share/man/man1/vgpuctl.1", user="admin")
+
+
+def by_ansible(root: BareRoot, deb: Path) -> None:
+    """The role vgpuctl installs the .deb, and then nothing; the collection in it is found without a setting."""
+    root.run(f"{INSTALL} ansible-core")
+    shutil.copytree(ROOT / "ansible/ansible_collections", root.file("/packages/collections/ansible_collections"))
+    root.file("/packages/play.yml").write_text("[{hosts: all, roles: [vgpuctl.vgpuctl.vgpuctl]}]\n")
+    play = "ansible-playbook -i localhost, -c local /packages/play.yml -e vgpuctl_deb=/packages/" + deb.name
+    with_collection = f"ANSIBLE_COLLECTIONS_PATH=/packages/collections {play}"
+    assert " changed=1 " in root.run(f"{with_collection} --check")
+    root.run("command -v vgpuctl", status=127)
+    root.run(with_collection)
+    assert root.run("vgpuctl --version") == f"vgpuctl {__version__}\n"
+    shutil.rmtree(root.file("/packages/collections"))
+    assert " changed=0 " in root.run(play)
 
 
 def _install(root: BareRoot, deb: Path) -> str:
