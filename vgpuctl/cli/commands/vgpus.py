@@ -10,8 +10,9 @@ import click
 from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_text
+from vgpuctl.cli.targets import Targets, change
 from vgpuctl.config.arguments import VGPU_STATES
+from vgpuctl.model.numbers import count_text
 
 
 @make_command(

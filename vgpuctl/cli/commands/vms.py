@@ -8,7 +8,8 @@ import click
 from vgpuctl.cli import complete, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_text, query, running_text
+from vgpuctl.cli.targets import Targets, change, query, running_text
+from vgpuctl.model.numbers import count_text
 
 
 @make_command(
