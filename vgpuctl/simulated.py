@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vgpuctl import sim
@@ -23,9 +24,15 @@ from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.ports.host import Host
+
+if TYPE_CHECKING:
+    from vgpuctl.operations import installation
+else:
+    installation = LazyModule("vgpuctl.operations.installation")
 
 PREFIX = "sim:"
 
@@ -80,7 +87,7 @@ def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None
         machine_id=sim_host.machine_id,
         new_uuid=lambda: str(uuid4()),
         audit_log=sim_host.audit,
-        system=HostSystem(sim_host.run_dir.parent, allow_systemctl=False),
+        system=_system(sim_host),
         host_file=HostFileOnDisk(sim_host.host_file, lock_held=lambda: claims.is_locked),
         vendor_commands=sim_host.vendor,
         system_log=sim_host.kernel_log,
@@ -88,6 +95,10 @@ def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None
             sim_host.run_dir.parent, sim_host.run_dir, sim_host.host_file, processes
         ),
     )
+
+
+def _system(sim_host: sim.SimHost) -> HostSystem:
+    return HostSystem(sim_host.run_dir.parent, allow_systemctl=False)
 
 
 def scenario_of(name: str, *, root: str = "/", connect: str | None = None) -> str:
@@ -117,9 +128,11 @@ def _title(name: str) -> str:
     return next(lines, "").removeprefix("title:").strip()
 
 
-def reboot(scenario: str) -> None:
-    """Boot a simulated host again: devices are gone, VMs are off."""
-    sim.open_host(scenario).reboot()
+def reboot(scenario: str) -> bool:
+    """Boot a simulated host again: devices are gone, VMs are off. Return whether it has an enabled boot unit to run."""
+    host = sim.open_host(scenario)
+    host.reboot()
+    return installation.is_boot_unit_enabled(_system(host))
 
 
 def reset(scenario: str) -> None:

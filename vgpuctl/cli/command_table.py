@@ -77,7 +77,7 @@ WATCHABLE = (*LISTINGS[:-1], "show-gpu", "show-vm", "show-console", "show-addres
 """The commands that have --watch."""
 
 SIM_COMMANDS: dict[str, str] = {
-    "reboot": "Boot the host again: devices are gone, VMs are off.",
+    "reboot": "Boot the host again, with the boot unit if installed.",
     "reset": "Forget everything that happened on the host.",
     "list-scenarios": "List the built-in simulated hosts.",
 }

@@ -23,6 +23,7 @@ from vgpuctl.errors import (
     mount_point,
 )
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import AnyResult, Outcome, QueryResult
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
         yield from _list_lines("undone", failure.undone)
     elif number:
         how = "only in part" if failure.left else "completely"
-        yield f"  undone {how}: {number} step{'' if number == 1 else 's'}"
+        yield f"  undone {how}: {count_text(number, 'step')}"
 
 
 def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:

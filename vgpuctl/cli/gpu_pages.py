@@ -58,7 +58,7 @@ def _gpu(data: GpuDetailsResult) -> Page:
             ("memory", mib(data.framebuffer_mib)),
             ("numa node", or_dash(data.numa_node)),
             ("iommu group", or_dash(data.iommu_group)),
-            ("vfs", vf_count(data.vfs)),
+            ("vfs", vf_count(data)),
             ("vgpus", vgpu_count(data.vgpus)),
             *_partition_lines(data),
             *_scheduler_lines(data),
@@ -82,18 +82,20 @@ def _gpu(data: GpuDetailsResult) -> Page:
 
 
 def _vgpu_table(vgpus: Sequence[VgpuResult]) -> list[Block]:
-    """Return the table of the vGPUs on a GPU; WHERE and REASON are left out if they are empty for all vGPUs."""
+    """Return the table of the vGPUs on a GPU; without EXISTS if all exist, and WHERE and REASON if all are empty."""
     if not vgpus:
         return []
     columns: list[tuple[str, list[str]]] = [
         ("CARRIER", [", ".join((v.carrier, *v.companions)) for v in vgpus]),
         ("PROFILE", [or_unknown(v.profile) for v in vgpus]),
+        ("EXISTS", ["yes" if v.present else "no" for v in vgpus]),
         ("VM", [vm_label(v) for v in vgpus]),
         ("OWNERSHIP", [v.ownership for v in vgpus]),
         ("WHERE", [or_dash(location(v) or None) for v in vgpus]),
         ("REASON", [or_dash(v.reason) for v in vgpus]),
     ]
-    shown = [(name, cells) for name, cells in columns if name not in ("WHERE", "REASON") or {*cells} != {"-"}]
+    usual = {"EXISTS": {"yes"}, "WHERE": {"-"}, "REASON": {"-"}}
+    shown = [(name, cells) for name, cells in columns if {*cells} != usual.get(name)]
     rows = tuple(zip(*(cells for _, cells in shown), strict=True))
     headers = tuple(name for name, _ in shown)
     return ["", Table(headers, rows, free_text=frozenset({"REASON"}), states=frozenset({"OWNER"}))]
@@ -104,7 +106,7 @@ def _gpu_change_page(result: Outcome[SetUpGpuResult | ChangedGpuResult]) -> Page
     if result.dry_run:
         return dry_run(result)
     data, suffix = result.data, "" if result.steps else "; nothing to do"
-    vfs = f", VFs {vf_count(data.vfs)}" if data.vfs.total else ""
+    vfs = f", VFs {vf_count(data)}" if data.vfs.total else ""
     return Page([f"{data.address}: {mode_text(data)}{_partition_text(data)}{vfs}{suffix}"])
 
 

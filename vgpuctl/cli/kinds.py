@@ -25,7 +25,7 @@ from vgpuctl.model.results.host import (
     UninstalledResult,
 )
 from vgpuctl.model.results.moves import FitsResult, MovesResult
-from vgpuctl.model.results.program import CompletionResult, HostsResult, ScenarioResult, SimResult
+from vgpuctl.model.results.program import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
 from vgpuctl.model.results.simulation import SimulationResult
 from vgpuctl.model.results.targets import TargetsResult
 from vgpuctl.model.results.vgpus import (
@@ -96,7 +96,7 @@ KINDS: dict[str, object] = {
     "set-scheduler": Outcome[ChangedSchedulerResult | TargetsResult[ChangedSchedulerResult]],
     "cordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
     "uncordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
-    "sim-reboot": QueryResult[SimResult],
+    "sim-reboot": QueryResult[RebootedResult],
     "sim-reset": QueryResult[SimResult],
     "sim-list-scenarios": QueryResult[tuple[ScenarioResult, ...]],
     "completion": QueryResult[CompletionResult],

@@ -13,7 +13,7 @@ from vgpuctl.cli.listings import Column, Listing
 from vgpuctl.cli.pages import free_count, location, mib, or_dash, or_unknown, shorten_names, size, vgpus_text
 
 if TYPE_CHECKING:
-    from vgpuctl.model.results.gpus import GpuResult, ProfileResult, RoomResult, VfsResult
+    from vgpuctl.model.results.gpus import GpuResult, ProfileResult, RoomResult
     from vgpuctl.model.results.vgpus import ListedVgpuResult, VgpuResult
     from vgpuctl.model.results.vms import CloneResult, ImageResult
 
@@ -27,15 +27,21 @@ def mode_text(gpu: GpuResult) -> str:
     return f"{mode}{', cordoned' if gpu.cordoned else ''}{reserved}"
 
 
-def vf_count(vfs: VfsResult) -> str:
-    """Return how many VFs are enabled, of how many, and used: `16/16, 2 used`."""
-    return f"{vfs.enabled}/{vfs.total}, {vfs.used} used" if vfs.total else "-"
+def vf_count(gpu: GpuResult) -> str:
+    """Return how many VFs are enabled, of how many, used, and reserved for a missing vGPU: `16/16, 2 used`."""
+    vfs, vgpus = gpu.vfs, gpu.vgpus
+    existing = {v.function for v in vgpus if v.present}
+    reserved = min(vfs.used, len({v.function for v in vgpus if not v.present} - existing))
+    reserved_text = f", {reserved} reserved" if reserved else ""
+    return f"{vfs.enabled}/{vfs.total}, {vfs.used - reserved} used{reserved_text}" if vfs.total else "-"
 
 
 def vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
-    """Return how many vGPUs there are, and how many of them are not vgpuctl's: `2 (1 unmanaged)`."""
-    others = [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.ownership == owner for v in vgpus))]
-    return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
+    """Return how many vGPUs there are, and how many are missing or not vgpuctl's: `2 (1 missing, 1 unmanaged)`."""
+    missing = sum(not v.present for v in vgpus)
+    notes = [f"{missing} missing"] if missing else []
+    notes += [f"{n} {owner}" for owner in ("unmanaged", "leaked") if (n := sum(v.ownership == owner for v in vgpus))]
+    return f"{len(vgpus)} ({', '.join(notes)})" if notes else str(len(vgpus))
 
 
 def _name_or_count(names: Sequence[str], noun: str) -> str:
@@ -110,7 +116,7 @@ GPUS = Listing(
             numeric=True, unit="mib",
         ),
         Column("vgpus", "VGPUS", lambda gpu: len(gpu.vgpus), lambda gpu: vgpu_count(gpu.vgpus)),
-        Column("vfs", "VFS", lambda gpu: gpu.vfs.enabled, lambda gpu: vf_count(gpu.vfs), level="wide"),
+        Column("vfs", "VFS", lambda gpu: gpu.vfs.enabled, vf_count, level="wide"),
         Column("backend", "BACKEND", lambda gpu: gpu.backend and str(gpu.backend), level="wide"),
         Column("driver", "DRIVER", lambda gpu: gpu.driver, level="wide"),
         Column("numa", "NUMA", lambda gpu: gpu.numa_node, lambda gpu: or_dash(gpu.numa_node), "wide", numeric=True),
@@ -128,7 +134,7 @@ VGPUS = Listing(
         Column("name", "NAME", lambda vgpu: vgpu.name),
         Column("profile", "PROFILE", lambda vgpu: vgpu.profile, lambda vgpu: or_unknown(vgpu.profile)),
         Column("gpu", "GPU", lambda vgpu: vgpu.gpu),
-        Column("made", "MADE", lambda vgpu: vgpu.present),
+        Column("exists", "EXISTS", lambda vgpu: vgpu.present),
         Column("vm", "VM", lambda vgpu: vgpu.vm),
         Column("ownership", "OWNERSHIP", _vgpu_owner, is_state=True),
         Column(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.cli.command_table import LISTINGS
 from vgpuctl.cli.tables import Block, Pairs, Table
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.model.numbers import format_bytes, format_mib
+from vgpuctl.model.numbers import count_text, format_bytes, format_mib
 from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.targets import TargetsResult
@@ -146,14 +146,14 @@ def _batch_page(data: ManyVmsResult) -> Page:
     rows = tuple((vm.name, vm.state, "created" if vm.changed else "unchanged", vgpus_text(vm.vgpus)) for vm in data.vms)
     new = sum(vm.changed for vm in data.vms)
     table = Table(("NAME", "STATE", "RESULT", "VGPUS"), rows, states=frozenset({"STATE", "RESULT"}))
-    return Page([table, "", f"{len(rows)} VMs, {new} of them created"])
+    return Page([table, "", f"{count_text(len(rows), 'VM')}, {new} of them created"])
 
 
 def _steps_page(result: Outcome[object]) -> Page:
     """A change of which people see the steps: those of a dry run, or how many were done."""
     if result.dry_run:
         return dry_run(result)
-    return Page([f"{len(result.steps)} steps done" if result.steps else "nothing to do"])
+    return Page([f"{count_text(len(result.steps), 'step')} done" if result.steps else "nothing to do"])
 
 
 def _reconcile_page(result: Outcome[ReconcileResult]) -> Page:

@@ -8,7 +8,8 @@ from typing import Any
 
 from vgpuctl.cli.pages import Page, mib
 from vgpuctl.cli.tables import Block, Table
-from vgpuctl.model.results.program import ScenarioResult, SimResult
+from vgpuctl.model.numbers import count_text
+from vgpuctl.model.results.program import RebootedResult, ScenarioResult, SimResult
 from vgpuctl.model.results.simulation import SimulatedPolicyResult, SimulationResult
 
 TIMELINE_ROWS = 12
@@ -93,8 +94,18 @@ def _scenarios(data: tuple[ScenarioResult, ...]) -> Page:
     return Page()
 
 
-def _reboot_page(data: SimResult) -> Page:
-    return Page([f"{data.host}: booted again; its VMs are off, its vGPUs are gone"])
+def _reboot_page(data: RebootedResult) -> Page:
+    """Say what the boot unit did; why something failed is in the warnings."""
+    if data.boot_unit == "not-enabled":
+        hint = "vgpuctl install-host installs the boot unit that creates them again"
+        return Page([f"{data.host}: booted again; its VMs are off, its vGPUs are gone", f"  {hint}"])
+    gpus = sum(entry.kind == "gpu" for entry in data.restored)
+    vgpus = sum(len(entry.carriers) for entry in data.restored)
+    setup = f"set up {count_text(gpus, 'GPU')} and " if gpus else ""
+    created = f"{setup}created {count_text(vgpus, 'vGPU')} again"
+    failures = " and failed" if data.boot_unit == "failed" else ""
+    failures += f" for {len(data.failed)}" if data.failed else ""
+    return Page([f"{data.host}: booted again; its VMs are off, the boot unit {created}{failures}"])
 
 
 def _reset_page(data: SimResult) -> Page:

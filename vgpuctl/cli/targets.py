@@ -16,6 +16,7 @@ import click
 from vgpuctl.cli import complete, run
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL
 from vgpuctl.config.name_patterns import is_pattern
+from vgpuctl.model.numbers import count_text
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -181,11 +182,6 @@ def query(settings: Settings, kind: str, targets: Targets, call: Callable[[GpuHo
         return host.show_vms(names) if kind == "show-vm" else host.query_each(names, lambda one: call(host, one))
 
     return run.call(settings, kind, query_all)
-
-
-def count_text(count: int, what: str) -> str:
-    """Return a number with its noun: `1 VM`, `3 VMs`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def count_names(names: Sequence[str], what: str) -> str:

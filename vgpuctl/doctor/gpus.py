@@ -7,6 +7,7 @@ from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
 from vgpuctl.makers import enable_vfs_hint, uses_nvml
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 
 _MAX_LINES = 4
@@ -60,7 +61,7 @@ def _check_vgpu_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
             fix="the bare-metal driver does not support vGPUs: install NVIDIA's vGPU host driver (vGPU for KVM); some"
             " boards need displaymodeselector first",
         )
-    return ok(f"{len(bound)} GPU(s) with NVIDIA's driver offer vGPUs")
+    return ok(f"vGPUs are offered by {count_text(len(bound), 'GPU')} with NVIDIA's driver")
 
 
 def _check_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -102,7 +103,7 @@ def _check_functions(context: CheckContext, snapshot: Snapshot) -> Finding:
             " the VFs off and on again: vgpuctl set-mode ADDRESS passthrough, then vgpu",
         )
     count = sum(len(g.functions) for g in snapshot.gpus)
-    return ok(f"{count} function{'' if count == 1 else 's'} of {len(snapshot.gpus)} GPU(s) without a problem")
+    return ok(f"{count_text(count, 'function')} of {count_text(len(snapshot.gpus), 'GPU')} without a problem")
 
 
 def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:

@@ -21,6 +21,7 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 
 MDEVCTL_DIRECTORY = "/etc/mdevctl.d"
@@ -64,7 +65,7 @@ def _check_claims(context: CheckContext, snapshot: Snapshot) -> Finding:
             "the carriers that they claim count as taken",
             fix="check the file and its carrier; remove the file when no VM uses the carrier",
         )
-    return ok(f"{len(snapshot.claims)} claims, all readable")
+    return ok(f"{count_text(len(snapshot.claims), 'claim')}, all readable")
 
 
 def _check_host_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:

@@ -26,6 +26,7 @@ from vgpuctl.doctor.versions import KERNEL_RELEASE
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
 from vgpuctl.model.mig import GpuInstance, MigState
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 
 _NO_MIG = "no GPU here has MIG, or NVML does not report it"
@@ -118,7 +119,7 @@ def _check_partition(context: CheckContext, snapshot: Snapshot) -> Finding:
             "turning VFs off and on, or reloading the driver, removes GPU instances and mixed sizes",
             fix="vgpuctl restore-host; if VMs run on it: vgpuctl apply --drain",
         )
-    return ok(f"{len(configured)} GPU(s) are partitioned as in host.yaml")
+    return ok(f"partitioned as in host.yaml: {count_text(len(configured), 'GPU')}")
 
 
 def _has_desired_partition(gpu: Gpu) -> bool:

@@ -25,7 +25,7 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.gpus import shorten
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.numbers import format_bytes
+from vgpuctl.model.numbers import count_text, format_bytes
 from vgpuctl.model.snapshot import Snapshot
 
 _RESOURCE_MEM, _RESOURCE_UNSET = 0x200, 0x20000000
@@ -58,7 +58,7 @@ def _check_iommu_groups(context: CheckContext, snapshot: Snapshot) -> Finding:
             *shorten(other_devices),
             fix="they cannot be passed through alone: turn on ACS in the firmware, or use another slot",
         )
-    return ok(f"each function of {len(gpus)} GPU(s) can be assigned to a VM by itself")
+    return ok(f"each function of {count_text(len(gpus), 'GPU')} can be assigned to a VM by itself")
 
 
 def _shared_groups(gpu: Gpu) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _check_bars(context: CheckContext, snapshot: Snapshot) -> Finding:
         )
     if unreadable:
         return unknown(*shorten(unreadable))
-    return ok(f"every memory BAR of {checked_count} GPU(s) has an address")
+    return ok(f"every memory BAR of {count_text(checked_count, 'GPU')} has an address")
 
 
 def _unassigned_bars(text: str, gpu: Gpu) -> Iterator[str]:

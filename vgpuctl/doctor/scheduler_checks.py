@@ -21,6 +21,7 @@ from vgpuctl.doctor.gpus import shorten
 from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version, parse_scheduler_log
@@ -53,15 +54,33 @@ def _check_scheduler(context: CheckContext, snapshot: Snapshot) -> Finding:
     states = [(gpu, spec, _runs_spec(context, snapshot, gpu, spec)) for gpu, spec in configured]
     differing = [(gpu, spec) for gpu, spec, is_running in states if is_running is False]
     if differing:
-        command = set_scheduler_command(differing[0][0].address, differing[0][1])
         return warn(
             *shorten([_describe_scheduler(context, gpu, spec) for gpu, spec in differing]),
-            fix=f"{command} --drain; settings in modprobe's files take effect when the driver is loaded again",
+            fix="; ".join(_suggest_fixes(snapshot, differing)),
         )
     unreported = [_describe_scheduler(context, gpu, spec) for gpu, spec, is_running in states if is_running is None]
     if unreported:
         return unknown(*shorten(unreported))
     return ok(*shorten([_describe_scheduler(context, gpu, spec) for gpu, spec in configured]))
+
+
+def _suggest_fixes(snapshot: Snapshot, differing: list[tuple[Gpu, SchedulerSpec]]) -> Iterator[str]:
+    """Yield what sets the schedulers: a GPU without vGPUs needs no drain, and only NVML sets one at once."""
+    by_drain = [
+        (gpu, spec)
+        for gpu, spec in differing
+        if not _is_settable(gpu) or any(v.present for v in snapshot.vgpus_on(gpu.address))
+    ]
+    if len(by_drain) < len(differing):
+        yield "vgpuctl restore-host" + (" for the GPUs without vGPUs" if by_drain else "")
+    if by_drain:
+        yield f"{set_scheduler_command(by_drain[0][0].address, by_drain[0][1])} --drain"
+    if not all(_is_settable(gpu) for gpu, _ in differing):
+        yield "settings in modprobe's files take effect when the driver is loaded again"
+
+
+def _is_settable(gpu: Gpu) -> bool:
+    return gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
 
 
 def _runs_spec(context: CheckContext, snapshot: Snapshot, gpu: Gpu, spec: SchedulerSpec) -> bool | None:
@@ -122,7 +141,7 @@ def _check_registry_lines(context: CheckContext, snapshot: Snapshot) -> Finding:
         )
     if problems:
         return unknown(*problems)
-    return ok(f"{len(settings)} line(s) set registry words, each parameter once")
+    return ok(f"registry words: {count_text(len(settings), 'line')}, each parameter once")
 
 
 def _check_registry_word(context: CheckContext, snapshot: Snapshot) -> Finding:

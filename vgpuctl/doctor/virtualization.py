@@ -16,6 +16,7 @@ from vgpuctl.doctor.check import (
     unknown,
     warn,
 )
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
@@ -41,7 +42,7 @@ def _check_iommu(context: CheckContext) -> Finding:
             cmdline_text,
             fix=_suggest_iommu_fix(parameters),
         )
-    return ok(f"{IOMMU_GROUPS}: {count} group{'' if count == 1 else 's'}", cmdline_text)
+    return ok(f"{IOMMU_GROUPS}: {count_text(count, 'group')}", cmdline_text)
 
 
 def _suggest_iommu_fix(parameters: list[str]) -> str:

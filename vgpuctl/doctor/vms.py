@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs whose definition would harm the host, and running VMs that lost a vGPU.
+"""VMs whose definition would harm the host, and VMs that lost a vGPU.
 
 libvirt detaches a function with managed='yes' from its driver at the start of the VM. NVIDIA's vGPU driver does not
 survive that on a VF that it drives itself: the start hangs in the kernel.
@@ -7,9 +7,12 @@ survive that on a VF that it drives itself: the start hangs in the kernel.
 
 from __future__ import annotations
 
+from shlex import quote
+
 from vgpuctl.backends import backend_for
-from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown
+from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
 from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import VmState
 
@@ -44,14 +47,24 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     if lost:
         lines = [f"VM {running[v.vm_uuid or '']} runs, but {v.profile} on {v.function} is gone" for v in lost]
         return fail(*shorten(lines), fix="vgpuctl stop-vm NAME, then vgpuctl start-vm NAME, which creates it again")
-    return ok(f"{len(running)} VMs run, and none has lost a vGPU")
+    off = {vm.uuid: vm.name for vm in snapshot.vms if vm.state is VmState.STOPPED}
+    missing = sorted({off[v.vm_uuid] for v in snapshot.vgpus if v.vm_uuid in off and v.needs_device})
+    if missing:
+        first = quote(missing[0])
+        return warn(
+            f"{count_text(len(missing), 'VM')} that {'is' if len(missing) == 1 else 'are'} off "
+            f"{'lacks its' if len(missing) == 1 else 'lack their'} vGPUs, as after a boot without the boot unit",
+            *shorten(missing),
+            fix=f"vgpuctl restore-host creates all of them now; vgpuctl start-vm {first} creates those of {missing[0]}",
+        )
+    return ok(f"{count_text(len(running), 'VM')} running, and no VM has lost a vGPU")
 
 
 CHECKS = (
     Check(
         id="lost-vgpus",
-        title="every running VM has its vGPUs",
-        looks_at="the vGPUs of running VMs: devices in `/sys/bus/mdev/devices`, types of VFs",
+        title="every VM has its vGPUs",
+        looks_at="the vGPUs of VMs: devices in `/sys/bus/mdev/devices`, types of VFs",
         run=require_snapshot(_check_lost_vgpus),
         explains=("no-capacity",),
         needs_vms=True,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CheckResults = tuple[tuple[Check, Finding], ...]
 LEFTOVERS_CHECK, RUN_DIRECTORY_CHECK = "leftovers", "run-directory"
-RESTORABLE_CHECKS = ("partition", "kept-vgpus")
+RESTORABLE_CHECKS = ("partition", "kept-vgpus", "lost-vgpus")
 """The checks whose problems `restore-host` fixes where it safely can: it stops no VM."""
 BAD_VERDICTS = (Verdict.FAIL, Verdict.WARN)
 NOTHING_TO_FIX = "--fix cannot fix any of this; each check shows what to do"

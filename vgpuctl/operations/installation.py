@@ -37,6 +37,7 @@ RESTART_NOTE = (
     "libvirt loads a new hook only after a restart, which keeps VMs running: use --restart-libvirt, or "
     "systemctl restart"
 )
+AUTOSTART_NOTE = "virsh autostart NAME has libvirt start a VM at each boot, once its vGPUs exist"
 
 
 def install_host(
@@ -50,9 +51,9 @@ def install_host(
 ) -> Outcome[InstalledResult]:
     """Write each file that is missing or comes from another version.
 
-    `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell. The Debian package
-    brings unit and completion itself: then only the hook is written, and the files that another installation's
-    install-host wrote are removed.
+    `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell. Where the Debian
+    package has put its unit and completion files on the host, only the hook is written, and the files that another
+    installation's install-host wrote are removed.
 
     Raises:
         HostCannot: libvirt is too old for a second hook and already has one.
@@ -64,8 +65,9 @@ def install_host(
         require_root(host)  # a machine id is not needed: the image of a host, which is never booted, has none
     version = host.hypervisor.status().libvirt_version
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
-    texts.refuse_beside_package(python, system.read(texts.PACKAGE_UNIT_PATH))
-    is_package = texts.is_package(python)
+    package_unit = system.read(texts.PACKAGE_UNIT_PATH)
+    texts.refuse_beside_package(python, package_unit)
+    is_package = texts.is_package(python) and package_unit is not None  # a simulated host has only what we write
     others = [] if is_package else [texts.unit_file(python), *_completion_files(system, completions)]
     files = [hook, *others]
     steps: list[Step] = []
@@ -82,13 +84,20 @@ def install_host(
     if system.has_systemd and _changes_unit(steps):
         steps.append(RunSystemctl(("daemon-reload",)))
     steps += _restart_steps(system) if restart_libvirt else []
-    notes = []
-    if not restart_libvirt and any(s.path == hook.path and s.previous_text is None for s in writes):
-        notes.append(f"{RESTART_NOTE} {_active_daemon(system)}")
+    is_new = any(s.path == hook.path and s.previous_text is None for s in writes)
+    notes = _notes(system, is_new=is_new, restart_libvirt=restart_libvirt)
+    paths = [f.path for f in files]
+    return _execute_steps(host, steps, InstalledResult, paths, kept_paths, notes, progress, dry_run=dry_run)
+
+
+def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str, ...]:
+    """Return what install-host adds for people; `is_new`: the host had no hook."""
+    notes = [f"{RESTART_NOTE} {_active_daemon(system)}"] if is_new and not restart_libvirt else []
     if restart_libvirt and not system.has_systemd:
         notes.append("this host has no systemd, so libvirt was not restarted")
-    paths = [f.path for f in files]
-    return _execute_steps(host, steps, InstalledResult, paths, kept_paths, tuple(notes), progress, dry_run=dry_run)
+    if is_new:
+        notes.append(AUTOSTART_NOTE)
+    return tuple(notes)
 
 
 def uninstall_host(
@@ -123,6 +132,12 @@ def uninstall_host(
     steps += _restart_steps(system) if restart_libvirt else []
     files = [s.path for s in steps if isinstance(s, RemoveFile)]
     return _execute_steps(host, steps, UninstalledResult, files, kept_paths, (), progress, dry_run=dry_run)
+
+
+def is_boot_unit_enabled(system: System) -> bool:
+    """Say whether a boot starts the unit that restores the vGPUs: it exists, and multi-user.target wants it."""
+    exists = any(system.read(path) is not None for path in (texts.UNIT_PATH, texts.PACKAGE_UNIT_PATH))
+    return exists and system.readlink(texts.UNIT_WANTS_LINK) is not None
 
 
 def _hand_over_to_package(system: System) -> tuple[list[Step], list[str]]:

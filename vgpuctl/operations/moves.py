@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
 from vgpuctl.model.results.moves import BarrierResult, CountResult, FitsResult, MovesResult, SpotResult
 from vgpuctl.model.snapshot import Snapshot
@@ -171,7 +172,7 @@ def _confirm_and_carry_out(
     if not plan.moves:
         return
     number = len({move.vm.uuid for move in plan.moves})
-    confirm(f"Move {number} VM{'' if number == 1 else 's'}?", tuple(entry.describe() for entry in plan.order))
+    confirm(f"Move {count_text(number, 'VM')}?", tuple(entry.describe() for entry in plan.order))
     carry_out(host, plan.order, wait_seconds, progress)
 
 

@@ -35,6 +35,7 @@ from vgpuctl.operations.plans.remove import (
 )
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.transient import refuse_transient_vms
+from vgpuctl.operations.plans.unapplied import refuse_unapplied_settings
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import (
@@ -180,9 +181,15 @@ def _with_types(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Sna
 
 
 def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Plan:
-    """Return the steps: create each missing device, then start. Refuses a function that somebody else took."""
+    """Return the steps: create each missing device, then start.
+
+    Raises:
+        InUse: somebody else took a function.
+        HostCannot: a GPU without vGPUs lacks settings of host.yaml.
+    """
     refuse_gpus_in_setup(snapshot, [v.gpu for v in record.vgpus])
     recheck_devices(host, snapshot, record)
+    refuse_unapplied_settings(snapshot, record.vgpus)
     steps = [*missing_device_steps(snapshot, vm, record), StartDomain(vm.name, vm.uuid)]
     return Plan(steps=tuple(steps), vms_required_off=(vm.uuid,))
 

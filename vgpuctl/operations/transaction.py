@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from vgpuctl.errors import Busy, InUse, NoCapacity, NotFound, VgpuctlError
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, observe_devices
@@ -31,7 +32,10 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Progress
+    from vgpuctl.operations.plans import unapplied
     from vgpuctl.ports.host import Host
+else:
+    unapplied = LazyModule("vgpuctl.operations.plans.unapplied")
 
 MAX_ATTEMPTS = 8
 
@@ -177,7 +181,15 @@ class Transaction:
                 raise refusal or error from None  # none of the remaining GPUs offers the profile
 
     def _make(self, making: AnyMaking) -> Made[AnyMaking]:
-        seen, owner, vgpus = making.seen, making.owner, making.choose(making.seen)
+        seen, owner = making.seen, making.owner
+
+        def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
+            chosen = making.choose(current)
+            if owner.reserves and self._vms is None:  # libvirt's hook has no NVML, and no time
+                unapplied.refuse_unapplied_settings(current, chosen)
+            return chosen
+
+        vgpus = choose(seen)
         if self._context.dry_run:
             plan = making.plan(seen, vgpus)
             steps = (*(TakeClaim(claim) for claim in self._claims_of(owner, vgpus)), *plan.steps)
@@ -185,7 +197,7 @@ class Transaction:
         try:
             if owner.reserves:
                 look, make_claims = partial(self.look, making.scope), partial(self._claims_of, owner)
-                seen, vgpus = self.claim(look, making.choose, make_claims, (seen, vgpus))
+                seen, vgpus = self.claim(look, choose, make_claims, (seen, vgpus))
             if owner.vm is not None:
                 held = replace(owner.record, vgpus=owner.held)
                 seen = self.take_over_vm(owner.vm, held, making.scope, making.seen, leaving=owner.leaving)

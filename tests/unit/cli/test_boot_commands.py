@@ -57,3 +57,49 @@ def test_what_cannot_be_restored_is_exit_1_with_a_list(sim: Callable[[str], Ran]
     assert ran.status == 1
     assert [entry["name"] for entry in ran.document["error"]["facts"]["restored"]] == ["one"]
     assert "vgpu spare: the GPU 0000:99:00.0 does not exist, 1 seconds after" in ran.document["error"]["message"]
+
+
+def test_a_simulated_boot_without_the_unit_names_the_command_that_installs_it(sim: Callable[[str], Ran]) -> None:
+    assert sim("create-vm one --profile A100-4C").status == 0
+    ran = sim("sim reboot")
+    assert ran.out == (
+        "sim:a100-40: booted again; its VMs are off, its vGPUs are gone\n"
+        "  vgpuctl install-host installs the boot unit that creates them again\n"
+    )
+    assert sim("sim reboot --json").document["data"]["boot_unit"] == "not-enabled"
+
+
+def test_a_simulated_boot_runs_the_boot_unit(sim: Callable[[str], Ran], tmp_path: Path) -> None:
+    assert sim("create-vm one --profile A100-4C:2").status == 0
+    assert sim("set-scheduler 0000:3b:00.0 --policy fixed_share --drain").status == 0
+    assert sim("install-host").status == 0
+    ran = sim("sim reboot")
+    assert ran.out == (
+        "sim:a100-40: booted again; its VMs are off, the boot unit set up 1 GPU and created 2 vGPUs again\n"
+    )
+    assert sim("list-vgpus --columns exists -o csv").out.splitlines()[1:] == ["yes", "yes"]
+    assert [entry["command"] for entry in sim("log --json").document["data"]][-1] == "restore-host"
+    (config,) = tmp_path.rglob("etc/vgpuctl/host.yaml")
+    config.write_text(f"{config.read_text()}  bogus: 1\n")
+    failed = sim("sim reboot")
+    assert failed.status == 0
+    assert "the boot unit created 2 vGPUs again and failed for 1" in failed.out
+    assert "warning: the boot unit failed: 1 of 2 could not be restored: file host.yaml:" in failed.err
+    document = sim("sim reboot --json").document["data"]
+    assert (document["boot_unit"], document["failed"][0]["name"]) == ("failed", "host.yaml")
+    next(tmp_path.rglob("multi-user.target.wants/vgpuctl-restore.service")).unlink()
+    assert "install-host" in sim("sim reboot").out
+
+
+def test_show_gpu_says_which_vgpus_do_not_exist_after_a_boot(sim: Callable[[str], Ran]) -> None:
+    for name in ("one", "two"):
+        assert sim(f"create-vm {name} --profile A100-4C").status == 0
+    assert "EXISTS" not in sim("show-gpu 0000:3b:00.0").out
+    sim("sim reboot")
+    sim("start-vm two")
+    page = sim("show-gpu 0000:3b:00.0").out
+    assert "32/32, 1 used, 1 reserved" in page or "16/16, 1 used, 1 reserved" in page
+    assert "2 (1 missing)" in page
+    rows = {line.split()[3]: line.split()[2] for line in page.splitlines() if "A100-4C  " in line and "managed" in line}
+    assert rows == {"one": "no", "two": "yes"}
+    assert "EXISTS" in sim("list-vgpus").out

@@ -8,10 +8,12 @@ import pytest
 from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
+from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION
 from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH, PER_GPU_PARAMETER
+from vgpuctl.value import replace
 
 FIXED = SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2)
 RUNS = GpuScheduler(state=SchedulerState(SchedulerPolicy.FIXED_SHARE, False, 2_000_000))
@@ -40,6 +42,17 @@ def test_another_scheduler_warns():
     result = run_check("scheduler", host(desired_scheduler=FIXED, scheduler=BEST), files={DRIVER_PARAMS_PATH: params})
     assert result.verdict is Verdict.WARN
     assert "best_effort runs, the driver was loaded with RmPVMRL=0x00000001" in finding_text(result)
+
+
+def test_only_a_gpu_that_has_vgpus_needs_a_drain():
+    settable = replace(BEST, setter_versions=("v1",))
+    gpu = a100(desired_scheduler=FIXED, scheduler=settable)
+    assert run_check("scheduler", snapshot(gpu, nvml=NVML)).fix == "vgpuctl restore-host"
+    vgpu = Vgpu("0000:3b:00.4", gpu.address, "0000:3b:00.4", Ownership.MANAGED, present=True)
+    drained = run_check("scheduler", snapshot(gpu, nvml=NVML, vgpus=(vgpu,))).fix
+    assert drained == "vgpuctl set-scheduler 0000:3b:00.0 --policy fixed_share --time-slice 2 --drain"
+    missing = replace(vgpu, present=False)
+    assert run_check("scheduler", snapshot(gpu, nvml=NVML, vgpus=(missing,))).fix == "vgpuctl restore-host"
 
 
 @pytest.mark.parametrize(

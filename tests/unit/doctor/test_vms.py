@@ -33,7 +33,7 @@ def test_without_such_vfs_or_libvirt_it_is_not_checked():
     assert run_check("managed-vfs", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
 
 
-def carried(number, *, present):
+def carried(number, *, present, needs_device=False):
     name = vm(number, OWN)
     return Vgpu(
         OWN.carrier,
@@ -44,6 +44,7 @@ def carried(number, *, present):
         profile="A100-4C",
         vm=name.name,
         vm_uuid=name.uuid,
+        needs_device=needs_device,
     )
 
 
@@ -59,3 +60,14 @@ def test_a_running_vm_whose_vgpu_is_gone_fails_and_a_stopped_one_does_not():
         assert result.verdict is Verdict.OK, state
     off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
     assert run_check("lost-vgpus", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
+
+
+def test_vms_that_are_off_without_their_vgpus_warn_and_what_creates_them_is_named():
+    off = tuple(replace(vm(number, OWN), state=VmState.STOPPED) for number in (1, 2))
+    missing = tuple(carried(number, present=False, needs_device=True) for number in (1, 2))
+    one = run_check("lost-vgpus", snapshot(GPU, vms=off[:1], vgpus=missing[:1]))
+    assert (one.verdict, one.evidence[1:]) == (Verdict.WARN, ("vdi-001",))
+    assert one.evidence[0].startswith("1 VM that is off lacks its vGPUs")
+    assert one.fix.startswith("vgpuctl restore-host creates all of them now; vgpuctl start-vm vdi-001 ")
+    both = run_check("lost-vgpus", snapshot(GPU, vms=off, vgpus=missing))
+    assert both.evidence[0].startswith("2 VMs that are off lack their vGPUs")

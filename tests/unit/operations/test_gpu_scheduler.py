@@ -24,6 +24,7 @@ from tests.schedulers import (
 )
 from tests.vgpus import make
 from vgpuctl.errors import Failed, HostCannot, InUse, InvalidInput, VerifyFailed
+from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec, SchedulerState
 from vgpuctl.operations.queries import list_gpus, show_gpu
 from vgpuctl.value import replace
@@ -202,13 +203,13 @@ def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
     assert not restore(host).changed
 
 
-def test_a_restore_that_comes_after_a_start_names_the_command_that_sets_it(tmp_path):
+def test_a_restore_that_comes_after_libvirts_hook_names_the_command_that_sets_it(tmp_path):
     host = with_vms(open_sim_host(tmp_path))
     act(host.ports, TWO_MS, drain=True)
     host.sim.reboot()
     host = host.again()
-    start(host.ports, "on")
-    with pytest.raises(Failed, match=r"1 of 3 could not be restored: gpu .* has 1 vGPU\(s\) of on") as raised:
+    start(replace(host.ports, nvml=AbsentNvml("libvirt's hook has none")), "on")
+    with pytest.raises(Failed, match=f"1 of 3 could not be restored: gpu {A100} has 1 vGPU of on, and") as raised:
         restore(host)
     wanted = "vgpuctl set-scheduler 0000:3b:00.0 --policy fixed_share --time-slice 2 --drain"
     assert str(raised.value.hint).startswith(wanted)

@@ -15,6 +15,7 @@ from vgpuctl.errors import Failed, HostCannot, Refused
 from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.outcome import Outcome
+from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.installation import install_host, uninstall_host
 from vgpuctl.operations.plans.installation import (
     HOOK_PATH,
@@ -24,6 +25,7 @@ from vgpuctl.operations.plans.installation import (
     UNIT_WANTS_LINK,
     unit_text,
 )
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 BASH = "usr/share/bash-completion/completions"
@@ -81,10 +83,27 @@ def test_another_version_of_our_own_file_is_replaced(host: SimulatedHost):
     assert "/opt/python3" in (host.directory / "state" / HOOK_PATH[1:]).read_text()
 
 
+def run_checks(ports: Host, ids: tuple[str, ...]) -> list[str]:
+    """Return doctor's verdict of each of these checks."""
+    verdicts = {check.id: check.verdict for check in diagnose(ports, ids).checks}
+    return [verdicts[name] for name in ids]
+
+
 def put_package_unit(host: SimulatedHost) -> None:
     unit = host.directory / "state" / PACKAGE_UNIT_PATH[1:]
     unit.parent.mkdir(parents=True)
     unit.write_text(unit_text(PACKAGE_PYTHON))
+
+
+def test_the_packages_python_writes_the_unit_where_the_package_has_put_none(host: SimulatedHost):
+    done = install(host, python=PACKAGE_PYTHON)
+    assert {UNIT_PATH[1:], UNIT_WANTS_LINK[1:], f"{BASH}/vgpuctl"} <= files(host.directory / "state").keys()
+    assert UNIT_PATH in done.data.files
+    assert run_checks(host.ports, ("restore-unit", "start-hook")) == ["ok", "ok"]
+    assert not install(host, python=PACKAGE_PYTHON).changed
+    put_package_unit(host)
+    install(host, python=PACKAGE_PYTHON)
+    assert UNIT_PATH[1:] not in files(host.directory / "state")
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,32 +14,71 @@ from vgpuctl.cli.settings import Settings, global_options
 from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from vgpuctl import simulated
-    from vgpuctl.cli import confirm
+    from vgpuctl import errors, simulated
+    from vgpuctl.cli import confirm, hosts
     from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.errors import VgpuctlError
     from vgpuctl.model import outcome
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.model.results import host as host_results
     from vgpuctl.model.results import program as program_results
+    from vgpuctl.model.results.program import RebootedResult
 else:
+    errors = LazyModule("vgpuctl.errors")
+    hosts = LazyModule("vgpuctl.cli.hosts")
     confirm = LazyModule("vgpuctl.cli.confirm")
     outcome = LazyModule("vgpuctl.model.outcome")
+    host_results = LazyModule("vgpuctl.model.results.host")
     program_results = LazyModule("vgpuctl.model.results.program")
     simulated = LazyModule("vgpuctl.simulated")
+
+Entry = TypeVar("Entry")
 
 
 @make_command(
     "reboot",
     short_help=SIM_COMMANDS["reboot"],
-    examples=(("vgpuctl --host sim:a100-40 sim reboot", "start-vm then creates the vGPUs again"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reboot", "start-vm or restore-host then creates the vGPUs again"),),
 )
 @click.pass_obj
 def reboot(settings: Settings) -> int:
-    """Reboot the simulated host, as after a power loss: its devices and /run are empty, its VMs are off."""
+    """Reboot the simulated host, as after a power loss: its devices and /run are empty, its VMs are off.
+
+    If install-host installed the boot unit there, it runs as at a real boot: restore-host creates the vGPUs again.
+    """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        simulated.reboot(simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect))
-        return run.CommandOutput(outcome.QueryResult(program_results.SimResult(settings.host), changed=True))
+        scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
+        if simulated.reboot(scenario):
+            return run.CommandOutput(_run_boot_unit(settings, guard))
+        data = program_results.RebootedResult(settings.host, "not-enabled")
+        return run.CommandOutput(outcome.QueryResult(data, changed=True))
 
     return run.perform(settings, "sim-reboot", work)
+
+
+def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[RebootedResult]:
+    """Do what the boot unit does. As on a real host the boot continues when the unit fails; a warning shows the reason."""
+    try:
+        result = hosts.open_host(settings, cancelled=guard.check).restore_host()
+    except errors.Interrupted:
+        raise
+    except errors.VgpuctlError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        data = program_results.RebootedResult(
+            settings.host,
+            "failed",
+            _listed(error, "restored", host_results.RestoredResult),
+            _listed(error, "failed", host_results.NotRestoredResult),
+        )
+        return outcome.QueryResult(data, (f"the boot unit failed: {error.message}{hint}",), changed=True)
+    data = program_results.RebootedResult(settings.host, "done", result.data.restored)
+    return outcome.QueryResult(data, result.warnings, changed=True)
+
+
+def _listed(error: VgpuctlError, fact: str, kind: type[Entry]) -> tuple[Entry, ...]:
+    entries = error.facts.get(fact)
+    return tuple(e for e in entries if isinstance(e, kind)) if isinstance(entries, (list, tuple)) else ()
 
 
 @make_command(

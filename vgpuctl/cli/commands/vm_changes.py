@@ -10,8 +10,9 @@ import click
 from vgpuctl.cli import complete, field_options, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_text, running_text
+from vgpuctl.cli.targets import Targets, change, running_text
 from vgpuctl.config.arguments import DEFAULT_PARALLEL
+from vgpuctl.model.numbers import count_text
 
 
 @make_command(

@@ -78,9 +78,12 @@ class DoctorResult(Value):
 
 
 class RestoredResult(Value):
-    """A GPU that was set up again, or a VM or vGPU of host.yaml whose devices were recreated."""
+    """A GPU that was set up again, or a VM or vGPU of host.yaml whose devices were recreated.
 
-    kind: Annotated[str, "gpu", "vm", "vgpu"]
+    `kind`: `file` is host.yaml itself, which could not be read.
+    """
+
+    kind: Annotated[str, "gpu", "vm", "vgpu", "file"]
     name: str
     carriers: tuple[str, ...]
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from vgpuctl.model.results.host import NotRestoredResult, RestoredResult
 from vgpuctl.value import Value
 
 
@@ -14,9 +17,21 @@ class ScenarioResult(Value):
 
 
 class SimResult(Value):
-    """A simulated host that was rebooted or reset."""
+    """A simulated host that was reset."""
 
     host: str
+
+
+class RebootedResult(SimResult):
+    """A simulated host that was rebooted.
+
+    `boot_unit`: whether the unit of install-host ran, and could create everything again. `restored`: what it created;
+    `failed`: what it could not create.
+    """
+
+    boot_unit: Literal["done", "failed", "not-enabled"]
+    restored: tuple[RestoredResult, ...] = ()
+    failed: tuple[NotRestoredResult, ...] = ()
 
 
 class CompletionResult(Value):

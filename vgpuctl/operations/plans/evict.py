@@ -10,6 +10,7 @@ from vgpuctl.backends import backend_for
 from vgpuctl.errors import Busy, InUse
 from vgpuctl.gpu_setup.set_scheduler import RemoveTemporarily
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
 from vgpuctl.operations.plans.layout import refuse_crashed_vms
@@ -59,7 +60,7 @@ def plan_eviction(
     if suspended and reason.drain_hint is not None:
         holders = sorted({device.holder for device in suspended})
         raise InUse(
-            f"{gpu.address} has {len(suspended)} vGPU(s) of {', '.join(holders)}, and {reason.cause}",
+            f"{gpu.address} has {count_text(len(suspended), 'vGPU')} of {', '.join(holders)}, and {reason.cause}",
             hint=f"{reason.drain_hint} shuts the VMs down, removes their vGPUs temporarily, and starts the VMs again",
             gpu=gpu.address,
             vms=holders,

@@ -9,6 +9,7 @@ from vgpuctl.backends import backend_for
 from vgpuctl.errors import Unmanaged
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
@@ -36,7 +37,7 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         return vm.record
     if vm.record is not None:
         raise Unmanaged(
-            f"{vm.name} was not created by vgpuctl, which only attached {len(vm.record.vgpus)} vGPU(s)",
+            f"{vm.name} was not created by vgpuctl, which only attached {count_text(len(vm.record.vgpus), 'vGPU')}",
             hint=f"vgpuctl detach-vgpu {vm.name} removes them; then use virsh",
             vm=vm.name,
         )

@@ -12,6 +12,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus
 from vgpuctl.operations.plans.reserve import hypothetical_empty
+from vgpuctl.operations.plans.unapplied import refuse_unapplied_settings
 from vgpuctl.value import replace
 
 VgpuChoices = tuple[tuple[AssignedVgpu, ...], ...]
@@ -30,6 +31,7 @@ def choose_batch_vgpus(
         VgpuctlError: as `choose_vgpus` for the first one.
     """
     chosen: list[tuple[AssignedVgpu, ...]] = []
+    first_snapshot = snapshot
     for name, uuid in vms:
         try:
             vgpus = choose_vgpus(snapshot, replace(request, name=name), uuid)
@@ -43,6 +45,8 @@ def choose_batch_vgpus(
                 raise _no_room_error(error, request, len(chosen), len(vms)) from error
         chosen.append(vgpus)
         snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *_taken_vgpus(request, name, uuid, vgpus)))
+    if reserve_slots:
+        refuse_unapplied_settings(first_snapshot, (v for vgpus in chosen for v in vgpus))
     return tuple(chosen)
 
 

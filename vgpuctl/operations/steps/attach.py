@@ -13,6 +13,7 @@ from vgpuctl.domain.domain_edit import DomainEdit, count_root_ports, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DetachOutcome, DomainInfo
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import Claim, HostdevRef, Vm, VmRecord
@@ -60,7 +61,7 @@ class WriteRecord(Value):
         if self.record is None:
             return f"forget {self.name}: it no longer has a vGPU of vgpuctl"
         count = len(self.record.vgpus)
-        what = f"{count} vGPU{'' if count == 1 else 's'}" if count else "no vGPU"
+        what = count_text(count, "vGPU") if count else "no vGPU"
         return f"record that {self.name} has {what}"
 
     def perform(self, host: Host) -> None:
