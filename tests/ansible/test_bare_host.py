@@ -109,7 +109,6 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
         "A reboot is pending: /run/reboot-required exists. These VMs run, so reboot the host by hand: vdi-001"
     ]
 
-
     _assert_the_package_replaces_the_wheels(bare)
 
 

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 SCHEDULER_SCOPE = ReadScope(types=True, every_function=True)
-RELOAD_NOTE = (
-    "settings made with NVML are lost when the driver is loaded again: vgpuctl restore-host sets it again after a boot"
-)
+RELOAD_NOTE = "settings made with NVML are lost when the driver is loaded again: vgpuctl restore-host sets them again after a boot"
 
 
 class SchedulerRequest(Value):
