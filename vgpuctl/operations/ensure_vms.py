@@ -25,15 +25,18 @@ from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResul
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
+from vgpuctl.operations.change import UPDATABLE_FIELDS
 from vgpuctl.operations.claim import claims_of_record, is_unchanged
 from vgpuctl.operations.create import create_vm, field_sources
-from vgpuctl.operations.ensure_vm import refuse_differences, refuse_incomplete_request
+from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.plans.vm_batch import VgpuChoices, choose_batch_vgpus
+from vgpuctl.operations.plans.vm_diff import FieldValues
+from vgpuctl.operations.plans.vm_diff_text import describe_differences, difference_hint
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Context, Transaction
@@ -95,22 +98,35 @@ def ensure_vms(
 
 def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that no VM has; one error names every VM that differs from the request."""
-    differences: dict[str, SpecDiffers] = {}
+    differences: dict[str, tuple[FieldValues, FieldValues]] = {}
     for name in names:
         vm = snapshot.vm(name)
         if vm is not None:
-            try:
-                refuse_differences(host, snapshot, vm, replace(request, name=name))
-            except SpecDiffers as error:
-                differences[name] = error
+            before, after = diff_request(host, snapshot, vm, replace(request, name=name))
+            if before:
+                differences[name] = (before, after)
     if differences:
-        raise SpecDiffers(
-            f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was created",
-            hint="choose another name, or change each VM: vgpuctl stop-vm NAME, then set-profile or ensure-vm",
-            vms=[{"vm": n, "before": e.facts["before"], "after": e.facts["after"]} for n, e in differences.items()],
-            details=[e.message for e in differences.values()],
-        )
+        has_profile = any("profile" in before for before, _ in differences.values())
+        raise _differs_error(differences, names, profile_doubts(snapshot, request) if has_profile else [])
     return tuple(name for name in names if snapshot.vm(name) is None)
+
+
+def _differs_error(
+    differences: Mapping[str, tuple[FieldValues, FieldValues]], names: tuple[str, ...], doubts: list[str]
+) -> SpecDiffers:
+    """Return the error for all VMs that differ: those that differ in the same way are one line."""
+    vms_by_text: dict[str, list[str]] = {}
+    for name, (before, after) in differences.items():
+        vms_by_text.setdefault(describe_differences(before, after), []).append(name)
+    first, *others = (
+        f"{vms[0]}{f' (and {len(vms) - 1} more)' if len(vms) > 1 else ''}: {text}" for text, vms in vms_by_text.items()
+    )
+    return SpecDiffers(
+        f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was changed: {first}",
+        hint="; ".join((*doubts, difference_hint(differences, UPDATABLE_FIELDS))),
+        vms=[{"vm": name, "before": before, "after": after} for name, (before, after) in differences.items()],
+        **({"details": others} if others else {}),
+    )
 
 
 def _refuse_shared(request: VmRequest, count: int) -> None:

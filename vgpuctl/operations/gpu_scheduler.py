@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 SCHEDULER_SCOPE = ReadScope(types=True, every_function=True)
-RELOAD_NOTE = "settings made with NVML are lost when the driver is loaded again: vgpuctl restore-host sets them again after a boot"
+RELOAD_NOTE = (
+    "settings made with NVML are lost when the driver is loaded again:"
+    " vgpuctl restore-host sets them again after a boot"
+)
 
 
 class SchedulerRequest(Value):

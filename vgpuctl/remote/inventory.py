@@ -2,7 +2,8 @@
 """The hosts and groups of an Ansible inventory, the login of each host, and which of them --limit selects.
 
 Only the connection variables are used: ansible_host, ansible_port, ansible_user and ansible_ssh_private_key_file, for
-a host, a group or all. A selected host whose ansible_connection is not ssh is refused. Nothing else of Ansible is supported: no templates, no group_vars directories, no scripts.
+a host, a group or all. A selected host whose ansible_connection is not ssh is refused. Nothing else of Ansible is
+supported: no templates, no group_vars directories, no scripts.
 
 INI has a host and its variables in each line, in [group], [group:children] and [group:vars]. YAML has groups with
 hosts, children and vars; aliases and tags are refused, as everywhere.

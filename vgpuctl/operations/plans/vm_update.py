@@ -46,7 +46,8 @@ from vgpuctl.operations.plans.reserve import (
     without_slot,
 )
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
-from vgpuctl.operations.plans.vm_diff import current_devices, describe_value, requested_values
+from vgpuctl.operations.plans.vm_diff import current_devices, requested_values
+from vgpuctl.operations.plans.vm_diff_text import describe_value
 from vgpuctl.operations.plans.vm_results import network_result, vm_result
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
 from vgpuctl.ports.step import Step

@@ -3,8 +3,9 @@
 
 It runs under any Python 3, changes nothing, and needs no pip, which a bare host lacks. Its arguments: the oldest Python
 that will do, what pip will install (nothing with a Debian package), the wheelhouse, the index, and where the program
-will be; what is not given is empty. An index is refused for what pip could not fix either: no connection, or no such name. What a certificate or a
-password is wrong for pip says. Which files pip reads is in its documentation, "Configuration".
+will be; what is not given is empty. An index is refused for what pip could not fix either: no connection, or no such
+name. What a certificate or a password is wrong for pip says. Which files pip reads is in its documentation,
+"Configuration".
 """
 
 import configparser
