@@ -30,7 +30,7 @@ from vgpuctl.operations.claim import claims_of_record, is_unchanged
 from vgpuctl.operations.create import create_vm, field_sources
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
-from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.guards import require_libvirt, require_system_libvirt, require_writable
 from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
@@ -94,6 +94,17 @@ def ensure_vms(
         raise _combined_error(pool, data, names)
     steps = describe_jobs(jobs)
     return Outcome(True, data, steps, (*batch.warnings, *pool.warnings, *warnings), _notes(jobs))
+
+
+def observe_named(host: Host, names: tuple[str, ...], *, dry_run: bool) -> Outcome[ManyVmsResult]:
+    """Return those of these VMs that exist; nothing is changed yet.
+
+    Raises:
+        HostCannot: libvirt does not answer, and nobody knows which VMs exist.
+    """
+    snapshot = observe(host, ReadScope(models=False))
+    require_libvirt(snapshot)
+    return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
 
 
 def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -263,7 +274,7 @@ def _report_vms(
 
 def _new_vm(design: DomainDesign, state: StateWord, *, present: bool) -> NewVmResult:
     vgpus = tuple(planned_vgpu(v, design.name, present=present) for v in design.record.vgpus)
-    return NewVmResult(design.name, design.uuid, state, changed=True, vgpus=vgpus)
+    return NewVmResult(design.name, design.uuid, state, changed=True, result="created", vgpus=vgpus)
 
 
 def _data(
@@ -274,7 +285,12 @@ def _data(
 ) -> ManyVmsResult:
     """Return the VMs that exist, in the order of `names`, and those that would be created."""
     existing = {
-        vm.name: extend(ManyVmResult, vm_result(snapshot, vm), changed=vm.name in created)
+        vm.name: extend(
+            ManyVmResult,
+            vm_result(snapshot, vm),
+            changed=vm.name in created,
+            result="created" if vm.name in created else "unchanged",
+        )
         for vm in snapshot.vms
         if vm.name in names
     }
