@@ -43,9 +43,8 @@ def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldV
         hints.append(f"vgpuctl resize-disk {names} SIZE grows a disk; otherwise write the current sizes into the spec")
     restrictions = sorted(rest & set(PLACEMENT_FIELDS))
     if restrictions:
-        listed, verb = ", ".join(restrictions), "chooses" if len(restrictions) == 1 else "choose"
-        hints.append(f"{listed} only {verb} the GPU of a new VM: write the current value into the spec, or omit it")
-    fixed = sorted(rest)
+        hints.append(f"only a new VM is placed by {', '.join(restrictions)}: omit that for one that exists")
+    fixed = sorted(rest - set(restrictions))
     if fixed:
         hints.append(
             f"{', '.join(fixed)} cannot be changed in place; delete the VM first to create it again:"

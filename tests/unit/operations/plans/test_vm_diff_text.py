@@ -30,12 +30,14 @@ def test_values_are_as_in_a_spec(field, before, after, text):
         ("image", "/a", "/b c", "vgpuctl refresh-vm vm --image '/b c' gives it a new disk; the current disk is lost"),
         ("image", None, "/b", "image cannot be changed in place"),
         ("disk", ["1 GiB"], ["2 GiB"], "vgpuctl resize-disk vm SIZE grows a disk"),
-        ("scheduler", None, "equal_share", "scheduler only chooses the GPU of a new VM"),
+        ("scheduler", None, "equal_share", "only a new VM is placed by scheduler: omit that for one that exists"),
         ("os", "linux", "windows11", "os cannot be changed in place"),
     ],
 )
 def test_the_hint_names_the_command_for_the_field(field, before, after, hint):
-    assert texts.fixed_field_hint(["vm"], [field], {field: before}, {field: after}).startswith(hint)
+    given = texts.fixed_field_hint(["vm"], [field], {field: before}, {field: after})
+    assert given.startswith(hint)
+    assert ("vgpuctl delete-vm vm" in given) == ("cannot be changed in place" in hint)
 
 
 def test_several_vms_are_one_word_if_they_are_numbered():
