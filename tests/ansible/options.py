@@ -99,13 +99,15 @@ def _of_command(name: str) -> Iterator[Option]:
     fields = {f.name: f for f in VM_FIELDS}
     for parameter in cli.load(name).params:
         key = str(parameter.name)
-        if key in ("dry_run", "everything") or key.startswith("global_"):
+        if key == "dry_run" or key.startswith("global_"):
             continue
-        if key == "gpus":  # a module sets one GPU up, a command several
+        if key == "gpus":  # a module sets one GPU up, or all; a command also several
             option = _field(fields["gpu"])
-            option.help_lines[0] = "The GPU, by address or by model."
-            option.takes["required"] = True
+            option.help_lines[0] = "The GPU, by address or by model. Specify either O(gpu) or O(all)."
             yield option
+            continue
+        if key == "everything":
+            yield Option("all", {"type": "bool"}, ["Every GPU of the host."])
             continue
         if key in ("gpu", "not_gpu", "numa_node", "vgpu_params"):
             option = _field(fields[key])

@@ -128,10 +128,64 @@ def test_a_vm_goes_through_its_states_and_to_another_profile(site: Site) -> None
     assert (deleted.result["vm"]["state"], deleted.result["diff"][0]["after"], missing.changed) == ("absent", {}, False)
 
 
+def test_several_vms_go_through_their_states_once(site: Site) -> None:
+    wanted = {"name": "vdi-{:03}", "profile": "A100-4C"}
+    states = ["stopped", "started", "absent"]
+    tasks = [{"vgpuctl.vgpuctl.vm": {**wanted, "count": 3, "state": s}, "diff": True} for s in states]
+    checked = [{**task, "check_mode": True} for task in tasks]
+    ran = site.play(*(task for three in zip(checked, tasks, tasks, strict=True) for task in three))
+    assert ran.status == 0, ran.output
+    assert [done.changed for done in ran.tasks] == [True, True, False] * 3
+    planned, done = ran.tasks[::3], ran.tasks[1::3]
+    results = [[vm["result"] for vm in one.result["vm"]["vms"]] for one in done]
+    assert results == [[word] * 3 for word in ("created", "started", "deleted")]
+    assert [len(one.result["steps"]) for one in planned] == [len(one.result["steps"]) for one in done]
+    assert done[2].result["diff"][0] == {
+        "before": dict.fromkeys(("vdi-001", "vdi-002", "vdi-003"), "there"),
+        "after": {},
+    }
+    assert site.vgpuctl("gpu-1", "list-vms")["data"] == []
+
+
+def test_every_gpu_of_a_host_is_set_by_one_task(tmp_path: Path) -> None:
+    site = Site(tmp_path, {"gpu-1": "a16"})
+    tasks = [
+        {"vgpuctl.vgpuctl.scheduler": {"all": True, "policy": "equal_share"}, "diff": True},
+        {"vgpuctl.vgpuctl.gpu_mode": {"all": True, "mode": "vgpu"}},
+    ]
+    ran = site.play(*({**task, "check_mode": check} for task in tasks for check in (True, False)))
+    assert (ran.status, [done.changed for done in ran.tasks]) == (0, [True] * 4), ran.output
+    for done in ran.tasks:
+        assert len(done.result["gpu"]["targets"]) == 4
+    assert ran.tasks[1].result["diff"][0]["after"]["0000:3b:00.0"]["scheduler"]["policy"] == "equal_share"
+    assert site.play(*tasks).changed == []
+    both = {"all": True, "gpu": "A16", "policy": "equal_share"}
+    (several,) = site.play({"vgpuctl.vgpuctl.scheduler": {"gpu": "A16", "policy": "equal_share"}}).failed
+    assert several.result["hint"].endswith("0000:47:00.0; all: true selects all")
+    (refused,) = site.play({"vgpuctl.vgpuctl.scheduler": both}).failed
+    assert "mutually exclusive: gpu|all" in refused.result["msg"]
+
+
+def test_an_error_speaks_of_the_options_of_the_task(site: Site) -> None:
+    tasks: list[dict[str, Any]] = [
+        {"name": "-x", "profile": "A100-4C"},
+        {"name": "vdi-001", "profile": "A100-4C", "scheduler": "equal_share"},
+        {"name": "vdi-{:03}", "count": 0},
+    ]
+    name, scheduler, usage = site.play(
+        *({"vgpuctl.vgpuctl.vm": words, "ignore_errors": True} for words in tasks)
+    ).failed
+    assert name.result["msg"].startswith("the task's arguments: name: '-x' is not a name")
+    assert "scheduler equal_share excludes" in scheduler.result["msg"]
+    assert (usage.result["code"], usage.result["hint"]) == ("usage", None)
+    for done in (name, scheduler, usage):
+        assert "--" not in done.result["msg"]
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vm", {"name": "vdi-001", "profile": "A100-4D"}, "not-found"),
     ("vm", {"name": "vdi-001", "profile": "A100-40C:2"}, "no-capacity"),
-    ("vm", {"name": "vdi-{:03}", "count": 2, "state": "absent"}, "usage"),
+    ("vm", {"name": "vdi-{:03}", "count": 0}, "usage"),
     ("vm", {"name": "--state=absent", "profile": "A100-4C"}, "invalid-input"),
     ("vgpu", {"name": "--yes", "profile": "A100-4C"}, "invalid-input"),
     ("vgpu", {"name": "lab"}, "invalid-input"),

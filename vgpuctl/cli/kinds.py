@@ -58,7 +58,7 @@ KINDS: dict[str, object] = {
     "plan-moves": Outcome[MovesResult],
     "move-vms": Outcome[MovesResult],
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
-    "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult],
+    "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
     "reboot-vm": VM_CHANGE,
     "wait": QueryResult[tuple[WaitedVmResult, ...]],
     "resize-disk": VM_CHANGE,

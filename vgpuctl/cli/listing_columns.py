@@ -36,6 +36,21 @@ def vf_count(gpu: GpuResult) -> str:
     return f"{vfs.enabled}/{vfs.total}, {vfs.used - reserved} used{reserved_text}" if vfs.total else "-"
 
 
+def scheduler_text(gpu: GpuResult) -> str:
+    """Return the policy that runs, and what host.yaml configures if that differs: `best_effort (configured: ...)`."""
+    if gpu.scheduler is None:
+        return "-"
+    configured = gpu.scheduler.configured.policy if gpu.scheduler.configured is not None else None
+    running = _running_policy(gpu)
+    differs = configured is not None and configured != running
+    return f"{running or 'unknown'}{f' (configured: {configured})' if differs else ''}"
+
+
+def _running_policy(gpu: GpuResult) -> str | None:
+    running = gpu.scheduler.running if gpu.scheduler is not None else None
+    return str(running.policy) if running is not None and running.policy is not None else None
+
+
 def vgpu_count(vgpus: Sequence[VgpuResult]) -> str:
     """Return how many vGPUs there are, and how many are missing or not vgpuctl's: `2 (1 missing, 1 unmanaged)`."""
     missing = sum(not v.present for v in vgpus)
@@ -123,6 +138,7 @@ GPUS = Listing(
         Column(
             "iommu", "IOMMU", lambda gpu: gpu.iommu_group, lambda gpu: or_dash(gpu.iommu_group), "wide", numeric=True
         ),
+        Column("scheduler", "SCHEDULER", _running_policy, scheduler_text, level="wide"),
         Column("cordoned", "CORDONED", lambda gpu: gpu.cordoned, level="named"),
         Column("problems", "PROBLEMS", lambda gpu: gpu.problems, level="named", free_text=True),
     ),

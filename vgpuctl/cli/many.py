@@ -16,13 +16,13 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
         "--parallel",
         metavar="P",
         type=click.IntRange(1, MAX_PARALLEL),
-        help=f"With --count: how many VMs are created at the same time. [{DEFAULT_PARALLEL}]",
+        help=f"With --count: how many VMs are worked on at the same time. [{DEFAULT_PARALLEL}]",
     )
     count = click.option(
         "--count",
         metavar="N",
         type=click.IntRange(1, MAX_VMS),
-        help="Ensure that N VMs exist; the name is a pattern such as 'vdi-{:03}'.",
+        help="N VMs, numbered from 1; the name is a pattern such as 'vdi-{:03}'.",
     )
     return count(parallel(function))
 
@@ -33,9 +33,8 @@ def check_options(
     *,
     print_xml: bool = False,
     wait_for: str | None = None,
-    state: str = "present",
 ) -> int:
-    """Return how many VMs are created at the same time.
+    """Return how many VMs are worked on at the same time.
 
     Raises:
         click.UsageError: the options contradict each other.
@@ -46,6 +45,4 @@ def check_options(
         raise click.UsageError("--print-xml shows one VM: omit --count and specify one name")
     if count is not None and wait_for is not None:
         raise click.UsageError(f"--wait-for waits for one VM: omit it, then: vgpuctl wait NAMES --for {wait_for}")
-    if count is not None and state != "present":
-        raise click.UsageError(f"--count only creates missing VMs; --state {state} works on one VM")
     return parallel or DEFAULT_PARALLEL

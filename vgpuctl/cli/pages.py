@@ -142,11 +142,15 @@ def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.Many
 
 
 def _batch_page(data: ManyVmsResult) -> Page:
-    """Several VMs: one per line, and how many of them are new."""
-    rows = tuple((vm.name, vm.state, "created" if vm.changed else "unchanged", vgpus_text(vm.vgpus)) for vm in data.vms)
-    new = sum(vm.changed for vm in data.vms)
+    """Several VMs: one per line, and how many of them were created, started, stopped or deleted."""
+    if not data.vms:
+        return Page(["none of these VMs exists; nothing to do"])
+    rows = tuple((vm.name, vm.state, vm.result, vgpus_text(vm.vgpus)) for vm in data.vms)
+    counts = Counter(vm.result for vm in data.vms if vm.changed) or {"created": 0}
     table = Table(("NAME", "STATE", "RESULT", "VGPUS"), rows, states=frozenset({"STATE", "RESULT"}))
-    return Page([table, "", f"{count_text(len(rows), 'VM')}, {new} of them created"])
+    return Page(
+        [table, "", f"{count_text(len(rows), 'VM')}, {', '.join(f'{n} of them {word}' for word, n in counts.items())}"]
+    )
 
 
 def _steps_page(result: Outcome[object]) -> Page:

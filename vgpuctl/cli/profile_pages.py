@@ -137,7 +137,7 @@ def _stay_lines(data: MovesResult) -> list[str]:
     if not by_reason:
         return []
     lines = [f"  {shorten_names(names)} ({profile}): {why}" for (profile, why), names in by_reason.items()]
-    return [f"{_pluralize(data.stays, 'vGPU')} on {data.emptied} cannot be moved:", *lines]
+    return [f"{count_text(len(data.stays), 'vGPU')} on {data.emptied} cannot be moved:", *lines]
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {

@@ -7,6 +7,7 @@ It imports nothing heavy: the command line asks it whether a word names one thin
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import product
 
 from vgpuctl.errors import InvalidInput
@@ -47,6 +48,16 @@ def expand_braces(text: str) -> tuple[str, ...]:
     if count > MAX_NAMES:
         raise InvalidInput(f"'{text}' stands for {count} names; at most {MAX_NAMES} are allowed", value=text)
     return tuple("".join(words) for words in product(*choices))
+
+
+def name_range(names: Sequence[str]) -> str | None:
+    """Return the range that stands for exactly these names, in this order: `vdi-{001..100}`; None if there is none."""
+    first, last = (_NUMBERS.split(names[0]), _NUMBERS.split(names[-1])) if names else ([], [])
+    if len(first) < 3 or len(first) != len(last) or first[:-2] != last[:-2] or first[-1] != last[-1]:
+        return None
+    *stem, start, end = first
+    word = f"{''.join(stem)}{{{start}..{last[-2]}}}{end}"
+    return word if not is_pattern("".join(names)) and expand_braces(word) == tuple(names) else None
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:

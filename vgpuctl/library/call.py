@@ -8,19 +8,22 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from vgpuctl.errors import Interrupted, InvalidInput, explain_exception
+from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.touched import Touched
-from vgpuctl.model.outcome import NoProgress
+from vgpuctl.model.outcome import NoProgress, Outcome
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.host.clock import HostClock
-    from vgpuctl.library import GpuHost, audit
-    from vgpuctl.model.outcome import BatchProgress, Confirm, Outcome
+    from vgpuctl.library import GpuHost, audit, batch
+    from vgpuctl.library.batch import BatchRequest
+    from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.model.results.targets import TargetsResult
     from vgpuctl.ports.host import Host
 else:
     audit = LazyModule("vgpuctl.library.audit")
+    batch = LazyModule("vgpuctl.library.batch")
 
 P = ParamSpec("P")
 Self = TypeVar("Self", bound="Calls")
@@ -99,6 +102,24 @@ class Calls:
             raise
         call.succeeded(self._ports, outcome)
         return outcome
+
+    def _run_batch(
+        self, request: BatchRequest[Data], earlier_steps: tuple[str, ...] = ()
+    ) -> Outcome[TargetsResult[Data]]:
+        """Make a change for each name, each in a worker thread with a host of its own.
+
+        Raises:
+            SomeTargetsFailed: some failed; the audit entry names `earlier_steps` and the steps of the others.
+        """
+        if self._open_again is None:
+            raise TypeError("open this host with vgpuctl.open_host")
+        try:
+            result = batch.run(self._open_again, self._settings, self._progress, request)
+        except VgpuctlError as error:
+            self._progress.steps = (*earlier_steps, *getattr(error.result, "steps", ()))
+            raise
+        steps = result.steps if isinstance(result, Outcome) else ()
+        return Outcome(result.changed, result.data, steps, result.warnings, result.notes, request.dry_run)
 
     def _refuse_captured(self) -> None:
         if self._captured_root is not None:

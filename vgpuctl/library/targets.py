@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
-from vgpuctl.errors import NotFound, VgpuctlError
+from vgpuctl.errors import NotFound
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, Named, call_library, query
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -84,19 +84,10 @@ class TargetCalls(Calls):
         """
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         self._refuse_captured()
-        open_worker = self._open_again
-        if open_worker is None:
-            raise TypeError("open this host with vgpuctl.open_host")
         request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
 
         def act() -> Outcome[TargetsResult[Data]]:
-            try:
-                result = batch.run(open_worker, self._settings, self._progress, request)
-            except VgpuctlError as error:
-                self._progress.steps = getattr(error.result, "steps", ())
-                raise
-            steps = result.steps if isinstance(result, Outcome) else ()
-            return Outcome(result.changed, result.data, steps, result.warnings, result.notes, dry_run)
+            return self._run_batch(request)
 
         return call_library(self._ports, act) if dry_run else self._carry_out(command, _named(command, names), act)
 

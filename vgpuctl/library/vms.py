@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from vgpuctl.config import labels as label_rules
     from vgpuctl.config import rules
-    from vgpuctl.library import requests
+    from vgpuctl.library import many_states, requests
     from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.vms import (
@@ -72,6 +72,7 @@ else:
     images = LazyModule("vgpuctl.operations.images")
     label = LazyModule("vgpuctl.operations.label")
     label_rules = LazyModule("vgpuctl.config.labels")
+    many_states = LazyModule("vgpuctl.library.many_states")
     power = LazyModule("vgpuctl.operations.power")
     queries = LazyModule("vgpuctl.operations.queries")
     reboot = LazyModule("vgpuctl.operations.reboot")
@@ -191,7 +192,7 @@ class VmCalls(Calls):
 
         SomeVmsFailed: each failed VM is undone; the others exist.
         """
-        return self._ensure_vms(pattern, None, count, start=start, parallel=parallel, dry_run=dry_run, fields=fields)
+        return self._ensure_vms(pattern, None, count, "present", parallel, dry_run, fields, start=start)
 
     @change("ensure-vm")
     def ensure_vm(
@@ -232,38 +233,50 @@ class VmCalls(Calls):
         count: int,
         *,
         file: str,
+        state: str = "present",
         parallel: int = DEFAULT_PARALLEL,
         dry_run: bool = False,
         **fields: Unpack[VmFields],
     ) -> Outcome[ManyVmsResult]:
-        """Ensure that `count` VMs of a spec file exist, whose name is a pattern; see `create_vms`."""
-        return self._ensure_vms(None, file, count, start=True, parallel=parallel, dry_run=dry_run, fields=fields)
+        """Bring `count` VMs of a spec file, whose name is a pattern, to a `state` as of `ensure_vm`; see `create_vms`.
+
+        SomeTargetsFailed: the VMs exist; some could not be started, stopped or deleted.
+        """
+        require_choice("state", state, VM_STATES)
+        return self._ensure_vms(None, file, count, state, parallel, dry_run, fields)
 
     def _ensure_vms(
         self,
         pattern: str | None,
         file: str | None,
         count: int,
-        *,
-        start: bool,
+        state: str,
         parallel: int,
         dry_run: bool,
         fields: VmFields,
+        *,
+        start: bool = True,
     ) -> Outcome[ManyVmsResult]:
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         request, names = requests.for_several(self._ports, pattern, file, count, fields)
         self._touched.add_vms(names)
-        return ensure_vms.ensure_vms(
-            self._ports,
-            request,
-            names,
-            start=start,
-            parallel=parallel,
-            dry_run=dry_run,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
+        if state == "absent":
+            vms = ensure_vms.observe_named(self._ports, names, dry_run=dry_run)
+        else:
+            vms = ensure_vms.ensure_vms(
+                self._ports,
+                request,
+                names,
+                start=start and state != "stopped",
+                parallel=parallel,
+                dry_run=dry_run,
+                wait_seconds=self._wait,
+                progress=self._progress,
+            )
+        if state == "present":
+            return vms
+        return many_states.bring_to_state(vms, state, lambda batch: self._run_batch(batch, vms.steps), parallel)
 
     @change("delete-vm")
     def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:

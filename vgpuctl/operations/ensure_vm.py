@@ -11,7 +11,8 @@ from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.rules import find_missing_fields
-from vgpuctl.errors import InvalidInput, SpecDiffers, VgpuctlError
+from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, SpecDiffers, VgpuctlError
+from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.request import VmRequest
@@ -19,7 +20,7 @@ from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
-from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request
 from vgpuctl.operations import change, label, power
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.guards import require_libvirt
@@ -28,13 +29,13 @@ from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_diff import (
     LABEL_FIELDS,
     FieldValues,
-    describe_value,
     diff_vm,
     is_on_requested_gpu,
     record_gpus,
     resolve_vm_profile,
     vm_gpu_types,
 )
+from vgpuctl.operations.plans.vm_diff_text import describe_differences, fixed_field_hint
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.report_vm import add_to_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain
@@ -218,44 +219,57 @@ def _matching_types(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) 
     return vm_gpu_types(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), vm)
 
 
-def refuse_differences(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> None:
-    """Refuse a VM that exists and differs from the request in more than its state.
+def profile_doubts(snapshot: Snapshot, request: VmRequest) -> list[str]:
+    """Return a hint for each profile that no GPU offers now, but may at another time.
+
+    `snapshot` has the GPUs' types.
 
     Raises:
-        SpecDiffers: facts hold before and after.
-        Busy: the VM is half created or half removed.
-        Unmanaged: vgpuctl did not create it.
+        NotFound: no GPU of this host offers a profile: it is misspelt. The hint suggests similar names.
     """
-    before, after = _diff_request(host, snapshot, vm, request)
-    if before:
-        raise _differs_error(vm, before, after, f"vgpuctl show-vm {vm.name} shows it; ensure-vm changes a single VM")
+    doubts = []
+    for profile, _ in request.profiles:
+        try:
+            find_types(snapshot, snapshot.gpus, profile)
+        except (NoCapacity, HostCannot):
+            doubts.append(
+                f"check the name {profile}: no GPU offers it now, and one in use may hide what no longer fits"
+            )
+        except NotFound:
+            raise
+        except InvalidInput:
+            pass  # it is the short name of several types: each GPU here offers one of them
+    return doubts
 
 
 def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> frozenset[str]:
     """Return the fields to change in place.
 
     Raises:
+        NotFound: no GPU of this host offers the requested profile.
         SpecDiffers: a field cannot change in place, or the VM runs.
     """
-    before, after = _diff_request(host, snapshot, vm, request)
+    before, after = diff_request(host, snapshot, vm, request)
+    doubts: list[str] = []
+    if "profile" in before:
+        scope = scope_of_request(request)
+        doubts = profile_doubts(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), request)
     other = sorted(before.keys() - change.UPDATABLE_FIELDS - set(LABEL_FIELDS))
     if other:
-        hint = f"{', '.join(other)} cannot be changed in place; delete the VM first to create it again"
-        if other == ["image"] and before["image"] and after["image"]:
-            hint = (
-                f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the current disk is lost"
-            )
-        if other == ["disk"]:
-            hint = f"vgpuctl resize-disk {vm.name} SIZE grows a disk; otherwise write the current sizes into the spec"
-        raise _differs_error(vm, before, after, hint)
+        raise _differs_error(vm, before, after, fixed_field_hint((vm.name,), other, before, after))
     if before.keys() - set(LABEL_FIELDS) and vm.state not in STOPPED_STATES:
-        raise _differs_error(
-            vm, before, after, f"vgpuctl stop-vm {vm.name}, then run the command again to change it in place"
-        )
+        hint = f"vgpuctl stop-vm {vm.name}, then run the command again to change it in place"
+        raise _differs_error(vm, before, after, "; ".join((*doubts, hint)))
     return frozenset(before)
 
 
-def _diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> tuple[FieldValues, FieldValues]:
+def diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> tuple[FieldValues, FieldValues]:
+    """Return (before, after) of the explicit fields in which a VM differs from the request.
+
+    Raises:
+        Busy: the VM is half created or half removed.
+        Unmanaged: vgpuctl did not create it.
+    """
     power.refuse_unfinished(vm, own_record(vm, "change"))
     return diff_vm(
         vm, request, _matching_gpus(host, snapshot, vm, request), _matching_types(host, snapshot, vm, request)
@@ -263,8 +277,7 @@ def _diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) ->
 
 
 def _differs_error(vm: Vm, before: FieldValues, after: FieldValues, hint: str) -> SpecDiffers:
-    what = ", ".join(f"{f}: {describe_value(before[f])} -> {describe_value(after[f])}" for f in sorted(before))
-    text = f"{vm.name} exists and differs from the spec: {what}"
+    text = f"{vm.name} exists and differs from the spec: {describe_differences(before, after)}"
     return SpecDiffers(text, hint=hint, vm=vm.name, before=before, after=after)
 
 

@@ -25,15 +25,18 @@ from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResul
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
+from vgpuctl.operations.change import UPDATABLE_FIELDS
 from vgpuctl.operations.claim import claims_of_record, is_unchanged
 from vgpuctl.operations.create import create_vm, field_sources
-from vgpuctl.operations.ensure_vm import refuse_differences, refuse_incomplete_request
+from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
-from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.guards import require_libvirt, require_system_libvirt, require_writable
 from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.plans.vm_batch import VgpuChoices, choose_batch_vgpus
+from vgpuctl.operations.plans.vm_diff import FieldValues
+from vgpuctl.operations.plans.vm_diff_text import describe_differences, difference_hint
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Context, Transaction
@@ -93,24 +96,48 @@ def ensure_vms(
     return Outcome(True, data, steps, (*batch.warnings, *pool.warnings, *warnings), _notes(jobs))
 
 
+def observe_named(host: Host, names: tuple[str, ...], *, dry_run: bool) -> Outcome[ManyVmsResult]:
+    """Return those of these VMs that exist; nothing is changed yet.
+
+    Raises:
+        HostCannot: libvirt does not answer, and nobody knows which VMs exist.
+    """
+    snapshot = observe(host, ReadScope(models=False))
+    require_libvirt(snapshot)
+    return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
+
+
 def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that no VM has; one error names every VM that differs from the request."""
-    differences: dict[str, SpecDiffers] = {}
+    differences: dict[str, tuple[FieldValues, FieldValues]] = {}
     for name in names:
         vm = snapshot.vm(name)
         if vm is not None:
-            try:
-                refuse_differences(host, snapshot, vm, replace(request, name=name))
-            except SpecDiffers as error:
-                differences[name] = error
+            before, after = diff_request(host, snapshot, vm, replace(request, name=name))
+            if before:
+                differences[name] = (before, after)
     if differences:
-        raise SpecDiffers(
-            f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was created",
-            hint="choose another name, or change each VM: vgpuctl stop-vm NAME, then set-profile or ensure-vm",
-            vms=[{"vm": n, "before": e.facts["before"], "after": e.facts["after"]} for n, e in differences.items()],
-            details=[e.message for e in differences.values()],
-        )
+        has_profile = any("profile" in before for before, _ in differences.values())
+        raise _differs_error(differences, names, profile_doubts(snapshot, request) if has_profile else [])
     return tuple(name for name in names if snapshot.vm(name) is None)
+
+
+def _differs_error(
+    differences: Mapping[str, tuple[FieldValues, FieldValues]], names: tuple[str, ...], doubts: list[str]
+) -> SpecDiffers:
+    """Return the error for all VMs that differ: those that differ in the same way are one line."""
+    vms_by_text: dict[str, list[str]] = {}
+    for name, (before, after) in differences.items():
+        vms_by_text.setdefault(describe_differences(before, after), []).append(name)
+    first, *others = (
+        f"{vms[0]}{f' (and {len(vms) - 1} more)' if len(vms) > 1 else ''}: {text}" for text, vms in vms_by_text.items()
+    )
+    return SpecDiffers(
+        f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was changed: {first}",
+        hint="; ".join((*doubts, difference_hint(differences, UPDATABLE_FIELDS))),
+        vms=[{"vm": name, "before": before, "after": after} for name, (before, after) in differences.items()],
+        **({"details": others} if others else {}),
+    )
 
 
 def _refuse_shared(request: VmRequest, count: int) -> None:
@@ -247,7 +274,7 @@ def _report_vms(
 
 def _new_vm(design: DomainDesign, state: StateWord, *, present: bool) -> NewVmResult:
     vgpus = tuple(planned_vgpu(v, design.name, present=present) for v in design.record.vgpus)
-    return NewVmResult(design.name, design.uuid, state, changed=True, vgpus=vgpus)
+    return NewVmResult(design.name, design.uuid, state, changed=True, result="created", vgpus=vgpus)
 
 
 def _data(
@@ -258,7 +285,12 @@ def _data(
 ) -> ManyVmsResult:
     """Return the VMs that exist, in the order of `names`, and those that would be created."""
     existing = {
-        vm.name: extend(ManyVmResult, vm_result(snapshot, vm), changed=vm.name in created)
+        vm.name: extend(
+            ManyVmResult,
+            vm_result(snapshot, vm),
+            changed=vm.name in created,
+            result="created" if vm.name in created else "unchanged",
+        )
         for vm in snapshot.vms
         if vm.name in names
     }

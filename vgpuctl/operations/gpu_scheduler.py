@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 SCHEDULER_SCOPE = ReadScope(types=True, every_function=True)
 RELOAD_NOTE = (
-    "settings made with NVML are lost when the driver is loaded again: vgpuctl restore-host sets it again after a boot"
+    "settings made with NVML are lost when the driver is loaded again:"
+    " vgpuctl restore-host sets them again after a boot"
 )
 
 

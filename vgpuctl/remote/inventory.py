@@ -2,7 +2,8 @@
 """The hosts and groups of an Ansible inventory, the login of each host, and which of them --limit selects.
 
 Only the connection variables are used: ansible_host, ansible_port, ansible_user and ansible_ssh_private_key_file, for
-a host, a group or all. Nothing else of Ansible is supported: no templates, no group_vars directories, no scripts.
+a host, a group or all. A selected host whose ansible_connection is not ssh is refused. Nothing else of Ansible is
+supported: no templates, no group_vars directories, no scripts.
 
 INI has a host and its variables in each line, in [group], [group:children] and [group:vars]. YAML has groups with
 hosts, children and vars; aliases and tags are refused, as everywhere.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -27,10 +28,14 @@ ALL = "all"
 
 
 class Inventory(Value):
-    """Every host in the order of the file, and the host names of each group, including those of its children."""
+    """Every host in the order of the file, and the host names of each group, including those of its children.
+
+    `other_connections`: the ansible_connection of each host that Ansible reaches by something else than ssh.
+    """
 
     hosts: Mapping[str, Target]
     groups: Mapping[str, tuple[str, ...]]
+    other_connections: Mapping[str, str]
 
 
 def parse_inventory(text: str, name: str) -> Inventory:
@@ -50,7 +55,7 @@ def apply_limit(inventory: Inventory, patterns: Sequence[str]) -> list[Target]:
 
     Raises:
         NotFound: a pattern matches no host; a typing error must not omit a host silently.
-        InvalidInput: no host is left.
+        InvalidInput: no host is left, or Ansible reaches one of them by something else than ssh.
     """
     words = [word.strip() for pattern in patterns for word in pattern.split(",") if word.strip()]
     inclusions = [word for word in words if word[0] not in "!&"]
@@ -64,7 +69,22 @@ def apply_limit(inventory: Inventory, patterns: Sequence[str]) -> list[Target]:
             selected -= _match_hosts(inventory, word[1:])
     if words and not selected:
         raise InvalidInput(f"--limit {','.join(patterns)} matches no host", hint="use fewer exclusions")
+    _refuse_other_connections(inventory, selected)
     return [target for name, target in inventory.hosts.items() if name in selected]
+
+
+def _refuse_other_connections(inventory: Inventory, selected: Set[str]) -> None:
+    others = {host: connection for host, connection in inventory.other_connections.items() if host in selected}
+    if others:
+        listed = ", ".join(f"{host} (ansible_connection={connection})" for host, connection in others.items())
+        raise InvalidInput(
+            f"vgpuctl reaches hosts by ssh only, and the inventory names another connection for {len(others)} of"
+            f" {len(selected)}: {listed}",
+            hint=f"--limit 'all,!{',!'.join(others)}' leaves them out"
+            if len(others) < len(selected)
+            else "use --host local for this machine, --host sim:NAME for a simulated host",
+            hosts=list(others),
+        )
 
 
 def _match_hosts(inventory: Inventory, word: str) -> set[str]:
@@ -94,11 +114,15 @@ def _resolve_groups(parsed: InventoryFile, name: str) -> Inventory:
     members[UNGROUPED] = members[ALL] - grouped
     depths = {group: _depth(groups, group) for group in groups}
     order = sorted(groups, key=lambda group: (group != ALL, depths[group], group))
-    resolved = {}
+    resolved, other_connections = {}, {}
     for host in hosts:
         layers = [groups[group].variables for group in order if host in members[group]]
-        resolved[host] = _target(host, ChainMap(parsed.hosts[host], *reversed(layers)), name)
-    return Inventory(resolved, {group: tuple(h for h in hosts if h in members[group]) for group in members})
+        variables = ChainMap(parsed.hosts[host], *reversed(layers))
+        resolved[host] = _target(host, variables, name)
+        if variables.get("connection", "ssh").removeprefix("ansible.builtin.") not in SSH_CONNECTIONS:
+            other_connections[host] = variables["connection"]
+    in_order = {group: tuple(h for h in hosts if h in members[group]) for group in members}
+    return Inventory(resolved, in_order, other_connections)
 
 
 def _members(groups: Mapping[str, InventoryGroup], group: str, name: str, above: tuple[str, ...]) -> set[str]:
@@ -136,7 +160,10 @@ VARIABLE_FIELDS = {
     "ansible_user": "user",
     "ansible_ssh_user": "user",
     "ansible_ssh_private_key_file": "key",
+    "ansible_connection": "connection",
 }
+SSH_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh")
+"""Ansible's connections by ssh; `smart` was its default, and is ssh or paramiko."""
 _RANGE = re.compile(r"\[([0-9]+|[a-zA-Z]):([0-9]+|[a-zA-Z])(?::([0-9]+))?\]", re.ASCII)
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _WITH_PORT = re.compile(r"([^:\[\]]+(?:\[[^\]]*\][^:\[\]]*)*):([0-9]+)")

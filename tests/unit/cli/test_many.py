@@ -50,6 +50,82 @@ def test_ensure_vm_reads_the_pattern_from_the_spec(vgpuctl: Vgpuctl, tmp_path: P
     assert "vdi-{:03}" in plain.err
 
 
+@pytest.fixture
+def bring(vgpuctl: Vgpuctl, tmp_path: Path) -> Callable[..., Ran]:
+    """Return a function that brings vdi-001 to vdi-003 to a state."""
+    spec = tmp_path / "vdi.yaml"
+    spec.write_text("name: vdi-{:03}\nprofile: A100-4C\n")
+
+    def run(state: str, *words: str, host: tuple[str, ...] = HOST) -> Ran:
+        ran = vgpuctl(*host, "--json", "--yes", "ensure-vm", "-f", str(spec), "--count", "3", "--state", state, *words)
+        jsonschema.validate(ran.document, schemas.document_schema("ensure-vm"))
+        return ran
+
+    return run
+
+
+def results(ran: Ran) -> dict[str, tuple[str, str]]:
+    return {vm["name"]: (vm["state"], vm["result"]) for vm in ran.document["data"]["vms"]}
+
+
+def test_each_state_of_several_is_reached_once(vgpuctl: Vgpuctl, bring: Callable[..., Ran]) -> None:
+    first, others = NAMES[0], NAMES[1:3]
+    assert vgpuctl(*HOST, "create-vm", first, "--profile", "A100-4C").status == 0
+    every: tuple[tuple[str, str, str], ...] = (
+        ("stopped", "stopped", "stopped"),
+        ("started", "running", "started"),
+        ("absent", "absent", "deleted"),
+    )
+    for state, word, result in every:
+        expected = dict.fromkeys(NAMES[:3], (word, result))
+        if state == "stopped":
+            expected |= dict.fromkeys(others, (word, "created"))
+        planned = bring(state, "--dry-run").document
+        assert (planned["changed"], [vm["result"] for vm in planned["data"]["vms"]]) == (
+            True,
+            [result for _, result in expected.values()],
+        )
+        done = bring(state)
+        assert (done.document["changed"], results(done)) == (True, expected)
+        assert done.document["data"]["steps"] == planned["data"]["steps"] or state == "stopped"
+        again = bring(state)
+        assert (again.document["changed"], again.document["data"]["steps"]) == (False, [])
+    assert results(bring("absent")) == {}
+    assert vgpuctl(*HOST, "--json", "list-vms").document["data"] == []
+
+
+def test_more_than_exist_are_deleted_and_others_are_left_alone(vgpuctl: Vgpuctl, bring: Callable[..., Ran]) -> None:
+    assert vgpuctl(*HOST, *FIVE).status == 0
+    assert vgpuctl(*HOST, "--yes", "delete-vm", "vdi-002").status == 0
+    assert results(bring("absent")) == {name: ("absent", "deleted") for name in ("vdi-001", "vdi-003")}
+    assert [vm["name"] for vm in vgpuctl(*HOST, "--json", "list-vms").document["data"]] == NAMES[3:]
+
+
+def test_several_are_deleted_only_after_confirmation(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
+    assert vgpuctl(*HOST, *FIVE).status == 0
+    spec = tmp_path / "vdi.yaml"
+    spec.write_text("name: vdi-{:03}\n")
+    ran = vgpuctl(*HOST, "ensure-vm", "-f", str(spec), "--count", "5", "--state", "absent")
+    assert ran.status == 2
+    assert "Delete 5 VMs?" in ran.err
+    assert len(vgpuctl(*HOST, "--json", "list-vms").document["data"]) == 5
+
+
+def test_one_that_cannot_be_stopped_is_named_and_the_others_are_stopped(
+    vgpuctl: Vgpuctl, bring: Callable[..., Ran], tmp_path: Path
+) -> None:
+    scenario = tmp_path / "broken.yaml"
+    scenario.write_text("version: 1\ngpus: [{model: A100}]\nfaults:\n  - {on: shutdown, match: vdi-002, code: 38}\n")
+    host = ("--host", f"sim:{scenario}")
+    assert bring("started", host=host).status == 0
+    ran = bring("stopped", host=host)
+    assert (ran.document["error"]["code"], ran.document["changed"]) == ("some-targets-failed", True)
+    assert [target["ok"] for target in ran.document["data"]["targets"]] == [True, False, True]
+    states = {vm["name"]: vm["state"] for vm in vgpuctl(*host, "--json", "list-vms").document["data"]}
+    assert states == {"vdi-001": "stopped", "vdi-002": "running", "vdi-003": "stopped"}
+    assert bring("stopped", host=host).document["changed"] is False
+
+
 def test_people_see_a_line_for_each_and_a_table(vgpuctl: Vgpuctl) -> None:
     ran = vgpuctl(*HOST, *FIVE)
     assert ran.out.splitlines()[0].split() == ["NAME", "STATE", "RESULT", "VGPUS"]
@@ -76,7 +152,6 @@ def test_a_dry_run_shows_the_plan_for_all(vgpuctl: Vgpuctl) -> None:
         (("create-vm", "vdi", "--parallel", "2", "--profile", "A100-4C"), "--count"),
         (("create-vm", "v-{}", "--count", "2", "--wait-for", "guest", "--profile", "A100-4C"), "--wait-for"),
         (("create-vm", "vdi-{}", "--count", "2", "--print-xml", "--profile", "A100-4C"), "--print-xml"),
-        (("ensure-vm", "-f", "x.yaml", "--count", "2", "--state", "absent"), "--state absent"),
     ],
 )
 def test_invalid_option_values_are_refused(vgpuctl: Vgpuctl, words: tuple[str, ...], says: str) -> None:

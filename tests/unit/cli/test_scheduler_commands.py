@@ -26,13 +26,16 @@ def test_command_line_values_match_the_program() -> None:
 def test_it_is_set_and_shown(sim: Run) -> None:
     ran = sim(f"set-scheduler {GPU} --policy fixed_share --time-slice 2")
     assert (ran.status, ran.out) == (0, f"{GPU}: fixed_share, slices of 2 ms\n")
-    assert "lost when the driver is loaded again" in ran.err
+    assert "lost when the driver is loaded again: vgpuctl restore-host sets them again" in ran.err
     again = sim(f"set-scheduler {GPU} --policy fixed_share --time-slice 2")
     assert again.out == f"{GPU}: fixed_share, slices of 2 ms; nothing to do\n"
     shown = sim(f"show-gpu {GPU}").out
     assert "fixed_share, slices of 2 ms; configured: fixed_share, time slice 2 ms" in shown
     (gpu,) = sim("list-gpus --json").document["data"]
     assert gpu["scheduler"]["running"]["policy"] == "fixed_share"
+    assert sim("list-gpus --columns scheduler --no-headers").out.split() == ["fixed_share"]
+    assert "SCHEDULER" in sim("list-gpus -o wide").out
+    assert "SCHEDULER" not in sim("list-gpus").out
 
 
 def test_adaptive_round_robin_and_a_dry_run(sim: Run) -> None:

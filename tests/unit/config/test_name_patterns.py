@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.config.name_patterns import expand_braces, natural_key
+from vgpuctl.config.name_patterns import expand_braces, name_range, natural_key
 from vgpuctl.errors import InvalidInput
 
 
@@ -27,6 +27,21 @@ def test_braces_stand_for_words(text: str, words: list[str]) -> None:
 def test_other_braces_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         expand_braces(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "word"),
+    [
+        (["vdi-1", "vdi-2", "vdi-3"], "vdi-{1..3}"),
+        (["a1-009-x", "a1-010-x"], "a1-{009..010}-x"),
+        (["vdi-1", "vdi-3"], None),
+        (["vdi-1", "web-2"], None),
+        (["web", "db"], None),
+        ([], None),
+    ],
+)
+def test_consecutive_names_are_a_range(names: list[str], word: str | None) -> None:
+    assert name_range(names) == word
 
 
 def test_numbers_sort_by_value() -> None:

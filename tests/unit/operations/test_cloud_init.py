@@ -126,7 +126,7 @@ def test_ensure_vm_compares_the_path_alone(tmp_path):
 def test_a_vm_without_a_seed_differs_from_a_spec_with_one(tmp_path):
     host = open_sim_host(tmp_path)
     create(host.ports, wanted(cloud_init=None))
-    with pytest.raises(SpecDiffers, match=r"cloud_init: None -> /root/user-data"):
+    with pytest.raises(SpecDiffers, match=r"cloud_init: none -> /root/user-data"):
         ensure(host, wanted(sources={"cloud_init": "command-line"}))
 
 

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, open_sim_host, picture, request, stop, yes
-from vgpuctl.errors import InvalidInput, SpecDiffers, Unmanaged
+from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import VmRequest
 from vgpuctl.operations.change import set_profile
@@ -159,6 +159,14 @@ def test_a_dry_run_shows_the_state_that_would_be(tmp_path):
     real = ensure(host, wanted, "started")
     assert real.data.after == planned.data.after
     assert ensure(host, wanted, "present", dry_run=True).data.after.state == "running"
+
+
+def test_a_misspelt_profile_is_named_as_such_although_the_vm_runs(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    ensure(host, request("T4-2Q", name="vm", sources=TYPED), "started")
+    with pytest.raises(NotFound, match="no GPU on this host offers the profile 'T4-2X'") as raised:
+        ensure(host, request("T4-2X", name="vm", sources=TYPED), "present")
+    assert "did you mean T4-2Q" in str(raised.value.hint)
 
 
 def test_a_name_is_enough_for_a_vm_that_is_there(tmp_path):

@@ -15,6 +15,7 @@ from vgpuctl.errors import (
     Interrupted,
     InvalidInput,
     NoCapacity,
+    NotFound,
     PartlyApplied,
     SomeVmsFailed,
     SpecDiffers,
@@ -88,7 +89,47 @@ def test_all_that_differ_are_named_before_anything_is_made(tmp_path):
     with pytest.raises(SpecDiffers, match="2 of 4") as raised:
         ensure(host.ports, typed("A100-4C"), names(4))
     assert [entry["vm"] for entry in raised.value.facts["vms"]] == ["vm-1", "vm-3"]
+    assert raised.value.message.endswith("nothing was changed: vm-1 (and 1 more): profile: A100-8C -> A100-4C")
+    assert "details" not in raised.value.facts
+    assert raised.value.hint == "vgpuctl stop-vm vm-1 vm-3, then: vgpuctl set-profile vm-1 vm-3 --profile A100-4C"
     assert picture(host) == before
+
+
+def test_a_misspelt_profile_is_named_as_such_although_the_vms_exist(tmp_path):
+    ports = open_sim_host(tmp_path, "t4").ports
+    ensure(ports, typed("T4-2Q"), names(3))
+    with pytest.raises(NotFound, match="no GPU on this host offers the profile 'T4-2X'") as raised:
+        ensure(ports, typed("T4-2X"), names(3))
+    assert "did you mean T4-2Q" in str(raised.value.hint)
+
+
+def test_a_profile_that_gpus_in_use_may_hide_is_doubted(tmp_path):
+    ports = open_sim_host(tmp_path, text=TEN_SLOTS % "absent").ports
+    ensure(ports, typed("A100-4C"), names(1))
+    with pytest.raises(SpecDiffers) as raised:
+        ensure(ports, typed("A100-7C"), names(1))
+    assert str(raised.value.hint).startswith("check the name A100-7C: no GPU offers it now")
+
+
+def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    ensure(ports, typed("A100-4C"), names(2))
+    create(ports, typed("A100-4C", name="vm-3", memory_mib=8192))
+    wanted = typed("A100-4C", memory_mib=2048, owner="cad", hotplug_slots=2)
+    wanted = replace(wanted, sources={**wanted.sources, "memory": "command-line"})
+    with pytest.raises(SpecDiffers) as raised:
+        ensure(ports, wanted, names(3))
+    assert raised.value.message.endswith(
+        ": vm-1 (and 1 more): hotplug_slots: 4 -> 2, memory: 1 GiB -> 2 GiB, owner: none -> cad"
+    )
+    assert raised.value.facts["details"] == ["vm-3: hotplug_slots: 4 -> 2, memory: 8 GiB -> 2 GiB, owner: none -> cad"]
+    every = "'vm-{1..3}'"
+    assert str(raised.value.hint).split("; ") == [
+        "hotplug_slots cannot be changed in place",
+        f"delete the VM first to create it again: vgpuctl delete-vm {every}",
+        f"vgpuctl stop-vm {every}, then change each one by itself: vgpuctl ensure-vm without --count",
+        f"vgpuctl label-vm {every} --owner cad",
+    ]
 
 
 def test_too_many_make_none_and_the_error_says_how_many_fit(tmp_path):

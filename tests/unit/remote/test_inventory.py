@@ -159,6 +159,22 @@ def test_a_limit_that_means_nothing_is_a_typing_error():
         inventory.apply_limit(_ini(), ["gpu", "!rack"])
 
 
+def test_a_host_with_another_connection_than_ssh_is_refused_if_it_is_selected():
+    text = (
+        "[sim]\ngpu-a\ngpu-b\n[sim:vars]\nansible_connection=local\n"
+        "[real]\ngpu-c ansible_connection=ansible.builtin.ssh\ngpu-d ansible_connection=smart\ngpu-e\n"
+    )
+    parsed = inventory.parse_inventory(text, "hosts")
+    with pytest.raises(InvalidInput, match="by ssh only") as caught:
+        inventory.apply_limit(parsed, [])
+    assert "2 of 5: gpu-a (ansible_connection=local), gpu-b (ansible_connection=local)" in caught.value.message
+    limit = str(caught.value.hint).split("'")[1]
+    assert [target.name for target in inventory.apply_limit(parsed, [limit])] == ["gpu-c", "gpu-d", "gpu-e"]
+    with pytest.raises(InvalidInput) as caught:
+        inventory.apply_limit(parsed, ["sim"])
+    assert "--host local" in str(caught.value.hint)
+
+
 def test_too_many_hosts_are_refused_before_their_names_are_made():
     tracemalloc.start()
     try:

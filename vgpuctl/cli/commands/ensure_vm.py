@@ -26,6 +26,10 @@ from vgpuctl.config.arguments import VM_STATES
             "ensure that vdi-001 to vdi-005 exist",
         ),
         ("vgpuctl ensure-vm -f vdi-001.yaml --state absent --yes", "delete the VM if it exists"),
+        (
+            "echo '{name: \"vdi-{:03}\"}' | vgpuctl --host sim:a100-40 --yes ensure-vm -f - --count 5 --state absent",
+            "delete those of vdi-001 to vdi-005 that exist",
+        ),
     ),
 )
 @click.option(
@@ -69,15 +73,19 @@ def ensure_vm(
 
     --placement, --label and --owner override these fields of the spec.
 
-    With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs will exist.
+    With --count N the spec's name is a pattern such as 'vdi-{:03}', and vdi-001 to vdi-N will exist. Missing VMs are
+    created only if all of them fit. --state then works on each of the N: absent deletes those that exist. A smaller N
+    deletes nothing.
     """
-    max_parallel = many.check_options(count, parallel, state=state)
+    max_parallel = many.check_options(count, parallel)
     if count is not None:
         vm_count = count
         return run.call(
             settings,
             "ensure-vm",
-            lambda host: host.ensure_vms(vm_count, file=path, parallel=max_parallel, dry_run=dry_run, **explicit),
+            lambda host: host.ensure_vms(
+                vm_count, file=path, state=state, parallel=max_parallel, dry_run=dry_run, **explicit
+            ),
         )
     return run.call(
         settings,

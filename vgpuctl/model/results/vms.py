@@ -234,19 +234,27 @@ class ChangedVmResult(VmResult):
     guest: GuestResult | Absent = ABSENT
 
 
+ManyResultWord = Literal["created", "started", "stopped", "deleted", "unchanged"]
+
+
 class ManyVmResult(VmResult):
-    """One of several VMs. `changed`: this command created it."""
+    """One of several VMs. `result`: what this command did, or in a dry run would do; `changed`: not `unchanged`."""
 
     changed: bool
+    result: ManyResultWord
 
 
 class NewVmResult(Value):
-    """One of several VMs that was created and cannot be shown, or, with the state `absent`, would be created."""
+    """One of several VMs that is not shown in full: it was deleted, cannot be read, or would be created.
+
+    `changed`, `result`: as in `ManyVmResult`.
+    """
 
     name: str
-    uuid: str
+    uuid: str | None
     state: StateWord
     changed: bool
+    result: ManyResultWord
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -260,7 +268,7 @@ class FailedVmResult(Value):
 
 
 class ManyVmsResult(Value):
-    """The VMs of --count, in the order of the names.
+    """The VMs of --count, in the order of the names; with --state absent those that existed.
 
     If one fails there is an error instead, whose `facts` have the same `vms` and `failed`.
     """

@@ -27,7 +27,8 @@ FieldValues = dict[str, object]
 CLOUD_INIT_FIELDS = ("cloud_init", "network_config")
 LABEL_FIELDS = ("labels", "owner")
 """Fields that only the record has: they can change at any time."""
-_CONSTRAINT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
+PLACEMENT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
+"""Fields that restrict on which GPU a VM is placed; the record keeps them."""
 
 
 def diff_vm(
@@ -128,7 +129,7 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         "reserve": record.reserve if record else None,
         "labels": {},
         "owner": None,
-        **dict.fromkeys(_CONSTRAINT_FIELDS),
+        **dict.fromkeys(PLACEMENT_FIELDS),
     }
     recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
     gpu = request_fields.get("gpu") or ", ".join(sorted(record_gpus(vm))) or None
@@ -155,13 +156,6 @@ def current_devices(vm: Vm, request: VmRequest) -> FieldValues:
     }
 
 
-def describe_value(value: object) -> str:
-    """Return the value of a field for a message: the entries of a list in one line, and booleans as a spec has them."""
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def cloud_init_paths(request: VmRequest) -> dict[str, str]:
     """Return the paths of the files for cloud-init, by field."""
     seed = request.cloud_init
@@ -183,7 +177,7 @@ def request_fields_json(request: VmRequest) -> str:
     fields = {f: values[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
     if request.pci_window != PCI_WINDOW_AUTO:
         fields["pci_window"] = request.pci_window
-    fields |= {f: values[f] for f in _CONSTRAINT_FIELDS if values[f] is not None}
+    fields |= {f: values[f] for f in PLACEMENT_FIELDS if values[f] is not None}
     if request.constraints.policy is not None:
         fields["placement"] = request.constraints.policy
     fields["profile"] = [p for p, n in request.profiles for _ in range(n)]

@@ -49,12 +49,12 @@ from vgpuctl.operations.plans.reserve import (
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.plans.vm_diff import (
     current_devices,
-    describe_value,
     format_gpu_names,
     record_gpus,
     recorded_constraints,
     requested_values,
 )
+from vgpuctl.operations.plans.vm_diff_text import describe_value
 from vgpuctl.operations.plans.vm_results import network_result, vm_result
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
 from vgpuctl.placement.constraints import match_gpus

@@ -240,11 +240,14 @@ options:
 options:
   gpu:
     type: raw
-    required: true
     description:
-      - 'The GPU, by address or by model.'
+      - 'The GPU, by address or by model. Specify either O(gpu) or O(all).'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
+  all:
+    type: bool
+    description:
+      - 'Every GPU of the host.'
   mode:
     type: str
     choices: [vgpu, sriov, passthrough, unmanaged]
@@ -266,11 +269,14 @@ options:
 options:
   gpu:
     type: raw
-    required: true
     description:
-      - 'The GPU, by address or by model.'
+      - 'The GPU, by address or by model. Specify either O(gpu) or O(all).'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
+  all:
+    type: bool
+    description:
+      - 'Every GPU of the host.'
   policy:
     type: str
     choices: [best_effort, equal_share, fixed_share]

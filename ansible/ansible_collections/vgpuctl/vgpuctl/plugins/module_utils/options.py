@@ -47,13 +47,15 @@ VGPU = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
 }
 GPU_MODE = {
-    "gpu": {"type": "raw", "required": True},
+    "gpu": {"type": "raw"},
+    "all": {"type": "bool"},
     "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough", "unmanaged"], "required": True},
     "vfs": {"type": "int"},
     "drain": {"type": "bool", "default": False},
 }
 SCHEDULER = {
-    "gpu": {"type": "raw", "required": True},
+    "gpu": {"type": "raw"},
+    "all": {"type": "bool"},
     "policy": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"], "required": True},
     "time_slice": {"type": "int"},
     "frequency": {"type": "int"},

@@ -18,7 +18,12 @@ SCHEMA = "vgpuctl/1"
 PLACES = ["/opt/vgpuctl/bin"]
 PROGRAM: dict[str, Any] = {"executable": {"type": "path"}}
 COMMON: dict[str, Any] = {**PROGRAM, "wait": {"type": "float"}}
+ONE_GPU_OR_ALL: dict[str, Any] = {"required_one_of": [("gpu", "all")], "mutually_exclusive": [("gpu", "all")]}
 NUMBER = re.compile(r"^[0-9]+\.[0-9]+$")
+OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
+STANDARD_INPUT = re.compile(r"standard input(:[0-9]+:[0-9]+)?")
+MAX_LINES = 10
+"""So many lines of an error's details are part of its message; its facts have all of them."""
 
 
 def flags(params: dict[str, Any], *options: str) -> list[str]:
@@ -55,6 +60,15 @@ def text_of(module: AnsibleModule, option: str, value: Any) -> Any:
     )
 
 
+def gpu_words(module: AnsibleModule) -> list[str]:
+    """Return the words that name one GPU, or all; the module ends here when `gpu` is no text, or neither is given."""
+    if module.params["all"]:
+        return ["--all"]
+    if module.params["gpu"] is None:
+        module.fail_json(msg="gpu: missing, and all is not true: specify one of them", code="invalid-input")
+    return ["--", str(text_of(module, "gpu", module.params["gpu"]))]
+
+
 def mapping_of(module: AnsibleModule, option: str, value: Any) -> dict[Any, Any]:
     """Return a mapping by GPU; the module ends here if the option is not a mapping."""
     if isinstance(value, dict):
@@ -65,6 +79,38 @@ def mapping_of(module: AnsibleModule, option: str, value: Any) -> dict[Any, Any]
         code="invalid-input",
         facts={"option": option},
     )
+
+
+def in_module_words(module: AnsibleModule, text: str) -> str:
+    """Return a text of the command line in the words of a task; a command in it (`vgpuctl ...`) stays as it is.
+
+    An option of the command becomes the module's of the same name, if there is one. What vgpuctl reads from standard
+    input are the task's arguments; the line and column there mean nothing to the user.
+    """
+    return "; ".join(_clause_in_module_words(module, clause) for clause in text.split("; "))
+
+
+def _clause_in_module_words(module: AnsibleModule, clause: str) -> str:
+    def option(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        known = next((one for one in (name, name + "s") if one in module.argument_spec), None)
+        if known is None:
+            return match[0]
+        return f"{known}: true" if module.argument_spec[known].get("type") == "bool" else known
+
+    sentence, command, rest = clause.partition("vgpuctl ")
+    sentence = sentence.replace("standard input has", "the task's arguments have").replace("--set gpus", "gpus")
+    sentence = STANDARD_INPUT.sub("the task's arguments", sentence)
+    return OPTION.sub(option, sentence) + command + rest
+
+
+def hint_in_module_words(module: AnsibleModule, hint: str | None) -> str | None:
+    """Return a hint in the words of a task, without clauses that point to a command's --help; None if nothing is left.
+
+    The module's own documentation says what the command's help would.
+    """
+    clauses = [clause for clause in (hint or "").split("; ") if "--help" not in clause]
+    return in_module_words(module, "; ".join(clauses)) or None
 
 
 def ask(
@@ -98,23 +144,31 @@ def ask(
             msg=f"{program} prints {document.get('schema')}, but this collection needs {SCHEMA}", code="other-schema"
         )
     for warning in document["warnings"]:
-        module.warn(warning)
+        module.warn(in_module_words(module, warning))
     error = document.get("error")
     if error is None:
         return document
     if absent is not None and error["code"] == "not-found":
         return {**document, "data": absent}
-    lines = []
+    error["hint"] = hint_in_module_words(module, error["hint"])
     if error["code"] == "needs-confirmation":
         lines, error["hint"] = error["facts"].get("lines", []), consent or error["hint"]
+    else:
+        lines = _first_lines(error["facts"].get("details", []))
     hint = f"\nhint: {error['hint']}" if error["hint"] else ""
     told = {name: value for name, value in error.items() if name != "message"}
+    message = f"{in_module_words(module, error['message'])}   [{error['code']}]"
     return module.fail_json(
-        msg="\n  ".join([f"{error['message']}   [{error['code']}]", *map(str, lines)]) + hint,
+        msg="\n  ".join([message, *(in_module_words(module, str(line)) for line in lines)]) + hint,
         rc=status,
         changed=document["changed"],
         **told,
     )
+
+
+def _first_lines(lines: list[Any]) -> list[Any]:
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], f"and {more} more lines; facts has all"] if more > 0 else lines
 
 
 def _run(module: AnsibleModule, words: list[str], data: str | None) -> tuple[int, str, str]:
@@ -173,10 +227,15 @@ def differences(said: dict[str, Any], work: dict[str, Any]) -> list[dict[str, An
 
 
 def _sides(said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return both sides of what several VMs, or several GPUs and settings, differ in."""
+    """Return both sides of what several VMs, several GPUs, or a host's GPUs and settings differ in."""
     if "vms" in said:
-        there = {vm["name"]: "there" for vm in said["vms"]}
-        return {vm["name"]: "there" for vm in said["vms"] if not vm["changed"]}, there
+        states = {"unchanged": ("there", "there"), "created": (None, "there"), "deleted": ("there", None)}
+        states |= {"started": ("off", "running"), "stopped": ("running", "off")}
+        both = [(vm["name"], *states[vm["result"]]) for vm in said["vms"]]
+        return {vm: was for vm, was, _ in both if was}, {vm: now for vm, _, now in both if now}
+    if "targets" in said:
+        rows = [(target["name"], target["data"]) for target in said["targets"]]
+        return {name: row["before"] for name, row in rows}, {name: row["after"] for name, row in rows}
     if "settings" in said:
         rows = [(gpu["address"], row) for gpu in said["gpus"] for row in gpu["differences"]]
         rows += [("host", row) for row in said["settings"]]

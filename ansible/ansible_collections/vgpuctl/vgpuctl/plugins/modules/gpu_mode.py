@@ -33,11 +33,17 @@ EXAMPLES = r"""
     gpu: '0000:86:00.0'
     mode: sriov
     vfs: 4
+
+- name: Every GPU of the host is for vGPUs
+  vgpuctl.vgpuctl.gpu_mode:
+    all: true
+    mode: vgpu
 """
 
 RETURN = r"""
 gpu:
   description: The GPU, as in C(vgpuctl show-gpu --json). In check mode, its current state.
+    With O(all) its C(targets), one for each GPU with its C(name), C(changed) and C(data).
   returned: success
   type: dict
   sample: {address: '0000:17:00.0', mode: vgpu, vfs: {total: 16, enabled: 16, used: 0}}
@@ -56,15 +62,22 @@ notes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import GPU_MODE
-from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import (
+    COMMON,
+    ONE_GPU_OR_ALL,
+    change,
+    flags,
+    gpu_words,
+)
 
 
 def main() -> None:
     """Hand the options over."""
-    module = AnsibleModule(argument_spec={**GPU_MODE, **COMMON}, supports_check_mode=True)
-    gpu = text_of(module, "gpu", module.params["gpu"])
+    module = AnsibleModule(argument_spec={**GPU_MODE, **COMMON}, supports_check_mode=True, **ONE_GPU_OR_ALL)
     change(
-        module, ["set-mode", *flags(module.params, "vfs", "drain"), "--", str(gpu), module.params["mode"]], name="gpu"
+        module,
+        ["set-mode", *flags(module.params, "vfs", "drain"), *gpu_words(module), module.params["mode"]],
+        name="gpu",
     )
 
 

@@ -28,11 +28,17 @@ EXAMPLES = r"""
     policy: fixed_share
     time_slice: 2
     drain: true
+
+- name: The same policy on every GPU of the host
+  vgpuctl.vgpuctl.scheduler:
+    all: true
+    policy: equal_share
 """
 
 RETURN = r"""
 gpu:
-  description: The GPU, as in C(vgpuctl show-gpu --json), with what is configured and what runs.
+  description: The GPU, as in C(vgpuctl show-gpu --json), with what is configured and what runs. With O(all) its
+    C(targets), one for each GPU with its C(name), C(changed) and C(data).
   returned: success
   type: dict
   sample: {address: '0000:3b:00.0', scheduler: {configured: {policy: fixed_share, time_slice_ms: 2}}}
@@ -51,15 +57,20 @@ notes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import SCHEDULER
-from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import (
+    COMMON,
+    ONE_GPU_OR_ALL,
+    change,
+    flags,
+    gpu_words,
+)
 
 
 def main() -> None:
     """Hand the options over."""
-    module = AnsibleModule(argument_spec={**SCHEDULER, **COMMON}, supports_check_mode=True)
-    gpu = text_of(module, "gpu", module.params["gpu"])
-    options = flags(module.params, *(option for option in SCHEDULER if option != "gpu"))
-    change(module, ["set-scheduler", *options, "--", str(gpu)], name="gpu")
+    module = AnsibleModule(argument_spec={**SCHEDULER, **COMMON}, supports_check_mode=True, **ONE_GPU_OR_ALL)
+    options = flags(module.params, *(option for option in SCHEDULER if option not in ("gpu", "all")))
+    change(module, ["set-scheduler", *options, *gpu_words(module)], name="gpu")
 
 
 if __name__ == "__main__":

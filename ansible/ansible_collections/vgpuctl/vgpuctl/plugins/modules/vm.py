@@ -33,11 +33,13 @@ options:
   count:
     type: int
     description:
-      - Ensures that N such VMs exist. Missing ones are created only if all of them fit. Only with O(state=present).
+      - Works on the N VMs of the pattern, numbered from 1. Missing ones are created only if all of them fit.
+      - V(present), V(started) and V(stopped) of O(state) ensure that they exist; V(absent) deletes those that do.
+      - A smaller number deletes nothing.
   parallel:
     type: int
     description:
-      - With O(count), how many VMs are created at the same time. Without it vgpuctl creates 4.
+      - With O(count), how many VMs are worked on at the same time. Without it, 4.
 seealso:
   - module: vgpuctl.vgpuctl.vm_info
 author:
@@ -59,6 +61,18 @@ EXAMPLES = r"""
     profile: A16-1Q
     gpu: '0000:3b:00.0'
 
+- name: The hundred desktops are off
+  vgpuctl.vgpuctl.vm:
+    name: 'vdi-{:03}'
+    count: 100
+    state: stopped
+
+- name: They are gone, with their vGPUs and disks
+  vgpuctl.vgpuctl.vm:
+    name: 'vdi-{:03}'
+    count: 100
+    state: absent
+
 - name: Another profile for a VM that is off
   vgpuctl.vgpuctl.vm:
     name: vdi-001
@@ -72,7 +86,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vm:
-  description: The VM as C(vgpuctl show-vm --json) shows it, or with O(count) its C(vms). In check mode as it is now.
+  description: The VM as C(vgpuctl show-vm --json) shows it, or with O(count) its C(vms), each with its
+    C(result) (V(created), V(started), V(stopped), V(deleted) or V(unchanged)). In check mode as it is now.
   returned: success
   type: dict
   sample:

@@ -22,7 +22,13 @@ class Module:
     """Ansible's own side, played: a host on which the program prints `out`."""
 
     def __init__(self, out="", err="", status=0, program="/bin/vgpuctl"):
-        self.params = {"executable": None}
+        self.params = {"executable": None, "gpu": None, "all": None}
+        self.argument_spec = {
+            "all": {"type": "bool"},
+            "scheduler": {"type": "str"},
+            "not_gpu": {"type": "list"},
+            "vgpu_params": {"type": "dict"},
+        }
         self.found, self.ran, self.warned = program, None, []
         self.answer = (status, out, err)
 
@@ -112,6 +118,56 @@ def test_an_error_is_told_with_its_code_hint_facts_and_what_was_changed():
     assert module.warned == ["w"]
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("specify one: 0000:3b:00.0; --all selects all", "specify one: 0000:3b:00.0; all: true selects all"),
+        ("--scheduler equal_share excludes 1 of 1 GPUs", "scheduler equal_share excludes 1 of 1 GPUs"),
+        ("--not-gpu A16: --vgpu-param is wrong", "not_gpu A16: vgpu_params is wrong"),
+        ("standard input:1:10: name: '-x' is not a name", "the task's arguments: name: '-x' is not a name"),
+        ("standard input has 3 problems", "the task's arguments have 3 problems"),
+        ("--set gpus[A16].mode: no such mode", "gpus[A16].mode: no such mode"),
+        ("--unknown-option stays, a--all and ---all too", "--unknown-option stays, a--all and ---all too"),
+        ("omit --all; vgpuctl set-scheduler --all shows it", "omit all: true; vgpuctl set-scheduler --all shows it"),
+    ],
+)
+def test_texts_of_the_command_line_become_those_of_a_task(text, told):
+    assert vgpuctl.in_module_words(Module(), text) == told
+
+
+@pytest.mark.parametrize(
+    ("hint", "told"),
+    [
+        (None, None),
+        ("'vgpuctl ensure-vm --help' shows the usage", None),
+        ("omit --all; 'vgpuctl set-mode --help' shows the usage", "omit all: true"),
+        ("vgpuctl list-vms", "vgpuctl list-vms"),
+    ],
+)
+def test_a_hint_names_no_help_of_a_command(hint, told):
+    assert vgpuctl.hint_in_module_words(Module(), hint) == told
+
+
+def test_the_details_of_an_error_are_in_its_message_up_to_a_limit():
+    error = {**ERROR, "hint": None, "facts": {"details": [f"--all {n}" for n in range(12)]}}
+    with pytest.raises(Ended) as ended:
+        vgpuctl.ask(Module(json.dumps({**json.loads(FAILED), "error": error}), status=1), ["ensure-vm"])
+    lines = ended.value.values["msg"].splitlines()
+    assert (len(lines), lines[1], lines[-1]) == (12, "  all: true 0", "  and 2 more lines; facts has all")
+    assert len(ended.value.values["facts"]["details"]) == 12
+
+
+def test_one_gpu_or_all_are_named():
+    module = Module()
+    with pytest.raises(Ended) as ended:
+        vgpuctl.gpu_words(module)
+    assert ended.value.values["code"] == "invalid-input"
+    module.params["gpu"] = "-A16"
+    assert vgpuctl.gpu_words(module) == ["--", "-A16"]
+    module.params = {"gpu": None, "all": True}
+    assert vgpuctl.gpu_words(module) == ["--all"]
+
+
 def test_what_may_be_absent_is_no_error():
     assert vgpuctl.ask(Module(FAILED, status=2), ["show-vm", "a"], absent=[])["data"] == []
 
@@ -146,10 +202,16 @@ def test_a_diff_has_both_sides_and_the_plan():
 
 
 def test_a_diff_of_several_vms_and_of_a_host_is_made_of_their_rows():
-    vms = {"vms": [{"name": "a", "changed": True}, {"name": "b", "changed": False}]}
+    results = {"a": "created", "b": "unchanged", "c": "deleted", "d": "started", "e": "stopped"}
+    vms = {"vms": [{"name": name, "result": result} for name, result in results.items()]}
     assert vgpuctl.differences(vms, {"steps": []})[0] == {
-        "before": {"b": "there"},
-        "after": {"a": "there", "b": "there"},
+        "before": {"b": "there", "c": "there", "d": "off", "e": "running"},
+        "after": {"a": "there", "b": "there", "d": "running", "e": "off"},
+    }
+    gpus = {"targets": [{"name": "0000:3b:00.0", "data": {"before": {"mode": None}, "after": {"mode": "vgpu"}}}]}
+    assert vgpuctl.differences(gpus, {"steps": []})[0] == {
+        "before": {"0000:3b:00.0": {"mode": None}},
+        "after": {"0000:3b:00.0": {"mode": "vgpu"}},
     }
     row = {"key": "mode", "is": None, "wanted": "vgpu"}
     host = {

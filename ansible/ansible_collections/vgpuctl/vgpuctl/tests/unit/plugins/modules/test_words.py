@@ -29,6 +29,19 @@ GPU = "0000:3b:00.0"
             f"set-scheduler --wait 5.0 --policy fixed_share --time-slice 2 --via auto -- {GPU}",
             None,
         ),
+        ("gpu_mode", {"all": True, "mode": "vgpu"}, "set-mode --all vgpu", None),
+        (
+            "scheduler",
+            {"all": True, "policy": "equal_share"},
+            "set-scheduler --policy equal_share --via auto --all",
+            None,
+        ),
+        (
+            "vm",
+            {"name": "vdi-{}", "count": 3, "state": "absent"},
+            "ensure-vm --file - --state absent --count 3",
+            {"name": "vdi-{}"},
+        ),
         (
             "vgpu",
             {"name": "-lab", "profile": "A100-4C", "not_gpu": ["A16"], "vgpu_params": {"frame_rate_limiter": 0}},

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How VMs differ from a request, and the command for each field, as texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpuctl.operations.plans import vm_diff_text as texts
+
+
+@pytest.mark.parametrize(
+    ("field", "before", "after", "text"),
+    [
+        ("profile", {"A16-2Q": 1}, {"A16-4Q": 1}, "profile: A16-2Q -> A16-4Q"),
+        ("profile", {}, {"A16-4Q": 2, "A16-2Q": 1}, "profile: none -> A16-4Q:2 A16-2Q"),
+        ("image", None, "/srv/a.qcow2", "image: none -> /srv/a.qcow2"),
+        ("memory", 4096, 8192, "memory: 4 GiB -> 8 GiB"),
+        ("display", False, True, "display: false -> true"),
+        ("disk", [], ["1 GiB", "/srv/b"], "disk: none -> 1 GiB /srv/b"),
+        ("vgpu_params", {}, {"frame_rate_limiter": "0"}, "vgpu_params: none -> frame_rate_limiter=0"),
+    ],
+)
+def test_values_are_as_in_a_spec(field, before, after, text):
+    assert texts.describe_differences({field: before}, {field: after}) == text
+
+
+@pytest.mark.parametrize(
+    ("field", "before", "after", "hint"),
+    [
+        ("image", "/a", "/b c", "vgpuctl refresh-vm vm --image '/b c' gives it a new disk; the current disk is lost"),
+        ("image", None, "/b", "image cannot be changed in place"),
+        ("disk", ["1 GiB"], ["2 GiB"], "vgpuctl resize-disk vm SIZE grows a disk"),
+        ("scheduler", None, "equal_share", "only a new VM is placed by scheduler: omit that for one that exists"),
+        ("os", "linux", "windows11", "os cannot be changed in place"),
+    ],
+)
+def test_the_hint_names_the_command_for_the_field(field, before, after, hint):
+    given = texts.fixed_field_hint(["vm"], [field], {field: before}, {field: after})
+    assert given.startswith(hint)
+    assert ("vgpuctl delete-vm vm" in given) == ("cannot be changed in place" in hint)
+
+
+def test_several_vms_are_one_word_if_they_are_numbered():
+    change = ({"profile": {"A16-2Q": 1}}, {"profile": {"A16-4Q": 2}})
+    hint = texts.difference_hint({f"ans-{n:03}": change for n in (9, 10, 11)}, {"profile"})
+    words = "'ans-{009..011}'"
+    assert hint == f"vgpuctl stop-vm {words}, then: vgpuctl set-profile {words} --profile A16-4Q:2"
+
+
+def test_labels_change_by_their_own_command():
+    hint = texts.label_hint(["a", "b"], {"labels": {"team": "c d"}, "owner": "me"})
+    assert hint == "vgpuctl label-vm a b 'team=c d' --owner me"

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say how existing VMs differ from a request, in the terms of a spec, and which command changes each field."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+
+from vgpuctl.config.name_patterns import name_range
+from vgpuctl.model.numbers import format_mib
+from vgpuctl.operations.plans.vm_diff import LABEL_FIELDS, PLACEMENT_FIELDS, FieldValues
+
+
+def describe_value(value: object) -> str:
+    """Return the value of a field in one line, as a spec has it; `none` for one that is not set."""
+    if isinstance(value, Mapping):
+        value = [f"{key}={each}" for key, each in value.items()]
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def describe_differences(before: FieldValues, after: FieldValues) -> str:
+    """Return every field that differs: `memory: 4 GiB -> 8 GiB, profile: A16-2Q -> A16-4Q`."""
+    return ", ".join(
+        f"{field}: {_describe_field(field, before[field])} -> {_describe_field(field, after[field])}"
+        for field in sorted(before)
+    )
+
+
+def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldValues, after: FieldValues) -> str:
+    """Return what to do about fields that ensure-vm never changes: the command that does, or to delete the VMs."""
+    names = _command_words(vms)
+    hints, rest = [], set(fields)
+    if "image" in rest and before["image"] and after["image"]:
+        rest.discard("image")
+        image = shlex.quote(str(after["image"]))
+        hints.append(
+            f"vgpuctl refresh-vm {names} --image {image} gives {_it(vms)} a new disk; the current disk is lost"
+        )
+    if "disk" in rest:
+        rest.discard("disk")
+        hints.append(f"vgpuctl resize-disk {names} SIZE grows a disk; otherwise write the current sizes into the spec")
+    restrictions = sorted(rest & set(PLACEMENT_FIELDS))
+    if restrictions:
+        hints.append(f"only a new VM is placed by {', '.join(restrictions)}: omit that for one that exists")
+    fixed = sorted(rest - set(restrictions))
+    if fixed:
+        hints.append(
+            f"{', '.join(fixed)} cannot be changed in place; delete the VM first to create it again:"
+            f" vgpuctl delete-vm {names}"
+        )
+    return "; ".join(hints)
+
+
+def label_hint(vms: Sequence[str], after: FieldValues) -> str:
+    """Return the command that gives several VMs the requested labels and owner."""
+    labels, owner = after.get("labels"), after.get("owner")
+    words = [f"{key}={value}" for key, value in labels.items()] if isinstance(labels, Mapping) else []
+    words += ["--owner", str(owner or "")] if "owner" in after else []
+    return f"vgpuctl label-vm {_command_words(vms)} {shlex.join(words) or 'KEY-'}"
+
+
+def update_hint(vms: Sequence[str], fields: Collection[str], after: FieldValues) -> str:
+    """Return the commands that change several VMs in fields that can change while a VM is off."""
+    names = _command_words(vms)
+    profiles = after.get("profile")
+    if set(fields) == {"profile"} and isinstance(profiles, Mapping):
+        words = shlex.join(word for profile in _counted(profiles) for word in ("--profile", profile))
+        return f"vgpuctl stop-vm {names}, then: vgpuctl set-profile {names} {words}"
+    return f"vgpuctl stop-vm {names}, then change each one by itself: vgpuctl ensure-vm without --count"
+
+
+def difference_hint(vms: Mapping[str, tuple[FieldValues, FieldValues]], updatable: Collection[str]) -> str:
+    """Return which commands change several VMs, each with its (before, after). `updatable`: fields to change while off.
+
+    The value of a field is the first VM's that differs in it: all are compared with one request.
+    """
+    before: FieldValues = {}
+    after: FieldValues = {}
+    for values, requested in vms.values():
+        before, after = {**values, **before}, {**requested, **after}
+    fields = before.keys()
+    labels = fields & set(LABEL_FIELDS)
+    while_off = (fields - labels) & set(updatable)
+    fixed = fields - labels - while_off
+
+    def having(some: Collection[str]) -> list[str]:
+        return [name for name, (values, _) in vms.items() if any(field in values for field in some)]
+
+    hints = [fixed_field_hint(having(fixed), fixed, before, after)] if fixed else []
+    hints += [update_hint(having(while_off), while_off, after)] if while_off else []
+    hints += [label_hint(having(labels), after)] if labels else []
+    return "; ".join(hints)
+
+
+def _command_words(vms: Sequence[str]) -> str:
+    """Return names as words of a command, numbered ones as one range: `'vdi-{001..100}'`."""
+    numbered = name_range(vms) if len(vms) > 1 else None
+    return shlex.quote(numbered) if numbered is not None else shlex.join(vms)
+
+
+def _it(vms: Sequence[str]) -> str:
+    return "it" if len(vms) == 1 else "each"
+
+
+def _describe_field(field: str, value: object) -> str:
+    if field == "profile" and isinstance(value, Mapping):
+        return describe_value(_counted(value))
+    return format_mib(value) if field == "memory" and isinstance(value, int) else describe_value(value)
+
+
+def _counted(profiles: Mapping[str, int]) -> list[str]:
+    """Return profiles as a spec has them: A16-2Q, or A16-2Q:2 for two vGPUs of it."""
+    return [profile if count == 1 else f"{profile}:{count}" for profile, count in profiles.items()]
