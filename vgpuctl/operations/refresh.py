@@ -15,7 +15,7 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.chains import find_backing_chains, suggest_images
+from vgpuctl.operations.chains import find_backing_chains, image_hints
 from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import refresh as plan
 from vgpuctl.operations.plans.chains import refuse_shared_disks
@@ -112,7 +112,7 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     old_disk = plan.system_disk(vm, record)
     image_info = host.storage.image(image)
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
-    check_files(chains, {image: image_info}, suggest_images(host, {image: image_info}), bases=[image])
+    check_files(chains, {image: image_info}, image_hints(host, {image: image_info}), bases=[image])
     if image_info is None:
         raise NotFound(f"file {image} does not exist", path=image)
     plan.refuse_unbootable(vm, image_info)

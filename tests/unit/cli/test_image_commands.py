@@ -105,14 +105,18 @@ def test_the_disk_of_a_vm_without_a_name_does_not_name_it_twice(run: Run) -> Non
 @pytest.mark.parametrize("option", ["--image", "--disk", "--cdrom"])
 def test_a_path_without_an_image_gets_a_suggestion(run: Run, option: str) -> None:
     line = f"create-vm --profile A100-4C {option}"
-    hint = "hint: did you mean /srv/images/ubuntu-24.04.qcow2? vgpuctl list-images shows"
+    hint = "hint: did you mean /srv/images/ubuntu-24.04.qcow2?"
     refused(run, f"{line} /srv/images/ubuntu-2404.qcow2", 2, "not-found", "does not exist", hint)
     refused(run, f"{line} /srv/images", 2, "invalid-input", "/srv/images is a directory, not an image", "ubuntu-24.04")
-    refused(run, f"{line} /var/lib/libvirt/images", 2, "invalid-input", "is a directory", "hint: vgpuctl list-images")
+    empty = "hint: ls -l /var/lib/libvirt/images shows that directory; vgpuctl sees no disk image in it"
+    refused(run, f"{line} /var/lib/libvirt/images", 2, "invalid-input", "is a directory", empty)
     assert run("create-vm v1 --profile A100-4C --json").status == 0
     (volume,) = (row["path"] for row in run("list-images --json").document["data"] if row["role"] == "disk")
     refused(run, f"{line} /elsewhere/{volume.rpartition('/')[2]}x", 2, "not-found", f"did you mean {volume}?")
-    refused(run, f"{line} /srv/images/nothing-like-it", 2, "not-found", "hint: vgpuctl list-images")
+    missing = refused(run, f"{line} /srv/images/nosuch.qcow2", 2, "not-found", "hint: disk images in /srv/images: ")
+    for image in ("appliance.vmdk", "own loop.qcow2", "ubuntu-24.04.qcow2"):
+        assert image in missing.document["error"]["hint"]
+    assert "did you mean" not in missing.document["error"]["hint"]
 
 
 def test_a_missing_new_base_image_gets_a_suggestion(run: Run) -> None:

@@ -8,8 +8,10 @@ anybody's file that happens to end in eight hexadecimal digits.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import DiskSources
@@ -28,6 +30,9 @@ _MANAGED_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-
 """vgpuctl's volumes: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; seeds end in -seed.iso."""
 _MANAGED_LOGICAL_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}(-[0-9]+|-seed)?", re.ASCII)
 """The same in a logical pool: without a suffix."""
+_IMAGE_SUFFIXES = (".img", ".iso", ".qcow2", ".raw", ".vdi", ".vhd", ".vhdx", ".vmdk")
+_SIMILARITY = 0.7
+_MAX_NAMED = 5
 
 
 class DiskUser(Value):
@@ -92,11 +97,25 @@ def collect_references(users: Sequence[DiskUser], volumes: Sequence[VolumeInfo])
     )
 
 
-def find_similar_images(path: str, images: Sequence[str], *, fallback: bool) -> tuple[str, ...]:
-    """Return at most three known images with names similar to `path`; with `fallback`, else the first three."""
-    by_name = {image.rpartition("/")[2].lower(): image for image in reversed(images)}
-    matches = difflib.get_close_matches(path.rpartition("/")[2].lower(), by_name, 3, 0.6)
-    return tuple(by_name[name] for name in matches) or (tuple(images[:3]) if fallback else ())
+def image_hint(path: str, folder: str, files: Sequence[str], volumes: Sequence[str]) -> str:
+    """Return the hint for a path that is no image: images with similar names, or else the images of its directory.
+
+    `files`: the files of `folder`, where the image was expected; `volumes`: the volumes of the storage pools.
+    """
+    by_stem = {_stem(image): image for image in reversed([*files, *volumes])}
+    matches = difflib.get_close_matches(_stem(path), by_stem, 3, _SIMILARITY)
+    if matches:
+        return f"did you mean {' or '.join(by_stem[stem] for stem in matches)}?"
+    images = [posixpath.basename(file) for file in files if file.lower().endswith(_IMAGE_SUFFIXES)]
+    if not images:
+        return f"ls -l {quote(folder)} shows that directory; vgpuctl sees no disk image in it"
+    more = f" and {len(images) - _MAX_NAMED} more" if len(images) > _MAX_NAMED else ""
+    return f"disk images in {folder}: {', '.join(images[:_MAX_NAMED])}{more}"
+
+
+def _stem(path: str) -> str:
+    """Return an image's name without its suffix, which most images share."""
+    return posixpath.splitext(posixpath.basename(path.rstrip("/")))[0].lower()
 
 
 def bases_outside_pools(references: DiskReferences, volumes: Sequence[VolumeInfo]) -> tuple[str, ...]:
