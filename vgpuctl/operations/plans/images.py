@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which images are bases of which disks, and which volumes no VM refers to. Pure: it removes nothing.
 
-A volume's role is the first that applies: it has a clone (`base`), a VM refers to it (`disk`), it is named like
-vgpuctl's disks and nobody refers to it (`orphan`), anything else (`other`). A name proves nothing: an orphan may be
-anybody's file that happens to end in eight hexadecimal digits.
+A volume's role is the first that applies: it has a clone (`base`), cloud-init reads it as the seed of a VM (`seed`), a
+VM refers to it (`disk`), it is named like vgpuctl's disks and nobody refers to it (`orphan`), anything else (`other`).
+A name proves nothing: an orphan may be anybody's file that happens to end in eight hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult, ImageResult
-from vgpuctl.model.vm import ManagedDisk
+from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
@@ -44,11 +44,15 @@ class DiskUser(Value):
 
 
 class DiskReferences(Value):
-    """Who refers to which file, and which file is a clone of which. `formats`: how VMs interpret a file."""
+    """Who refers to which file, and which file is a clone of which.
+
+    `formats`: how VMs interpret a file. `seeds`: the files that records name as seeds for cloud-init.
+    """
 
     vms: Mapping[str, frozenset[str]]
     bases: Mapping[str, str]
     formats: Mapping[str, frozenset[str]] = EMPTY_MAPPING
+    seeds: frozenset[str] = frozenset()
 
     def formats_by_identity(self, identify: Callable[[str], str]) -> dict[str, frozenset[str]]:
         """Return the formats in which VMs use a file under any path; `identify` returns a path's identity."""
@@ -94,6 +98,7 @@ def collect_references(users: Sequence[DiskUser], volumes: Sequence[VolumeInfo])
         {path: frozenset(names) for path, names in vms.items()},
         bases,
         {path: frozenset(format_names) for path, format_names in formats.items()},
+        frozenset(disk.path for user in users for disk in user.created_disks if disk.role is DiskRole.SEED),
     )
 
 
@@ -144,6 +149,30 @@ def image_results(
     return tuple(rows[path] for path in sorted(rows))
 
 
+def path_results(
+    references: DiskReferences,
+    volumes: Sequence[VolumeInfo],
+    inspected: Mapping[str, ImageInfo | None],
+    identify: Callable[[str], str],
+) -> tuple[ImageResult, ...]:
+    """Return a row for each inspected path, in that order. `identify` returns the identity of the file at a path."""
+    path_of = {identify(path): path for path in inspected}
+    renamed = replace(
+        references,
+        bases={child: path_of.get(identify(base), base) for child, base in references.bases.items()},
+        vms={path_of.get(identify(path), path): names for path, names in references.vms.items()},
+    )
+    rows = {v.path: _volume_row(renamed, v) for v in volumes if v.path in inspected}
+    return tuple(rows.get(path) or _outside_row(renamed, path, image) for path, image in inspected.items())
+
+
+def describe_missing(row: ImageResult) -> str:
+    """Return the sentence about a file that does not exist, with the clones that need it."""
+    clones = [name for child in row.children for name in (child.vms or (child.path,))]
+    needed = f"; clones of it, which cannot work without it: {', '.join(clones)}" if clones else ""
+    return f"file {row.path} does not exist{needed}"
+
+
 def _volume_row(references: DiskReferences, volume: VolumeInfo) -> ImageResult:
     pattern = _MANAGED_LOGICAL_VOLUME_NAME if volume.path.startswith("/dev/") else _MANAGED_VOLUME_NAME
     is_managed_name = pattern.fullmatch(volume.name) is not None
@@ -173,8 +202,18 @@ def _file_row(references: DiskReferences, path: str, *, is_managed_name: bool) -
         volume=None,
         format=None,
         size_bytes=None,
-        role="base" if children else "disk" if users else "orphan" if is_managed_name else "other",
+        role=_role(references, path, is_managed_name=is_managed_name),
         base=references.bases.get(path),
         vms=users,
         children=tuple(CloneResult(child, tuple(sorted(references.vms.get(child, ())))) for child in children),
     )
+
+
+def _role(
+    references: DiskReferences, path: str, *, is_managed_name: bool
+) -> Literal["base", "seed", "disk", "orphan", "other"]:
+    if path in references.bases.values():
+        return "base"
+    if references.vms.get(path):
+        return "seed" if path in references.seeds else "disk"
+    return "orphan" if is_managed_name else "other"

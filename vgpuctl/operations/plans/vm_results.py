@@ -81,6 +81,11 @@ def ownership_of(vm: Vm) -> VmOwnershipWord:
     return "copy" if vm.copied_record is not None else "unmanaged"
 
 
+def image_of(vm: Vm) -> str | None:
+    """Return the image of the first disk that vgpuctl made from one, which refresh-vm replaces; None without one."""
+    return next((d.image for d in vm.record.data_disks() if d.image is not None), None) if vm.record else None
+
+
 def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
     """Return one VM's result for list-vms."""
     return VmRowResult(
@@ -93,5 +98,6 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
         reserve=vm.record.reserve if vm.record else None,
+        image=image_of(vm),
         vgpus=_vgpus_of(snapshot, vm),
     )

@@ -9,7 +9,14 @@ from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult
 from vgpuctl.model.vm import ManagedDisk
-from vgpuctl.operations.plans.images import DiskUser, bases_outside_pools, collect_references, image_hint, image_results
+from vgpuctl.operations.plans.images import (
+    DiskUser,
+    bases_outside_pools,
+    collect_references,
+    image_hint,
+    image_results,
+    path_results,
+)
 
 
 def volume(name: str, base: str | None = None) -> VolumeInfo:
@@ -70,3 +77,11 @@ def test_the_hint_names_only_similar_images_and_else_five_of_the_directory():
     assert image_hint("/srv/nosuch.qcow2", "/srv", files, ["/pool/debian.qcow2"]) == f"{listed} and 2 more"
     assert image_hint("/srv/debain.qcow2", "/srv", files, ["/pool/debian.qcow2"]) == "did you mean /pool/debian.qcow2?"
     assert image_hint("/s v/x.qcow2", "/s v", ["/s v/notes.txt"], []).startswith("ls -l '/s v' shows")
+
+
+def test_a_clone_counts_for_every_path_of_its_base():
+    result = collect_references([], [volume("d.qcow2", "/real/base.qcow2")])
+    identities = {"/link/base.qcow2": "1", "/real/base.qcow2": "1"}
+    image = ImageInfo("/link/base.qcow2", "qcow2", 5)
+    (row,) = path_results(result, [], {"/link/base.qcow2": image}, lambda path: identities.get(path, path))
+    assert (row.path, row.role, row.children) == ("/link/base.qcow2", "base", (CloneResult("/p/d.qcow2", ()),))
