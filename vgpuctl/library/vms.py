@@ -373,13 +373,19 @@ class VmCalls(Calls):
         )
 
     @change("refresh-vm")
-    def refresh_vm(self, name: str, image: str, *, drain: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
-        """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped."""
+    def refresh_vm(
+        self, name: str, image: str, *, from_image: str | None = None, drain: bool = False, dry_run: bool = False
+    ) -> Outcome[VmReport]:
+        """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped.
+
+        `from_image`: a VM whose first disk was not made from this image is left alone.
+        """
         request = requests.for_vm(self._ports, name, {"image": image})
         return refresh.refresh_vm(
             self._ports,
             name,
             request.image or image,
+            from_image=from_image,
             drain=drain,
             dry_run=dry_run,
             confirm=self._confirm,

@@ -121,6 +121,6 @@ def delete_vgpu(settings: Settings, targets: Targets, dry_run: bool) -> int:
         "delete-vgpu",
         targets,
         lambda host, name: host.delete_vgpu(name, dry_run=dry_run),
-        question=lambda names, _: f"Remove {count_text(len(names), 'vGPU')}?",
+        question=lambda rows, _: f"Remove {count_text(len(rows), 'vGPU')}?",
         dry_run=dry_run,
     )

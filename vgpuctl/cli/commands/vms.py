@@ -168,6 +168,6 @@ def delete_vm(settings: Settings, targets: Targets, keep_disks: bool, dry_run: b
         "delete-vm",
         targets,
         lambda host, name: host.delete_vm(name, keep_disks=keep_disks, dry_run=dry_run),
-        question=lambda names, running: f"Delete {count_text(len(names), 'VM')}?{running_text(running)}",
+        question=lambda rows, _: f"Delete {count_text(len(rows), 'VM')}?{running_text(rows)}",
         dry_run=dry_run,
     )
