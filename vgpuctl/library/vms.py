@@ -192,6 +192,8 @@ class VmCalls(Calls):
     ) -> Outcome[ManyVmsResult]:
         """Ensure that VMs with these names exist: `vdi-{:03}` and 20 are vdi-001 to vdi-020.
 
+        `cloud_init` and `network_config` may have a placeholder, too: one file for each VM.
+
         SomeVmsFailed: each failed VM is undone; the others exist.
         """
         return self._ensure_vms(pattern, None, count, start=start, parallel=parallel, dry_run=dry_run, fields=fields)
@@ -255,12 +257,13 @@ class VmCalls(Calls):
     ) -> Outcome[ManyVmsResult]:
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
-        request, names = requests.for_several(self._ports, pattern, file, count, fields)
+        request, names, seeds = requests.for_several(self._ports, pattern, file, count, fields)
         self._touched.add_vms(names)
         return ensure_vms.ensure_vms(
             self._ports,
             request,
             names,
+            seeds=seeds,
             start=start,
             parallel=parallel,
             dry_run=dry_run,

@@ -20,7 +20,7 @@ from vgpuctl.errors import (
     VgpuctlError,
 )
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import DomainDesign, ExistingDisk, VmRequest
+from vgpuctl.model.request import CloudInit, DomainDesign, ExistingDisk, VmRequest
 from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
@@ -52,6 +52,7 @@ def ensure_vms(
     request: VmRequest,
     names: tuple[str, ...],
     *,
+    seeds: Mapping[str, CloudInit] = EMPTY_MAPPING,
     start: bool,
     parallel: int,
     dry_run: bool,
@@ -59,6 +60,8 @@ def ensure_vms(
     progress: BatchProgress,
 ) -> Outcome[ManyVmsResult]:
     """Create those of the named VMs that are missing, `parallel` at a time; the others must match the request.
+
+    `seeds`: files for cloud-init by VM; a VM without an entry gets those of the request.
 
     Raises:
         SpecDiffers: some exist and differ; nothing was created.
@@ -71,12 +74,13 @@ def ensure_vms(
         require_writable(host)
     snapshot = observe(host, scope_of_request(request))
     require_system_libvirt(snapshot)
-    missing = _missing_names(host, snapshot, request, names)
+    requests = {name: replace(request, name=name, cloud_init=seeds.get(name, request.cloud_init)) for name in names}
+    missing = _missing_names(host, snapshot, requests)
     if not missing:
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
-    refuse_incomplete_request(replace(request, name=missing[0]))
+    refuse_incomplete_request(requests[missing[0]])
     _refuse_shared(request, len(missing))
-    batch = _Batch(host, request, missing, snapshot, start=start)
+    batch = _Batch(host, request, {name: requests[name] for name in missing}, snapshot, start=start)
     if dry_run:
         return batch.plan_outcome(names)
     with Transaction(host, Context(progress, wait_seconds)) as tx:
@@ -85,7 +89,7 @@ def ensure_vms(
         tx.note(() if batch.reserves else (uuid for _, uuid in batch.vms))
         tx.hand_over()
         pool.run(describe_jobs(jobs))
-    _retry_elsewhere(host, request, pool, start=start, wait_seconds=wait_seconds)
+    _retry_elsewhere(host, requests, pool, start=start, wait_seconds=wait_seconds)
     data, warnings = _report_vms(host, names, pool, batch)
     if pool.failed or pool.interruption is not None:
         raise _combined_error(pool, data, names)
@@ -93,24 +97,24 @@ def ensure_vms(
     return Outcome(True, data, steps, (*batch.warnings, *pool.warnings, *warnings), _notes(jobs))
 
 
-def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that no VM has; one error names every VM that differs from the request."""
+def _missing_names(host: Host, snapshot: Snapshot, requests: Mapping[str, VmRequest]) -> tuple[str, ...]:
+    """Return the names that no VM has; one error names every VM that differs from its request."""
     differences: dict[str, SpecDiffers] = {}
-    for name in names:
+    for name, request in requests.items():
         vm = snapshot.vm(name)
         if vm is not None:
             try:
-                refuse_differences(host, snapshot, vm, replace(request, name=name))
+                refuse_differences(host, snapshot, vm, request)
             except SpecDiffers as error:
                 differences[name] = error
     if differences:
         raise SpecDiffers(
-            f"{len(differences)} of {len(names)} VMs exist and differ from the spec; nothing was created",
+            f"{len(differences)} of {len(requests)} VMs exist and differ from the spec; nothing was created",
             hint="choose another name, or change each VM: vgpuctl stop-vm NAME, then set-profile or ensure-vm",
             vms=[{"vm": n, "before": e.facts["before"], "after": e.facts["after"]} for n, e in differences.items()],
             details=[e.message for e in differences.values()],
         )
-    return tuple(name for name in names if snapshot.vm(name) is None)
+    return tuple(name for name in requests if snapshot.vm(name) is None)
 
 
 def _refuse_shared(request: VmRequest, count: int) -> None:
@@ -135,23 +139,24 @@ class _Batch:
     """The missing VMs with their chosen slots, checked; nothing is written before `claim_jobs`."""
 
     def __init__(
-        self, host: Host, request: VmRequest, names: tuple[str, ...], snapshot: Snapshot, *, start: bool
+        self, host: Host, request: VmRequest, requests: Mapping[str, VmRequest], snapshot: Snapshot, *, start: bool
     ) -> None:
         self.host = host
         self.request = request
+        self.requests = requests
         self.start = start
         self.reserves = reserves_slots(request, start=start)
-        self.vms = tuple((name, host.new_uuid()) for name in names)
+        self.vms = tuple((name, host.new_uuid()) for name in requests)
         self.snapshot = snapshot
         self.choices: VgpuChoices = choose_batch_vgpus(snapshot, request, self.vms, reserve_slots=self.reserves)
         vgpus = _flatten(self.choices)
         self.facts: HostFacts = gather_host_facts(host, snapshot, request, vgpus)
-        self.warnings = check_facts(snapshot, request, vgpus, self.facts, vms=len(names))
+        self.warnings = check_facts(snapshot, request, vgpus, self.facts, vms=len(requests))
         self.designs = self._designs()
 
     def _designs(self) -> tuple[DomainDesign, ...]:
         return tuple(
-            design_domain(self.snapshot, replace(self.request, name=name), self.facts, uuid, vgpus)
+            design_domain(self.snapshot, self.requests[name], self.facts, uuid, vgpus)
             for (name, uuid), vgpus in zip(self.vms, self.choices, strict=True)
         )
 
@@ -187,8 +192,7 @@ class _Batch:
     def _jobs(self, fresh: Snapshot, held: Sequence[TakeClaim]) -> tuple[VmJob, ...]:
         jobs = []
         for design in self.designs:
-            request = replace(self.request, name=design.name)
-            plan = vm_creation_plan(fresh, request, self.facts, design, start=self.start)
+            plan = vm_creation_plan(fresh, self.requests[design.name], self.facts, design, start=self.start)
             jobs.append(VmJob(design.name, tuple(h for h in held if h.claim.vm_uuid == design.uuid), plan))
         return tuple(jobs)
 
@@ -203,7 +207,9 @@ def _notes(jobs: tuple[VmJob, ...]) -> tuple[str, ...]:
     return tuple(f"{note}{suffix}" for note in jobs[0].plan.notes)
 
 
-def _retry_elsewhere(host: Host, request: VmRequest, pool: WorkerPool, *, start: bool, wait_seconds: float) -> None:
+def _retry_elsewhere(
+    host: Host, requests: Mapping[str, VmRequest], pool: WorkerPool, *, start: bool, wait_seconds: float
+) -> None:
     """Retry, one by one, the VMs that a driver refused for lack of room: create_vm excludes its GPU."""
     for name, error in list(pool.failed.items()):
         if (
@@ -216,7 +222,7 @@ def _retry_elsewhere(host: Host, request: VmRequest, pool: WorkerPool, *, start:
         try:
             create_vm(
                 host,
-                replace(request, name=name),
+                requests[name],
                 start=start,
                 dry_run=False,
                 wait_seconds=wait_seconds,

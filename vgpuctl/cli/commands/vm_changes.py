@@ -138,6 +138,8 @@ def refresh_vm(
     A VM that already has the image is rebuilt as well. With --from only VMs that still have the old image are rebuilt;
     the others are left alone. 'list-vms -o wide' shows each VM's image.
     """
+    image = field_options.absolute_path(image) or image
+    from_image = field_options.absolute_path(from_image)
 
     def question(rows: Rows, selected: Rows) -> str:
         asked = {row.name for row in rows}

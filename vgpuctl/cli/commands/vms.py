@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from vgpuctl.cli import complete, run, targets
+from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.targets import Targets, change, count_text, query, running_text
@@ -96,7 +96,8 @@ def list_images(settings: Settings, paths: tuple[str, ...], pool: str | None) ->
     An image outside of the pools is listed only while it has clones. With PATH, exactly these files are listed, also
     those without clones; a file that does not exist is an error.
     """
-    return run.call(settings, "list-images", lambda host: host.list_images(*paths, pool=pool))
+    named = [field_options.absolute_path(path) or path for path in paths]
+    return run.call(settings, "list-images", lambda host: host.list_images(*named, pool=pool))
 
 
 @make_command(
