@@ -107,8 +107,8 @@ def _vm(data: VmResult) -> Page:
     items += [("cpus", _pins_line(data))] if data.pinned_cpus or data.memory_nodes else []
     items += [("display", "the first vGPU's screen is in the console")] if data.display else []
     items += [("network", _network_line(network)) for network in data.networks]
-    items += [("cloud-init", data.cloud_init)] if data.cloud_init else []
-    items += [("network config", data.network_config)] if data.network_config else []
+    files = (("user-data", data.cloud_init), ("network-config", data.network_config))
+    items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("labels", _value_text(data.labels))] if data.labels else []
     items += [("vgpu", vgpu_line(v)) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]

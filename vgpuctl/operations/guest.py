@@ -127,13 +127,11 @@ def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
             results = tuple(address_result(address) for address in addresses)
             return QueryResult(AddressesResult(domain.name, domain.uuid, source, results))
     config = cloud_init_files(vm).get("network_config")
-    wait_hint = (
-        "try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network"
-    )
+    hint = "try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network"
     raise Busy(
         f"no address of {domain.name} is known yet: "
         + ", ".join(_describe_source(source, source in silent) for source in ADDRESS_SOURCES),
-        hint=f"{config} is the network configuration that it was given; {wait_hint}" if config else wait_hint,
+        hint=f"{config} is the network configuration that it was given; {hint}" if config else hint,
         vm=domain.name,
         sources=list(ADDRESS_SOURCES),
         silent=silent,
