@@ -193,6 +193,7 @@ def test_a_change_shows_what_is_there_now() -> None:
         "vdi-001: running\n"
         "  vgpu  A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4)\n"
         "  disk  /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n"
+        "  net   default, virtio, no address yet\n"
     )
     assert text("ensure-vm", {**done, "steps": []}).endswith("  nothing to do\n")
 
