@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os.path
 from collections.abc import Mapping, Sequence
 from shlex import quote
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
-from vgpuctl.config.rules import split_profile
+from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
 from vgpuctl.config.user_data import parse_network_config, parse_user_data, static_addresses
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, VmSpec
@@ -43,8 +44,16 @@ def _read_cloud_init(spec: VmSpec) -> CloudInit | None:
     if spec.cloud_init is not None:
         user_data = parse_user_data(read_text(spec.cloud_init, "user-data"), spec.cloud_init)
     if spec.network_config is not None:
-        network_config = parse_network_config(read_text(spec.network_config, "network-config"), spec.network_config)
+        network_config = _read_network_config(spec.network_config)
     return CloudInit(user_data, network_config) if user_data or network_config else None
+
+
+def _read_network_config(config: str) -> CloudInitFile:
+    """Return a network configuration: a file's, or one in the spec, whose name tells it from others."""
+    if is_path(config):
+        return parse_network_config(read_text(config, "network-config"), config)
+    digest = hashlib.sha256(config.encode()).hexdigest()[:12]
+    return parse_network_config(config, f"network_config in the spec (sha256 {digest})")
 
 
 def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, complete: bool = True) -> VmRequest:
@@ -92,7 +101,7 @@ def _spec_of_each(spec: VmSpec, count: int) -> list[VmSpec]:
     specs = [spec] * count
     for field in ("cloud_init", "network_config"):
         path = getattr(spec, field)
-        if path is not None:
+        if path is not None and is_path(path):
             paths = vm_spec.expand_path(path, count)
             specs = [replace(own, **{field: own_path}) for own, own_path in zip(specs, paths, strict=True)]
     return specs
@@ -103,10 +112,11 @@ def _with_paths(seed: CloudInit | None, spec: VmSpec) -> CloudInit | None:
     if seed is None:
         return None
     user_data, network = seed.user_data, seed.network_config
-    return CloudInit(
-        user_data and replace(user_data, path=str(spec.cloud_init)),
-        network and replace(network, path=str(spec.network_config)),
-    )
+    if user_data is not None and spec.cloud_init is not None:
+        user_data = replace(user_data, path=spec.cloud_init)
+    if network is not None and spec.network_config is not None and is_path(spec.network_config):
+        network = replace(network, path=spec.network_config)
+    return CloudInit(user_data, network)
 
 
 def _refuse_shared_address(specs: Sequence[VmSpec], seeds: Mapping[str, CloudInit]) -> None:
@@ -127,7 +137,7 @@ def _refuse_shared_address(specs: Sequence[VmSpec], seeds: Mapping[str, CloudIni
             if first == name:
                 continue
             if other.path == file.path:
-                stem, suffix = os.path.splitext(file.path)
+                stem, suffix = os.path.splitext(file.path if is_path(file.path) else "/root/net.yaml")
                 stem = stem.rstrip("-_0123456789") or stem
                 raise InvalidInput(
                     f"{file.path} gives every VM the static address {address}, and {len(specs)} VMs are requested",

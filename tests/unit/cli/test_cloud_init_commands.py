@@ -161,3 +161,21 @@ def test_the_network_card_is_in_the_plan_and_the_result(sim: Run, tmp_path: Path
     assert sim("start-vm vm").status == 0
     unknown = sim("show-address vm")
     assert (unknown.status, f"hint: {tmp_path}/net-1.yaml is the network configuration" in unknown.err) == (75, True)
+
+
+def test_a_network_configuration_in_the_spec_itself(sim: Run, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    text = (
+        f"name: vm\nprofile: A100-4C\nimage: {IMAGE}\n"
+        "network_config: {version: 2, ethernets: {lan: {}, wan: {addresses: [192.0.2.7/24]}}}\n"
+    )
+    spec.write_text(text)
+    made = sim(f"ensure-vm -f {spec} --json").document
+    assert made["data"]["network_config"].startswith("network_config in the spec (sha256 ")
+    assert not sim(f"ensure-vm -f {spec} --json").document["changed"]
+    spec.write_text(text.replace("192.0.2.7", "192.0.2.8"))
+    assert sim(f"ensure-vm -f {spec}").status == 3
+    spec.write_text(text.replace("name: vm", "name: 'app-{}'"))
+    assert "gives every VM the static address 192.0.2.7/24" in sim(f"ensure-vm -f {spec} --count 2").err
+    spec.write_text(text.replace("version: 2, ", ""))
+    assert "it has no version" in sim(f"ensure-vm -f {spec}").err
