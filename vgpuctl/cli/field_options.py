@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ _COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gp
 CONSTRAINT_FIELDS = tuple(name for name in table.CONSTRAINT_FIELDS if name != "spread_group")
 """Constraints on the GPU of a vGPU that is added later or has no VM: only a new VM can join a spread group."""
 
+PATH_FIELDS = ("image", "cdrom", "cloud_init", "network_config")
+"""Fields that are one path. `disk` takes sizes too, so a disk's path always begins with /."""
+
 OptionDecorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
@@ -27,6 +31,21 @@ def all_fields(function: Callable[..., int]) -> Callable[..., int]:
 def fields(*names: str, required: tuple[str, ...] = ()) -> OptionDecorator:
     """Return a decorator that adds the options of these fields."""
     return lambda function: _add_options(function, [_option(FIELD_BY_NAME[n], required=n in required) for n in names])
+
+
+def with_absolute_paths(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the options' values; a path that is relative to the working directory becomes absolute."""
+    return {name: absolute_path(value) if name in PATH_FIELDS else value for name, value in fields.items()}
+
+
+def absolute_path(path: str | None) -> str | None:
+    """Return a path as it is or, if it is relative, below the working directory. An empty one is left to the rules."""
+    if not path or path.startswith("/"):
+        return path
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the working directory was removed
+        return path
 
 
 def _add_options(function: Callable[..., int], options: list[click.Option]) -> Callable[..., int]:

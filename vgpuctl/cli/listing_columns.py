@@ -112,6 +112,7 @@ VMS = Listing(
         Column("vcpus", "VCPUS", lambda vm: vm.vcpus, level="wide", numeric=True),
         Column("vgpus", "VGPUS", lambda vm: vgpus_text(vm.vgpus) if vm.vgpus else None),
         Column("reserve", "RESERVE", lambda vm: vm.reserve, level="wide"),
+        Column("image", "IMAGE", lambda vm: vm.image, level="wide"),
         Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: _known([v.profile for v in vm.vgpus]), level="named"),

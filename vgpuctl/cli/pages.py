@@ -107,6 +107,8 @@ def _vm(data: VmResult) -> Page:
     items += [("cpus", _pins_line(data))] if data.pinned_cpus or data.memory_nodes else []
     items += [("display", "the first vGPU's screen is in the console")] if data.display else []
     items += [("network", _network_line(network)) for network in data.networks]
+    files = (("user-data", data.cloud_init), ("network-config", data.network_config))
+    items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("labels", _value_text(data.labels))] if data.labels else []
     items += [("vgpu", vgpu_line(v)) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
@@ -136,6 +138,8 @@ def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.Many
     blocks: list[Block] = [f"{data.name}: {data.state}"]
     blocks += [f"  vgpu  {vgpu_line(v)}" for v in data.vgpus]
     blocks += [f"  disk  {_disk_line(disk)}" for disk in data.disks]
+    if isinstance(data, vm_results.ChangedVmResult):
+        blocks += [f"  net   {_network_line(network)}" for network in data.networks]
     guest = getattr(data, "guest", ABSENT)
     blocks += [f"  guest {entry.address}" for entry in (guest.addresses if guest is not ABSENT else ())]
     return Page([*blocks, *([] if result.steps else ["  nothing to do"])])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import command_line, failures, remote_result, signals, streams
+from vgpuctl.cli import command_line, failures, field_options, remote_result, signals, streams
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.remote import fanout
@@ -113,10 +113,28 @@ def _collect_replies(
             f"--{option} {context.params[option]}: {settings.kind} writes no files on another host",
             hint=f"omit --{option}: --json prints the same data here",
         )
+    _refuse_relative_paths(context)
     task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
     with signals.block_signals():
         connect = ssh.SshConnector()  # imports paramiko
     return fanout.run(targets, task, connect, lambda: len(guard.received))
+
+
+def _refuse_relative_paths(context: click.Context) -> None:
+    """Refuse a path relative to this working directory: on another host it would be relative to another one.
+
+    Raises:
+        InvalidInput: naming the option and the path.
+    """
+    for name in (*field_options.PATH_FIELDS, "from_image", "paths"):
+        value = context.params.get(name)
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, str) and path and not path.startswith("/"):
+                option = "PATH" if name == "paths" else f"--{name.removesuffix('_image').replace('_', '-')}"
+                raise InvalidInput(
+                    f"{option}: '{path}' is not an absolute path, and the file is on the other host: start with /",
+                    path=path,
+                )
 
 
 def console_command(target: Target, context: click.Context, settings: Settings) -> str:

@@ -18,7 +18,7 @@ _CHANGE_WORDS = {
     "stop-vm": ("stopped", "already off"),
     "delete-vm": ("deleted", "unchanged"),
     "delete-vgpu": ("deleted", "unchanged"),
-    "refresh-vm": ("refreshed", "unchanged"),
+    "refresh-vm": ("refreshed", "left alone"),
     "cordon": ("cordoned", "already cordoned"),
     "uncordon": ("uncordoned", "not cordoned before"),
     "label-vm": ("labeled", "unchanged"),
@@ -39,8 +39,12 @@ def _targets(shown: tuple[str, AnyResult]) -> Page:
     tally = tally_text(kind, data.tally, preview=result.dry_run)
     if result.dry_run:
         return Page([*dry_run(result).blocks, "", tally])
-    rows = tuple((t.name, _word(kind, t), _detail(kind, t)) for t in data.targets)
-    return Page([Table(("NAME", "RESULT", "NOW"), rows), "", tally])
+    rows: tuple[tuple[str, ...], ...] = tuple((t.name, _word(kind, t), _detail(kind, t)) for t in data.targets)
+    headers: tuple[str, ...] = ("NAME", "RESULT", "NOW")
+    if data.tally.failed:
+        headers = (*headers, "ERROR")
+        rows = tuple((*row, t.error.code if t.error else "-") for row, t in zip(rows, data.targets, strict=True))
+    return Page([Table(headers, rows), "", tally])
 
 
 def tally_text(kind: str, tally: TallyResult, *, preview: bool = False) -> str:
@@ -65,9 +69,9 @@ def _word(kind: str, target: TargetResult[Any]) -> str:
 
 
 def _detail(kind: str, target: TargetResult[Any]) -> str:
-    """Return what the command's own page says first of one target, without its name; the code of an error."""
+    """Return what the command's own page says first of one target, without its name; of a failed VM its state."""
     if target.error is not None:
-        return target.error.code
+        return target.error.state or "-"
     blocks: list[Block] = list(single_page(kind, Outcome(target.changed, target.data, target.steps)).blocks)
     first = blocks[0] if blocks and isinstance(blocks[0], str) else ""
     return first.partition("; nothing to do")[0].removeprefix(f"{target.name}: ")

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import Outcome, QueryResult
+    from vgpuctl.model.results.targets import SelectedResult
 
 Command = Callable[..., int]
-Question = Callable[[Sequence[str], int], str]
-"""Makes the one question for all from the names to ask about, and how many VMs of these run."""
+Rows = Sequence["SelectedResult"]
+Question = Callable[[Rows, Rows], str]
+"""Makes the one question for all from the rows to ask about, and from all rows."""
 
 
 class Targets(Value):
@@ -144,11 +146,14 @@ def change(
     call: Callable[[GpuHost, str], Outcome[Any]],
     *,
     question: Question | None = None,
+    check: Callable[[GpuHost], object] | None = None,
+    preview_notes: Callable[[Rows], tuple[str, ...]] | None = None,
     dry_run: bool = False,
 ) -> int:
     """Run a change for one plain name, or for several as one command.
 
-    `question`: for a call that asks for confirmation; makes the one question for all.
+    `question`: for a call that asks for confirmation; makes the one question for all. `check`: raises what prevents the
+    change whatever it is for, once for all. `preview_notes`: notes about all of them for a dry run.
     """
     name = targets.single
     if name is not None:
@@ -156,15 +161,20 @@ def change(
 
     def change_all(host: GpuHost) -> Outcome[Any]:
         selected = select(host, targets, managed_only=True)
-        running = {row.name for row in selected.data if row.state == "running"}
-        ask = None if question is None else lambda names: question(names, len(running.intersection(names)))
+        if check is not None:
+            check(host)
+        notes = preview_notes(selected.data) if preview_notes is not None and dry_run else ()
+
+        def ask(names: Sequence[str]) -> str:
+            return "" if question is None else question([r for r in selected.data if r.name in names], selected.data)
+
         return host.for_each(
             kind,
             [row.name for row in selected.data],
             call,
             parallel=targets.parallel,
-            question=ask,
-            notes=selected.notes,
+            question=None if question is None else ask,
+            notes=(*selected.notes, *notes),
             dry_run=dry_run,
         )
 
@@ -184,16 +194,21 @@ def query(settings: Settings, kind: str, targets: Targets, call: Callable[[GpuHo
     return run.call(settings, kind, query_all)
 
 
-def count_names(names: Sequence[str], what: str) -> str:
+def count_rows(rows: Rows, what: str) -> str:
     """Return names with their number: `3 VMs (vdi-1, vdi-2, vdi-3)`; of many, the first ones."""
     from vgpuctl.cli.pages import shorten_names
 
-    return f"{count_text(len(names), what)} ({shorten_names(names)})"
+    return f"{count_text(len(rows), what)} ({shorten_names([row.name for row in rows])})"
 
 
-def running_text(count: int) -> str:
+def running_text(rows: Rows) -> str:
     """Return the sentence about VMs that run: ` 3 of them are running.`; nothing if none does."""
-    return f" {count} of them {'is' if count == 1 else 'are'} running." if count else ""
+    return of_them_text(sum(row.state == "running" for row in rows), "running")
+
+
+def of_them_text(count: int, what: str) -> str:
+    """Return the sentence about a part of them: ` 3 of them are running.`; nothing if there is none."""
+    return f" {count} of them {'is' if count == 1 else 'are'} {what}." if count else ""
 
 
 def select(host: GpuHost, targets: Targets, *, managed_only: bool) -> QueryResult[Any]:

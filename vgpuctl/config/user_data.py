@@ -81,6 +81,28 @@ def parse_network_config(text: str, path: str) -> CloudInitFile:
     return CloudInitFile(path, text)
 
 
+def static_addresses(file: CloudInitFile) -> tuple[str, ...]:
+    """Return the static addresses in a checked network configuration, as they are written."""
+    root = _check_yaml(file.text, file.path, MappingNode)
+    config = _find_value(root, "network") or root
+    cards = [card for name in _NETWORK_SECTIONS["2"] for card in _values(_find_value(config, name))]
+    lists = [_find_value(card, "addresses") for card in cards]
+    subnets = [
+        subnet for item in _values(_find_value(config, "config")) for subnet in _values(_find_value(item, "subnets"))
+    ]
+    lists += [_find_value(subnet, "address") for subnet in subnets]
+    return tuple(address for node in lists if node is not None for address in _texts(node))
+
+
+def _texts(node: Node) -> list[str]:
+    """Return the texts of a value, of a list of them, or the keys of mappings in it, as netplan writes options."""
+    if isinstance(node, ScalarNode):
+        return [node.value] if node.value else []
+    if isinstance(node, MappingNode):
+        return [str(key.value) for key, _ in node.value[:1]]
+    return [text for item in node.value for text in _texts(item)]
+
+
 def _check_text(text: str, path: str) -> None:
     if len(text.encode()) > MAX_USER_DATA_BYTES:
         raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
@@ -91,6 +113,13 @@ def _check_text(text: str, path: str) -> None:
 def _find_value(mapping: Node, key: str) -> Node | None:
     pairs: list[tuple[Node, Node]] = mapping.value if isinstance(mapping, MappingNode) else []
     return next((value for name, value in pairs if name.value == key), None)
+
+
+def _values(node: Node | None) -> list[Node]:
+    """Return the entries of a list, or the values of a mapping."""
+    if isinstance(node, MappingNode):
+        return [value for _, value in node.value]
+    return list(node.value) if isinstance(node, SequenceNode) else []
 
 
 def _node_error(path: str, node: Node, text: str) -> InvalidInput:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from vgpuctl.config import device_rules, labels, rules
@@ -103,6 +105,19 @@ _LABELS_SCHEMA: JsonSchema = {
     ]
 }
 
+_NETWORK_CONFIG_SCHEMA: JsonSchema = {"anyOf": [_PATH_SCHEMA, {"type": "object"}]}
+
+
+def _network_config(value: object) -> str:
+    """Check the path of a network configuration; one that is in the spec itself becomes JSON, which is YAML too."""
+    if not isinstance(value, Mapping):
+        return rules.path(value)
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError("it contains a value that is no text, number, list or mapping; quote it") from error
+
+
 _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "profile": (single_or_list(rules.profile), _list_schema({"minLength": 1, "type": "string"})),
     "gpu": (single_or_list(rules.gpu), _list_schema({"type": "string"})),
@@ -118,7 +133,7 @@ _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "disk": (single_or_list(rules.disk), _list_schema(_DISK_SCHEMA)),
     "cdrom": (rules.path, _PATH_SCHEMA),
     "cloud_init": (rules.path, _PATH_SCHEMA),
-    "network_config": (rules.path, _PATH_SCHEMA),
+    "network_config": (_network_config, _NETWORK_CONFIG_SCHEMA),
     "networks": (nonempty_list(device_rules.network), _list_schema(_NETWORK_SCHEMA)),
     "hugepages": (device_rules.hugepages, _pattern_schema(f"({NONE}|2M(iB)?|1G(iB)?)")),
     "cpu_pin": (

@@ -132,6 +132,11 @@ def expand_names(pattern: str | None, count: int) -> tuple[str, ...]:
         ) from error
 
 
+def expand_path(path: str, count: int) -> tuple[str, ...]:
+    """Return the paths of `count` VMs' files, numbered as their names; without a placeholder the path for each."""
+    return tuple(_fill_number(path, number) for number in range(1, count + 1))
+
+
 def _fill_number(text: str, number: int) -> str:
     def digits(match: re.Match[str]) -> str:
         return f"{number:0{match[1] or 1}}"

@@ -49,7 +49,7 @@ class VmFields(VgpuFields, total=False):
     disk: Texts
     cdrom: str | None
     cloud_init: str | None
-    network_config: str | None
+    network_config: str | Mapping[str, object] | None
     networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
     display: bool | None
     os: str | None

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import os.path
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
-from vgpuctl.config.rules import split_profile
+from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
-from vgpuctl.config.user_data import parse_network_config, parse_user_data
+from vgpuctl.config.user_data import parse_network_config, parse_user_data, static_addresses
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, VmSpec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.text_file import display_name, read_text
-from vgpuctl.model.request import CloudInit
+from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.value import replace
 
@@ -41,8 +44,16 @@ def _read_cloud_init(spec: VmSpec) -> CloudInit | None:
     if spec.cloud_init is not None:
         user_data = parse_user_data(read_text(spec.cloud_init, "user-data"), spec.cloud_init)
     if spec.network_config is not None:
-        network_config = parse_network_config(read_text(spec.network_config, "network-config"), spec.network_config)
+        network_config = _read_network_config(spec.network_config)
     return CloudInit(user_data, network_config) if user_data or network_config else None
+
+
+def _read_network_config(config: str) -> CloudInitFile:
+    """Return a network configuration: a file's, or one in the spec, whose name tells it from others."""
+    if is_path(config):
+        return parse_network_config(read_text(config, "network-config"), config)
+    digest = hashlib.sha256(config.encode()).hexdigest()[:12]
+    return parse_network_config(config, f"network_config in the spec (sha256 {digest})")
 
 
 def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, complete: bool = True) -> VmRequest:
@@ -57,13 +68,90 @@ def from_file(host: Host, file: str, fields: Mapping[str, object]) -> VmRequest:
 
 def for_several(
     host: Host, pattern: str | None, file: str | None, count: int, fields: Mapping[str, object]
-) -> tuple[VmRequest, tuple[str, ...]]:
-    """Return the request that several VMs share, and their names; the pattern may be the file's name."""
+) -> tuple[VmRequest, tuple[str, ...], dict[str, CloudInit]]:
+    """Return the request that several VMs share, their names, and each VM's own files for cloud-init.
+
+    The pattern may be the file's name. A path of a file for cloud-init may have a placeholder, as the name: then the
+    shared request has that path, and the first VM's file.
+
+    Raises:
+        InvalidInput, NotFound: as `build`; or one file gives all of them the same static address.
+    """
     if file is None:
         names = vm_spec.expand_names(pattern, count)
-        return build(host, vm_spec.parse_options(**fields)), names
-    spec = _read_spec(file, fields, NUMBERED_VM_SHAPE)
-    return build(host, spec, complete=False), vm_spec.expand_names(pattern or spec.name, count)
+        spec = vm_spec.parse_options(**fields)
+    else:
+        spec = _read_spec(file, fields, NUMBERED_VM_SHAPE)
+        names = vm_spec.expand_names(pattern or spec.name, count)
+    specs = _spec_of_each(spec, count)
+    specs_by_paths = {(own.cloud_init, own.network_config): own for own in specs}
+    read = {paths: _read_cloud_init(own) for paths, own in specs_by_paths.items()}
+    seeds = {
+        name: seed
+        for name, own in zip(names, specs, strict=True)
+        if (seed := read[own.cloud_init, own.network_config]) is not None
+    }
+    _refuse_shared_address(specs, seeds)
+    request = build(host, specs[0], complete=file is None)
+    return replace(request, cloud_init=_with_paths(request.cloud_init, spec)), names, seeds
+
+
+def _spec_of_each(spec: VmSpec, count: int) -> list[VmSpec]:
+    """Return the spec of each VM, whose paths have its number."""
+    specs = [spec] * count
+    for field in ("cloud_init", "network_config"):
+        path = getattr(spec, field)
+        if path is not None and is_path(path):
+            paths = vm_spec.expand_path(path, count)
+            specs = [replace(own, **{field: own_path}) for own, own_path in zip(specs, paths, strict=True)]
+    return specs
+
+
+def _with_paths(seed: CloudInit | None, spec: VmSpec) -> CloudInit | None:
+    """Return the files with the paths of the spec, which stand for those of all VMs."""
+    if seed is None:
+        return None
+    user_data, network = seed.user_data, seed.network_config
+    if user_data is not None and spec.cloud_init is not None:
+        user_data = replace(user_data, path=spec.cloud_init)
+    if network is not None and spec.network_config is not None and is_path(spec.network_config):
+        network = replace(network, path=spec.network_config)
+    return CloudInit(user_data, network)
+
+
+def _refuse_shared_address(specs: Sequence[VmSpec], seeds: Mapping[str, CloudInit]) -> None:
+    """Refuse a static address that several VMs would get, from one file or from several.
+
+    Raises:
+        InvalidInput: naming the address, the files and the pattern that gives each VM a file of its own.
+    """
+    owners: dict[str, tuple[str, CloudInitFile]] = {}
+    files = {seed.network_config.path: seed.network_config for seed in seeds.values() if seed.network_config}
+    addresses = {path: static_addresses(file) for path, file in files.items()}
+    for name, seed in seeds.items():
+        file = seed.network_config
+        if file is None:
+            continue
+        for address in addresses[file.path]:
+            first, other = owners.setdefault(address.partition("/")[0].lower(), (name, file))
+            if first == name:
+                continue
+            if other.path == file.path:
+                stem, suffix = os.path.splitext(file.path if is_path(file.path) else "/root/net.yaml")
+                stem = stem.rstrip("-_0123456789") or stem
+                raise InvalidInput(
+                    f"{file.path} gives every VM the static address {address}, and {len(specs)} VMs are requested",
+                    hint=f"write one file for each VM and give their pattern: --network-config "
+                    f"{quote(f'{stem}-{{}}{suffix}')} means {stem}-1{suffix} to {stem}-{len(specs)}{suffix}",
+                    path=file.path,
+                    address=address,
+                )
+            raise InvalidInput(
+                f"{other.path} and {file.path} give {first} and {name} the same static address {address}",
+                hint="change it in one of the files",
+                path=file.path,
+                address=address,
+            )
 
 
 def for_vm(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:

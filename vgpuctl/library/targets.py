@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
-from vgpuctl.errors import NotFound
+from vgpuctl.errors import NotFound, SomeTargetsFailed, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, Named, call_library, query
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.value import EMPTY_MAPPING
+from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
     from vgpuctl.library import GpuHost, batch
     from vgpuctl.model.results.targets import SelectedResult, TargetsResult
     from vgpuctl.model.results.vms import VmResult
-    from vgpuctl.operations import queries, select
+    from vgpuctl.operations import queries, refresh, select
     from vgpuctl.operations.plans import selection
 else:
     batch = LazyModule("vgpuctl.library.batch")
     queries = LazyModule("vgpuctl.operations.queries")
+    refresh = LazyModule("vgpuctl.operations.refresh")
     select = LazyModule("vgpuctl.operations.select")
     selection = LazyModule("vgpuctl.operations.plans.selection")
 
@@ -65,6 +66,15 @@ class TargetCalls(Calls):
         request = selection.Request("vGPU", names, everything, list_command="vgpuctl list-vgpus --unassigned")
         return select.select_vgpus(self._ports, request)
 
+    @query
+    def check_image(self, image: str) -> QueryResult[None]:
+        """Check that VMs can be rebuilt from an image: once, before `refresh_vm` is called for many.
+
+        NotFound, InvalidInput, HostCannot, Refused: why not.
+        """
+        refresh.check_image(self._ports, image)
+        return QueryResult(None)
+
     def for_each(
         self,
         command: str,
@@ -87,9 +97,27 @@ class TargetCalls(Calls):
         request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
 
         def act() -> Outcome[TargetsResult[Data]]:
-            return self._run_batch(request)
+            try:
+                return self._run_batch(request)
+            except SomeTargetsFailed as error:
+                if isinstance(error.result, Outcome) and _named(command, names).vms:
+                    error.result = self._with_states(error.result)
+                raise
 
         return call_library(self._ports, act) if dry_run else self._carry_out(command, _named(command, names), act)
+
+    def _with_states(self, result: Outcome[Any]) -> Outcome[Any]:
+        """Return the result with the states that VMs have after a failure, from a new look; unknown ones stay null."""
+        failed = [row.name for row in result.data.targets if row.error is not None]
+        try:
+            states = {name: str(shown.data.state) for name, shown in queries.show_vms(self._ports, failed).items()}
+        except VgpuctlError:
+            return result
+        rows = tuple(
+            row if row.error is None else replace(row, error=replace(row.error, state=states.get(row.name)))
+            for row in result.data.targets
+        )
+        return replace(result, data=replace(result.data, targets=rows))
 
     @query
     def query_each(

@@ -131,9 +131,12 @@ class VmCalls(Calls):
         return guest.open_console(self._ports, name, force=force)
 
     @query
-    def list_images(self, *, pool: str | None = None) -> QueryResult[tuple[ImageResult, ...]]:
-        """Return the volumes of the storage pools, or of one, and the images that disks are clones of."""
-        return images.list_images(self._ports, pool=pool)
+    def list_images(self, *paths: str, pool: str | None = None) -> QueryResult[tuple[ImageResult, ...]]:
+        """Return the volumes of the storage pools, or of one, and the images that disks are clones of.
+
+        `paths`: exactly these files, also images without clones. NotFound: some do not exist; `result` has the others.
+        """
+        return images.list_images(self._ports, as_texts("paths", paths), pool=pool)
 
     @query
     def print_xml(self, name: str | None = None, **fields: Unpack[VmFields]) -> QueryResult[vm_results.XmlResult]:
@@ -189,6 +192,8 @@ class VmCalls(Calls):
         **fields: Unpack[VmFields],
     ) -> Outcome[ManyVmsResult]:
         """Ensure that VMs with these names exist: `vdi-{:03}` and 20 are vdi-001 to vdi-020.
+
+        `cloud_init` and `network_config` may have a placeholder, too: one file for each VM.
 
         SomeVmsFailed: each failed VM is undone; the others exist.
         """
@@ -259,7 +264,7 @@ class VmCalls(Calls):
     ) -> Outcome[ManyVmsResult]:
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
-        request, names = requests.for_several(self._ports, pattern, file, count, fields)
+        request, names, seeds = requests.for_several(self._ports, pattern, file, count, fields)
         self._touched.add_vms(names)
         if state == "absent":
             vms = ensure_vms.observe_named(self._ports, names, dry_run=dry_run)
@@ -268,6 +273,7 @@ class VmCalls(Calls):
                 self._ports,
                 request,
                 names,
+                seeds=seeds,
                 start=start and state != "stopped",
                 parallel=parallel,
                 dry_run=dry_run,
@@ -383,13 +389,19 @@ class VmCalls(Calls):
         )
 
     @change("refresh-vm")
-    def refresh_vm(self, name: str, image: str, *, drain: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
-        """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped."""
+    def refresh_vm(
+        self, name: str, image: str, *, from_image: str | None = None, drain: bool = False, dry_run: bool = False
+    ) -> Outcome[VmReport]:
+        """Rebuild a VM from a base image; what is on its first disk is lost. `drain`: a running VM may be stopped.
+
+        `from_image`: a VM whose first disk was not made from this image is left alone.
+        """
         request = requests.for_vm(self._ports, name, {"image": image})
         return refresh.refresh_vm(
             self._ports,
             name,
             request.image or image,
+            from_image=from_image,
             drain=drain,
             dry_run=dry_run,
             confirm=self._confirm,

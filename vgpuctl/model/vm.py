@@ -228,11 +228,6 @@ class Nic(Value):
         return str(self.network) if list(given) == ["network"] else ",".join(f"{k}={v}" for k, v in given.items())
 
     @property
-    def source_text(self) -> str:
-        """What the card is on: `lan`, or `bridge=br0,vlan=30`."""
-        return Nic(self.network, self.bridge, self.vlan).text
-
-    @property
     def has_network(self) -> bool:
         """Whether it is on a libvirt network or a bridge."""
         return self.network is not None or self.bridge is not None

@@ -17,7 +17,7 @@ from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord
 from vgpuctl.operations.plans.chains import BackingChains, build_chains, recorded_references, refuse_shared_disks
-from vgpuctl.operations.plans.images import find_similar_images
+from vgpuctl.operations.plans.images import image_hint
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def _list_volumes(host: Host, snapshot: Snapshot) -> tuple[list[VolumeInfo], dic
     return volumes, unlisted
 
 
-def suggest_images(host: Host, files: Mapping[str, ImageInfo | None]) -> dict[str, tuple[str, ...]]:
-    """Return, for each path without a file or with a directory, the images that may be intended, the best match first.
+def image_hints(host: Host, files: Mapping[str, ImageInfo | None]) -> dict[str, str]:
+    """Return, for each path without a file or with a directory, a hint that names the images that may be intended.
 
     They are searched by name, in the directory that was given and among the volumes.
     """
@@ -81,13 +81,11 @@ def suggest_images(host: Host, files: Mapping[str, ImageInfo | None]) -> dict[st
         return {}
     pools = [pool for pool in host.storage.pools() if pool.active]
     volumes = [v.path for pool in pools for v in host.storage.volumes(pool.name, refresh=False)]
-    suggestions = {}
+    hints = {}
     for path in missing:
         folder = path if files[path] is not None else posixpath.dirname(path.rstrip("/"))
-        suggestions[path] = find_similar_images(
-            path, [*host.storage.list_files(folder), *volumes], fallback=files[path] is not None
-        )
-    return suggestions
+        hints[path] = image_hint(path, folder, host.storage.list_files(folder), volumes)
+    return hints
 
 
 def refuse_shared_deletion(host: Host, snapshot: Snapshot, vm: Vm, to_delete: VmRecord) -> None:

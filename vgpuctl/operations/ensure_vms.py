@@ -20,7 +20,7 @@ from vgpuctl.errors import (
     VgpuctlError,
 )
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import DomainDesign, ExistingDisk, VmRequest
+from vgpuctl.model.request import CloudInit, DomainDesign, ExistingDisk, VmRequest
 from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
@@ -55,6 +55,7 @@ def ensure_vms(
     request: VmRequest,
     names: tuple[str, ...],
     *,
+    seeds: Mapping[str, CloudInit] = EMPTY_MAPPING,
     start: bool,
     parallel: int,
     dry_run: bool,
@@ -62,6 +63,8 @@ def ensure_vms(
     progress: BatchProgress,
 ) -> Outcome[ManyVmsResult]:
     """Create those of the named VMs that are missing, `parallel` at a time; the others must match the request.
+
+    `seeds`: files for cloud-init by VM; a VM without an entry gets those of the request.
 
     Raises:
         SpecDiffers: some exist and differ; nothing was created.
@@ -74,12 +77,13 @@ def ensure_vms(
         require_writable(host)
     snapshot = observe(host, scope_of_request(request))
     require_system_libvirt(snapshot)
-    missing = _missing_names(host, snapshot, request, names)
+    requests = {name: replace(request, name=name, cloud_init=seeds.get(name, request.cloud_init)) for name in names}
+    missing = _missing_names(host, snapshot, requests)
     if not missing:
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
-    refuse_incomplete_request(replace(request, name=missing[0]))
+    refuse_incomplete_request(requests[missing[0]])
     _refuse_shared(request, len(missing))
-    batch = _Batch(host, request, missing, snapshot, start=start)
+    batch = _Batch(host, request, {name: requests[name] for name in missing}, snapshot, start=start)
     if dry_run:
         return batch.plan_outcome(names)
     with Transaction(host, Context(progress, wait_seconds)) as tx:
@@ -88,7 +92,7 @@ def ensure_vms(
         tx.note(() if batch.reserves else (uuid for _, uuid in batch.vms))
         tx.hand_over()
         pool.run(describe_jobs(jobs))
-    _retry_elsewhere(host, request, pool, start=start, wait_seconds=wait_seconds)
+    _retry_elsewhere(host, requests, pool, start=start, wait_seconds=wait_seconds)
     data, warnings = _report_vms(host, names, pool, batch)
     if pool.failed or pool.interruption is not None:
         raise _combined_error(pool, data, names)
@@ -107,19 +111,20 @@ def observe_named(host: Host, names: tuple[str, ...], *, dry_run: bool) -> Outco
     return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
 
 
-def _missing_names(host: Host, snapshot: Snapshot, request: VmRequest, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that no VM has; one error names every VM that differs from the request."""
+def _missing_names(host: Host, snapshot: Snapshot, requests: Mapping[str, VmRequest]) -> tuple[str, ...]:
+    """Return the names that no VM has; one error names every VM that differs from its request."""
     differences: dict[str, tuple[FieldValues, FieldValues]] = {}
-    for name in names:
+    for name, request in requests.items():
         vm = snapshot.vm(name)
         if vm is not None:
-            before, after = diff_request(host, snapshot, vm, replace(request, name=name))
+            before, after = diff_request(host, snapshot, vm, request)
             if before:
                 differences[name] = (before, after)
     if differences:
         has_profile = any("profile" in before for before, _ in differences.values())
-        raise _differs_error(differences, names, profile_doubts(snapshot, request) if has_profile else [])
-    return tuple(name for name in names if snapshot.vm(name) is None)
+        doubts = profile_doubts(snapshot, next(iter(requests.values()))) if has_profile else []
+        raise _differs_error(differences, tuple(requests), doubts)
+    return tuple(name for name in requests if snapshot.vm(name) is None)
 
 
 def _differs_error(
@@ -162,23 +167,24 @@ class _Batch:
     """The missing VMs with their chosen slots, checked; nothing is written before `claim_jobs`."""
 
     def __init__(
-        self, host: Host, request: VmRequest, names: tuple[str, ...], snapshot: Snapshot, *, start: bool
+        self, host: Host, request: VmRequest, requests: Mapping[str, VmRequest], snapshot: Snapshot, *, start: bool
     ) -> None:
         self.host = host
         self.request = request
+        self.requests = requests
         self.start = start
         self.reserves = reserves_slots(request, start=start)
-        self.vms = tuple((name, host.new_uuid()) for name in names)
+        self.vms = tuple((name, host.new_uuid()) for name in requests)
         self.snapshot = snapshot
         self.choices: VgpuChoices = choose_batch_vgpus(snapshot, request, self.vms, reserve_slots=self.reserves)
         vgpus = _flatten(self.choices)
         self.facts: HostFacts = gather_host_facts(host, snapshot, request, vgpus)
-        self.warnings = check_facts(snapshot, request, vgpus, self.facts, vms=len(names))
+        self.warnings = check_facts(snapshot, request, vgpus, self.facts, vms=len(requests))
         self.designs = self._designs()
 
     def _designs(self) -> tuple[DomainDesign, ...]:
         return tuple(
-            design_domain(self.snapshot, replace(self.request, name=name), self.facts, uuid, vgpus)
+            design_domain(self.snapshot, self.requests[name], self.facts, uuid, vgpus)
             for (name, uuid), vgpus in zip(self.vms, self.choices, strict=True)
         )
 
@@ -214,8 +220,7 @@ class _Batch:
     def _jobs(self, fresh: Snapshot, held: Sequence[TakeClaim]) -> tuple[VmJob, ...]:
         jobs = []
         for design in self.designs:
-            request = replace(self.request, name=design.name)
-            plan = vm_creation_plan(fresh, request, self.facts, design, start=self.start)
+            plan = vm_creation_plan(fresh, self.requests[design.name], self.facts, design, start=self.start)
             jobs.append(VmJob(design.name, tuple(h for h in held if h.claim.vm_uuid == design.uuid), plan))
         return tuple(jobs)
 
@@ -230,7 +235,9 @@ def _notes(jobs: tuple[VmJob, ...]) -> tuple[str, ...]:
     return tuple(f"{note}{suffix}" for note in jobs[0].plan.notes)
 
 
-def _retry_elsewhere(host: Host, request: VmRequest, pool: WorkerPool, *, start: bool, wait_seconds: float) -> None:
+def _retry_elsewhere(
+    host: Host, requests: Mapping[str, VmRequest], pool: WorkerPool, *, start: bool, wait_seconds: float
+) -> None:
     """Retry, one by one, the VMs that a driver refused for lack of room: create_vm excludes its GPU."""
     for name, error in list(pool.failed.items()):
         if (
@@ -243,7 +250,7 @@ def _retry_elsewhere(host: Host, request: VmRequest, pool: WorkerPool, *, start:
         try:
             create_vm(
                 host,
-                replace(request, name=name),
+                requests[name],
                 start=start,
                 dry_run=False,
                 wait_seconds=wait_seconds,

@@ -16,7 +16,7 @@ from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.request import ExistingDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.operations.chains import find_backing_chains, suggest_images
+from vgpuctl.operations.chains import find_backing_chains, image_hints
 from vgpuctl.operations.guest_devices import read_guest_host
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
@@ -45,7 +45,7 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
             read_template(host, request.template), f"{request.template}.xml.j2", host.scratch
         ),
         files=files,
-        suggestions=suggest_images(host, files),
+        image_hints=image_hints(host, files),
         holders=find_gpu_holders(host, vgpus) if request.mode == "passthrough" else GpuHolders(),
         bars_mib=_bars_mib(host, vgpus) if request.mode == "passthrough" else 0,
         chains=find_backing_chains(host, snapshot, *paths) if paths else NO_BACKING_CHAINS,

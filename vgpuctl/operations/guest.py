@@ -18,6 +18,7 @@ from vgpuctl.model.results.vms import AddressesResult, AddressResult, ConsoleRes
 from vgpuctl.model.vm import NOT_RUNNING_STATES
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import find_vm
+from vgpuctl.operations.plans.vm_results import cloud_init_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +115,8 @@ def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
             vm=domain.name,
             state=str(domain.state),
         )
-    macs = frozenset(parse_domain(domain.live_xml, domain.state, host.machine_id).mac_addresses)
+    vm = parse_domain(domain.live_xml, domain.state, host.machine_id)
+    macs = frozenset(vm.mac_addresses)
     silent: list[str] = []
     for source in ADDRESS_SOURCES:
         reported = host.hypervisor.guest_addresses(domain.uuid, source)
@@ -124,10 +126,12 @@ def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
         if addresses:
             results = tuple(address_result(address) for address in addresses)
             return QueryResult(AddressesResult(domain.name, domain.uuid, source, results))
+    config = cloud_init_files(vm).get("network_config")
+    hint = "try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network"
     raise Busy(
         f"no address of {domain.name} is known yet: "
         + ", ".join(_describe_source(source, source in silent) for source in ADDRESS_SOURCES),
-        hint="try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network",
+        hint=f"{config} is the network configuration that it was given; {hint}" if config else hint,
         vm=domain.name,
         sources=list(ADDRESS_SOURCES),
         silent=silent,

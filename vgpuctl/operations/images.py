@@ -3,30 +3,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.errors import LibvirtFailed, NotFound
+from vgpuctl.errors import InvalidInput, LibvirtFailed, NotFound
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, VolumeInfo
 from vgpuctl.model.results.vms import ImageResult
-from vgpuctl.operations.plans.images import DiskUser, bases_outside_pools, collect_references, image_results
+from vgpuctl.operations.chains import image_hints
+from vgpuctl.operations.plans.images import (
+    DiskReferences,
+    DiskUser,
+    bases_outside_pools,
+    collect_references,
+    describe_missing,
+    image_results,
+    path_results,
+)
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def list_images(host: Host, *, pool: str | None = None) -> QueryResult[tuple[ImageResult, ...]]:
+def list_images(
+    host: Host, paths: Sequence[str] = (), *, pool: str | None = None
+) -> QueryResult[tuple[ImageResult, ...]]:
     """Return every volume and every base image with its clones; `pool` limits the list to one pool.
+
+    `paths`: exactly these files, also images without clones; a clone counts under whatever path it names its base.
 
     It reads the volumes before the VMs: a VM is defined before its disks are created, so a disk created meanwhile
     never looks like an orphan.
 
     Raises:
-        NotFound: there is no such pool.
+        NotFound: there is no such pool, or files of `paths` do not exist; `result` has the others.
         HostCannot: libvirt does not answer.
     """
+    if paths and pool is not None:
+        raise InvalidInput("paths and --pool cannot be combined", hint="omit one of them")
     pools = host.storage.pools()
     if pool is not None and pool not in {known_pool.name for known_pool in pools}:
         raise NotFound(
@@ -49,8 +65,37 @@ def list_images(host: Host, *, pool: str | None = None) -> QueryResult[tuple[Ima
     references = collect_references(
         [_disk_user(host, domain) for domain in host.hypervisor.domains()], volumes
     ).without_raw_disks()
+    if paths:
+        return _list_paths(host, paths, references, volumes, tuple(warnings))
     outside_images = {path: host.storage.image(path) for path in bases_outside_pools(references, volumes)}
     return QueryResult(image_results(references, volumes, outside_images, pool), tuple(warnings))
+
+
+def _list_paths(
+    host: Host,
+    paths: Sequence[str],
+    references: DiskReferences,
+    volumes: Sequence[VolumeInfo],
+    warnings: tuple[str, ...],
+) -> QueryResult[tuple[ImageResult, ...]]:
+    images = {path: host.storage.image(path) for path in paths}
+    identities = {
+        path: file.identity
+        for path in {*paths, *references.bases.values(), *references.vms}
+        if (file := host.storage.image_file(path, reachable=None if path in images else paths)) is not None
+    }
+    rows = path_results(references, volumes, images, lambda path: identities.get(path, path))
+    missing = [row for row in rows if images[row.path] is None]
+    result = QueryResult(tuple(row for row in rows if images[row.path] is not None), warnings)
+    if missing:
+        error = NotFound(
+            "\n".join(describe_missing(row) for row in missing),
+            hint="; ".join(dict.fromkeys(image_hints(host, {row.path: None for row in missing}).values())),
+            paths=[row.path for row in missing],
+        )
+        error.result = result
+        raise error
+    return result
 
 
 def _disk_user(host: Host, record: DomainInfo) -> DiskUser:

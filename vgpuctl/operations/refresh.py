@@ -10,21 +10,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
-from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.outcome import Confirm, NoProgress, Outcome, Progress
+from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.chains import find_backing_chains, suggest_images
+from vgpuctl.operations.chains import find_backing_chains, image_hints
 from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import refresh as plan
-from vgpuctl.operations.plans.chains import refuse_shared_disks
+from vgpuctl.operations.plans.chains import BackingChains, refuse_shared_disks
 from vgpuctl.operations.plans.facts import check_files
 from vgpuctl.operations.plans.pools import check_full_size, check_pool
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.transient import refuse_transient_vms
-from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.vm_results import image_of, vm_result
 from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
@@ -35,6 +36,42 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
+
+
+class WholeProgress(NoProgress):
+    """Reports several plans, one after the other, as one: their steps are numbered through.
+
+    `steps`: the expected steps of all plans. A plan may have others, as for a claim that is missing; they are added.
+    """
+
+    def __init__(self, progress: Progress, steps: tuple[str, ...]) -> None:
+        self._progress = progress
+        self._ahead = steps
+        self._finished: list[str] = []
+        self._before = 0
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Report the steps of all plans, as far as they are known."""
+        self._ahead = tuple(step for step in self._ahead if step not in steps)
+        self._before = len(self._finished)
+        self._progress.on_plan((*self._finished, *steps, *self._ahead))
+
+    def on_step_start(self, number: int, text: str) -> None:
+        """Report the step with its number among all."""
+        self._progress.on_step_start(self._before + number, text)
+
+    def on_step_progress(self, number: int, text: str, percent: float) -> None:
+        """Report the step with its number among all."""
+        self._progress.on_step_progress(self._before + number, text, percent)
+
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Report the step with its number among all."""
+        self._finished.append(text)
+        self._progress.on_step_finish(self._before + number, text)
+
+    def on_step_undo(self, text: str) -> None:
+        """Report what is undone."""
+        self._progress.on_step_undo(text)
 
 
 class RefreshPlan(Value):
@@ -54,6 +91,7 @@ def refresh_vm(
     name: str,
     image: str,
     *,
+    from_image: str | None = None,
     drain: bool,
     dry_run: bool,
     confirm: Confirm,
@@ -62,6 +100,7 @@ def refresh_vm(
 ) -> Outcome[VmReport]:
     """Give a VM a new clone of `image` as its system disk; what was written to the old disk is lost.
 
+    `from_image`: a VM whose system disk was not made from this image is left alone.
     `drain`: a running VM is shut down first, within `wait_seconds`, and started again whether the refresh succeeds
     or fails.
 
@@ -72,6 +111,13 @@ def refresh_vm(
     """
     if not dry_run:
         require_writable(host)
+    if from_image is not None:
+        snapshot = observe(host, ReadScope(models=False))
+        vm = find_vm(snapshot, name)
+        own_record(vm, "refresh")
+        if image_of(vm) != from_image:
+            notes: tuple[str, ...] = (f"VMs whose first disk is not made from {from_image} are left alone",)
+            return Outcome(False, vm_result(snapshot, vm), (), snapshot.warnings, notes, dry_run=dry_run)
     plan = _plan_refresh(host, name, image)
     vm = plan.vm
     is_running = vm.state not in STOPPED_STATES
@@ -85,19 +131,22 @@ def refresh_vm(
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
-    notes = (f"all data on {plan.old_disk.path} is lost",)
+    loss = f"ll data on {plan.old_disk.path} will be lost"
+    again = f"{vm.name} already is made from {image}. " if plan.old_disk.image == image else ""
     if dry_run:
+        notes = (f"{again}A{loss}" if again else f"a{loss}",)
         return Outcome(True, vm_result(plan.snapshot, vm), steps, plan.snapshot.warnings, notes, dry_run=True)
-    confirm(f"Rebuild VM {vm.name} from {image}? All data on {plan.old_disk.path} is lost.", steps)
+    confirm(f"Rebuild VM {vm.name} from {image}? {again}A{loss}.", steps)
+    whole = WholeProgress(progress, steps)
     with_vm_stopped(
         host,
         vm,
-        lambda: _replace_disk(host, vm.uuid, image, wait_seconds, progress),
+        lambda: _replace_disk(host, plan, image, wait_seconds, whole),
         "refreshed",
         wait_seconds,
-        progress,
+        whole,
     )
-    return report_vm(host, vm_result(plan.snapshot, vm), steps, notes)
+    return report_vm(host, vm_result(plan.snapshot, vm), steps)
 
 
 def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
@@ -110,11 +159,8 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     refuse_transient_vms((vm,))
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     old_disk = plan.system_disk(vm, record)
-    image_info = host.storage.image(image)
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
-    check_files(chains, {image: image_info}, suggest_images(host, {image: image_info}), bases=[image])
-    if image_info is None:
-        raise NotFound(f"file {image} does not exist", path=image)
+    image_info = _usable_image(host, image, chains)
     plan.refuse_unbootable(vm, image_info)
     plan.refuse_saved_states(vm, read_domain_leftovers(host, vm))
     refuse_shared_disks(chains, vm, replace(record, disks=(old_disk,)), can_keep=False)
@@ -142,9 +188,32 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     )
 
 
-def _replace_disk(host: Host, name: str, image: str, wait_seconds: float, progress: Progress) -> None:
+def check_image(host: Host, image: str) -> None:
+    """Refuse an image that no VM could be rebuilt from, whatever VM it is.
+
+    Raises:
+        NotFound, InvalidInput, HostCannot, Refused, InUse: as `check_files`.
+    """
+    _usable_image(host, image, find_backing_chains(host, observe(host, ReadScope(models=False)), image))
+
+
+def _usable_image(host: Host, image: str, chains: BackingChains) -> ImageInfo:
+    image_info = host.storage.image(image)
+    check_files(chains, {image: image_info}, image_hints(host, {image: image_info}), bases=[image])
+    if image_info is None:
+        raise NotFound(f"file {image} does not exist", path=image)
+    return image_info
+
+
+def _replace_disk(host: Host, checked: RefreshPlan, image: str, wait_seconds: float, progress: Progress) -> None:
     """Plan again, take over the VM's claims for this process, and carry out both plans."""
-    refresh_plan = _plan_refresh(host, name, image)
+    refresh_plan = _plan_refresh(host, checked.vm.uuid, image)
+    if refresh_plan.old_disk != checked.old_disk:
+        raise InUse(
+            f"{checked.vm.name} has just been changed: its disk is {refresh_plan.old_disk.path} now",
+            hint="run the command again",
+            vm=checked.vm.name,
+        )
     if refresh_plan.vm.state not in STOPPED_STATES:
         raise InUse(
             f"{refresh_plan.vm.name} has just been started", hint="run the command again", vm=refresh_plan.vm.name

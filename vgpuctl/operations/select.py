@@ -14,7 +14,7 @@ from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import require_libvirt
 from vgpuctl.operations.plans.selection import Candidate, Request, left_out_note, select
-from vgpuctl.operations.plans.vm_results import ownership_of
+from vgpuctl.operations.plans.vm_results import image_of, ownership_of
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.value import replace
 
@@ -33,8 +33,8 @@ def select_vms(host: Host, request: Request, *, managed_only: bool) -> Selected:
     snapshot = observe(host, ReadScope(models=False))
     require_libvirt(snapshot)
     selection = select(request, [_vm_candidate(vm) for vm in snapshot.vms], managed_only=managed_only)
-    states = {vm.name: str(vm.state) for vm in snapshot.vms}
-    rows = tuple(SelectedResult(name, states[name]) for name in selection.names)
+    vms = {vm.name: vm for vm in snapshot.vms}
+    rows = tuple(SelectedResult(name, str(vms[name].state), image_of(vms[name])) for name in selection.names)
     return QueryResult(rows, notes=left_out_note(selection, request.what))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_what_cloud_init_would_ignore_is_refused_with_its_line(
 def test_a_file_that_is_not_there_or_no_text_is_exit_2(sim: Run, user_data: Path) -> None:
     line = f"create-vm vdi-001 --profile A100-4C --image {IMAGE} --cloud-init"
     assert f"there is no user-data file {user_data}x" in sim(f"{line} {user_data}x").err
-    assert "not an absolute path" in sim(f"{line} user-data").err
+    assert "not an absolute path" in sim(f"{line} ''").err
     user_data.write_bytes(b"#cloud-config\na: \xff\n")
     assert "is not UTF-8 text" in sim(f"{line} {user_data}").err
     user_data.write_text("#cloud-config\na: 1\n")
@@ -71,7 +72,7 @@ def test_a_running_vm_is_refreshed_only_when_it_may_be_stopped(sim: Run) -> None
     ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE}")
     assert (ran.status, "--drain" in ran.err) == (3, True)
     planned = sim(f"refresh-vm vdi-001 --image {IMAGE} --drain --dry-run")
-    assert "note: all data on" in planned.err
+    assert "All data on" in planned.err
     assert sim(f"refresh-vm vdi-001 --image {IMAGE} --drain").status == 2
     ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE} --drain --json")
     assert (ran.document["changed"], ran.document["data"]["state"]) == (True, "running")
@@ -86,6 +87,95 @@ def test_ensure_vm_names_refresh_vm_for_another_image(sim: Run, tmp_path: Path) 
     assert (ran.status, "vgpuctl refresh-vm vdi-001 --image /srv/images/windows-11.qcow2" in ran.err) == (3, True)
 
 
-def test_a_relative_image_is_exit_2(sim: Run) -> None:
-    assert sim("refresh-vm vdi-001 --image new.qcow2").status == 2
+def test_a_refresh_without_an_image_is_exit_2(sim: Run) -> None:
     assert sim("refresh-vm vdi-001").status == 2
+
+
+def write_networks(directory: Path, *addresses: str) -> None:
+    """Write net-1.yaml and so on, each with one of these static addresses."""
+    for number, address in enumerate(addresses, 1):
+        text = f"version: 2\nethernets: {{lan: {{match: {{name: 'e*'}}, addresses: [{address}]}}}}\n"
+        (directory / f"net-{number}.yaml").write_text(text)
+
+
+def test_each_of_several_vms_gets_its_own_file(sim: Run, tmp_path: Path) -> None:
+    write_networks(tmp_path, "192.0.2.1/24", "192.0.2.2/24", "192.0.2.3/24")
+    line = f"create-vm app-{{}} --count 3 --profile A100-4C --image {IMAGE} --network-config {tmp_path}/net-{{}}.yaml"
+    planned = sim(f"{line} --dry-run --json").document["data"]["sources"]["network_config"]
+    assert planned["value"] == f"{tmp_path}/net-{{}}.yaml"
+    steps = [step.split() for step in sim(f"{line} --dry-run").out.splitlines() if "cloud-init seed" in step]
+    assert [(step[1], step[-1]) for step in steps] == [(f"app-{n}:", f"{tmp_path}/net-{n}.yaml") for n in (1, 2, 3)]
+    assert sim(f"{line} --no-start").status == 0
+    assert f"network-config {tmp_path}/net-2.yaml" in sim("show-vm app-2").out
+    again = sim(f"{line} --json").document
+    assert (again["changed"], len(again["data"]["vms"])) == (False, 3)
+
+
+def test_a_missing_file_of_one_vm_prevents_all(sim: Run, tmp_path: Path) -> None:
+    write_networks(tmp_path, "192.0.2.1/24", "192.0.2.2/24")
+    line = f"create-vm app-{{}} --count 3 --profile A100-4C --image {IMAGE} --network-config {tmp_path}/net-{{}}.yaml"
+    ran = sim(line)
+    assert (ran.status, f"there is no network-config file {tmp_path}/net-3.yaml" in ran.err) == (2, True)
+    assert sim("list-vms --json").document["data"] == []
+
+
+def test_several_vms_never_get_one_static_address(sim: Run, tmp_path: Path) -> None:
+    write_networks(tmp_path, "192.0.2.1/24", "192.0.2.1/28")
+    line = f"create-vm app-{{}} --profile A100-4C --image {IMAGE} --network-config"
+    shared = sim(f"{line} {tmp_path}/net-1.yaml --count 2")
+    assert shared.status == 2
+    assert (
+        f"{tmp_path}/net-1.yaml gives every VM the static address 192.0.2.1/24, and 2 VMs are requested" in shared.err
+    )
+    assert (
+        f"--network-config '{tmp_path}/net-{{}}.yaml' means {tmp_path}/net-1.yaml to {tmp_path}/net-2.yaml"
+        in shared.err
+    )
+    equal = sim(f"{line} {tmp_path}/net-{{}}.yaml --count 2")
+    assert "give app-1 and app-2 the same static address 192.0.2.1/28" in equal.err
+    assert sim("list-vms --json").document["data"] == []
+    (tmp_path / "dhcp.yaml").write_text("{version: 2, ethernets: {lan: {dhcp4: true}}}")
+    assert sim(f"{line} {tmp_path}/dhcp.yaml --count 2 --no-start").status == 0
+
+
+def test_a_relative_path_is_below_the_working_directory(
+    sim: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_networks(tmp_path, "192.0.2.1/24")
+    monkeypatch.chdir(tmp_path)
+    made = sim(f"create-vm vm --profile A100-4C --image {IMAGE} --network-config net-1.yaml --json")
+    assert made.document["data"]["network_config"] == f"{tmp_path}/net-1.yaml"
+    image = os.path.relpath(IMAGE, tmp_path)
+    assert sim(f"create-vm other --profile A100-4C --image {image}").status == 0
+    assert sim(f"list-images {image} --json").document["data"][0]["path"] == IMAGE
+
+
+def test_the_network_card_is_in_the_plan_and_the_result(sim: Run, tmp_path: Path) -> None:
+    write_networks(tmp_path, "192.0.2.1/24")
+    card, mac = "bridge=br0", "52:54:00:12:34:56"
+    line = f"create-vm vm --profile A100-4C --image {IMAGE} --network {card},mac={mac}"
+    ran = sim(f"{line} --network-config {tmp_path}/net-1.yaml")
+    assert f"network bridge=br0,mac={mac})" in ran.err
+    assert f"  net   bridge br0, virtio, {mac}" in ran.out
+    assert "  net " not in sim("stop-vm vm --force").out
+    assert sim("start-vm vm").status == 0
+    unknown = sim("show-address vm")
+    assert (unknown.status, f"hint: {tmp_path}/net-1.yaml is the network configuration" in unknown.err) == (75, True)
+
+
+def test_a_network_configuration_in_the_spec_itself(sim: Run, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    text = (
+        f"name: vm\nprofile: A100-4C\nimage: {IMAGE}\n"
+        "network_config: {version: 2, ethernets: {lan: {}, wan: {addresses: [192.0.2.7/24]}}}\n"
+    )
+    spec.write_text(text)
+    made = sim(f"ensure-vm -f {spec} --json").document
+    assert made["data"]["network_config"].startswith("network_config in the spec (sha256 ")
+    assert not sim(f"ensure-vm -f {spec} --json").document["changed"]
+    spec.write_text(text.replace("192.0.2.7", "192.0.2.8"))
+    assert sim(f"ensure-vm -f {spec}").status == 3
+    spec.write_text(text.replace("name: vm", "name: 'app-{}'"))
+    assert "gives every VM the static address 192.0.2.7/24" in sim(f"ensure-vm -f {spec} --count 2").err
+    spec.write_text(text.replace("version: 2, ", ""))
+    assert "it has no version" in sim(f"ensure-vm -f {spec}").err

@@ -105,14 +105,18 @@ def test_the_disk_of_a_vm_without_a_name_does_not_name_it_twice(run: Run) -> Non
 @pytest.mark.parametrize("option", ["--image", "--disk", "--cdrom"])
 def test_a_path_without_an_image_gets_a_suggestion(run: Run, option: str) -> None:
     line = f"create-vm --profile A100-4C {option}"
-    hint = "hint: did you mean /srv/images/ubuntu-24.04.qcow2? vgpuctl list-images shows"
+    hint = "hint: did you mean /srv/images/ubuntu-24.04.qcow2?"
     refused(run, f"{line} /srv/images/ubuntu-2404.qcow2", 2, "not-found", "does not exist", hint)
     refused(run, f"{line} /srv/images", 2, "invalid-input", "/srv/images is a directory, not an image", "ubuntu-24.04")
-    refused(run, f"{line} /var/lib/libvirt/images", 2, "invalid-input", "is a directory", "hint: vgpuctl list-images")
+    empty = "hint: ls -l /var/lib/libvirt/images shows that directory; vgpuctl sees no disk image in it"
+    refused(run, f"{line} /var/lib/libvirt/images", 2, "invalid-input", "is a directory", empty)
     assert run("create-vm v1 --profile A100-4C --json").status == 0
     (volume,) = (row["path"] for row in run("list-images --json").document["data"] if row["role"] == "disk")
     refused(run, f"{line} /elsewhere/{volume.rpartition('/')[2]}x", 2, "not-found", f"did you mean {volume}?")
-    refused(run, f"{line} /srv/images/nothing-like-it", 2, "not-found", "hint: vgpuctl list-images")
+    missing = refused(run, f"{line} /srv/images/nosuch.qcow2", 2, "not-found", "hint: disk images in /srv/images: ")
+    for image in ("appliance.vmdk", "own loop.qcow2", "ubuntu-24.04.qcow2"):
+        assert image in missing.document["error"]["hint"]
+    assert "did you mean" not in missing.document["error"]["hint"]
 
 
 def test_a_missing_new_base_image_gets_a_suggestion(run: Run) -> None:
@@ -130,3 +134,51 @@ def test_a_missing_spec_or_user_data_gets_a_suggestion(run: Run, tmp_path: Path,
     assert (missing.status, f"did you mean {tmp_path}/desktops.yaml?" in missing.err) == (2, True)
     directory = run(line.format(tmp_path))
     assert (directory.status, "is a directory" in directory.err) == (2, True)
+
+
+UBUNTU, OTHER = "/srv/images/ubuntu-24.04.qcow2", "/srv/images/other.qcow2"
+
+
+def many(sim: Run, tmp_path: Path) -> Run:
+    """Return a runner for a host with four VMs: two have the new image, and the third runs."""
+    (tmp_path / "many.yaml").write_text(SCENARIO.replace("images:", f"images:\n  - {{path: {OTHER}, size_gib: 20}}"))
+
+    def run(line: str) -> Ran:
+        return sim(line, str(tmp_path / "many.yaml"))
+
+    assert run(f"create-vm d-{{}} --count 4 --profile A100-4C --image {UBUNTU} --no-start").status == 0
+    assert run(f"refresh-vm d-1 d-2 --image {OTHER} --yes").status == 0
+    assert run("start-vm d-3").status == 0
+    return run
+
+
+def test_an_unusable_image_is_one_error_for_many_vms(sim: Run, tmp_path: Path) -> None:
+    run = many(sim, tmp_path)
+    ran = run("refresh-vm 'd-*' --image /srv/images/nosuch.qcow2 --yes --json")
+    assert (ran.status, ran.document["error"]["code"], ran.document["changed"]) == (2, "not-found", False)
+    assert run("refresh-vm 'd-*' --image /srv/images/nosuch.qcow2 --yes").err.count("nosuch") == 1
+
+
+def test_a_refresh_of_the_rest_leaves_those_with_the_new_image_alone(sim: Run, tmp_path: Path) -> None:
+    run = many(sim, tmp_path)
+    planned = run(f"refresh-vm 'd-*' --image {OTHER} --drain --dry-run")
+    assert f"note: 2 of 4 VMs already have {OTHER}" in planned.err
+    asked = run(f"refresh-vm 'd-*' --image {OTHER} --drain").err
+    assert f"Rebuild 4 VMs from {OTHER}?" in asked
+    assert f"will be lost. 2 of them are already made from {OTHER}. 1 of them is running." in asked
+    asked = run(f"refresh-vm 'd-*' --from {UBUNTU} --image {OTHER} --drain").err
+    assert f"Rebuild 2 VMs from {OTHER}?" in asked
+    assert f"2 other VMs stay as they are, 2 of them with {OTHER}." in asked
+    done = run(f"refresh-vm 'd-*' --from {UBUNTU} --image {OTHER} --yes")
+    assert [line.split() for line in done.out.splitlines()[:5]] == [
+        ["NAME", "RESULT", "NOW", "ERROR"],
+        ["d-1", "left", "alone", "stopped", "-"],
+        ["d-2", "left", "alone", "stopped", "-"],
+        ["d-3", "failed", "running", "in-use"],
+        ["d-4", "refreshed", "stopped", "-"],
+    ]
+    assert done.out.splitlines()[-1] == "1 refreshed, 2 left alone, 1 failed"
+    listed = run(f"list-vms --filter image={UBUNTU} --columns name,image --no-headers").out.split()
+    assert listed == ["d-3", UBUNTU]
+    assert run("list-vms -o csv --columns name,image").out.splitlines()[1] == f"d-1,{OTHER}"
+    assert [vm["image"] for vm in run("list-vms --json").document["data"]] == [OTHER, OTHER, UBUNTU, OTHER]

@@ -40,7 +40,7 @@ VM: dict[str, Any] = {
     "memory_mib": 4096, "vcpus": 2, "firmware": "uefi",
     "networks": [{"network": "default", "bridge": None, "vlan": None, "model": "virtio", "mac": None}],
     "hugepages": "none", "pinned_cpus": None, "memory_nodes": None, "display": False,
-    "vgpus": [vgpu()], "reserve": None, "spread_group": None,
+    "vgpus": [vgpu()], "reserve": None, "spread_group": None, "image": None, "cloud_init": None, "network_config": None,
     "disks": [
         {"path": "/d/a.qcow2", "device": "disk", "size_bytes": 40 << 30, "base": "/d/base.qcow2", "copied_from": None,
          "made": True},
@@ -193,6 +193,7 @@ def test_a_change_shows_what_is_there_now() -> None:
         "vdi-001: running\n"
         "  vgpu  A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4)\n"
         "  disk  /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n"
+        "  net   default, virtio, no address yet\n"
     )
     assert text("ensure-vm", {**done, "steps": []}).endswith("  nothing to do\n")
 

@@ -72,7 +72,7 @@ def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
 WHOLE = {
     "name": "vdi-001", "uuid": "u", "state": "running", "ownership": "managed", "memory_mib": 1, "vcpus": 1,
     "owner": None, "labels": {},
-    "reserve": None, "vgpus": [],
+    "reserve": None, "image": None, "vgpus": [],
 }  # fmt: skip
 
 
@@ -226,6 +226,12 @@ def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], lin
         ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate writes no files on"),
         ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate writes no files on"),
         ("--host ssh://a list-gpus --plot a.svg", "--plot a.svg: list-gpus writes no files on"),
+        (
+            "--host ssh://a create-vm --profile 4C --cloud-init ud.yaml",
+            "--cloud-init: 'ud.yaml' is not an absolute path",
+        ),
+        ("--host ssh://a refresh-vm v --image /a --from b", "--from: 'b' is not an absolute path"),
+        ("--host ssh://a list-images /a b", "PATH: 'b' is not an absolute path"),
         ("--limit gpu --host ssh://a list-gpus", "--limit requires --hosts FILE"),
         ("--limit gpu list-gpus", "--limit requires"),
         ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline requires"),
@@ -299,7 +305,8 @@ STEERING = f"title{CONTROLS}"
 ROW = {**WHOLE, "name": STEERING, "state": STEERING}
 NETWORK = {"network": STEERING, "bridge": STEERING, "vlan": 1, "model": STEERING, "mac": STEERING}
 VM = {**ROW, "record": None, "spread_group": STEERING, "firmware": STEERING, "networks": [NETWORK], "disks": [],
-      "hugepages": STEERING, "pinned_cpus": STEERING, "memory_nodes": STEERING, "display": True}  # fmt: skip
+      "hugepages": STEERING, "pinned_cpus": STEERING, "memory_nodes": STEERING, "display": True,
+      "cloud_init": STEERING, "network_config": STEERING}  # fmt: skip
 ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
 
 

@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from vgpuctl.config.user_data import MAX_USER_DATA_BYTES, parse_network_config, parse_user_data
+from vgpuctl.config.user_data import MAX_USER_DATA_BYTES, parse_network_config, parse_user_data, static_addresses
 from vgpuctl.errors import InvalidInput
 
 SECRET = "hunter2"
@@ -101,3 +101,26 @@ def test_another_network_configuration_is_refused_by_line_and_never_quoted(text:
         parse_network_config(text, "/nc")
     assert problem in caught.value.message
     assert "hunter2" not in repr(caught.value.facts) + caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        (
+            "{version: 2, ethernets: {lan: {addresses: [192.0.2.1/24, '2001:db8::1/64']}}}",
+            ("192.0.2.1/24", "2001:db8::1/64"),
+        ),
+        ("{version: 2, ethernets: {lan: {dhcp4: true, nameservers: {addresses: [192.0.2.53]}}}}", ()),
+        ("{network: {version: 2, vlans: {v: {addresses: [{192.0.2.1/24: {lifetime: 0}}]}}}}", ("192.0.2.1/24",)),
+        (
+            "{version: 1, config: [{type: physical, subnets: [{type: static, address: 192.0.2.1/24}]}]}",
+            ("192.0.2.1/24",),
+        ),
+        (
+            "{version: 1, config: [{type: bond, subnets: [{type: dhcp}]}, {type: nameserver, address: 192.0.2.53}]}",
+            (),
+        ),
+    ],
+)
+def test_static_addresses_are_those_of_the_cards(text: str, addresses: tuple[str, ...]) -> None:
+    assert static_addresses(parse_network_config(text, "/nc")) == addresses

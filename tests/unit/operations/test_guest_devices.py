@@ -93,7 +93,7 @@ def test_a_vm_that_is_off_is_changed_and_the_second_time_nothing(host: Simulated
         ({"nics": (Nic(network="down"),)}, HostCannot, "not active"),
         ({"nics": (Nic(bridge="br9"),)}, HostCannot, "no bridge 'br9'"),
         ({"nics": (Nic(bridge="ovs0"),)}, HostCannot, "not a Linux bridge"),
-        ({"nics": (Nic(bridge="br1", vlan=3),)}, HostCannot, "does not filter VLANs"),
+        ({"nics": (Nic(bridge="br1", vlan=3),)}, HostCannot, "a bridge that filters VLANs, and this one does not"),
         ({"nics": (Nic(network="lab", mac="52:54:00:00:00:77"),)}, InUse, "network card of VM other"),
         ({"cpu_pin": "30-40"}, InvalidInput, "CPU 32-40"),
         ({"hugepages": "2MiB", "memory_mib": 4096}, HostCannot, "2048 huge pages of 2MiB, and 1536 are free"),
@@ -116,6 +116,17 @@ def test_what_the_host_cannot_give_is_refused_and_nothing_is_written(
     assert words in caught.value.message
     assert caught.value.hint
     assert picture(host) == before
+
+
+def test_what_a_vlan_on_a_bridge_lacks_is_one_error(tmp_path: Path) -> None:
+    ports = open_sim_host(tmp_path, text=HOST.replace("11.3.0", "10.2.0")).ports
+    with pytest.raises(HostCannot) as caught:
+        create(ports, wanted(nics=(Nic(bridge="br1", vlan=3),)))
+    assert caught.value.message == (
+        "VLAN 3 on the Linux bridge 'br1' needs libvirt 11.0, and this host has 10.2.0, which does not tag there; "
+        "and a bridge that filters VLANs, and this one does not"
+    )
+    assert "br1.3" in str(caught.value.hint)
 
 
 def test_the_command_that_reserves_huge_pages_names_the_node_and_the_number(host: SimulatedHost) -> None:

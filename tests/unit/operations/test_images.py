@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, delete, open_sim_host, request
-from vgpuctl.errors import HostCannot, NotFound
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound
+from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.model.results.vms import CloneResult
 from vgpuctl.operations.images import list_images
 
@@ -76,6 +77,43 @@ def test_one_pool_shows_its_volumes_and_the_bases_of_these(tmp_path):
     assert set(rows(ports, pool="default")) == {base.path, clone.path}
     assert set(rows(ports, pool="fast")) == {base.path, other.path}
     assert rows(ports, pool="fast")[base.path].children == (CloneResult(clone.path, ()),)
+
+
+def test_exactly_the_named_images_are_listed_also_without_clones(tmp_path):
+    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+    other = ports.storage.create_volume("fast", "other.qcow2", 1 << 30)
+    (before,) = list_images(ports, [BASE]).data
+    assert (before.path, before.children, before.role, before.size_bytes) == (BASE, (), "other", 20 << 30)
+    create(ports, request("A100-4C", name="a", image=BASE))
+    result = list_images(ports, [other.path, BASE]).data
+    assert [(row.path, row.pool, [child.vms for child in row.children]) for row in result] == [
+        (other.path, "fast", []),
+        (BASE, None, [("a",)]),
+    ]
+
+
+def test_a_missing_image_is_an_error_that_names_its_clones_and_shows_the_others(tmp_path):
+    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+    gold = ports.storage.create_volume("fast", "gold.qcow2", 1 << 30)
+    create(ports, request("A100-4C", name="a", image=gold.path))
+    ports.storage.remove_volume("fast", "gold.qcow2")
+    with pytest.raises(NotFound) as caught:
+        list_images(ports, [gold.path, BASE, "/srv/images/nosuch"])
+    assert caught.value.message.splitlines() == [
+        "file /fast/gold.qcow2 does not exist; clones of it, which cannot work without it: a",
+        "file /srv/images/nosuch does not exist",
+    ]
+    assert [row.path for row in caught.value.result.data] == [BASE]
+    with pytest.raises(InvalidInput):
+        list_images(ports, [BASE], pool="fast")
+
+
+def test_the_seed_of_cloud_init_is_no_disk(tmp_path):
+    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+    seed = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
+    create(ports, request("A100-4C", name="vm", image=BASE, cloud_init=seed))
+    roles = {path.rpartition(".")[2]: row.role for path, row in rows(ports).items() if path != BASE}
+    assert roles == {"qcow2": "disk", "iso": "seed"}
 
 
 def test_a_pool_that_is_off_is_a_warning_and_one_that_is_not_there_an_error(tmp_path):

@@ -149,13 +149,17 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
     planned = refresh(host.ports, "drain", dry_run=True)
     assert picture(host) == before
     words = [step.split()[0] for step in planned.steps]
-    assert words == ["shut", "record", "create", "change", "delete", "record", "start"]
-    assert planned.notes == (f"all data on {the_vm(host).record.disks[0].path} is lost",)
+    assert words == ["shut", "record", "create", "change", "delete", "remove", "start"]
+    disk = the_vm(host).record.disks[0].path
+    assert planned.notes == (f"all data on {disk} will be lost",)
+    assert planned.steps[-2] == f"remove {disk} from the record of VM vm"
+    again = refresh(host.ports, "drain", image="/old.qcow2", dry_run=True)
+    assert again.notes == (f"vm already is made from /old.qcow2. All data on {disk} will be lost",)
 
 
 def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
     def no(question: str, details: tuple[str, ...]) -> None:
-        assert "is lost" in question
+        assert "will be lost" in question
         assert details
         raise NeedsConfirmation("no")
 
@@ -180,6 +184,57 @@ def test_an_image_that_will_not_do_is_refused_before_anything_is_written(tmp_pat
     with pytest.raises(error, match=message):
         refresh(host.ports, image=image)
     assert picture(host) == before
+
+
+class Numbered(Silent):
+    """Keeps the number of each finished step, and how many steps there are."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.lines: list[tuple[int, int, str]] = []
+
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        self.total = len(steps)
+
+    def on_step_finish(self, number: int, text: str) -> None:
+        self.lines.append((number, self.total, text))
+
+
+@pytest.mark.parametrize("reserve", ["always", "running"])
+def test_all_steps_are_numbered_through_and_the_loss_is_told_before(tmp_path: Path, reserve: str) -> None:
+    host = prepared(tmp_path, "drain", reserve=reserve)
+    progress = Numbered()
+    made = refresh(host.ports, "drain", progress=progress)
+    assert made.notes == ()
+    numbers = [number for number, _, _ in progress.lines]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert progress.lines[-1][:2] == (len(numbers), len(numbers))
+    assert [text for _, _, text in progress.lines if text in made.steps] == list(made.steps)
+    if reserve == "always":
+        assert [(number, total) for number, total, _ in progress.lines] == [(n, 7) for n in range(1, 8)]
+
+
+def test_from_leaves_a_vm_with_another_image_alone(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+    before = picture(host)
+    left = refresh(host.ports, from_image="/larger.qcow2")
+    assert (left.changed, left.steps, picture(host)) == (False, (), before)
+    assert refresh(host.ports, from_image="/old.qcow2").changed
+    before = picture(host)
+    again = refresh(host.ports, from_image="/old.qcow2")
+    assert (again.changed, picture(host)) == (False, before)
+    assert again.notes == ("VMs whose first disk is not made from /old.qcow2 are left alone",)
+
+
+def test_a_vm_that_got_another_disk_after_the_question_is_left_alone(tmp_path: Path) -> None:
+    host = prepared(tmp_path)
+
+    def refresh_meanwhile(question: str, details: tuple[str, ...]) -> None:
+        refresh(host.again().ports)
+
+    with pytest.raises(InUse, match="vm has just been changed"):
+        refresh(host.ports, image="/larger.qcow2", confirm=refresh_meanwhile)
+    assert sound(host) == "/new.qcow2"
 
 
 def test_a_vm_that_runs_is_refused_without_drain(tmp_path: Path) -> None:
@@ -256,7 +311,7 @@ def test_an_interrupted_refresh_is_finished_by_reconcile_before_another_one(tmp_
     at = calls.index("storage.remove_volume") + 1
     error = outcome(partial(refresh, failing(host.ports, at)))
     assert error.code == "partly-applied"
-    assert [line.split()[0] for line in error.left] == ["delete", "record"]
+    assert [line.split()[0] for line in error.left] == ["delete", "remove"]
     later = host.again()
     with pytest.raises(Busy, match="was interrupted"):
         refresh(later.ports)

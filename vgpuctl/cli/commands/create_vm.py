@@ -50,6 +50,11 @@ if TYPE_CHECKING:
             "a network card in VLAN 30, with the static address in that file",
         ),
         (
+            "vgpuctl create-vm 'app-{}' --count 3 --profile A16-2Q --image /srv/images/debian.qcow2"
+            " --network bridge=br0 --network-config '/root/net-{}.yaml'",
+            "three VMs, with the static addresses in net-1.yaml to net-3.yaml",
+        ),
+        (
             "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C --network default"
             " --network bridge=br0,mac=52:54:00:12:34:56 --hugepages=2MiB --cpu-pin=auto",
             "two network cards, huge pages, and the CPUs of the GPU's NUMA node",
@@ -91,7 +96,8 @@ def create_vm(
     'defaults:' in /etc/vgpuctl/host.yaml.
 
     With --count N, NAME is a pattern such as 'vdi-{:03}', and N such VMs will exist. Matching VMs are left alone;
-    missing ones are created only if all of them fit. A VM that fails is undone; the others stay.
+    missing ones are created only if all of them fit. A VM that fails is undone; the others stay. The paths of
+    --cloud-init and --network-config may have the same placeholder, for one file per VM: 'net-{:03}.yaml'.
 
     With --reserve running the VM has its vGPU only while it runs, so you can define more VMs than fit at once. With
     --no-start such a VM takes no place and no device is created. start-vm places a VM elsewhere if another VM has its
@@ -109,6 +115,7 @@ def create_vm(
 
     --display needs a profile with a display: the Q, B or A series, on an mdev, or on a VF with libvirt 10.2 or newer.
     """
+    explicit = field_options.with_absolute_paths(explicit)
     max_parallel = many.check_options(count, parallel, print_xml=print_xml, wait_for=wait_for)
     if print_xml:
         return run.call(settings, "create-vm", lambda host: host.print_xml(name, **explicit), _as_text)

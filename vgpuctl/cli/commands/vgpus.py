@@ -10,7 +10,7 @@ import click
 from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_names
+from vgpuctl.cli.targets import Targets, change, count_rows
 from vgpuctl.config.arguments import VGPU_STATES
 
 
@@ -121,6 +121,6 @@ def delete_vgpu(settings: Settings, targets: Targets, dry_run: bool) -> int:
         "delete-vgpu",
         targets,
         lambda host, name: host.delete_vgpu(name, dry_run=dry_run),
-        question=lambda names, _: f"Remove {count_names(names, 'vGPU')}?",
+        question=lambda rows, _: f"Remove {count_rows(rows, 'vGPU')}?",
         dry_run=dry_run,
     )

@@ -10,7 +10,7 @@ import click
 from vgpuctl.cli import complete, field_options, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, running_text
+from vgpuctl.cli.targets import Rows, Targets, change, of_them_text, running_text
 from vgpuctl.config.arguments import DEFAULT_PARALLEL
 from vgpuctl.model.numbers import count_text
 
@@ -113,31 +113,64 @@ def set_profile(settings: Settings, /, targets: Targets, dry_run: bool, **explic
             "vgpuctl --host sim:a100-40 --yes refresh-vm vdi-001 --image /srv/images/ubuntu-24.04.qcow2 --drain",
             "does not ask; a running VM is shut down first and started again",
         ),
+        (
+            "vgpuctl refresh-vm 'vdi-*' --from /srv/images/a.qcow2 --image /srv/images/b.qcow2 --dry-run",
+            "only the VMs that still have the old image, for instance after a failure",
+        ),
     ),
 )
 @targets.vms()
 @field_options.fields("image", required=("image",))
+@click.option(
+    "--from", "from_image", metavar="IMAGE", help="Only VMs whose first disk is a clone or a full copy of IMAGE."
+)
 @click.option("--drain", is_flag=True, help="Shut a running VM down first, at most --wait seconds, and start it again.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def refresh_vm(settings: Settings, targets: Targets, image: str, drain: bool, dry_run: bool) -> int:
+def refresh_vm(
+    settings: Settings, targets: Targets, image: str, from_image: str | None, drain: bool, dry_run: bool
+) -> int:
     """Rebuild VMs from a newer base image: the first disk becomes a new clone, and its old content is lost.
 
     Name, uuid, MAC address, vGPUs, NVRAM, TPM and all other disks stay. The cloud-init seed stays too; cloud-init runs
     again, because the new disk has not seen it. This works only for a VM that was created with --image. It is refused
     for a VM with snapshots or a saved state, and if another disk is a clone of the VM's disk.
+
+    A VM that already has the image is rebuilt as well. With --from only VMs that still have the old image are rebuilt;
+    the others are left alone. 'list-vms -o wide' shows each VM's image.
     """
+    image = field_options.absolute_path(image) or image
+    from_image = field_options.absolute_path(from_image)
+
+    def question(rows: Rows, selected: Rows) -> str:
+        asked = {row.name for row in rows}
+        others = [row for row in selected if row.name not in asked]
+        return (
+            f"Rebuild {count_text(len(rows), 'VM')} from {image}? All data on the first disks will be lost."
+            f"{of_them_text(_count_image(rows, image), f'already made from {image}')}"
+            f"{_left_alone_text(others, image) if from_image is not None and others else ''}{running_text(rows)}"
+        )
+
     return change(
         settings,
         "refresh-vm",
         targets,
-        lambda host, name: host.refresh_vm(name, image, drain=drain, dry_run=dry_run),
-        question=lambda names, running: (
-            f"Rebuild {count_text(len(names), 'VM')} from {image}? What is on the first disks is lost."
-            f"{running_text(running)}"
+        lambda host, name: host.refresh_vm(name, image, from_image=from_image, drain=drain, dry_run=dry_run),
+        question=question,
+        check=lambda host: host.check_image(image),
+        preview_notes=lambda rows: (
+            f"{_count_image(rows, image)} of {count_text(len(rows), 'VM')} already have {image}",
         ),
         dry_run=dry_run,
     )
+
+
+def _count_image(rows: Rows, image: str) -> int:
+    return sum(row.image == image for row in rows)
+
+
+def _left_alone_text(rows: Rows, image: str) -> str:
+    return f" {count_text(len(rows), 'other VM')} stay as they are, {_count_image(rows, image)} of them with {image}."
 
 
 @make_command(

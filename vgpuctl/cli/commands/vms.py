@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import click
 
-from vgpuctl.cli import complete, run, targets
+from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_names, query, running_text
+from vgpuctl.cli.targets import Targets, change, count_rows, query, running_text
 
 
 @make_command(
@@ -16,6 +16,10 @@ from vgpuctl.cli.targets import Targets, change, count_names, query, running_tex
     examples=(
         ("vgpuctl --host sim:a100-40 list-vms", "every VM with its vGPUs"),
         ("vgpuctl list-vms --filter 'state=running,name=vdi-*' -o name", "the names of the running desktops"),
+        (
+            "vgpuctl list-vms --filter 'image=/srv/images/ubuntu*' --columns name,image",
+            "the VMs made from these images",
+        ),
     ),
 )
 @click.pass_obj
@@ -76,18 +80,24 @@ def address(settings: Settings, targets: Targets) -> int:
     examples=(
         ("vgpuctl --host sim:mixed list-images", "base images with their clones, disks, and orphans"),
         ("vgpuctl list-images --pool default", "one pool's volumes and what they are clones of"),
+        ("vgpuctl --host sim:mixed list-images /srv/images/ubuntu-24.04.qcow2", "one image, also if nothing uses it"),
     ),
 )
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option("--pool", metavar="NAME", shell_complete=complete.pools, help="Only the volumes of this storage pool.")
 @click.pass_obj
-def list_images(settings: Settings, pool: str | None) -> int:
+def list_images(settings: Settings, paths: tuple[str, ...], pool: str | None) -> int:
     """List the volumes of the storage pools, and the images that VMs' disks are clones of.
 
-    base: other disks are clones of it, and break when it is changed or removed. disk: a VM uses it. orphan: it is named
-    like vgpuctl's disks (NAME-<8 digits of a uuid>), and no VM uses it. vgpuctl never removes an orphan: check
-    it, then remove it with 'virsh vol-delete'.
+    base: other disks are clones of it, and break when it is changed or removed. disk: a VM uses it. seed: cloud-init
+    reads it in a VM. orphan: it is named like vgpuctl's disks (NAME-<8 digits of a uuid>), and no VM uses it. vgpuctl
+    never removes an orphan: check it, then remove it with 'virsh vol-delete'. other: none of these.
+
+    An image outside of the pools is listed only while it has clones. With PATH, exactly these files are listed, also
+    those without clones; a file that does not exist is an error.
     """
-    return run.call(settings, "list-images", lambda host: host.list_images(pool=pool))
+    named = [field_options.absolute_path(path) or path for path in paths]
+    return run.call(settings, "list-images", lambda host: host.list_images(*named, pool=pool))
 
 
 @make_command(
@@ -159,6 +169,6 @@ def delete_vm(settings: Settings, targets: Targets, keep_disks: bool, dry_run: b
         "delete-vm",
         targets,
         lambda host, name: host.delete_vm(name, keep_disks=keep_disks, dry_run=dry_run),
-        question=lambda names, running: f"Delete {count_names(names, 'VM')}?{running_text(running)}",
+        question=lambda rows, _: f"Delete {count_rows(rows, 'VM')}?{running_text(rows)}",
         dry_run=dry_run,
     )

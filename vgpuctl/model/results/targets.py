@@ -11,14 +11,21 @@ Data = TypeVar("Data", covariant=True)
 
 
 class SelectedResult(Value):
-    """A VM, vGPU or GPU that the user means. `state` of a VM: whether it runs; null for others."""
+    """A VM, vGPU or GPU that the user means.
+
+    `state` of a VM: whether it runs; `image`: the image that its first disk was made from. Null for others.
+    """
 
     name: str
     state: str | None
+    image: str | None = None
 
 
 class TargetErrorResult(Value):
-    """Why the command failed for one of them; the fields are those of the document's `error`."""
+    """Why the command failed for one of them; the fields are those of the document's `error`.
+
+    `state`: the state that a VM has after that, null if it is not known, or for others.
+    """
 
     code: str
     message: str
@@ -26,6 +33,7 @@ class TargetErrorResult(Value):
     exit_status: int
     undone: tuple[str, ...]
     left: tuple[str, ...]
+    state: str | None = None
 
 
 class TargetResult(Value, Generic[Data]):

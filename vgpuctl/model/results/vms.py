@@ -115,7 +115,7 @@ class CloneResult(Value):
 class ImageResult(Value):
     """A volume, or a base image outside of the pools (`pool` and `volume` null). Format and size null: not known.
 
-    `role` orphan: named as vgpuctl names disks, and no VM refers to it.
+    `role` seed: cloud-init reads it in a VM; orphan: named as vgpuctl names disks, and no VM refers to it.
     """
 
     path: str
@@ -123,7 +123,7 @@ class ImageResult(Value):
     volume: str | None
     format: str | None
     size_bytes: int | None
-    role: Literal["base", "disk", "orphan", "other"]
+    role: Literal["base", "disk", "seed", "orphan", "other"]
     base: str | None
     vms: tuple[str, ...]
     children: tuple[CloneResult, ...]
@@ -156,7 +156,8 @@ class NetworkResult(Value):
 class VmRowResult(Value):
     """A VM in a list. `reserve` is null for one without a record.
 
-    `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set.
+    `ownership`: whether vgpuctl manages it. `owner`: the person or team that uses it, null if none is set. `image`: the
+    image that its first disk is a clone or a full copy of, null without one.
 
     A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are the last.
     """
@@ -170,6 +171,7 @@ class VmRowResult(Value):
     memory_mib: int
     vcpus: int
     reserve: ReserveWord | None
+    image: str | None
     vgpus: tuple[VgpuResult, ...]
 
 
@@ -179,7 +181,8 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `ownership`: as in `VmRowResult`.
+    console. `owner`, `ownership`: as in `VmRowResult`. `cloud_init`, `network_config`: the files that its seed for
+    cloud-init was made from, null without one.
     """
 
     name: str
@@ -199,6 +202,8 @@ class VmResult(Value):
     display: bool
     reserve: ReserveWord | None
     spread_group: str | None
+    cloud_init: str | None
+    network_config: str | None
     vgpus: tuple[VgpuResult, ...]
     disks: tuple[DiskResult, ...]
 

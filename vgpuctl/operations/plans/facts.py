@@ -57,7 +57,7 @@ class HostFacts(Value):
     """Facts of the host. `files` maps every path in the request (image, disks, cdrom) to its file, None for no file.
 
     `holders`: the processes that have the GPU of a passthrough request open; `bars_mib`: the size of its BARs.
-    `chains`: who already uses which file. `suggestions`: for a path without an image, similar paths.
+    `chains`: who already uses which file. `image_hints`: for a path without an image, the hint that names images.
     `file_system_bytes`: the size of the file system that holds the pool, or would hold it. `guest`: what the network
     cards, CPUs and huge pages of the request need.
     """
@@ -69,7 +69,7 @@ class HostFacts(Value):
     holders: GpuHolders = GpuHolders()
     bars_mib: int = 0
     chains: BackingChains = NO_BACKING_CHAINS
-    suggestions: Mapping[str, tuple[str, ...]] = EMPTY_MAPPING
+    image_hints: Mapping[str, str] = EMPTY_MAPPING
     host_memory_mib: int | None = None
     file_system_bytes: int | None = None
     guest: GuestHost = GuestHost()
@@ -89,7 +89,7 @@ def check_facts(
     _check_cloud_init(request)
     disks = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(
-        facts.chains, facts.files, facts.suggestions, bases=[request.image] if request.image else [], disks=disks
+        facts.chains, facts.files, facts.image_hints, bases=[request.image] if request.image else [], disks=disks
     )
     if vgpus:
         refuse_open_gpu(vgpus[0].gpu, facts.holders, force_console=request.force_console)
@@ -143,7 +143,7 @@ def _check_cloud_init(request: VmRequest) -> None:
 def check_files(
     chains: BackingChains,
     files: Mapping[str, ImageInfo | None],
-    suggestions: Mapping[str, tuple[str, ...]],
+    image_hints: Mapping[str, str],
     *,
     bases: Sequence[str] = (),
     disks: Sequence[str] = (),
@@ -154,12 +154,10 @@ def check_files(
         NotFound, InvalidInput, HostCannot, Refused, InUse: as the message says.
     """
     for path, image in files.items():
-        suggestion = f"did you mean {' or '.join(suggestions[path])}? " if suggestions.get(path) else ""
-        hint = f"{suggestion}vgpuctl list-images shows the known images"
         if image is None:
-            raise NotFound(f"file {path} does not exist", hint=hint, path=path)
+            raise NotFound(f"file {path} does not exist", hint=image_hints.get(path), path=path)
         if image.format == "directory":
-            raise InvalidInput(f"{path} is a directory, not an image", hint=hint, path=path)
+            raise InvalidInput(f"{path} is a directory, not an image", hint=image_hints.get(path), path=path)
         if path in (*bases, *disks):
             _refuse_unsafe(path, image)
         if image.access_problem:

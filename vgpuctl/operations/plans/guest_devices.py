@@ -132,19 +132,15 @@ def _check_bridge(snapshot: Snapshot, nic: Nic, bridge: BridgeInfo | None) -> No
     if nic.vlan is None:
         return
     version = snapshot.hypervisor.libvirt_version or 0
-    if version < LINUX_BRIDGE_VLAN_SINCE:
+    is_old, own_bridge = version < LINUX_BRIDGE_VLAN_SINCE, f"{name}.{nic.vlan}"
+    problems = [f"libvirt 11.0, and this host has {_version_text(version)}, which does not tag there"] if is_old else []
+    problems += [] if bridge.filters_vlans else ["a bridge that filters VLANs, and this one does not"]
+    if problems:
+        filtering = f"ip link set {name} type bridge vlan_filtering 1; it affects every device on the bridge"
+        separate = f"make a bridge on the VLAN's own interface, such as {own_bridge}, and choose that bridge"
         raise HostCannot(
-            f"VLAN {nic.vlan} on the Linux bridge '{name}' needs libvirt 11.0, and this host has "
-            f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}, which does not tag there",
-            hint=f"make a bridge on the VLAN's own interface, such as {name}.{nic.vlan}, and choose that bridge",
-            check="vlan",
-            bridge=name,
-            vlan=nic.vlan,
-        )
-    if not bridge.filters_vlans:
-        raise HostCannot(
-            f"the bridge '{name}' does not filter VLANs, so VLAN {nic.vlan} would not be tagged",
-            hint=f"ip link set {name} type bridge vlan_filtering 1; it affects every device on the bridge",
+            f"VLAN {nic.vlan} on the Linux bridge '{name}' needs {'; and '.join(problems)}",
+            hint=separate if is_old else filtering,
             check="vlan",
             bridge=name,
             vlan=nic.vlan,

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which images are bases of which disks, and which volumes no VM refers to. Pure: it removes nothing.
 
-A volume's role is the first that applies: it has a clone (`base`), a VM refers to it (`disk`), it is named like
-vgpuctl's disks and nobody refers to it (`orphan`), anything else (`other`). A name proves nothing: an orphan may be
-anybody's file that happens to end in eight hexadecimal digits.
+A volume's role is the first that applies: it has a clone (`base`), cloud-init reads it as the seed of a VM (`seed`), a
+VM refers to it (`disk`), it is named like vgpuctl's disks and nobody refers to it (`orphan`), anything else (`other`).
+A name proves nothing: an orphan may be anybody's file that happens to end in eight hexadecimal digits.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import TYPE_CHECKING, Literal
 
 from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult, ImageResult
-from vgpuctl.model.vm import ManagedDisk
+from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ _MANAGED_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-
 """vgpuctl's volumes: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; seeds end in -seed.iso."""
 _MANAGED_LOGICAL_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}(-[0-9]+|-seed)?", re.ASCII)
 """The same in a logical pool: without a suffix."""
+_IMAGE_SUFFIXES = (".img", ".iso", ".qcow2", ".raw", ".vdi", ".vhd", ".vhdx", ".vmdk")
+_SIMILARITY = 0.7
+_MAX_NAMED = 5
 
 
 class DiskUser(Value):
@@ -39,11 +44,15 @@ class DiskUser(Value):
 
 
 class DiskReferences(Value):
-    """Who refers to which file, and which file is a clone of which. `formats`: how VMs interpret a file."""
+    """Who refers to which file, and which file is a clone of which.
+
+    `formats`: how VMs interpret a file. `seeds`: the files that records name as seeds for cloud-init.
+    """
 
     vms: Mapping[str, frozenset[str]]
     bases: Mapping[str, str]
     formats: Mapping[str, frozenset[str]] = EMPTY_MAPPING
+    seeds: frozenset[str] = frozenset()
 
     def formats_by_identity(self, identify: Callable[[str], str]) -> dict[str, frozenset[str]]:
         """Return the formats in which VMs use a file under any path; `identify` returns a path's identity."""
@@ -89,14 +98,29 @@ def collect_references(users: Sequence[DiskUser], volumes: Sequence[VolumeInfo])
         {path: frozenset(names) for path, names in vms.items()},
         bases,
         {path: frozenset(format_names) for path, format_names in formats.items()},
+        frozenset(disk.path for user in users for disk in user.created_disks if disk.role is DiskRole.SEED),
     )
 
 
-def find_similar_images(path: str, images: Sequence[str], *, fallback: bool) -> tuple[str, ...]:
-    """Return at most three known images with names similar to `path`; with `fallback`, else the first three."""
-    by_name = {image.rpartition("/")[2].lower(): image for image in reversed(images)}
-    matches = difflib.get_close_matches(path.rpartition("/")[2].lower(), by_name, 3, 0.6)
-    return tuple(by_name[name] for name in matches) or (tuple(images[:3]) if fallback else ())
+def image_hint(path: str, folder: str, files: Sequence[str], volumes: Sequence[str]) -> str:
+    """Return the hint for a path that is no image: images with similar names, or else the images of its directory.
+
+    `files`: the files of `folder`, where the image was expected; `volumes`: the volumes of the storage pools.
+    """
+    by_stem = {_stem(image): image for image in reversed([*files, *volumes])}
+    matches = difflib.get_close_matches(_stem(path), by_stem, 3, _SIMILARITY)
+    if matches:
+        return f"did you mean {' or '.join(by_stem[stem] for stem in matches)}?"
+    images = [posixpath.basename(file) for file in files if file.lower().endswith(_IMAGE_SUFFIXES)]
+    if not images:
+        return f"ls -l {quote(folder)} shows that directory; vgpuctl sees no disk image in it"
+    more = f" and {len(images) - _MAX_NAMED} more" if len(images) > _MAX_NAMED else ""
+    return f"disk images in {folder}: {', '.join(images[:_MAX_NAMED])}{more}"
+
+
+def _stem(path: str) -> str:
+    """Return an image's name without its suffix, which most images share."""
+    return posixpath.splitext(posixpath.basename(path.rstrip("/")))[0].lower()
 
 
 def bases_outside_pools(references: DiskReferences, volumes: Sequence[VolumeInfo]) -> tuple[str, ...]:
@@ -123,6 +147,30 @@ def image_results(
         selected |= {base for path, base in references.bases.items() if path in selected}
         rows = {path: row for path, row in rows.items() if path in selected}
     return tuple(rows[path] for path in sorted(rows))
+
+
+def path_results(
+    references: DiskReferences,
+    volumes: Sequence[VolumeInfo],
+    inspected: Mapping[str, ImageInfo | None],
+    identify: Callable[[str], str],
+) -> tuple[ImageResult, ...]:
+    """Return a row for each inspected path, in that order. `identify` returns the identity of the file at a path."""
+    path_of = {identify(path): path for path in inspected}
+    renamed = replace(
+        references,
+        bases={child: path_of.get(identify(base), base) for child, base in references.bases.items()},
+        vms={path_of.get(identify(path), path): names for path, names in references.vms.items()},
+    )
+    rows = {v.path: _volume_row(renamed, v) for v in volumes if v.path in inspected}
+    return tuple(rows.get(path) or _outside_row(renamed, path, image) for path, image in inspected.items())
+
+
+def describe_missing(row: ImageResult) -> str:
+    """Return the sentence about a file that does not exist, with the clones that need it."""
+    clones = [name for child in row.children for name in (child.vms or (child.path,))]
+    needed = f"; clones of it, which cannot work without it: {', '.join(clones)}" if clones else ""
+    return f"file {row.path} does not exist{needed}"
 
 
 def _volume_row(references: DiskReferences, volume: VolumeInfo) -> ImageResult:
@@ -154,8 +202,18 @@ def _file_row(references: DiskReferences, path: str, *, is_managed_name: bool) -
         volume=None,
         format=None,
         size_bytes=None,
-        role="base" if children else "disk" if users else "orphan" if is_managed_name else "other",
+        role=_role(references, path, is_managed_name=is_managed_name),
         base=references.bases.get(path),
         vms=users,
         children=tuple(CloneResult(child, tuple(sorted(references.vms.get(child, ())))) for child in children),
     )
+
+
+def _role(
+    references: DiskReferences, path: str, *, is_managed_name: bool
+) -> Literal["base", "seed", "disk", "orphan", "other"]:
+    if path in references.bases.values():
+        return "base"
+    if references.vms.get(path):
+        return "seed" if path in references.seeds else "disk"
+    return "orphan" if is_managed_name else "other"

@@ -138,5 +138,10 @@ def spare_removal_plan(vm: Vm, record: VmRecord) -> Plan:
     new_record = replace(record, disks=tuple(d for d in record.disks if d.role is not DiskRole.SPARE))
     clones = tuple(d for d in record.data_disks() if d.image is not None)
     delete_steps = (DeleteSpareDisk(vm.name, vm.uuid, d, clones) for d in record.spare_disks())
-    record_step = WriteRecord(vm.name, vm.uuid, new_record, record, f"record that VM {vm.name} has no other disk")
+    record_step = WriteRecord(vm.name, vm.uuid, new_record, record, _forget_text(vm, record))
     return Plan((*delete_steps, record_step), undo_on_failure=False)
+
+
+def _forget_text(vm: Vm, record: VmRecord) -> str:
+    paths = ", ".join(disk.path for disk in record.spare_disks())
+    return f"remove {paths} from the record of VM {vm.name}"

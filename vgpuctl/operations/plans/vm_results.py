@@ -17,6 +17,7 @@ from vgpuctl.value import replace
 def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
     """Return one VM's result for show-vm and for every command that makes or changes one."""
     made = {d.path: d for d in vm.record.disks} if vm.record else {}
+    seed_files = cloud_init_files(vm)
     return VmResult(
         name=vm.name,
         uuid=vm.uuid,
@@ -35,6 +36,8 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         display=vm.has_display,
         reserve=vm.record.reserve if vm.record else None,
         spread_group=vm.record.spread_group if vm.record else None,
+        cloud_init=seed_files.get("cloud_init"),
+        network_config=seed_files.get("network_config"),
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -48,6 +51,12 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
             for d in vm.disks
         ),
     )
+
+
+def cloud_init_files(vm: Vm) -> dict[str, str]:
+    """Return the paths of the files that a VM's seed for cloud-init was made from, by field."""
+    fields = vm.record.request_fields if vm.record else {}
+    return {name: fields[name] for name in ("cloud_init", "network_config") if isinstance(fields.get(name), str)}
 
 
 def network_result(nic: Nic) -> NetworkResult:
@@ -81,6 +90,11 @@ def ownership_of(vm: Vm) -> VmOwnershipWord:
     return "copy" if vm.copied_record is not None else "unmanaged"
 
 
+def image_of(vm: Vm) -> str | None:
+    """Return the image of the first disk that vgpuctl made from one, which refresh-vm replaces; None without one."""
+    return next((d.image for d in vm.record.data_disks() if d.image is not None), None) if vm.record else None
+
+
 def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
     """Return one VM's result for list-vms."""
     return VmRowResult(
@@ -93,5 +107,6 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> VmRowResult:
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
         reserve=vm.record.reserve if vm.record else None,
+        image=image_of(vm),
         vgpus=_vgpus_of(snapshot, vm),
     )

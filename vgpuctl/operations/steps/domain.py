@@ -14,7 +14,7 @@ from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.model.vm import VmRecord, VmState
 from vgpuctl.ports.host import Host
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 STOPPED_STATES = (VmState.STOPPED,)
 """A crashed domain is not stopped: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
@@ -58,7 +58,7 @@ class DefineDomain(Value):
     def describe(self) -> str:
         """Say what is defined."""
         d = self.design
-        networks = "; ".join(nic.source_text for nic in d.nics) or "none"
+        networks = "; ".join(replace(nic, model=None).text for nic in d.nics) or "none"
         return (
             f"define VM {d.name} ({d.vcpus} vCPU, {format_mib(d.memory_mib)}, {d.firmware.upper()}, network {networks})"
         )

@@ -9,7 +9,14 @@ from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult
 from vgpuctl.model.vm import ManagedDisk
-from vgpuctl.operations.plans.images import DiskUser, bases_outside_pools, collect_references, image_results
+from vgpuctl.operations.plans.images import (
+    DiskUser,
+    bases_outside_pools,
+    collect_references,
+    image_hint,
+    image_results,
+    path_results,
+)
 
 
 def volume(name: str, base: str | None = None) -> VolumeInfo:
@@ -59,3 +66,22 @@ def test_the_chain_of_a_running_domain_counts():
 def test_managed_names(name: str, role: str):
     (row,) = image_results(collect_references([], [volume(name)]), [volume(name)], {}, None)
     assert row.role == role
+
+
+def test_the_hint_names_only_similar_images_and_else_five_of_the_directory():
+    files = [f"/srv/windows-{number}.qcow2" for number in range(7)] + ["/srv/notes.txt"]
+    assert image_hint("/srv/windows-9.qcow2", "/srv", ["/srv/windows-8.qcow2"], []) == (
+        "did you mean /srv/windows-8.qcow2?"
+    )
+    listed = "disk images in /srv: windows-0.qcow2, windows-1.qcow2, windows-2.qcow2, windows-3.qcow2, windows-4.qcow2"
+    assert image_hint("/srv/nosuch.qcow2", "/srv", files, ["/pool/debian.qcow2"]) == f"{listed} and 2 more"
+    assert image_hint("/srv/debain.qcow2", "/srv", files, ["/pool/debian.qcow2"]) == "did you mean /pool/debian.qcow2?"
+    assert image_hint("/s v/x.qcow2", "/s v", ["/s v/notes.txt"], []).startswith("ls -l '/s v' shows")
+
+
+def test_a_clone_counts_for_every_path_of_its_base():
+    result = collect_references([], [volume("d.qcow2", "/real/base.qcow2")])
+    identities = {"/link/base.qcow2": "1", "/real/base.qcow2": "1"}
+    image = ImageInfo("/link/base.qcow2", "qcow2", 5)
+    (row,) = path_results(result, [], {"/link/base.qcow2": image}, lambda path: identities.get(path, path))
+    assert (row.path, row.role, row.children) == ("/link/base.qcow2", "base", (CloneResult("/p/d.qcow2", ()),))
