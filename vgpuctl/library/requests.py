@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
@@ -50,19 +50,32 @@ def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, c
     return build(host, vm_spec.parse_options(**{**fields, "name": name}), complete=complete)
 
 
-def from_file(host: Host, file: str, fields: Mapping[str, object]) -> VmRequest:
-    """Return the request of a spec file; `-` is standard input, and `fields` replace those of the file."""
-    return build(host, _read_spec(file, fields, VM_SHAPE), complete=False)
+def from_file(
+    host: Host, file: str, fields: Mapping[str, object], note: Callable[[VmSpec], None] | None = None
+) -> VmRequest:
+    """Return the request of a spec file; `-` is standard input, and `fields` replace those of the file.
+
+    `note` gets the spec that was read, before it is checked against this host.
+    """
+    return build(host, _read_spec(file, fields, VM_SHAPE, note), complete=False)
 
 
 def for_several(
-    host: Host, pattern: str | None, file: str | None, count: int, fields: Mapping[str, object]
+    host: Host,
+    pattern: str | None,
+    file: str | None,
+    count: int,
+    fields: Mapping[str, object],
+    note: Callable[[VmSpec], None] | None = None,
 ) -> tuple[VmRequest, tuple[str, ...]]:
-    """Return the request that several VMs share, and their names; the pattern may be the file's name."""
+    """Return the request that several VMs share, and their names; the pattern may be the file's name.
+
+    `note`: as in `from_file`.
+    """
     if file is None:
         names = vm_spec.expand_names(pattern, count)
         return build(host, vm_spec.parse_options(**fields)), names
-    spec = _read_spec(file, fields, NUMBERED_VM_SHAPE)
+    spec = _read_spec(file, fields, NUMBERED_VM_SHAPE, note)
     return build(host, spec, complete=False), vm_spec.expand_names(pattern or spec.name, count)
 
 
@@ -71,10 +84,13 @@ def for_vm(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
     return replace(build(host, vm_spec.parse_options(**fields), complete=False), name=name)
 
 
-def _read_spec(file: str, fields: Mapping[str, object], shape: Shape) -> VmSpec:
+def _read_spec(file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[VmSpec], None] | None) -> VmSpec:
     spec = vm_spec.parse_vm_spec(read_text(file), display_name(file), shape)
     given = vm_spec.parse_options(**fields).given_fields()
-    return replace(spec, **given) if given else spec
+    spec = replace(spec, **given) if given else spec
+    if note is not None:
+        note(spec)
+    return spec
 
 
 def count_profiles(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:

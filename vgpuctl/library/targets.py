@@ -11,7 +11,7 @@ from vgpuctl.errors import NotFound, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, Named, call_library, query
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.value import EMPTY_MAPPING
+from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
     from vgpuctl.library import GpuHost, batch
@@ -86,10 +86,11 @@ class TargetCalls(Calls):
         if open_worker is None:
             raise TypeError("open this host with vgpuctl.open_host")
         request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
+        settings = replace(self._settings, batch_touched=self._touched)
 
         def act() -> Outcome[TargetsResult[Data]]:
             try:
-                result = batch.run(open_worker, self._settings, self._progress, request)
+                result = batch.run(open_worker, settings, self._progress, request)
             except VgpuctlError as error:
                 self._progress.steps = getattr(error.result, "steps", ())
                 raise

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -11,15 +12,20 @@ from vgpuctl.cli import run
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
 from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.library import open_ports
+from vgpuctl.library.touched import Touched
 
 if TYPE_CHECKING:
     from vgpuctl import simulated
     from vgpuctl.cli import confirm
     from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.library import audit
     from vgpuctl.model import outcome
     from vgpuctl.model.results import program as program_results
 else:
+    audit = LazyModule("vgpuctl.library.audit")
     confirm = LazyModule("vgpuctl.cli.confirm")
     outcome = LazyModule("vgpuctl.model.outcome")
     program_results = LazyModule("vgpuctl.model.results.program")
@@ -36,7 +42,13 @@ def reboot(settings: Settings) -> int:
     """Reboot the simulated host, as after a power loss: its devices and /run are empty, its VMs are off."""
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        simulated.reboot(simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect))
+        scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
+        ports, touched = open_ports(settings.host), Touched()
+        with suppress(VgpuctlError):  # a host whose libvirt does not answer is rebooted all the same
+            touched.add_vms([vm.name for vm in ports.hypervisor.domains()])
+        entry = audit.Call("sim-reboot", audit.join(("vgpuctl", *settings.args)), touched)
+        simulated.reboot(scenario)
+        entry.succeeded(ports, outcome.Outcome(True, None))
         return run.CommandOutput(outcome.QueryResult(program_results.SimResult(settings.host), changed=True))
 
     return run.perform(settings, "sim-reboot", work)
