@@ -70,10 +70,10 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 
 COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
 
-LISTINGS = ("list-gpus", "list-vms", "list-vgpus", "list-profiles", "list-images", "sim-list-scenarios")
+LISTINGS = ("list-gpus", "list-vms", "list-vgpus", "list-profiles", "list-images", "log", "sim-list-scenarios")
 """The kinds of documents that are lists: their commands have the options of lists."""
 LIST_COMMANDS = frozenset(kind.removeprefix("sim-") for kind in LISTINGS)
-WATCHABLE = (*LISTINGS[:-1], "show-gpu", "show-vm", "show-console", "show-address")
+WATCHABLE = (*LISTINGS[:-2], "show-gpu", "show-vm", "show-console", "show-address")
 """The commands that have --watch."""
 
 SIM_COMMANDS: dict[str, str] = {

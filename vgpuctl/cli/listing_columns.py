@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.cli.listings import Column, Listing
+from vgpuctl.cli.log_cells import local_time, log_command, log_result
 from vgpuctl.cli.pages import free_count, location, mib, or_dash, or_unknown, shorten_names, size, vgpus_text
 
 if TYPE_CHECKING:
@@ -209,6 +210,28 @@ IMAGES = Listing(
     ),
     lambda image: str(image.path),
 )  # fmt: skip
+LOG = Listing(
+    "entries of the log",
+    (
+        Column("time", "TIME", lambda entry: entry.time, local_time),
+        Column("user", "USER", lambda entry: entry.user, lambda entry: or_unknown(entry.user)),
+        Column("uid", "UID", lambda entry: entry.uid, level="wide", numeric=True),
+        Column("result", "RESULT", lambda entry: entry.result, log_result),
+        Column(
+            "seconds", "SECONDS", lambda entry: entry.duration_seconds, lambda entry: f"{entry.duration_seconds:.1f}",
+            numeric=True,
+        ),
+        Column("vms", "VMS", lambda entry: entry.vms, lambda entry: shorten_names(entry.vms) or "-", "wide"),
+        Column("gpus", "GPUS", lambda entry: entry.gpus, lambda entry: shorten_names(entry.gpus) or "-", "wide"),
+        Column("command", "COMMAND", log_command, free_text=True),
+        Column("error", "ERROR", lambda entry: entry.error, level="wide", free_text=True),
+        Column("left", "LEFT", lambda entry: entry.left, level="named", free_text=True),
+        Column("spec", "SPEC", lambda entry: entry.spec, level="named", free_text=True),
+        Column("changed", "CHANGED", lambda entry: entry.changed, level="named"),
+        Column("status", "STATUS", lambda entry: entry.exit_status, level="named", numeric=True),
+    ),
+    lambda entry: f"{entry.time} {entry.command}",
+)  # fmt: skip
 SCENARIOS = Listing(
     "simulated hosts",
     (
@@ -223,5 +246,6 @@ LISTINGS = {
     "list-vgpus": VGPUS,
     "list-profiles": PROFILES,
     "list-images": IMAGES,
+    "log": LOG,
     "sim-list-scenarios": SCENARIOS,
 }

@@ -76,12 +76,13 @@ class Listing(Value):
 
 
 class View(Value):
-    """What --columns, -o wide, --sort-by and --filter say."""
+    """What --columns, -o wide, --sort-by and --filter say. `nothing`: what is said of a list without rows."""
 
     columns: tuple[str, ...] = ()
     wide: bool = False
     sort_by: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
+    nothing: str | None = None
 
 
 DEFAULT_VIEW = View()
@@ -96,7 +97,11 @@ class _Condition(Value):
 def view_of(settings: Settings) -> View:
     """Return the view that the options name."""
     return View(
-        _split(settings.columns), settings.output == "wide", _split(settings.sort_by or ""), tuple(settings.filter)
+        _split(settings.columns),
+        settings.output == "wide",
+        _split(settings.sort_by or ""),
+        tuple(settings.filter),
+        settings.nothing,
     )
 
 
@@ -118,8 +123,8 @@ def check_options(kind: str, settings: Settings, context: click.Context) -> None
         if settings.output in ROW_OUTPUTS:
             commands = ", ".join(name.replace("sim-", "sim ") for name in LISTINGS)
             raise UsageErrorWithHint(
-                f"-o {settings.output} is for lists; {context.command.name} is none",
-                f"lists are: {commands}",
+                f"-o {settings.output} works with lists only, and {context.command.name} does not print a list",
+                f"these commands print a list: {commands}",
                 context,
             )
         return

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         RoomResult,
         TypeResult,
     )
-    from vgpuctl.model.results.host import DoctorResult, ReconcileResult
+    from vgpuctl.model.results.host import DoctorResult, LogEntryResult, ReconcileResult
     from vgpuctl.model.results.moves import BarrierResult
     from vgpuctl.model.results.vgpus import VgpuResult
     from vgpuctl.model.results.vms import (
@@ -88,6 +88,8 @@ def are_vms_unknown(result: AnyResult) -> bool:
 def _list_page(kind: str, rows: tuple[object, ...], view: View) -> Page:
     if not rows and view.filters:
         return Page(stderr_lines=[f"nothing matches --filter {shlex.quote(','.join(view.filters))}"])
+    if not rows and view.nothing is not None:
+        return Page(stderr_lines=[view.nothing])
     listing = listings.find_listing(kind)
     blocks = [listings.make_table(listing, view, rows)] if listing is not None and rows else []
     return replace(_PAGES[kind](rows), blocks=blocks)
@@ -95,6 +97,10 @@ def _list_page(kind: str, rows: tuple[object, ...], view: View) -> Page:
 
 def _vms(data: tuple[VmRowResult, ...]) -> Page:
     return Page(stderr_lines=[] if data else ["no VMs here"])
+
+
+def _log(data: tuple[LogEntryResult, ...]) -> Page:
+    return Page(stderr_lines=[] if data else ["no such commands in the log"])
 
 
 def _vm(data: VmResult) -> Page:
@@ -250,7 +256,7 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "show-console": _lazy_page("guest_pages", "show-console"),
     "show-address": _lazy_page("guest_pages", "show-address"),
     "list-images": _lazy_page("guest_pages", "list-images"),
-    "log": _lazy_page("log_page", "log"),
+    "log": _log,
     "reconcile-host": _reconcile_page,
     "restore-host": _steps_page,
     "install-host": _steps_page,

@@ -25,7 +25,8 @@ MIN_WATCH_SECONDS = 0.1
 class Settings:
     """The values of the global options. `kind` is the running command, for the JSON document.
 
-    `args` is the command line. `quiet`: it contains --quiet, so other hosts' results are not printed.
+    `nothing` is what the command says of a list without rows. `args` is the command line.
+    `quiet`: it contains --quiet, so other hosts' results are not printed.
     `is_host_explicit`: it contains --host, so VGPUCTL_HOST does not count.
     A plain class: importing dataclasses takes a tenth of the program's start.
     """
@@ -63,6 +64,7 @@ class Settings:
         self.host_deadline: float | None = None
         self.hosts_at_a_time: int | None = None
         self.kind = "vgpuctl"
+        self.nothing: str | None = None
         self.quiet = False
         self.args: tuple[str, ...] = ()
 

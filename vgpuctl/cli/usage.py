@@ -87,10 +87,21 @@ def explain_usage(exc: click.ClickException) -> tuple[str, str | None]:
     if isinstance(exc, click.NoSuchOption):
         return f"no such option '{exc.option_name}'", _option_hint(exc.option_name, context) or hint
     if isinstance(exc, click.MissingParameter) and exc.param is not None:
-        return f"{_parameter_name(exc.param)} is missing", hint
+        return f"{_parameter_name(exc.param)} is missing", _misplaced_choice_hint(exc.param, context) or hint
     if isinstance(exc, click.BadParameter) and exc.param is not None:
         return f"{_parameter_name(exc.param)}: {_describe_range(exc.param, _lower_first(exc.message))}", hint
     return _lower_first(exc.format_message()), _extra_argument_hint(exc, context) or hint
+
+
+def _misplaced_choice_hint(missing: click.Parameter, context: click.Context | None) -> str | None:
+    """Return the whole command where the value of a missing option was given after the names: `GPU fixed_share`."""
+    if context is None or not isinstance(missing, click.Option) or not isinstance(missing.type, click.Choice):
+        return None
+    arguments = [p for p in context.command.get_params(context) if isinstance(p, click.Argument) and p.nargs == -1]
+    for values in (context.params.get(p.name or "") for p in arguments):
+        if values and values[-1] in missing.type.choices:
+            return shlex.join([*context.command_path.split(), *values[:-1], missing.opts[0], values[-1]])
+    return None
 
 
 def _extra_argument_hint(exc: click.ClickException, context: click.Context | None) -> str | None:
@@ -103,6 +114,8 @@ def _extra_argument_hint(exc: click.ClickException, context: click.Context | Non
     if any("--profile" in p.opts for p in params):
         name = " NAME" if any(isinstance(p, click.Argument) for p in params) else ""
         return f"a profile goes after --profile: {context.command_path}{name} --profile {shlex.quote(first)}"
+    if any("--vm" in p.opts for p in params):
+        return f"the name of a VM goes after --vm: {context.command_path} --vm {shlex.quote(first)}"
     if any(isinstance(p, click.Argument) for p in params):
         return "specify one name: run the command once for each"
     return None

@@ -21,7 +21,7 @@ _DEADLINE_SECONDS = 30.0
 _SHOWN_FIELDS = (
     "PRIORITY", "_UID", "_AUDIT_LOGINUID", "VGPUCTL_COMMAND", "VGPUCTL_ARGUMENTS", "VGPUCTL_HOST", "VGPUCTL_SUDO_USER",
     "VGPUCTL_RESULT", "VGPUCTL_EXIT_STATUS", "VGPUCTL_CHANGED", "VGPUCTL_DURATION_SECONDS", "VGPUCTL_ERROR",
-    "VGPUCTL_LEFT", "VGPUCTL_VM", "VGPUCTL_GPU",
+    "VGPUCTL_LEFT", "VGPUCTL_VM", "VGPUCTL_GPU", "VGPUCTL_SPEC",
 )  # fmt: skip
 """What journalctl prints besides the time: the plan of a command is long, and not shown."""
 _WARNING_PRIORITY = "4"
@@ -132,6 +132,7 @@ def _parse_entry(fields: dict[str, tuple[str, ...]], user_name: Callable[[int], 
         left=tuple((text("VGPUCTL_LEFT") or "").splitlines()),
         vms=fields.get("VGPUCTL_VM", ()),
         gpus=fields.get("VGPUCTL_GPU", ()),
+        spec=text("VGPUCTL_SPEC"),
         time=microseconds / 1e6,
         user=user_name(login_uid) if login_uid is not None else sudo_user or user_name(uid),
     )

@@ -160,6 +160,7 @@ def journal_fields(entry: AuditEntry) -> dict[str, str]:
         "VGPUCTL_CHANGED": "1" if entry.changed else "0",
         "VGPUCTL_DURATION_SECONDS": f"{entry.duration_seconds:.3f}",
         "VGPUCTL_ERROR": entry.message or "",
+        "VGPUCTL_SPEC": entry.spec or "",
         "VGPUCTL_PLAN": _join_lines(entry.plan),
         "VGPUCTL_UNDONE": _join_lines(entry.undone),
         "VGPUCTL_LEFT": _join_lines(entry.left),

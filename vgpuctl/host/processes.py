@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from vgpuctl.host.files import HostFiles
@@ -22,24 +23,40 @@ from vgpuctl.model.vm import ProcessId
 _GONE_ERRNOS = (errno.ENOENT, errno.ESRCH)
 _DEAD_STATES = ("Z", "X", "x")
 _SECRET_OPTION = re.compile(r"(--?[\w-]*(?:passw|secret|token|credential|private-key)[\w-]*)(=.*)?", re.I | re.S)
+_SECRET_KEY = re.compile(r"passw|secret|token|credential|private[-_]key", re.I)
 _SECRET_IN_URI = re.compile(r"(\w+://)[^/@\s]*@")
 _MAX_COMMAND_LENGTH = 200
 
 
 def redact_command(argv: Sequence[str], max_length: int = _MAX_COMMAND_LENGTH) -> str:
-    """Join a command line for logs that others read: without passwords and other secrets, at most `max_length` long."""
-    words: list[str] = []
+    """Join a command line for logs that others read, as a shell takes it, at most `max_length` long.
+
+    Passwords and other secrets are `***`.
+    """
+    return " ".join(_redact_words(argv, shlex.quote))[:max_length]
+
+
+def redact_text(text: str, max_length: int) -> str:
+    """Return a text for logs that others read, without secrets, at most `max_length` long."""
+    return " ".join(_redact_words(text.split(" "), str))[:max_length]
+
+
+def is_secret_key(key: str) -> bool:
+    """Say whether a key like `admin_password` names a secret."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def _redact_words(words: Sequence[str], quote: Callable[[str], str]) -> Iterator[str]:
     hide_next = False
-    for word in argv:
+    for word in words:
         option = _SECRET_OPTION.fullmatch(word)
         if hide_next:
-            words.append("***")
+            yield "***"
         elif option is not None and option[2] is not None:
-            words.append(f"{option[1]}=***")
+            yield f"{option[1]}=***"
         else:
-            words.append(_SECRET_IN_URI.sub(r"\1***@", word))
+            yield _SECRET_IN_URI.sub(r"\1***@", quote(word))
         hide_next = option is not None and option[2] is None
-    return " ".join(words)[:max_length]
 
 
 class ProcessTable(Protocol):

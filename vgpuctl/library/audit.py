@@ -6,13 +6,15 @@ The journal is for people, and only `vgpuctl log` reads it: the host stays the r
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Interrupted, VgpuctlError
-from vgpuctl.host.processes import redact_command
+from vgpuctl.host.processes import is_secret_key, redact_command, redact_text
 from vgpuctl.library.touched import Touched
 from vgpuctl.model.port_values import AuditEntry
 
@@ -44,7 +46,9 @@ class Call:
         self._write(host, outcome.steps, changed=outcome.changed)
 
     def failed(self, host: Host, error: BaseException, steps: tuple[str, ...]) -> None:
-        """Write the entry of a call that raised; `steps` were planned."""
+        """Write the entry of a call that raised; `steps` were planned. The error may name a VM and a GPU."""
+        if isinstance(error, VgpuctlError):
+            self._touched.add_error(error.facts)
         self._write(host, steps, error, changed=isinstance(error, VgpuctlError) and bool(error.changed or error.left))
 
     def _write(self, host: Host, steps: tuple[str, ...], error: BaseException | None = None, *, changed: bool) -> None:
@@ -73,20 +77,35 @@ class Call:
             exit_status=status,
             changed=changed,
             duration_seconds=round(time.monotonic() - self._started, 3),
-            message=None if error is None else join(str(error).split(" ")),
+            message=None if error is None else redact_text(str(error), MAX_TEXT_LENGTH),
             plan=steps,
             undone=tuple(error.undone) if isinstance(error, VgpuctlError) else (),
             left=tuple(error.left) if isinstance(error, VgpuctlError) else (),
-            vms=tuple(join((name,)) for name in self._touched.vms),
+            vms=tuple(redact_text(name, MAX_TEXT_LENGTH) for name in self._touched.vms),
             gpus=self._touched.gpus,
             time=time.time(),
+            spec=_spec_text(self._touched.spec),
             user=sudo_user or _user_name(os.getuid() if login_uid is None else login_uid),
         )
 
 
 def join(words: Sequence[str]) -> str:
-    """Return the text of words, without secrets and of bounded length."""
+    """Return a command line as a shell takes it, without secrets and of bounded length."""
     return redact_command(words, MAX_TEXT_LENGTH)
+
+
+def _spec_text(fields: Mapping[str, object] | None) -> str | None:
+    """Return the fields of a spec as JSON. It names the files for cloud-init, and has nothing of what is in them."""
+    if fields is None:
+        return None
+    return redact_text(json.dumps(_without_secrets(fields), ensure_ascii=False), MAX_TEXT_LENGTH)
+
+
+def _without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
+    return {
+        key: "***" if is_secret_key(key) else _without_secrets(value) if isinstance(value, Mapping) else value
+        for key, value in fields.items()
+    }
 
 
 def _code_and_status(error: BaseException) -> tuple[str, int]:

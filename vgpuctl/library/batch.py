@@ -99,7 +99,7 @@ class Batch(Workers[str], Generic[Data]):
             self._ask,
             self._is_stopped,
             self._settings.command_line,
-            audited=False,
+            self._settings.batch_touched,
         )
 
     def _ask(self, question: str, details: tuple[str, ...]) -> None:

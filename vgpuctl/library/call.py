@@ -12,7 +12,7 @@ from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exce
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.touched import Touched
 from vgpuctl.model.outcome import NoProgress, Outcome
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.host.clock import HostClock
@@ -45,8 +45,8 @@ class CallSettings(Value):
     """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
 
     `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
-    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `audited` False: the
-    call is part of a batch, which has one entry.
+    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_touched`: the
+    call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -54,7 +54,7 @@ class CallSettings(Value):
     confirm: Confirm = confirm_everything
     cancelled: Callable[[], bool] = never_cancelled
     command_line: tuple[str, ...] | None = None
-    audited: bool = True
+    batch_touched: Touched | None = None
 
 
 class Calls:
@@ -68,7 +68,7 @@ class Calls:
         open_again: Callable[[CallSettings, HostClock], GpuHost] | None = None,
     ) -> None:
         """`open_again` opens the same host for another thread."""
-        self._touched = Touched()
+        self._touched = settings.batch_touched or Touched()
         self._ports = self._touched.watch(ports)
         self._open_again = open_again
         self._settings = settings
@@ -84,7 +84,7 @@ class Calls:
 
     def _carry_out(self, command: str, named: Named, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
         """Carry out a change and write its entry to the host's audit journal. `named`: what its caller named."""
-        if not self._settings.audited:
+        if self._settings.batch_touched is not None:
             return call_library(self._ports, act)
         self._progress.steps = ()
         self._touched.clear()
@@ -113,8 +113,9 @@ class Calls:
         """
         if self._open_again is None:
             raise TypeError("open this host with vgpuctl.open_host")
+        settings = replace(self._settings, batch_touched=self._touched)
         try:
-            result = batch.run(self._open_again, self._settings, self._progress, request)
+            result = batch.run(self._open_again, settings, self._progress, request)
         except VgpuctlError as error:
             self._progress.steps = (*earlier_steps, *getattr(error.result, "steps", ()))
             raise

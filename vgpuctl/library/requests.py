@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os.path
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -61,18 +61,28 @@ def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, c
     return build(host, vm_spec.parse_options(**{**fields, "name": name}), complete=complete)
 
 
-def from_file(host: Host, file: str, fields: Mapping[str, object]) -> VmRequest:
-    """Return the request of a spec file; `-` is standard input, and `fields` replace those of the file."""
-    return build(host, _read_spec(file, fields, VM_SHAPE), complete=False)
+def from_file(
+    host: Host, file: str, fields: Mapping[str, object], note: Callable[[VmSpec], None] | None = None
+) -> VmRequest:
+    """Return the request of a spec file; `-` is standard input, and `fields` replace those of the file.
+
+    `note` gets the spec that was read, before it is checked against this host.
+    """
+    return build(host, _read_spec(file, fields, VM_SHAPE, note), complete=False)
 
 
 def for_several(
-    host: Host, pattern: str | None, file: str | None, count: int, fields: Mapping[str, object]
+    host: Host,
+    pattern: str | None,
+    file: str | None,
+    count: int,
+    fields: Mapping[str, object],
+    note: Callable[[VmSpec], None] | None = None,
 ) -> tuple[VmRequest, tuple[str, ...], dict[str, CloudInit]]:
     """Return the request that several VMs share, their names, and each VM's own files for cloud-init.
 
     The pattern may be the file's name. A path of a file for cloud-init may have a placeholder, as the name: then the
-    shared request has that path, and the first VM's file.
+    shared request has that path, and the first VM's file. `note`: as in `from_file`.
 
     Raises:
         InvalidInput, NotFound: as `build`; or one file gives all of them the same static address.
@@ -81,7 +91,7 @@ def for_several(
         names = vm_spec.expand_names(pattern, count)
         spec = vm_spec.parse_options(**fields)
     else:
-        spec = _read_spec(file, fields, NUMBERED_VM_SHAPE)
+        spec = _read_spec(file, fields, NUMBERED_VM_SHAPE, note)
         names = vm_spec.expand_names(pattern or spec.name, count)
     specs = _spec_of_each(spec, count)
     specs_by_paths = {(own.cloud_init, own.network_config): own for own in specs}
@@ -159,10 +169,13 @@ def for_vm(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
     return replace(build(host, vm_spec.parse_options(**fields), complete=False), name=name)
 
 
-def _read_spec(file: str, fields: Mapping[str, object], shape: Shape) -> VmSpec:
+def _read_spec(file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[VmSpec], None] | None) -> VmSpec:
     spec = vm_spec.parse_vm_spec(read_text(file), display_name(file), shape)
     given = vm_spec.parse_options(**fields).given_fields()
-    return replace(spec, **given) if given else spec
+    spec = replace(spec, **given) if given else spec
+    if note is not None:
+        note(spec)
+    return spec
 
 
 def count_profiles(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:

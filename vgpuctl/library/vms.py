@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from vgpuctl.config import labels as label_rules
     from vgpuctl.config import rules
+    from vgpuctl.config.vm_spec import VmSpec
     from vgpuctl.library import many_states, requests
     from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.results import vms as vm_results
@@ -220,8 +221,9 @@ class VmCalls(Calls):
         request = (
             requests.from_fields(ports, name, fields, complete=False)
             if file is None
-            else requests.from_file(ports, file, fields)
+            else requests.from_file(ports, file, fields, self._note_spec)
         )
+        self._touched.add_vms(() if request.name is None else (request.name,))
         return ensure_vm.ensure_vm(
             ports,
             request,
@@ -264,7 +266,7 @@ class VmCalls(Calls):
     ) -> Outcome[ManyVmsResult]:
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
-        request, names, seeds = requests.for_several(self._ports, pattern, file, count, fields)
+        request, names, seeds = requests.for_several(self._ports, pattern, file, count, fields, self._note_spec)
         self._touched.add_vms(names)
         if state == "absent":
             vms = ensure_vms.observe_named(self._ports, names, dry_run=dry_run)
@@ -283,6 +285,9 @@ class VmCalls(Calls):
         if state == "present":
             return vms
         return many_states.bring_to_state(vms, state, lambda batch: self._run_batch(batch, vms.steps), parallel)
+
+    def _note_spec(self, spec: VmSpec) -> None:
+        self._touched.spec = spec.given_fields()
 
     @change("delete-vm")
     def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:

@@ -234,8 +234,9 @@ class AuditEntry(Value):
     `login_uid`: who logged in; the kernel keeps it across sudo and su, None where it has none. `arguments` contain no
     secrets. `result`: "ok" or the error's code; `message`: the error's message. `plan`: the planned steps, empty if the
     command failed before it planned; `undone` and `left`: the steps undone, and what remains. `vms`, `gpus`: what it
-    changed or was asked to change, by name and by address. `time`: the end of the command, in seconds since the epoch;
-    None before it is written. `user`: who that was, as far as it is known.
+    changed or was asked to change, and what its error names, by name and by address. `spec`: the fields of the spec
+    file that the command read, as JSON; None if it read none. `time`: the end of the command, in seconds since the
+    epoch; None before it is written. `user`: who that was, as far as it is known.
     """
 
     command: str
@@ -254,6 +255,7 @@ class AuditEntry(Value):
     left: tuple[str, ...] = ()
     vms: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    spec: str | None = None
     time: float | None = None
     user: str | None = None
 

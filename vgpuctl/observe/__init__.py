@@ -37,7 +37,8 @@ class ReadScope(Value):
     snapshots under the host lock, together with `type_ids`: these take milliseconds.
     `profiles`: availability of only those types that one of these texts names.
     `functions`: only these VFs of a GPU in `cached_gpus` with NVIDIA's vendor-specific VFIO. A caller that creates a
-    device needs the current state of its own VF; for the others the claims are enough. A card may have 48 VFs.
+    device needs the current state of its own VF; for the others the claims are enough, without mixed sizes and MIG. A
+    card may have 48 VFs.
     `carriers`: only the claims on these.
     `named`: the vGPUs of host.yaml, read a moment ago; the file is then not read, which saves most of a short command's
     time. None: the file is read. A caller that neither places VMs nor shows GPUs, such as libvirt's hook mostly, passes

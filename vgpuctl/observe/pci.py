@@ -79,13 +79,18 @@ def _candidates(sysfs: Sysfs, scope: ReadScope, warnings: list[str]) -> tuple[st
 
 
 def _read_again(sysfs: Sysfs, address: str, scope: ReadScope) -> Gpu | None:
-    """Return a cached GPU with only the requested VFs read again; None if the whole GPU must be read."""
+    """Return a cached GPU with only the requested VFs read again; None if the whole GPU must be read.
+
+    With mixed sizes or MIG every VF is read again: a claim does not say where the driver put a vGPU.
+    """
     cached = next((g for g in scope.cached_gpus if g.address == address and g.backend is Backend.VENDOR_VF), None)
     if cached is None or scope.functions is None:
         return None
+    reads_all = cached.mixed_size or (cached.mig is not None and cached.mig.enabled)
     try:
         functions = tuple(
-            _read_vendor_vf(sysfs, f.address, scope) if f.address in scope.functions else f for f in cached.functions
+            _read_vendor_vf(sysfs, f.address, scope) if reads_all or f.address in scope.functions else f
+            for f in cached.functions
         )
     except OSError:
         return None  # a VF is gone: the number of VFs must be read again

@@ -48,6 +48,7 @@ def _log_entry(entry: AuditEntry) -> LogEntryResult:
         uid=entry.uid,
         command=entry.command,
         arguments=entry.arguments,
+        spec=entry.spec,
         vms=entry.vms,
         gpus=entry.gpus,
         result=entry.result,

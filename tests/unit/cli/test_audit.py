@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import Ran
+from vgpuctl.cli.log_cells import log_command
 from vgpuctl.library import audit, open_ports
 from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.results.host import LogEntryResult
 from vgpuctl.value import replace
 
 HOST = ("--host", "sim:a100-40")
@@ -96,6 +99,64 @@ def test_a_reset_forgets_the_entries(vgpuctl: Vgpuctl, entries: Any) -> None:
     vgpuctl(*HOST, "delete-vm", "nobody", "--yes")
     vgpuctl(*HOST, "sim", "reset", "--yes")
     assert entries() == []
+
+
+def test_a_reboot_of_a_simulated_host_is_noted_with_its_vms(vgpuctl: Vgpuctl, entries: Any) -> None:
+    vgpuctl(*HOST, "create-vm", "vdi-001", "--profile", "A100-4C")
+    assert vgpuctl(*HOST, "sim", "reboot").status == 0
+    entry = entries()[-1]
+    assert (entry["command"], entry["vms"], entry["changed"]) == ("sim-reboot", ["vdi-001"], True)
+    assert vgpuctl(*HOST, "log", "--vm", "vdi-001").out.splitlines()[-1].endswith("  sim reboot")
+
+
+def test_a_command_line_in_the_log_runs_as_pasted(vgpuctl: Vgpuctl, entries: Any) -> None:
+    vgpuctl(*HOST, "create-vm", "cad-{:03}", "--count", "2", "--profile", "A100-4C", "--label", "why=new desk")
+    assert shlex.split(entries()[0]["arguments"])[-1] == "why=new desk"
+    assert "create-vm 'cad-{:03}' --count 2" in entries()[0]["arguments"]
+
+
+@pytest.mark.parametrize(
+    "words", [("--host", "sim:a100-40", "stop-vm", "x y"), ("stop-vm", "x y", "--host=sim:a100-40")]
+)
+def test_the_table_of_the_log_shows_commands_without_the_host(words: tuple[str, ...], vgpuctl: Vgpuctl) -> None:
+    vgpuctl(*words)
+    assert vgpuctl(*HOST, "log", "--columns", "command", "--no-headers").out == "stop-vm 'x y'\n"
+
+
+def test_a_command_line_that_was_cut_is_shown_as_it_is() -> None:
+    entry = {name: None for name in LogEntryResult._fields}
+    assert log_command(LogEntryResult(**{**entry, "arguments": "vgpuctl --host sim:x a 'b"})) == "--host sim:x a 'b"
+
+
+def test_the_log_is_a_list_and_its_wide_table_has_the_error(vgpuctl: Vgpuctl) -> None:
+    vgpuctl(*HOST, "create-vm", "vdi-001", "--profile", "A100-4C", "--no-start")
+    vgpuctl(*HOST, "start-vm", "nobody")
+    header, made, failed = vgpuctl(*HOST, "log").out.splitlines()
+    assert header.split() == ["TIME", "USER", "RESULT", "SECONDS", "COMMAND"]
+    assert made.endswith("create-vm vdi-001 --profile A100-4C --no-start")
+    assert "there is no VM nobody" in vgpuctl(*HOST, "log", "-o", "wide").out.splitlines()[2]
+    assert "not-found" in failed
+    csv = vgpuctl(*HOST, "log", "-o", "csv", "--columns", "vms,gpus,result", "--filter", "result=ok")
+    assert csv.out == "vms,gpus,result\nvdi-001,0000:3b:00.0,ok\n"
+    assert [line.split()[1] for line in vgpuctl(*HOST, "log", "-o", "name").out.splitlines()] == [
+        "create-vm",
+        "start-vm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "no commands in the log"),
+        (("--vm", "nosuch"), "no commands in the log for VM nosuch"),
+        (("--failed", "--gpu", "0000:3b:00.0"), "no failed commands in the log for GPU 0000:3b:00.0"),
+        (("--user", "ada", "--since", "7d"), "no commands in the log of user ada since 7d"),
+        (("--filter", "result=ok"), "nothing matches --filter result=ok"),
+    ],
+)
+def test_a_log_without_entries_says_of_what(words: tuple[str, ...], text: str, vgpuctl: Vgpuctl) -> None:
+    ran = vgpuctl(*HOST, "log", *words)
+    assert (ran.status, ran.out, ran.err) == (0, "", f"{text}\n")
 
 
 class _Broken:

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 import vgpuctl
+from vgpuctl import simulated
 from vgpuctl.errors import VgpuctlError
+from vgpuctl.library.touched import Touched as TouchedByCall
+from vgpuctl.model.vm import GPU_SETUP_CLAIM
 
 GPU, SECOND = "0000:3b:00.0", "0000:3f:00.0"
 SCENARIO = """version: 1
@@ -45,6 +48,12 @@ def touched(tmp_path: Path) -> Touched:
         return entry["vms"], entry["gpus"]
 
     return call
+
+
+def reboot_and_open(host: vgpuctl.GpuHost) -> vgpuctl.GpuHost:
+    """Reboot the simulated host, and open it as it is then."""
+    simulated.reboot(simulated.scenario_of(host.name))
+    return vgpuctl.open_host(host.name)
 
 
 def test_the_life_of_a_vm(host: vgpuctl.GpuHost, touched: Touched) -> None:
@@ -80,6 +89,50 @@ def test_a_gpu_does_not_stand_for_the_vms_on_it(host: vgpuctl.GpuHost, touched: 
 
 def test_vms_that_are_stopped_for_a_gpu_are_there(host: vgpuctl.GpuHost, touched: Touched) -> None:
     assert touched(lambda: host.set_scheduler("A100", "equal_share", drain=True)) == (["other"], [GPU])
+
+
+def test_a_stopped_vm_whose_vgpu_is_removed_and_created_again_is_there(host: vgpuctl.GpuHost, touched: Touched) -> None:
+    host.stop_vm("other", force=True)
+    assert touched(lambda: host.set_scheduler("A100", "equal_share", drain=True)) == (["other"], [GPU])
+    assert touched(lambda: reboot_and_open(host).restore_host()) == (["other"], [GPU])
+
+
+def test_the_vms_of_a_change_of_several_gpus_are_there(host: vgpuctl.GpuHost, touched: Touched) -> None:
+    host.create_vm("second", profile="T4-4Q")
+    both = (["other", "second"], [GPU, SECOND])
+
+    def drain(opened: vgpuctl.GpuHost, gpu: str) -> Any:
+        return opened.set_scheduler(gpu, "equal_share", drain=True)
+
+    assert touched(lambda: host.for_each("set-scheduler", [GPU, SECOND], drain)) == both
+
+
+def test_a_failure_has_the_vm_and_the_gpu_that_its_error_names(host: vgpuctl.GpuHost, touched: Touched) -> None:
+    assert touched(lambda: host.set_mode("A100", "passthrough")) == ([], [GPU])
+    changed = TouchedByCall()
+    for facts in (
+        {"vm": "a", "gpu": "3b:00.0"},
+        {"vm": GPU_SETUP_CLAIM, "gpu": "A100"},
+        {"vm": None, "gpus": [SECOND]},
+    ):
+        changed.add_error(facts)
+    assert (changed.vms, changed.gpus) == (("a",), (GPU,))
+
+
+def test_a_spec_file_is_there_with_its_vm_also_when_it_fails(
+    host: vgpuctl.GpuHost, touched: Touched, tmp_path: Path
+) -> None:
+    spec = tmp_path / "vm.yaml"
+    spec.write_text("name: big\nprofile: A100-99C\nmemory: 8GiB\nlabels: {site: b, api-token: hunter2}\n")
+    assert touched(lambda: host.ensure_vm(file=str(spec)))[0] == ["big"]
+    (entry,) = host.log(vm="big").data
+    assert json.loads(entry.spec or "") == {
+        "name": "big", "profile": ["A100-99C"], "memory": "8GiB", "labels": {"site": "b", "api-token": "***"},
+    }  # fmt: skip
+    spec.write_text("name: p-{}\nprofile: A100-4C\n")
+    assert touched(lambda: host.ensure_vms(2, file=str(spec)))[0] == ["p-1", "p-2"]
+    assert json.loads(host.log(vm="p-1").data[0].spec or "")["name"] == "p-{}"
+    assert host.log(vm="other").data[0].spec is None
 
 
 def test_the_names_of_one_call_are_not_those_of_the_next(host: vgpuctl.GpuHost, touched: Touched) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import create, open_sim_host, picture, request, stop
+from tests.hosts import Silent, create, open_sim_host, picture, request, stop
 from tests.partitions import FIRST, OFF, SECOND, act, configured_gpu, everything, mig, partition_state, small
+from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import InUse, InvalidInput, NoCapacity
 from vgpuctl.gpu_setup.sriov import count_vfs
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
 
 
@@ -37,6 +40,22 @@ def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
     done = act(host.ports, SECOND, mixed=True, drain=True)
     assert (done.steps[0], done.steps[-1]) == ("shut down VM on", "start VM on again")
     assert (partition_state(host, SECOND)[2], picture(host)) == (True, before)
+
+
+def test_vgpus_without_a_recorded_placement_are_restored_next_to_each_other(tmp_path):
+    host = open_sim_host(tmp_path, "h100-mig")
+    for name in ("one", "two"):
+        create(host.ports, request("H100-40C", name=name, gpu=SECOND), start=False)
+    act(host.ports, SECOND, mixed=True, drain=True)
+    host.sim.reboot()
+    host = host.again()
+    spec = parse_host_spec(host.ports.host_file.read(), "host.yaml")
+    done = restore_host(host.ports, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
+    assert [entry.name for entry in done.data.restored] == [SECOND, "one", "two"]
+    snapshot = observe(host.ports, ReadScope(types=True))
+    (first, second) = (vgpu.placement_id for vgpu in snapshot.vgpus_on(SECOND))
+    assert None not in (first, second)
+    assert first != second
 
 
 def test_vgpus_of_several_sizes_keep_mixed_sizes_on(tmp_path):

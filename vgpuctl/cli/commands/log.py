@@ -44,12 +44,23 @@ def log(
 ) -> int:
     """Show which commands changed this host or tried to: when, who, with which result. The newest are last.
 
+    The table of -o wide also has the VMs, the GPUs and the error. --filter and --sort-by work on the newest --lines
+    commands.
+
     The log is in systemd's journal (journalctl -t vgpuctl), as far back as that goes. Without root you see what the
     journal shows you; members of the group systemd-journal or adm see everything. Dry runs and commands that only
     read are not in it.
     """
+    settings.nothing = _nothing(vm=vm, gpu=gpu, user=user, since=since, failed=failed)
     return run.call(
         settings,
         "log",
         lambda host: host.log(vm=vm, gpu=gpu, since=since, user=user, failed=failed, lines=lines),
     )
+
+
+def _nothing(*, vm: str | None, gpu: str | None, user: str | None, since: str | None, failed: bool) -> str:
+    """Return what is said when no command matches: `no failed commands in the log for VM vdi-001 since 7d`."""
+    given = {"for VM": vm, "for GPU": gpu, "of user": user, "since": since}
+    limits = "".join(f" {word} {value}" for word, value in given.items() if value is not None)
+    return f"no {'failed ' if failed else ''}commands in the log{limits}"

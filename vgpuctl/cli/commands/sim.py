@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -11,20 +12,23 @@ from vgpuctl.cli import run
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
 from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.errors import Interrupted, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.library import open_ports
+from vgpuctl.library.touched import Touched
 
 if TYPE_CHECKING:
-    from vgpuctl import errors, simulated
+    from vgpuctl import simulated
     from vgpuctl.cli import confirm, hosts
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.errors import VgpuctlError
+    from vgpuctl.library import audit
     from vgpuctl.model import outcome
     from vgpuctl.model.outcome import QueryResult
     from vgpuctl.model.results import host as host_results
     from vgpuctl.model.results import program as program_results
     from vgpuctl.model.results.program import RebootedResult
 else:
-    errors = LazyModule("vgpuctl.errors")
+    audit = LazyModule("vgpuctl.library.audit")
     hosts = LazyModule("vgpuctl.cli.hosts")
     confirm = LazyModule("vgpuctl.cli.confirm")
     outcome = LazyModule("vgpuctl.model.outcome")
@@ -49,7 +53,13 @@ def reboot(settings: Settings) -> int:
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
-        if simulated.reboot(scenario):
+        ports, touched = open_ports(settings.host), Touched()
+        with suppress(VgpuctlError):  # a host whose libvirt does not answer is rebooted all the same
+            touched.add_vms([vm.name for vm in ports.hypervisor.domains()])
+        entry = audit.Call("sim-reboot", audit.join(("vgpuctl", *settings.args)), touched)
+        runs_boot_unit = simulated.reboot(scenario)
+        entry.succeeded(ports, outcome.Outcome(True, None))
+        if runs_boot_unit:
             return run.CommandOutput(_run_boot_unit(settings, guard))
         data = program_results.RebootedResult(settings.host, "not-enabled")
         return run.CommandOutput(outcome.QueryResult(data, changed=True))
@@ -61,9 +71,9 @@ def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[Reboot
     """Do what the boot unit does. As on a real host the boot continues if the unit fails; a warning shows why."""
     try:
         result = hosts.open_host(settings, cancelled=guard.check).restore_host()
-    except errors.Interrupted:
+    except Interrupted:
         raise
-    except errors.VgpuctlError as error:
+    except VgpuctlError as error:
         hint = f"; {error.hint}" if error.hint else ""
         data = program_results.RebootedResult(
             settings.host,

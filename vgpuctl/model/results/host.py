@@ -11,10 +11,12 @@ from vgpuctl.value import Value
 
 
 class LogEntryResult(Value):
-    """A command that changed this host, or tried to. `time`: when it ended, in UTC; `user`: who that was.
+    """A command that changed this host, or tried to. `time`: when it ended, in UTC.
 
-    `vms`, `gpus`: what it changed or was asked to change, by name and address. `result`: ok, or the error's code;
-    `error`: its message. `left`: what the command left behind.
+    `user`: the person: who logged in, or who called sudo. `uid`: the user that the command ran as, 0 with sudo.
+    `arguments`: the command line. `spec`: the fields of the spec file that it read, as JSON; null if it read none.
+    `vms`, `gpus`: what it changed or was asked to change, and what its error names, by name and address. `result`: ok,
+    or the error's code; `error`: its message. `left`: what the command left behind.
     """
 
     time: str
@@ -22,6 +24,7 @@ class LogEntryResult(Value):
     uid: int
     command: str
     arguments: str
+    spec: str | None
     vms: tuple[str, ...]
     gpus: tuple[str, ...]
     result: str
