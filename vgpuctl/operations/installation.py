@@ -37,6 +37,7 @@ RESTART_NOTE = (
     "libvirt loads a new hook only after a restart, which keeps VMs running: use --restart-libvirt, or "
     "systemctl restart"
 )
+PACKAGE_NOTE = "the boot unit and the completion files belong to the Debian package, which removes them itself"
 AUTOSTART_NOTE = "virsh autostart NAME has libvirt start a VM at each boot, once its vGPUs exist"
 
 
@@ -103,7 +104,7 @@ def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str,
 def uninstall_host(
     host: Host, *, restart_libvirt: bool, dry_run: bool, progress: Progress
 ) -> Outcome[UninstalledResult]:
-    """Remove the files of install-host; /etc/vgpuctl is removed only if it is empty.
+    """Remove the files of install-host; /etc/vgpuctl is removed only if it is empty. What the Debian package has stays.
 
     Raises:
         Failed: a file could not be removed; files removed before are restored.
@@ -113,6 +114,7 @@ def uninstall_host(
         require_root(host)
     steps: list[Step] = []
     kept_paths: list[str] = []
+    is_package = system.read(texts.PACKAGE_UNIT_PATH) is not None
     target = system.readlink(texts.UNIT_WANTS_LINK)
     hook_paths = (texts.HOOK_PATH, texts.MAIN_HOOK_PATH)
     for path in (*hook_paths, texts.UNIT_PATH, *_completion_paths()):
@@ -121,7 +123,7 @@ def uninstall_host(
             continue
         if texts.has_valid_checksum(text):
             steps.append(RemoveFile(path, text, 0o755 if path in hook_paths else 0o644))
-        elif path != texts.MAIN_HOOK_PATH:
+        elif path != texts.MAIN_HOOK_PATH and not (is_package and path in _completion_paths()):
             kept_paths.append(path)
     if target == texts.UNIT_PATH and texts.UNIT_PATH not in kept_paths:
         steps.insert(0, RemoveLink(texts.UNIT_WANTS_LINK, target))
@@ -131,7 +133,8 @@ def uninstall_host(
         steps.append(RemoveDirectory(texts.CONFIG_DIRECTORY))
     steps += _restart_steps(system) if restart_libvirt else []
     files = [s.path for s in steps if isinstance(s, RemoveFile)]
-    return _execute_steps(host, steps, UninstalledResult, files, kept_paths, (), progress, dry_run=dry_run)
+    notes = (PACKAGE_NOTE,) if is_package else ()
+    return _execute_steps(host, steps, UninstalledResult, files, kept_paths, notes, progress, dry_run=dry_run)
 
 
 def is_boot_unit_enabled(system: System) -> bool:

@@ -135,6 +135,17 @@ def test_the_package_keeps_and_names_a_unit_that_was_changed_by_hand(host: Simul
     assert files(root)[UNIT_WANTS_LINK[1:]] == UNIT_PATH
 
 
+def test_what_the_package_has_stays_without_a_warning(host: SimulatedHost):
+    put_package_unit(host)
+    completion = host.directory / "state" / BASH / "vgpuctl"
+    completion.write_text("complete vgpuctl\n")
+    install(host, python=PACKAGE_PYTHON)
+    removed = uninstall(host)
+    assert (removed.data.files, removed.warnings) == ((HOOK_PATH,), ())
+    assert "belong to the Debian package" in removed.notes[0]
+    assert completion.exists()
+
+
 def test_another_installation_does_not_replace_the_packages_hook(host: SimulatedHost):
     put_package_unit(host)
     install(host, python=PACKAGE_PYTHON)
