@@ -37,6 +37,13 @@ def vf_count(gpu: GpuResult) -> str:
     return f"{vfs.enabled}/{vfs.total}, {vfs.used - reserved} used{reserved_text}" if vfs.total else "-"
 
 
+def used_mib(gpu: GpuResult) -> int | None:
+    """Return how much of its framebuffer the GPU's vGPUs have, also those of VMs that are off; None if unknown."""
+    sizes = [gpu.framebuffer_mib if v.carrier == gpu.address else v.framebuffer_mib for v in gpu.vgpus]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
 def scheduler_text(gpu: GpuResult) -> str:
     """Return the policy that runs, and what host.yaml configures if that differs: `best_effort (configured: ...)`."""
     if gpu.scheduler is None:
@@ -132,6 +139,7 @@ GPUS = Listing(
             "memory", "MEMORY", lambda gpu: gpu.framebuffer_mib, lambda gpu: mib(gpu.framebuffer_mib),
             numeric=True, unit="mib",
         ),
+        Column("used", "USED", used_mib, lambda gpu: mib(used_mib(gpu)) if gpu.vgpus else "0", numeric=True, unit="mib"),
         Column("vgpus", "VGPUS", lambda gpu: len(gpu.vgpus), lambda gpu: vgpu_count(gpu.vgpus)),
         Column("vfs", "VFS", lambda gpu: gpu.vfs.enabled, vf_count, level="wide"),
         Column("backend", "BACKEND", lambda gpu: gpu.backend and str(gpu.backend), level="wide"),
