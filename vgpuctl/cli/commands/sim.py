@@ -58,7 +58,7 @@ def reboot(settings: Settings) -> int:
 
 
 def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[RebootedResult]:
-    """Do what the boot unit does. As on a real host the boot continues when the unit fails; a warning shows the reason."""
+    """Do what the boot unit does. As on a real host, a unit that fails does not stop the boot: it is a warning."""
     try:
         result = hosts.open_host(settings, cancelled=guard.check).restore_host()
     except errors.Interrupted:
