@@ -47,6 +47,7 @@ GONE = {
     r"cannot (go on|be had)|goes on|go on": "continues",
     r"built in(?!to)(?=$|[;,. ])": "default",
     r"looks? (at it|there)": "check, inspect",
+    r"\w+\(e?s(?=\))": "the noun that the number needs: count_text",
 }
 """Regular expression, at word boundaries and in any case -> what says it better."""
 ALLOWED = {

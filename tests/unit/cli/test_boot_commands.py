@@ -87,7 +87,7 @@ def test_a_simulated_boot_runs_the_boot_unit(sim: Callable[[str], Ran], tmp_path
     assert "warning: the boot unit failed: 1 of 2 could not be restored: file host.yaml:" in failed.err
     document = sim("sim reboot --json").document["data"]
     assert (document["boot_unit"], document["failed"][0]["name"]) == ("failed", "host.yaml")
-    next(tmp_path.rglob("multi-user.target.wants/vgpuctl-restore.service")).unlink()
+    (next(tmp_path.rglob("multi-user.target.wants")) / "vgpuctl-restore.service").unlink()
     assert "install-host" in sim("sim reboot").out
 
 
@@ -98,7 +98,7 @@ def test_show_gpu_says_which_vgpus_do_not_exist_after_a_boot(sim: Callable[[str]
     sim("sim reboot")
     sim("start-vm two")
     page = sim("show-gpu 0000:3b:00.0").out
-    assert "32/32, 1 used, 1 reserved" in page or "16/16, 1 used, 1 reserved" in page
+    assert "16/16, 1 used, 1 reserved" in page
     assert "2 (1 missing)" in page
     rows = {line.split()[3]: line.split()[2] for line in page.splitlines() if "A100-4C  " in line and "managed" in line}
     assert rows == {"one": "no", "two": "yes"}

@@ -23,7 +23,7 @@ def test_only_the_element_is_on_stdout_and_the_usage_is_on_stderr(sim: Run) -> N
 def test_it_is_shown_where_vgpus_are_shown(sim: Run) -> None:
     assert "no such vGPU here" in sim("list-vgpus").err
     assert sim("create-vgpu spare --profile A100-4C --gpu A100 --vgpu-param frame_rate_limiter=0").status == 0
-    assert "spare  A100-4C  0000:3b:00.0  yes   -   host.yaml" in sim("list-vgpus").out
+    assert "spare  A100-4C  0000:3b:00.0  yes     -   host.yaml" in sim("list-vgpus").out
     assert "vGPU spare" in sim("show-gpu 0000:3b:00.0").out
     assert "vGPU spare" in sim("explain A100-4C").out
     (row,) = sim("list-vgpus --json").document["data"]

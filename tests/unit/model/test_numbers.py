@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.numbers import format_bytes, format_mib, parse_integer
+from vgpuctl.model.numbers import count_text, format_bytes, format_mib, parse_integer
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,8 @@ def test_bytes(size, text):
 def test_no_size_has_an_exponent_or_loses_anything(mib):
     number, unit = re.fullmatch(r"([0-9]+) (MiB|GiB)", format_mib(mib)).groups()
     assert int(number) * (1024 if unit == "GiB" else 1) == mib
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 vGPUs"), (1, "1 vGPU"), (2, "2 vGPUs")])
+def test_a_number_has_the_noun_that_it_needs(count, text):
+    assert count_text(count, "vGPU") == text

@@ -68,7 +68,7 @@ def reboot(settings: Settings) -> int:
 
 
 def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[RebootedResult]:
-    """Do what the boot unit does. As on a real host the boot continues if the unit fails; a warning shows why."""
+    """Do what the boot unit does. As on a real host, a unit that fails does not stop the boot: it is a warning."""
     try:
         result = hosts.open_host(settings, cancelled=guard.check).restore_host()
     except Interrupted:
