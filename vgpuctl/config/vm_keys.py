@@ -115,7 +115,7 @@ def _network_config(value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ValueError("it contains a value that is no text, number, list or mapping; quote it") from error
+        raise ValueError("it contains a value that JSON cannot hold, such as a date: put it in quotes") from error
 
 
 _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {

@@ -49,7 +49,7 @@ def _read_cloud_init(spec: VmSpec) -> CloudInit | None:
 
 
 def _read_network_config(config: str) -> CloudInitFile:
-    """Return a network configuration: a file's, or one in the spec, whose name tells it from others."""
+    """Return a network configuration: a file's, or one in the spec, which its checksum names."""
     if is_path(config):
         return parse_network_config(read_text(config, "network-config"), config)
     digest = hashlib.sha256(config.encode()).hexdigest()[:12]

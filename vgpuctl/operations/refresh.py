@@ -7,6 +7,7 @@ new disk, a failure undoes everything. After that the VM is refreshed, and only 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
@@ -112,12 +113,9 @@ def refresh_vm(
     if not dry_run:
         require_writable(host)
     if from_image is not None:
-        snapshot = observe(host, ReadScope(models=False))
-        vm = find_vm(snapshot, name)
-        own_record(vm, "refresh")
-        if image_of(vm) != from_image:
-            notes: tuple[str, ...] = (f"VMs whose first disk is not made from {from_image} are left alone",)
-            return Outcome(False, vm_result(snapshot, vm), (), snapshot.warnings, notes, dry_run=dry_run)
+        left_alone = _left_alone(host, name, from_image, dry_run=dry_run)
+        if left_alone is not None:
+            return left_alone
     plan = _plan_refresh(host, name, image)
     vm = plan.vm
     is_running = vm.state not in STOPPED_STATES
@@ -131,22 +129,27 @@ def refresh_vm(
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
-    loss = f"ll data on {plan.old_disk.path} will be lost"
-    again = f"{vm.name} already is made from {image}. " if plan.old_disk.image == image else ""
+    loss = f"all data on {plan.old_disk.path} will be lost"
+    if plan.old_disk.image == image:
+        loss += f", and {vm.name} already is made from {image}"
     if dry_run:
-        notes = (f"{again}A{loss}" if again else f"a{loss}",)
-        return Outcome(True, vm_result(plan.snapshot, vm), steps, plan.snapshot.warnings, notes, dry_run=True)
-    confirm(f"Rebuild VM {vm.name} from {image}? {again}A{loss}.", steps)
+        return Outcome(True, vm_result(plan.snapshot, vm), steps, plan.snapshot.warnings, (loss,), dry_run=True)
+    confirm(f"Rebuild VM {vm.name} from {image}? {loss[0].upper()}{loss[1:]}.", steps)
     whole = WholeProgress(progress, steps)
-    with_vm_stopped(
-        host,
-        vm,
-        lambda: _replace_disk(host, plan, image, wait_seconds, whole),
-        "refreshed",
-        wait_seconds,
-        whole,
-    )
+    replace_disk = partial(_replace_disk, host, plan, image, wait_seconds, whole)
+    with_vm_stopped(host, vm, replace_disk, "refreshed", wait_seconds, whole)
     return report_vm(host, vm_result(plan.snapshot, vm), steps)
+
+
+def _left_alone(host: Host, name: str, from_image: str, *, dry_run: bool) -> Outcome[VmReport] | None:
+    """Return the unchanged VM if its system disk was not made from `from_image`, None if it was."""
+    snapshot = observe(host, ReadScope(models=False))
+    vm = find_vm(snapshot, name)
+    own_record(vm, "refresh")
+    if image_of(vm) == from_image:
+        return None
+    note = f"VMs whose first disk is not made from {from_image} are left alone"
+    return Outcome(False, vm_result(snapshot, vm), (), snapshot.warnings, (note,), dry_run=dry_run)
 
 
 def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:

@@ -72,7 +72,7 @@ def test_a_running_vm_is_refreshed_only_when_it_may_be_stopped(sim: Run) -> None
     ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE}")
     assert (ran.status, "--drain" in ran.err) == (3, True)
     planned = sim(f"refresh-vm vdi-001 --image {IMAGE} --drain --dry-run")
-    assert "All data on" in planned.err
+    assert "note: all data on" in planned.err
     assert sim(f"refresh-vm vdi-001 --image {IMAGE} --drain").status == 2
     ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE} --drain --json")
     assert (ran.document["changed"], ran.document["data"]["state"]) == (True, "running")

@@ -154,7 +154,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
     assert planned.notes == (f"all data on {disk} will be lost",)
     assert planned.steps[-2] == f"remove {disk} from the record of VM vm"
     again = refresh(host.ports, "drain", image="/old.qcow2", dry_run=True)
-    assert again.notes == (f"vm already is made from /old.qcow2. All data on {disk} will be lost",)
+    assert again.notes == (f"all data on {disk} will be lost, and vm already is made from /old.qcow2",)
 
 
 def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
