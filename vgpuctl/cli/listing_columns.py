@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def mode_text(gpu: GpuResult) -> str:
-    """Return a GPU's mode and the mode it should have: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
+    """Return a GPU's mode and the mode it should have: `vgpu, mixed sizes`, `unmanaged (kept for passthrough)`."""
     desired = gpu.desired_mode
     as_desired = desired in (None, gpu.mode) or (desired, gpu.mode) == ("vgpu", "mig-vgpu")
     mode = gpu.mode if as_desired else f"{gpu.mode} (kept for {desired})"
     reserved = f", for {' or '.join(gpu.reserved_for)}" if gpu.reserved_for else ""
-    return f"{mode}{', cordoned' if gpu.cordoned else ''}{reserved}"
+    return f"{mode}{', mixed sizes' if gpu.mixed_size else ''}{', cordoned' if gpu.cordoned else ''}{reserved}"
 
 
 def vf_count(vfs: VfsResult) -> str:
@@ -118,6 +118,7 @@ GPUS = Listing(
         Column(
             "iommu", "IOMMU", lambda gpu: gpu.iommu_group, lambda gpu: or_dash(gpu.iommu_group), "wide", numeric=True
         ),
+        Column("mixed-size", "MIXED SIZE", lambda gpu: gpu.mixed_size, level="named"),
         Column("cordoned", "CORDONED", lambda gpu: gpu.cordoned, level="named"),
         Column("problems", "PROBLEMS", lambda gpu: gpu.problems, level="named", free_text=True),
     ),
@@ -126,7 +127,7 @@ GPUS = Listing(
 VGPUS = Listing(
     "vGPUs",
     (
-        Column("name", "NAME", lambda vgpu: vgpu.name),
+        Column("name", "NAME", lambda vgpu: vgpu.name, optional=True),
         Column("profile", "PROFILE", lambda vgpu: vgpu.profile, lambda vgpu: or_unknown(vgpu.profile)),
         Column("gpu", "GPU", lambda vgpu: vgpu.gpu),
         Column("made", "MADE", lambda vgpu: vgpu.present),

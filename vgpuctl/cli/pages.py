@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.cli.command_table import LISTINGS
 from vgpuctl.cli.tables import Block, Pairs, Table
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.model.numbers import format_bytes, format_mib
+from vgpuctl.model.numbers import format_bytes, format_count, format_mib
 from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult, Outcome
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.targets import TargetsResult
@@ -152,7 +152,7 @@ def _batch_page(data: ManyVmsResult) -> Page:
     rows = tuple((vm.name, vm.state, "created" if vm.changed else "unchanged", vgpus_text(vm.vgpus)) for vm in data.vms)
     new = sum(vm.changed for vm in data.vms)
     table = Table(("NAME", "STATE", "RESULT", "VGPUS"), rows, states=frozenset({"STATE", "RESULT"}))
-    return Page([table, "", f"{len(rows)} VMs, {new} of them created"])
+    return Page([table, "", f"{format_count(len(rows), 'VM')}, {new} created"])
 
 
 def _steps_page(result: Outcome[object]) -> Page:

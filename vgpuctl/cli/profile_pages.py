@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vgpuctl.cli.pages import Page, free_count, holder, shorten_names
 from vgpuctl.cli.tables import Block
+from vgpuctl.model.numbers import format_count
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.gpus import ExplainResult, ProfileResult
 from vgpuctl.model.results.moves import CountResult, FitsResult, MoveResult, MovesResult, SpotResult
@@ -45,7 +46,7 @@ def _explain(data: ExplainResult) -> Page:
             blocks.append(f"  minimum to free for one more: {count}, of {holders}")
     if data.moves:
         command = f"vgpuctl move-vms --profile {shlex.quote(data.profile)}"
-        blocks += ["", f"one more fits after {_pluralize(data.moves, 'move')} ({command}):"]
+        blocks += ["", f"one more fits after {format_count(len(data.moves), 'move')} ({command}):"]
         blocks += [f"  {line}" for line in move_lines(data.moves)]
     elif free == 0 and data.moves is None:
         blocks += ["", "no moves of VMs that vgpuctl may move make room for one more, or that is not known"]
@@ -86,10 +87,6 @@ def _fits(data: FitsResult) -> Page:
     return Page(blocks)
 
 
-def _pluralize(items: Collection[object], word: str) -> str:
-    return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
-
-
 def _places_by_gpu(places: Sequence[SpotResult]) -> list[str]:
     gpus = dict.fromkeys(place.gpu for place in places)
     return [f"  {gpu}: {_gpu_contents([place for place in places if place.gpu == gpu])}" for gpu in gpus]
@@ -114,7 +111,7 @@ def _moves(result: Outcome[MovesResult]) -> Page:
         return Page(["nothing to move: it fits as it is" if data.places else "nothing to move: no move wins room"])
     verb = "would be moved" if result.dry_run else "moved"
     fewest_note = "" if data.fewest or not data.places else "; fewer may do"
-    blocks: list[Block] = [f"{_pluralize({move.uuid for move in data.moves}, 'VM')} {verb}{fewest_note}:"]
+    blocks: list[Block] = [f"{format_count(len({move.uuid for move in data.moves}), 'VM')} {verb}{fewest_note}:"]
     blocks += [f"  {number}  {line}" for number, line in enumerate(result.steps, 1)]
     if data.places:
         blocks += ["room then:", *_places_by_gpu(data.places)]

@@ -175,11 +175,6 @@ def query(settings: Settings, kind: str, targets: Targets, call: Callable[[GpuHo
     return run.call(settings, kind, query_all)
 
 
-def count_text(count: int, what: str) -> str:
-    """Return a number with its noun: `1 VM`, `3 VMs`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def running_text(count: int) -> str:
     """Return the sentence about VMs that run: ` 3 of them are running.`; nothing if none does."""
     return f" {count} of them {'is' if count == 1 else 'are'} running." if count else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown
 from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.numbers import format_count
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import VmState
 
@@ -44,7 +45,7 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     if lost:
         lines = [f"VM {running[v.vm_uuid or '']} runs, but {v.profile} on {v.function} is gone" for v in lost]
         return fail(*shorten(lines), fix="vgpuctl stop-vm NAME, then vgpuctl start-vm NAME, which creates it again")
-    return ok(f"{len(running)} VMs run, and none has lost a vGPU")
+    return ok(f"{format_count(len(running), 'VM')} running, and none has lost a vGPU")
 
 
 CHECKS = (

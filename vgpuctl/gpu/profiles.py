@@ -16,6 +16,7 @@ from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refus
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.makers import enable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
+from vgpuctl.model.numbers import format_count
 from vgpuctl.model.profile_name import ProfileName, parse_profile_name, strip_board
 from vgpuctl.model.snapshot import Snapshot
 
@@ -152,7 +153,9 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
         parsed.board.lower() for g in partial_gpus for parsed in _known_profile_names(g, snapshot.vgpus_on(g.address))
     }
     if requested_boards & boards or ("" in requested_boards and boards):
-        busy = ", ".join(f"{g.address} ({len(snapshot.vgpus_on(g.address))} vGPUs)" for g in partial_gpus)
+        busy = ", ".join(
+            f"{g.address} ({format_count(len(snapshot.vgpus_on(g.address)), 'vGPU')})" for g in partial_gpus
+        )
         return NoCapacity(
             f"no room for {text}: no GPU offers it now",
             hint=f"a GPU in use lists only what still fits on it; in use: {busy}",

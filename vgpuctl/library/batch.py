@@ -22,6 +22,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.host.clock import HostClock
 from vgpuctl.library.call import CallSettings, confirm_everything
+from vgpuctl.model.numbers import format_count
 from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult
 from vgpuctl.model.results.targets import TallyResult, TargetErrorResult, TargetResult, TargetsResult
 from vgpuctl.operations.worker_pool import Workers
@@ -196,7 +197,7 @@ def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
     lines = [f"{name}: {step}" for name, step in steps]
     if len(lines) > MAX_DETAILS:
         lines = [f"{name}: {step}" for name, step in steps if step.startswith("delete")]
-        lines.append(f"and {len(steps) - len(lines)} more steps; --dry-run shows them")
+        lines.append(f"and {format_count(len(steps) - len(lines), 'more step')}; --dry-run shows every step")
     refused = [f"{name} is skipped: {error.message}" for name, error in plans.failed.items()]
     return (f"{len(names)}: {', '.join(names)}", *lines, *refused)
 

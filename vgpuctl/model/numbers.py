@@ -27,6 +27,11 @@ def parse_meminfo_mib(text: str, name: str) -> int | None:
     return int(match.group(1)) // 1024 if match else None
 
 
+def format_count(count: int, noun: str) -> str:
+    """Return a number with its noun for people: `1 VM`, `3 VMs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def format_mib(mib: int) -> str:
     """Return a size in MiB for people."""
     return f"{mib // 1024} GiB" if mib and mib % 1024 == 0 else f"{mib} MiB"

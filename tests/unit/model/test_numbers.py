@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.numbers import format_bytes, format_mib, parse_integer
+from vgpuctl.model.numbers import format_bytes, format_count, format_mib, parse_integer
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,7 @@ def test_bytes(size, text):
 def test_no_size_has_an_exponent_or_loses_anything(mib):
     number, unit = re.fullmatch(r"([0-9]+) (MiB|GiB)", format_mib(mib)).groups()
     assert int(number) * (1024 if unit == "GiB" else 1) == mib
+
+
+def test_a_count_of_one_has_no_plural():
+    assert [format_count(count, "VM") for count in (0, 1, 2)] == ["0 VMs", "1 VM", "2 VMs"]

@@ -10,8 +10,9 @@ import click
 from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_text
+from vgpuctl.cli.targets import Targets, change
 from vgpuctl.config.arguments import VGPU_STATES
+from vgpuctl.model.numbers import format_count
 
 
 @make_command(
@@ -121,6 +122,6 @@ def delete_vgpu(settings: Settings, targets: Targets, dry_run: bool) -> int:
         "delete-vgpu",
         targets,
         lambda host, name: host.delete_vgpu(name, dry_run=dry_run),
-        question=lambda names, _: f"Remove {count_text(len(names), 'vGPU')}?",
+        question=lambda names, _: f"Remove {format_count(len(names), 'vGPU')}?",
         dry_run=dry_run,
     )

@@ -10,8 +10,9 @@ import click
 from vgpuctl.cli import complete, field_options, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_text, running_text
+from vgpuctl.cli.targets import Targets, change, running_text
 from vgpuctl.config.arguments import DEFAULT_PARALLEL
+from vgpuctl.model.numbers import format_count
 
 
 @make_command(
@@ -132,7 +133,7 @@ def refresh_vm(settings: Settings, targets: Targets, image: str, drain: bool, dr
         targets,
         lambda host, name: host.refresh_vm(name, image, drain=drain, dry_run=dry_run),
         question=lambda names, running: (
-            f"Rebuild {count_text(len(names), 'VM')} from {image}? What is on the first disks is lost."
+            f"Rebuild {format_count(len(names), 'VM')} from {image}? What is on the first disks is lost."
             f"{running_text(running)}"
         ),
         dry_run=dry_run,

@@ -8,7 +8,8 @@ import click
 from vgpuctl.cli import complete, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change, count_text, query, running_text
+from vgpuctl.cli.targets import Targets, change, query, running_text
+from vgpuctl.model.numbers import format_count
 
 
 @make_command(
@@ -159,6 +160,6 @@ def delete_vm(settings: Settings, targets: Targets, keep_disks: bool, dry_run: b
         "delete-vm",
         targets,
         lambda host, name: host.delete_vm(name, keep_disks=keep_disks, dry_run=dry_run),
-        question=lambda names, running: f"Delete {count_text(len(names), 'VM')}?{running_text(running)}",
+        question=lambda names, running: f"Delete {format_count(len(names), 'VM')}?{running_text(running)}",
         dry_run=dry_run,
     )
