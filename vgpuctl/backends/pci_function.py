@@ -12,6 +12,7 @@ from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Refused
 from vgpuctl.gpu.profiles import vfs_off_error
 from vgpuctl.makers import disable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 
@@ -123,7 +124,8 @@ class PassthroughBackend(GpuBackend):
         require_iommu(function)
         if gpu.vfs_enabled:
             raise HostCannot(
-                f"{gpu.address} has {gpu.vfs_enabled} VFs enabled; it can be passed through only with all VFs off",
+                f"{gpu.address} has {count_text(gpu.vfs_enabled, 'VF')} enabled; it can be passed through only with "
+                "all VFs off",
                 hint=disable_vfs_hint(gpu),
                 check="vfs-on",
                 gpu=gpu.address,

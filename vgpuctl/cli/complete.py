@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live completion of profiles, GPU addresses, VM names and hosts, read from the host that --host names.
+"""Live completion of profiles, GPU addresses, VM names and hosts, read from the host that --host names, and columns.
 
 Errors are silent: the user only pressed Tab. Nothing is imported until a value is completed.
 """
@@ -67,6 +67,20 @@ def checks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     from vgpuctl.library.names import check_names
 
     return _items(check_names(), incomplete)
+
+
+def columns(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the columns of the list, after each comma: `name,sta`, to sort `name,-mem`, to filter `state=`."""
+    with suppress(Exception):
+        from vgpuctl.cli import listings
+
+        listing = listings.find_listing("-".join(ctx.command_path.split()[1:]))
+        start, comma, last = incomplete.rpartition(",")
+        prefix = f"{start}{comma}{'-' if last.startswith('-') else ''}"
+        end = "=" if parameter.name == "global_filter" else ""
+        keys = () if listing is None else listing.columns
+        return _items([(f"{prefix}{column.key}{end}", column.header) for column in keys], incomplete)
+    return []
 
 
 def _complete(

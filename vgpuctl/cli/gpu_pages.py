@@ -21,6 +21,7 @@ from vgpuctl.cli.pages import (
     vm_label,
 )
 from vgpuctl.cli.tables import Block, Pairs, Table
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.gpus import (
     ChangedGpuResult,
@@ -66,19 +67,29 @@ def _gpu(data: GpuDetailsResult) -> Page:
         )
     )
     blocks: list[Block] = [pairs, *_vgpu_table(data.vgpus), *_share_table(data)]
-    if data.types:
-        rows = tuple(
-            (
-                vgpu_type.profile,
-                vgpu_type.type_id,
-                mib(vgpu_type.framebuffer_mib),
-                or_unknown(vgpu_type.max_per_gpu),
-                free_count(vgpu_type),
-            )
-            for vgpu_type in data.types
-        )
-        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, NUMERIC_HEADERS)]
-    return Page(blocks)
+    return Page([*blocks, *_type_table(data)])
+
+
+def _type_table(data: GpuDetailsResult) -> list[Block]:
+    """Return the table of the profiles with room, and how many have none."""
+    if not data.types:
+        return []
+    shown = [vgpu_type for vgpu_type in data.types if vgpu_type.free != 0]
+    rows = tuple(
+        (t.profile, t.type_id, mib(t.framebuffer_mib), or_unknown(t.max_per_gpu), free_count(t)) for t in shown
+    )
+    blocks: list[Block] = [""]
+    if rows:
+        blocks.append(Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, NUMERIC_HEADERS))
+    if any(vgpu_type.free is None and vgpu_type.free_at_least for vgpu_type in shown):
+        blocks.append("at least: the driver does not report where its vGPUs are, so more may fit")
+    hidden = len(data.types) - len(shown)
+    if hidden:
+        count = count_text(hidden, "more profile" if rows else "profile")
+        have = "has" if hidden == 1 else "have"
+        blocks.append(f"{count} {have} no room: vgpuctl explain {next(t.profile for t in data.types if t.free == 0)}")
+        blocks.append(f"every profile: vgpuctl list-profiles --gpu {data.address} --all")
+    return blocks
 
 
 def _vgpu_table(vgpus: Sequence[VgpuResult]) -> list[Block]:
@@ -111,13 +122,11 @@ def _gpu_change_page(result: Outcome[SetUpGpuResult | ChangedGpuResult]) -> Page
 
 
 def _partition_text(data: SetUpGpuResult | ChangedGpuResult) -> str:
-    """Return how a GPU is divided; "" without MIG and mixed sizes."""
+    """Return the GPU instances of a GPU with MIG; "" without MIG."""
     partition = getattr(data, "partition", None)
-    if partition is None:
-        return ""
-    if partition.mig:
+    if partition is not None and partition.mig:
         return f", MIG with {shorten_names(partition.instances) or 'no GPU instance'}"
-    return ", mixed sizes" if partition.mixed_size else ""
+    return ""
 
 
 def _scheduler_change_page(result: Outcome[ChangedSchedulerResult]) -> Page:
@@ -128,7 +137,7 @@ def _scheduler_change_page(result: Outcome[ChangedSchedulerResult]) -> Page:
 
 
 def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
-    """Return the lines of show-gpu; none for a GPU without MIG that takes vGPUs of one size."""
+    """Return the lines of show-gpu; none for a GPU without MIG."""
     mig = gpu.mig
     lines: list[tuple[str, str]] = []
     if mig is not None and (mig.enabled or mig.pending):
@@ -141,8 +150,6 @@ def _partition_lines(gpu: GpuDetailsResult) -> tuple[tuple[str, str], ...]:
             )
             for instance in mig.instances
         ]
-    if gpu.mixed_size:
-        lines.append(("sizes", "mixed"))
     return tuple(lines)
 
 

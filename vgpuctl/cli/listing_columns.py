@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def mode_text(gpu: GpuResult) -> str:
-    """Return a GPU's mode and the mode it should have: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
+    """Return a GPU's mode and the mode it should have: `vgpu, mixed sizes`, `unmanaged (kept for passthrough)`."""
     desired = gpu.desired_mode
     as_desired = desired in (None, gpu.mode) or (desired, gpu.mode) == ("vgpu", "mig-vgpu")
     mode = gpu.mode if as_desired else f"{gpu.mode} (kept for {desired})"
     reserved = f", for {' or '.join(gpu.reserved_for)}" if gpu.reserved_for else ""
-    return f"{mode}{', cordoned' if gpu.cordoned else ''}{reserved}"
+    return f"{mode}{', mixed sizes' if gpu.mixed_size else ''}{', cordoned' if gpu.cordoned else ''}{reserved}"
 
 
 def vf_count(gpu: GpuResult) -> str:
@@ -139,7 +139,9 @@ GPUS = Listing(
             "memory", "MEMORY", lambda gpu: gpu.framebuffer_mib, lambda gpu: mib(gpu.framebuffer_mib),
             numeric=True, unit="mib",
         ),
-        Column("used", "USED", used_mib, lambda gpu: mib(used_mib(gpu)) if gpu.vgpus else "0", numeric=True, unit="mib"),
+        Column(
+            "used", "USED", used_mib, lambda gpu: mib(used_mib(gpu)) if gpu.vgpus else "0", numeric=True, unit="mib",
+        ),
         Column("vgpus", "VGPUS", lambda gpu: len(gpu.vgpus), lambda gpu: vgpu_count(gpu.vgpus)),
         Column("vfs", "VFS", lambda gpu: gpu.vfs.enabled, vf_count, level="wide"),
         Column("backend", "BACKEND", lambda gpu: gpu.backend and str(gpu.backend), level="wide"),
@@ -149,6 +151,7 @@ GPUS = Listing(
             "iommu", "IOMMU", lambda gpu: gpu.iommu_group, lambda gpu: or_dash(gpu.iommu_group), "wide", numeric=True
         ),
         Column("scheduler", "SCHEDULER", _running_policy, scheduler_text, level="wide"),
+        Column("mixed-size", "MIXED SIZE", lambda gpu: gpu.mixed_size, level="named"),
         Column("cordoned", "CORDONED", lambda gpu: gpu.cordoned, level="named"),
         Column("problems", "PROBLEMS", lambda gpu: gpu.problems, level="named", free_text=True),
     ),
@@ -157,7 +160,7 @@ GPUS = Listing(
 VGPUS = Listing(
     "vGPUs",
     (
-        Column("name", "NAME", lambda vgpu: vgpu.name),
+        Column("name", "NAME", lambda vgpu: vgpu.name, optional=True),
         Column("profile", "PROFILE", lambda vgpu: vgpu.profile, lambda vgpu: or_unknown(vgpu.profile)),
         Column("gpu", "GPU", lambda vgpu: vgpu.gpu),
         Column("exists", "EXISTS", lambda vgpu: vgpu.present),

@@ -44,7 +44,10 @@ _CONDITION = re.compile(r"(?P<key>[^=!]+)(?P<operator>!?=)(?P<pattern>.*)", re.D
 
 
 class Column(Value):
-    """One column. `text`: how tables show a cell, where `str` does not do. `unit`: that of the number, for csv."""
+    """One column. `text`: how tables show a cell, where `str` does not do. `unit`: that of the number, for csv.
+
+    `optional`: the default table omits it if no row has a value.
+    """
 
     key: str
     header: str
@@ -55,6 +58,7 @@ class Column(Value):
     free_text: bool = False
     is_state: bool = False
     unit: str = ""
+    optional: bool = False
 
     @property
     def csv_key(self) -> str:
@@ -187,6 +191,8 @@ def shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
 def make_table(listing: Listing, view: View, rows: Sequence[Any]) -> Table:
     """Return the rows as a table."""
     columns = shown_columns(listing, view)
+    if not (view.columns or view.wide):
+        columns = tuple(c for c in columns if not c.optional or any(c.cell(row) is not None for row in rows))
     return Table(
         tuple(column.header for column in columns),
         tuple(tuple(cell_text(column, row) for column in columns) for row in rows),

@@ -158,9 +158,7 @@ def _batch_page(data: ManyVmsResult) -> Page:
     rows = tuple((vm.name, vm.state, vm.result, vgpus_text(vm.vgpus)) for vm in data.vms)
     counts = Counter(vm.result for vm in data.vms if vm.changed) or {"created": 0}
     table = Table(("NAME", "STATE", "RESULT", "VGPUS"), rows, states=frozenset({"STATE", "RESULT"}))
-    return Page(
-        [table, "", f"{count_text(len(rows), 'VM')}, {', '.join(f'{n} of them {word}' for word, n in counts.items())}"]
-    )
+    return Page([table, "", f"{count_text(len(rows), 'VM')}, {', '.join(f'{n} {word}' for word, n in counts.items())}"])
 
 
 def _steps_page(result: Outcome[object]) -> Page:

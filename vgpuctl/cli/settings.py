@@ -184,12 +184,24 @@ def global_options(*, before_command: bool) -> list[click.Parameter]:
 def list_options() -> list[click.Option]:
     """Return the options of every list."""
     return [
-        _option("columns", metavar="KEY,...", multiple=True, help="Show these columns, in this order."),
-        _option("sort-by", metavar="KEY,...", help="Sort by these columns; -KEY or KEY:desc: the largest first."),
+        _option(
+            "columns",
+            metavar="KEY,...",
+            multiple=True,
+            shell_complete=complete.columns,
+            help="Show these columns, in this order.",
+        ),
+        _option(
+            "sort-by",
+            metavar="KEY,...",
+            shell_complete=complete.columns,
+            help="Sort by these columns; -KEY or KEY:desc: the largest first.",
+        ),
         _option(
             "filter",
             metavar="KEY=VALUE,...",
             multiple=True,
+            shell_complete=complete.columns,
             help="Show only rows for which each condition holds. Also KEY!=VALUE; globs: 'name=vdi-*'.",
         ),
         _option("no-headers", is_flag=True, help="Omit the header line."),

@@ -32,7 +32,7 @@ _BASH = """\
         case "$kind" in
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
-            plain) COMPREPLY+=("${value#"$prefix"}") ;;
+            plain) [[ "$value" == *= ]] && compopt -o nospace; COMPREPLY+=("${value#"$prefix"}") ;;
         esac
     done < <(COMP_WORDS="$line" COMP_CWORD=0 %(complete_var)s=bash_complete "$1" 2>/dev/null)
 }

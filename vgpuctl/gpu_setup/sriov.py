@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_error
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InvalidInput, VerifyFailed, VgpuctlError
 from vgpuctl.makers import own_vf_setting
-from vgpuctl.model.numbers import parse_integer
+from vgpuctl.model.numbers import count_text, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.value import Value
@@ -74,8 +74,8 @@ class SetVfs(Value):
     def describe(self) -> str:
         """Say how many VFs, and how many before."""
         if self.vf_count == 0:
-            return f"turn the {self.previous_count} VFs of {self.gpu} off"
-        return f"turn {self.vf_count} VFs of {self.gpu} on" + (
+            return f"turn the {count_text(self.previous_count, 'VF')} of {self.gpu} off"
+        return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on" + (
             f" instead of {self.previous_count}" if self.previous_count else ""
         )
 
@@ -125,7 +125,7 @@ class SetVfs(Value):
         actual = count_vfs(host, self.gpu)
         if actual != self.vf_count:
             raise VerifyFailed(
-                f"{self.gpu} was set to {self.vf_count} VFs but has {actual}",
+                f"{self.gpu} was set to {count_text(self.vf_count, 'VF')} but has {actual}",
                 hint=own_vf_setting(self.driver) or "journalctl -k -n 20",
                 wanted=self.vf_count,
                 actual=actual,
@@ -154,17 +154,19 @@ def numvfs_error(error: OSError, gpu: str, vf_count: int, path: str, driver: str
         return HostCannot(f"the number of VFs of {gpu} cannot be set: {why}", hint=hint, check="vfs-fixed", **facts)
     if error.errno == errno.ERANGE:
         return InvalidInput(
-            f"{gpu} cannot have {vf_count} VFs", hint=f"cat {PCI_DEVICES}/{gpu}/sriov_totalvfs", **facts
+            f"{gpu} cannot have {count_text(vf_count, 'VF')}", hint=f"cat {PCI_DEVICES}/{gpu}/sriov_totalvfs", **facts
         )
     if error.errno == errno.EBUSY:
         return Busy(f"another program has just turned on VFs of {gpu}", hint="run the command again", **facts)
     if error.errno == errno.EINVAL:
-        return DeviceFailed(f"the driver of {gpu} does not accept {vf_count} VFs", hint="journalctl -k -n 20", **facts)
+        return DeviceFailed(
+            f"the driver of {gpu} does not accept {count_text(vf_count, 'VF')}", hint="journalctl -k -n 20", **facts
+        )
     if error.errno in (errno.ENOMEM, errno.ENOSPC):
         return HostCannot(
-            f"the firmware reserved no room for {vf_count} VFs of {gpu} (bus numbers or memory space)",
+            f"the firmware reserved no room for {count_text(vf_count, 'VF')} of {gpu} (bus numbers or memory space)",
             hint="turn SR-IOV, ARI and Above 4G Decoding on in the firmware, or boot with pci=realloc",
             check="vf-resources",
             **facts,
         )
-    return write_error(error, f"setting {vf_count} VFs on {gpu}", path)
+    return write_error(error, f"setting {count_text(vf_count, 'VF')} on {gpu}", path)

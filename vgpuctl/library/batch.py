@@ -22,6 +22,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.host.clock import HostClock
 from vgpuctl.library.call import CallSettings, confirm_everything
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult
 from vgpuctl.model.results.targets import TallyResult, TargetErrorResult, TargetResult, TargetsResult
 from vgpuctl.operations.worker_pool import Workers
@@ -198,7 +199,7 @@ def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
         shown = [(name, step) for name, step in steps if step.startswith("delete")]
     lines = [f"{name}: {step}" for name, step in shown]
     if len(shown) < len(steps):
-        lines.append(f"and {len(steps) - len(shown)} more steps; --dry-run shows them")
+        lines.append(f"and {count_text(len(steps) - len(shown), 'more step')}; --dry-run shows every step")
     return (*lines, *(f"{name} is skipped: {error.message}" for name, error in plans.failed.items()))
 
 

@@ -189,7 +189,7 @@ def _time_over(pending: Sequence[_Seen], total: int, target: str, seconds: float
     """Return the error that says what has not been reached, and the state of each VM."""
     texts = [_describe(seen, target) for seen in pending]
     first = pending[0].vm
-    several = f"{len(pending)} of {total} VMs have not reached '{target}'"
+    several = f"{len(pending)} of {total} VMs {'has' if len(pending) == 1 else 'have'} not reached '{target}'"
     return Busy(
         f"{texts[0] if total == 1 else several} after {seconds:g} s",
         hint=_hint(first, target),

@@ -11,6 +11,7 @@ from typing import Any
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery
 from vgpuctl.sim import vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
@@ -65,7 +66,7 @@ class SimAudit:
             damaged += entry is None
             if entry is not None and _matches(entry, query):
                 matches.append(entry)
-        warnings = (f"{damaged} lines of {self.path} are not entries",) if damaged else ()
+        warnings = (f"{count_text(damaged, 'line')} of {self.path} cannot be read as entries",) if damaged else ()
         return AuditEntries(tuple(matches[-query.limit :]), warnings)
 
     def clear(self) -> None:

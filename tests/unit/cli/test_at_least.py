@@ -35,6 +35,7 @@ def test_a_small_vgpu_at_an_unknown_placement_gives_a_minimum(host):
     reported = run("explain DC-12Q --json").document["data"]
     assert (reported["free"], reported["free_at_least"], reported["gpus"][0]["free_at_least"]) == (None, 6, 6)
     assert "DC-12Q: at least 6 more on this host" in run("explain DC-12Q").out
+    assert "\nat least: the driver does not report where its vGPUs are, so more may fit\n" in run(f"show-gpu {GPU}").out
     (kind,) = (t for t in run(f"show-gpu {GPU} --json").document["data"]["types"] if t["profile"] == "DC-12Q")
     assert (kind["free"], kind["free_at_least"]) == (None, 6)
     assert run("fits --profile DC-12Q:6").out.startswith("yes: 6 x DC-12Q")

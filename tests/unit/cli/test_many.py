@@ -129,7 +129,7 @@ def test_one_that_cannot_be_stopped_is_named_and_the_others_are_stopped(
 def test_people_see_a_line_for_each_and_a_table(vgpuctl: Vgpuctl) -> None:
     ran = vgpuctl(*HOST, *FIVE)
     assert ran.out.splitlines()[0].split() == ["NAME", "STATE", "RESULT", "VGPUS"]
-    assert "5 VMs, 5 of them created" in ran.out
+    assert "5 VMs, 5 created" in ran.out
     lines = [line for line in ran.err.splitlines() if line.startswith("[")]
     assert [line.split("]")[0] for line in lines] == [f"[{n}/5" for n in range(1, 6)]
     assert {line.split()[1] for line in lines} == {f"{name}:" for name in NAMES}

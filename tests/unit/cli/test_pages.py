@@ -28,10 +28,11 @@ GPU: dict[str, Any] = {
     "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None,
     "vfs": {"total": 16, "enabled": 16, "used": 2},
     "vgpus": [vgpu(), vgpu(ownership="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
-    "desired_mode": None, "cordoned": False, "allowed_profiles": None, "reserved_for": [], "scheduler": None,
+    "desired_mode": None, "cordoned": False, "allowed_profiles": None, "reserved_for": [], "mixed_size": None,
+    "scheduler": None,
 }  # fmt: skip
 DETAILS: dict[str, Any] = {
-    **GPU, "console": [], "group_members": [], "functions": [], "types": [], "mixed_size": None, "mig": None,
+    **GPU, "console": [], "group_members": [], "functions": [], "types": [], "mig": None,
     "scheduler_limits": None, "scheduler_at_load": None, "scheduler_next": None, "shares": [],
 }  # fmt: skip
 VM: dict[str, Any] = {
@@ -81,7 +82,7 @@ def test_gpus() -> None:
 def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
     mixed = {**DETAILS, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
     output = text("show-gpu", mixed)
-    assert "sizes:       mixed\n" in output
+    assert "mode:        vgpu, mixed sizes\n" in output
     assert "0000:3b:00.4  A100-4C  vdi-001  managed    placement 24\n" in output
     assert "0000:3b:00.4  A100-4C  vdi-002  managed    -\n" in output
     instance = {"id": 3, "profile": "3g.20gb", "start": 4, "size": 4}

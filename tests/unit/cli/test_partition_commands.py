@@ -37,6 +37,35 @@ def test_a_gpu_is_partitioned_and_says_so(h100: Run) -> None:
     assert document["data"]["partition"]["mixed_size"] is False
 
 
+def test_lists_say_that_a_gpu_has_mixed_sizes_and_filters_know_it(h100: Run) -> None:
+    assert "mixed sizes" not in h100("list-gpus").out
+    h100(f"set-mixed-size {B} on")
+    assert "  vgpu, mixed sizes  " in h100("list-gpus").out
+    assert h100("list-gpus --filter mixed-size=yes -o name").out == f"{B}\n"
+    assert "mode:        vgpu, mixed sizes\n" in h100(f"show-gpu {B}").out
+
+
+def test_show_gpu_lists_the_profiles_with_room_and_counts_the_others(vgpuctl: Run) -> None:
+    def run(line: str) -> Ran:
+        return vgpuctl("--host", "sim:a100-40", *shlex.split(line))
+
+    run("create-vm one --profile A100-20C")
+    assert [line.split()[0] for line in run(f"show-gpu {A}").out.splitlines()[-4:]] == [
+        "PROFILE",
+        "A100-20C",
+        "12",
+        "every",
+    ]
+    assert "\n12 more profiles have no room: vgpuctl explain A100-4C\n" in run(f"show-gpu {A}").out
+    run("create-vm two --profile A100-20C")
+    shown = run(f"show-gpu {A}").out.splitlines()
+    assert shown[-2:] == [
+        "13 profiles have no room: vgpuctl explain A100-4C", f"every profile: vgpuctl list-profiles --gpu {A} --all",
+    ]  # fmt: skip
+    assert len(run(f"list-profiles --gpu {A} --all").out.splitlines()) == 14
+    assert len(run(f"show-gpu {A} --json").document["data"]["types"]) == 13
+
+
 @pytest.mark.parametrize(("model", "keeps_mode"), [("A100", True), ("H100", False)])
 def test_a_boot_turns_mig_off_on_hopper_and_restore_host_turns_it_on_with_its_instances(
     vgpuctl: Run, tmp_path: Path, model: str, keeps_mode: bool

@@ -66,6 +66,21 @@ def test_names_of_vms_are_completed_where_a_vm_is_named(vgpuctl: Run, command: s
     assert completed(f"vgpuctl --host sim:a100-40 {command} vdi") == ["vdi-001", "vdi-002"]
 
 
+@pytest.mark.parametrize(
+    ("line", "some"),
+    [
+        ("list-vms --columns name,sta", ["name,state"]),
+        ("list-vms --sort-by name,-mem", ["name,-memory"]),
+        ("list-gpus --filter mod", ["model=", "mode="]),
+        ("log --filter=com", ["command="]),
+        ("sim list-scenarios --columns d", ["description"]),
+        ("show-vm --columns n", []),
+    ],
+)
+def test_columns_are_completed(line: str, some: list[str]) -> None:
+    assert completed(f"vgpuctl {line}") == some
+
+
 def test_pools_are_completed() -> None:
     assert completed("vgpuctl --host sim:mixed list-images --pool ") != []
 

@@ -85,7 +85,7 @@ def test_before_many_are_deleted_only_what_is_lost_is_listed(vgpuctl: Vgpuctl) -
     assert "Delete 5 VMs (vdi-001, vdi-002 \N{HORIZONTAL ELLIPSIS} vdi-005)?" in refused["message"]
     *deletions, more = refused["facts"]["lines"]
     assert all(": delete disk " in line for line in deletions)
-    assert (len(deletions), more.endswith(" more steps; --dry-run shows them")) == (5, True)
+    assert (len(deletions), more.endswith(" more steps; --dry-run shows every step")) == (5, True)
     assert vgpuctl(*HOST, "--yes", "delete-vm", "--owner", "sales").status == 0
     assert vgpuctl(*HOST, "list-vms", "-o", "name").out == "other\n"
     assert "no VM has the owner sales" in vgpuctl(*HOST, "stop-vm", "--owner", "sales").err

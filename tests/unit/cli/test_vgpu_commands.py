@@ -90,6 +90,15 @@ def test_a_vgpu_is_ensured_shown_and_gone(sim: Run) -> None:
     assert sim("ensure-vgpu spare --state absent --dry-run").status == 0
 
 
+def test_the_column_name_is_there_only_for_vgpus_that_have_one(sim: Run) -> None:
+    sim("create-vm desk --profile A100-4C")
+    assert sim("list-vgpus").out.splitlines()[0].split() == ["PROFILE", "GPU", "MADE", "VM", "OWNERSHIP"]
+    assert sim("list-vgpus -o wide").out.split()[0] == "NAME"
+    assert sim("list-vgpus --columns name,carrier").out.splitlines()[1].split() == ["-", "0000:3b:00.4"]
+    sim("create-vgpu spare --profile A100-4C")
+    assert [line.split()[0] for line in sim("list-vgpus").out.splitlines()] == ["NAME", "-", "spare"]
+
+
 def test_vgpus_are_listed_with_their_owner(sim: Run) -> None:
     assert sim("create-vgpu spare --profile T4-4Q", "mixed").status == 0
     assert sim("create-vm desk --profile A100-4C", "mixed").status == 0

@@ -128,7 +128,7 @@ def test_a_profile_that_a_full_gpu_no_longer_lists_is_no_room_and_not_unknown():
     for text in ("A100-5C", "5C", "GRID A100-5C", "T4-4Q|GRID A100-5C"):
         with pytest.raises(NoCapacity) as raised:
             find_types(snapshot(gpu, vms=[mine]), (gpu,), text)
-        assert "0000:3b:00.0 (1 vGPUs)" in str(raised.value.hint)
+        assert "0000:3b:00.0 (1 vGPU)" in str(raised.value.hint)
 
 
 def test_a_profile_of_another_board_stays_unknown_on_a_full_gpu():

@@ -155,7 +155,7 @@ def test_the_end_of_the_time_shows_what_is_missing(tmp_path):
     assert clock.monotonic() - begun == 5
     assert one.value.hint == "vgpuctl stop-vm 'b c'"
     stop(ports, "a")
-    with pytest.raises(Busy, match="1 of 2 VMs have not reached 'off' after 0 s") as several:
+    with pytest.raises(Busy, match="1 of 2 VMs has not reached 'off' after 0 s") as several:
         waited(ports, "a", "b c", event="off", timeout=0.0)
     assert several.value.facts["lines"] == ["b c is still running"]
     assert [vm["state"] for vm in several.value.facts["vms"]] == ["running"]

@@ -14,14 +14,12 @@ from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
 from vgpuctl.cli.settings import Settings, global_options
 from vgpuctl.errors import Interrupted, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.library import open_ports
-from vgpuctl.library.touched import Touched
 
 if TYPE_CHECKING:
-    from vgpuctl import simulated
+    from vgpuctl import library, simulated
     from vgpuctl.cli import confirm, hosts
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.library import audit
+    from vgpuctl.library import audit, touched
     from vgpuctl.model import outcome
     from vgpuctl.model.outcome import QueryResult
     from vgpuctl.model.results import host as host_results
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
 else:
     audit = LazyModule("vgpuctl.library.audit")
     hosts = LazyModule("vgpuctl.cli.hosts")
+    library = LazyModule("vgpuctl.library")
+    touched = LazyModule("vgpuctl.library.touched")
     confirm = LazyModule("vgpuctl.cli.confirm")
     outcome = LazyModule("vgpuctl.model.outcome")
     host_results = LazyModule("vgpuctl.model.results.host")
@@ -53,10 +53,10 @@ def reboot(settings: Settings) -> int:
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
-        ports, touched = open_ports(settings.host), Touched()
+        ports, rebooted = library.open_ports(settings.host), touched.Touched()
         with suppress(VgpuctlError):  # a host whose libvirt does not answer is rebooted all the same
-            touched.add_vms([vm.name for vm in ports.hypervisor.domains()])
-        entry = audit.Call("sim-reboot", audit.join(("vgpuctl", *settings.args)), touched)
+            rebooted.add_vms([vm.name for vm in ports.hypervisor.domains()])
+        entry = audit.Call("sim-reboot", audit.join(("vgpuctl", *settings.args)), rebooted)
         runs_boot_unit = simulated.reboot(scenario)
         entry.succeeded(ports, outcome.Outcome(True, None))
         if runs_boot_unit:

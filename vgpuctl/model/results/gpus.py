@@ -76,7 +76,8 @@ class GpuResult(Value):
     `allowed_profiles`: the only profiles that host.yaml allows on it, null for all. `reserved_for`: patterns of the
     names of VMs that it is reserved for, empty for all.
 
-    `scheduler` is null if NVIDIA's driver does not schedule vGPUs and host.yaml configures none.
+    `mixed_size` is null if the GPU does not support mixed sizes, or that is not known. `scheduler` is null if NVIDIA's
+    driver does not schedule vGPUs and host.yaml configures none.
     """
 
     address: str
@@ -94,6 +95,7 @@ class GpuResult(Value):
     cordoned: bool
     allowed_profiles: tuple[str, ...] | None
     reserved_for: tuple[str, ...]
+    mixed_size: bool | None
     scheduler: SchedulerResult | None
 
 
@@ -144,14 +146,13 @@ class GpuDetailsResult(GpuResult):
     """A GPU with everything on it. `console`: reasons why it may be the host's console.
 
     `scheduler_at_load`: the setting when the driver was loaded. `scheduler_next`: the setting at its next load.
-    `mig` and `mixed_size` are null if the GPU does not support them, or that is not known.
+    `mig` is null if the GPU does not support it, or that is not known.
     """
 
     console: tuple[str, ...]
     group_members: tuple[IommuGroupMember, ...]
     functions: tuple[FunctionResult, ...]
     types: tuple[TypeResult, ...]
-    mixed_size: bool | None
     mig: MigResult | None
     scheduler_limits: SchedulerLimitsResult | None
     scheduler_at_load: SchedulerSpec | None

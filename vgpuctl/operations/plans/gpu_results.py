@@ -49,6 +49,7 @@ def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
         cordoned=gpu.cordoned,
         allowed_profiles=gpu.allowed_profiles,
         reserved_for=gpu.reserved_for,
+        mixed_size=gpu.mixed_size,
         scheduler=scheduler_summary(gpu),
     )
 
@@ -73,7 +74,6 @@ def gpu_details(snapshot: Snapshot, gpu: Gpu, scheduler: SchedulerDetails) -> Gp
         group_members=gpu.group_members,
         functions=tuple(functions),
         types=tuple(_type_result(snapshot, gpu, known) for known in gpu.types),
-        mixed_size=gpu.mixed_size,
         mig=_mig_result(gpu),
         scheduler_limits=scheduler.limits,
         scheduler_at_load=scheduler.at_load,

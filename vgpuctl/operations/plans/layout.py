@@ -27,7 +27,7 @@ def target_vf_count(gpu: Gpu, mode: str, vfs: int | None) -> int:
     """
     if vfs is not None and (mode not in ("vgpu", "sriov") or not 1 <= vfs <= gpu.vfs_total):
         valid = f"1 to {gpu.vfs_total}" if mode in ("vgpu", "sriov") and gpu.vfs_total else "no --vfs"
-        raise InvalidInput(f"{vfs} VFs are not valid for {gpu.address} in mode {mode}: {valid}", gpu=gpu.address)
+        raise InvalidInput(f"--vfs {vfs} is not valid for {gpu.address} in mode {mode}: {valid}", gpu=gpu.address)
     if mode == "unmanaged":
         return gpu.vfs_enabled
     vf_count = 0 if mode == "passthrough" else _vgpu_vf_count(gpu, vfs) if mode == "vgpu" else _plain_vf_count(gpu, vfs)

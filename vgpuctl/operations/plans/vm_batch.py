@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
@@ -59,7 +60,7 @@ def _no_room_error(error: NoCapacity | InUse, request: VmRequest, fits: int, req
     what = ", ".join(p if n == 1 else f"{p}:{n}" for p, n in request.profiles) or f"mode {request.mode}"
     facts = {name: error.facts[name] for name in ("gpus", "details") if name in error.facts and not fits}
     left_out = error.facts.get("left_out")
-    lines = [f"no room for {requested} VMs with {what}: {fits} fit now; none was created"]
+    lines = [f"no room for {count_text(requested, 'VM')} with {what}: {fits} fit now; none was created"]
     lines += [str(line) for line in left_out] if isinstance(left_out, list) else []
     return NoCapacity(
         "; ".join(lines),
