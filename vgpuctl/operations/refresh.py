@@ -120,12 +120,7 @@ def refresh_vm(
     vm = plan.vm
     is_running = vm.state not in STOPPED_STATES
     if is_running and not drain:
-        raise InUse(
-            f"{vm.name} is {vm.state}; its disk can be replaced only while it is off",
-            hint=f"vgpuctl stop-vm {vm.name}, or use --drain",
-            vm=vm.name,
-            state=str(vm.state),
-        )
+        raise _running_error(vm)
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
@@ -139,6 +134,15 @@ def refresh_vm(
     replace_disk = partial(_replace_disk, host, plan, image, wait_seconds, whole)
     with_vm_stopped(host, vm, replace_disk, "refreshed", wait_seconds, whole)
     return report_vm(host, vm_result(plan.snapshot, vm), steps)
+
+
+def _running_error(vm: Vm) -> InUse:
+    return InUse(
+        f"{vm.name} is {vm.state}; its disk can be replaced only while it is off",
+        hint=f"vgpuctl stop-vm {vm.name}, or use --drain",
+        vm=vm.name,
+        state=str(vm.state),
+    )
 
 
 def _left_alone(host: Host, name: str, from_image: str, *, dry_run: bool) -> Outcome[VmReport] | None:
