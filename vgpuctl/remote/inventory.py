@@ -80,7 +80,7 @@ def _refuse_other_connections(inventory: Inventory, selected: Set[str]) -> None:
         raise InvalidInput(
             f"vgpuctl reaches hosts by ssh only, and the inventory names another connection for {len(others)} of"
             f" {len(selected)}: {listed}",
-            hint=f"--limit 'all,!{',!'.join(others)}' leaves them out"
+            hint=f"--limit 'all,!{',!'.join(others)}' excludes them"
             if len(others) < len(selected)
             else "use --host local for this machine, --host sim:NAME for a simulated host",
             hosts=list(others),

@@ -23,7 +23,7 @@ NUMBER = re.compile(r"^[0-9]+\.[0-9]+$")
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 STANDARD_INPUT = re.compile(r"standard input(:[0-9]+:[0-9]+)?")
 MAX_LINES = 10
-"""So many lines of an error's details are part of its message; its facts have all of them."""
+"""At most this many lines of an error's details are part of its message; its facts have all of them."""
 
 
 def flags(params: dict[str, Any], *options: str) -> list[str]:
@@ -61,7 +61,7 @@ def text_of(module: AnsibleModule, option: str, value: Any) -> Any:
 
 
 def gpu_words(module: AnsibleModule) -> list[str]:
-    """Return the words that name one GPU, or all; the module ends here when `gpu` is no text, or neither is given."""
+    """Return the words that name one GPU, or all; the module ends here if `gpu` is a number, or neither is given."""
     if module.params["all"]:
         return ["--all"]
     if module.params["gpu"] is None:
