@@ -181,8 +181,8 @@ class VmResult(Value):
     `spread_group`: the group whose VMs are on different GPUs, null for none. `hugepages`: the size of its memory's huge
     pages, "none", or "default" for the host's default size. `pinned_cpus`: the CPUs that its vCPUs may run on;
     `memory_nodes`: the NUMA nodes to which its memory is bound; null for any. `display`: a vGPU's screen is in the VM's
-    console. `owner`, `ownership`: as in `VmRowResult`. `cloud_init`, `network_config`: the files that its seed for
-    cloud-init was made from, null without one.
+    console. `owner`, `ownership`, `image`: as in `VmRowResult`. `cloud_init`, `network_config`: the files that its seed
+    for cloud-init was made from, null without one.
     """
 
     name: str
@@ -202,6 +202,7 @@ class VmResult(Value):
     display: bool
     reserve: ReserveWord | None
     spread_group: str | None
+    image: str | None
     cloud_init: str | None
     network_config: str | None
     vgpus: tuple[VgpuResult, ...]

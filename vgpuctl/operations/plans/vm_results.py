@@ -36,6 +36,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         display=vm.has_display,
         reserve=vm.record.reserve if vm.record else None,
         spread_group=vm.record.spread_group if vm.record else None,
+        image=image_of(vm),
         cloud_init=seed_files.get("cloud_init"),
         network_config=seed_files.get("network_config"),
         vgpus=_vgpus_of(snapshot, vm),
