@@ -13,6 +13,7 @@ import pytest
 
 from tests.ansible.options import COLLECTION
 from tests.ansible.plays import ANSIBLE, OLDEST_ANSIBLE, ROOT, ansible_environment
+from vgpuctl.version import __version__
 
 MODULES = sorted((COLLECTION / "plugins/modules").glob("*.py"))
 MAX_LINES = 150
@@ -93,7 +94,7 @@ def test_the_documentation_is_built_without_a_warning(tmp_path: Path) -> None:
 
 def test_the_collection_is_built_and_installed(tmp_path: Path) -> None:
     run(ANSIBLE / "ansible-galaxy", "collection", "build", COLLECTION, cwd=tmp_path)
-    archive = tmp_path / "vgpuctl-vgpuctl-0.1.0.tar.gz"
+    archive = tmp_path / f"vgpuctl-vgpuctl-{__version__}.tar.gz"
     with tarfile.open(archive) as packed:
         names = set(packed.getnames())
     assert {"plugins/modules/vm.py", "roles/desktop_pool/tasks/main.yml", "LICENSES/GPL-3.0-or-later.txt"} <= names
