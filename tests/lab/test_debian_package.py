@@ -1,0 +1,61 @@
+"""The Debian package on a host with systemd and libvirtd, over an earlier installation and under a running guest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.console import guest_devices
+from tests.lab.machine import Lab
+from tests.lab.test_after_boot import INSTALLED
+from tests.lab.vgpuctl_in import A100, leftovers, must, put_gpu, use_defaults
+from tests.packaging import build
+from vgpuctl.extras import PACKAGE_PYTHON
+from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH
+
+# The lab has the libraries of vgpuctl in a directory of its own, and not as Debian packages.
+LIBRARIES = "printf '/opt/vgpuctl/lib\\n' > /usr/lib/python3/dist-packages/lab.pth"
+
+
+def packaged(lab: Lab, *words: str) -> Any:
+    """Run the package's program and return its data."""
+    result = lab.run(["/usr/bin/vgpuctl", "--json", "--yes", *words], timeout=300)
+    return json.loads(result.stdout)["data"]
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(900)
+def test_the_package_takes_over_and_goes_again_under_a_running_guest(lab: Lab, tmp_path: Path) -> None:
+    deb = next(path for path in build.build(tmp_path) if path.suffix == ".deb")
+    lab.run(INSTALLED)
+    put_gpu(lab, "vendor-vf")
+    use_defaults(lab)
+    before = leftovers(lab)
+    must(lab, "install-host", "--restart-libvirt")
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
+    number = lab.run("virsh domid vm-1").stdout
+
+    lab.push(tmp_path, "/root/packages")
+    lab.run(f"{LIBRARIES}; dpkg --install --force-depends /root/packages/{deb.name}", timeout=400)
+    shown = packaged(lab, "show-vm", "vm-1")
+    assert (shown["state"], shown["vgpus"]) == ("running", made["vgpus"])
+    assert lab.run("virsh domid vm-1").stdout == number
+    assert PACKAGE_PYTHON in lab.read(HOOK_PATH)
+    assert lab.run(f"ls {UNIT_PATH}", check=False).returncode != 0
+    assert packaged(lab, "install-host")["steps"] == []
+
+    packaged(lab, "create-vm", "vm-2", "--profile", "A100-4C", "--reserve", "running", "--no-start")
+    lab.run("virsh start vm-2", timeout=200)
+    assert A100 in guest_devices(lab, "vm-2")
+    lab.run("virsh destroy vm-2")
+    packaged(lab, "delete-vm", "vm-2")
+
+    lab.run("dpkg --purge vgpuctl", timeout=200)
+    assert lab.run("ls /etc/libvirt/hooks/qemu.d", check=False).stdout.strip() == ""
+    assert lab.run("virsh domid vm-1").stdout == number
+    assert must(lab, "show-vm", "vm-1")["vgpus"] == made["vgpus"]
+    must(lab, "delete-vm", "vm-1")
+    assert leftovers(lab) == before
