@@ -16,7 +16,7 @@ from vgpuctl.cli.pages import free_count, location, mib, or_dash, or_unknown, sh
 if TYPE_CHECKING:
     from vgpuctl.model.results.gpus import GpuResult, ProfileResult, RoomResult
     from vgpuctl.model.results.vgpus import ListedVgpuResult, VgpuResult
-    from vgpuctl.model.results.vms import CloneResult, ImageResult
+    from vgpuctl.model.results.vms import CloneResult, ImageResult, VmRowResult
 
 
 def mode_text(gpu: GpuResult) -> str:
@@ -93,6 +93,14 @@ def _vgpu_owner(vgpu: ListedVgpuResult) -> str:
     return "host.yaml" if vgpu.name else str(vgpu.ownership)
 
 
+def _vm_vgpus(vm: VmRowResult) -> str | None:
+    """Return a VM's vGPUs, and whether some of those that it has a place for do not exist."""
+    if not vm.vgpus:
+        return None
+    is_missing = any(not vgpu.present and not vgpu.reason for vgpu in vm.vgpus)
+    return f"{vgpus_text(vm.vgpus)}{' (missing)' if is_missing else ''}"
+
+
 def _label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in labels.items())
 
@@ -118,7 +126,7 @@ VMS = Listing(
             unit="mib",
         ),
         Column("vcpus", "VCPUS", lambda vm: vm.vcpus, level="wide", numeric=True),
-        Column("vgpus", "VGPUS", lambda vm: vgpus_text(vm.vgpus) if vm.vgpus else None),
+        Column("vgpus", "VGPUS", _vm_vgpus),
         Column("reserve", "RESERVE", lambda vm: vm.reserve, level="wide"),
         Column("image", "IMAGE", lambda vm: vm.image, level="wide"),
         Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),

@@ -108,17 +108,15 @@ def _profile_counts(counts: Sequence[CountResult]) -> str:
 def _moves(result: Outcome[MovesResult]) -> Page:
     """Return the planned moves, or the moves that were made."""
     data = result.data
-    stays = _stay_lines(data)
     if not data.moves:
-        return Page(stays or [f"nothing to move: {_why_nothing(data)}"])
+        return Page([f"nothing to move: {_why_nothing(data)}"])
     verb = "would be moved" if result.dry_run else "moved"
     fewest_note = "" if data.fewest or not data.places else "; fewer may do"
     blocks: list[Block] = [f"{count_text(len({move.uuid for move in data.moves}), 'VM')} {verb}{fewest_note}:"]
     blocks += [f"  {number}  {line}" for number, line in enumerate(result.steps, 1)]
     if data.places:
         blocks += ["room then:", *_places_by_gpu(data.places)]
-    blocks += stays
-    if data.emptied is not None and not stays and not result.dry_run:
+    if data.emptied is not None and not data.stays and not result.dry_run:
         blocks.append(f"{data.emptied} has no vGPU now")
     return Page(blocks)
 
@@ -127,17 +125,6 @@ def _why_nothing(data: MovesResult) -> str:
     if data.emptied is not None:
         return f"{data.emptied} has no vGPU"
     return "it fits as it is" if data.places else "no move wins room"
-
-
-def _stay_lines(data: MovesResult) -> list[str]:
-    """Return which vGPUs cannot leave the GPU, a line for each reason."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for stay in data.stays:
-        by_reason.setdefault((stay.profile or "whole GPU", stay.why), []).append(stay.vm or stay.carrier)
-    if not by_reason:
-        return []
-    lines = [f"  {shorten_names(names)} ({profile}): {why}" for (profile, why), names in by_reason.items()]
-    return [f"{count_text(len(data.stays), 'vGPU')} on {data.emptied} cannot be moved:", *lines]
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {

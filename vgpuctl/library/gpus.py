@@ -101,7 +101,7 @@ class GpuCalls(Calls):
     ) -> Outcome[MovesResult]:
         """Return the fewest moves after which these vGPUs fit, or with `defragment` more of the largest profiles.
 
-        With `from_gpu` the moves take the VMs of that GPU to others, and `stays` lists those that have no room there.
+        With `from_gpu` the moves take the VMs of that GPU to others. NoCapacity: some cannot leave, or no moves help.
         """
         outcome = self._move(profiles, defragment=defragment, max_moves=max_moves, from_gpu=from_gpu, dry_run=True)
         words = [word for profile in profiles for word in ("--profile", profile)]

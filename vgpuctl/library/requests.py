@@ -52,8 +52,19 @@ def _read_network_config(config: str) -> CloudInitFile:
     """Return a network configuration: a file's, or one in the spec, which its checksum names."""
     if is_path(config):
         return parse_network_config(read_text(config, "network-config"), config)
-    digest = hashlib.sha256(config.encode()).hexdigest()[:12]
-    return parse_network_config(config, f"network_config in the spec (sha256 {digest})")
+    return parse_network_config(config, f"network_config {_inline_name(config)}")
+
+
+def _inline_name(text: str) -> str:
+    return f"in the spec (sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]})"
+
+
+def loggable_fields(spec: VmSpec) -> dict[str, object]:
+    """Return the given fields without the contents of files that a spec has in itself: they may have passwords."""
+    fields = spec.given_fields()
+    if spec.network_config is not None and not is_path(spec.network_config):
+        fields["network_config"] = _inline_name(spec.network_config)
+    return fields
 
 
 def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, complete: bool = True) -> VmRequest:

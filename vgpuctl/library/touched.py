@@ -79,10 +79,11 @@ class Touched:
             self._gpus.add(address)
 
     def add_error(self, facts: Mapping[str, object]) -> None:
-        """Add the VM and the GPU that an error names."""
-        vm, gpu = facts.get("vm"), facts.get("gpu")
-        if isinstance(vm, str) and _is_vm(vm):
-            self._vms.add(vm)
+        """Add the VMs and the GPU that an error names."""
+        vms, gpu = facts.get("vms"), facts.get("gpu")
+        for vm in (facts.get("vm"), *(vms if isinstance(vms, list) else ())):
+            if isinstance(vm, str) and _is_vm(vm):
+                self._vms.add(vm)
         if isinstance(gpu, str):
             self.add_gpu(gpu)
 

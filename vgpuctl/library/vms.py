@@ -287,7 +287,7 @@ class VmCalls(Calls):
         return many_states.bring_to_state(vms, state, lambda batch: self._run_batch(batch, vms.steps), parallel)
 
     def _note_spec(self, spec: VmSpec) -> None:
-        self._touched.spec = spec.given_fields()
+        self._touched.spec = requests.loggable_fields(spec)
 
     @change("delete-vm")
     def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:

@@ -10,7 +10,7 @@ from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InvalidInput, LibvirtFailed, NotFound
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.model.port_values import DomainInfo, VolumeInfo
+from vgpuctl.model.port_values import DomainInfo, ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import ImageResult
 from vgpuctl.operations.chains import image_hints
 from vgpuctl.operations.plans.images import (
@@ -21,6 +21,7 @@ from vgpuctl.operations.plans.images import (
     describe_missing,
     image_results,
     path_results,
+    select_images,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def list_images(
 ) -> QueryResult[tuple[ImageResult, ...]]:
     """Return every volume and every base image with its clones; `pool` limits the list to one pool.
 
-    `paths`: exactly these files, also images without clones; a clone counts under whatever path it names its base.
+    `paths`: exactly these files, also images without clones, and of a directory the images in it; a clone counts under
+    whatever path it names its base.
 
     It reads the volumes before the VMs: a VM is defined before its disks are created, so a disk created meanwhile
     never looks like an orphan.
@@ -78,11 +80,16 @@ def _list_paths(
     volumes: Sequence[VolumeInfo],
     warnings: tuple[str, ...],
 ) -> QueryResult[tuple[ImageResult, ...]]:
-    images = {path: host.storage.image(path) for path in paths}
+    images: dict[str, ImageInfo | None] = {}
+    for path in paths:
+        image = host.storage.image(path)
+        is_directory = image is not None and image.format == "directory"
+        files = select_images(host.storage.list_files(path)) if is_directory else (path,)
+        images |= {file: host.storage.image(file) if is_directory else image for file in files}
     identities = {
         path: file.identity
-        for path in {*paths, *references.bases.values(), *references.vms}
-        if (file := host.storage.image_file(path, reachable=None if path in images else paths)) is not None
+        for path in {*images, *references.bases.values(), *references.vms}
+        if (file := host.storage.image_file(path, reachable=None if path in images else tuple(images))) is not None
     }
     rows = path_results(references, volumes, images, lambda path: identities.get(path, path))
     missing = [row for row in rows if images[row.path] is None]
@@ -93,7 +100,7 @@ def _list_paths(
             hint="; ".join(dict.fromkeys(image_hints(host, {row.path: None for row in missing}).values())),
             paths=[row.path for row in missing],
         )
-        error.result = result
+        error.result = result if result.data else None
         raise error
     return result
 

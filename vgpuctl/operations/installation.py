@@ -133,7 +133,7 @@ def uninstall_host(
         steps.append(RemoveDirectory(texts.CONFIG_DIRECTORY))
     steps += _restart_steps(system) if restart_libvirt else []
     files = [s.path for s in steps if isinstance(s, RemoveFile)]
-    notes = (PACKAGE_NOTE,) if is_package else ()
+    notes = (PACKAGE_NOTE,) if is_package and dry_run else ()
     return _execute_steps(host, steps, UninstalledResult, files, kept_paths, notes, progress, dry_run=dry_run)
 
 

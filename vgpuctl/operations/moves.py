@@ -31,6 +31,7 @@ from vgpuctl.operations.plans.moves import (
     plan_defragmentation,
     plan_empty_gpu,
     plan_room_moves,
+    stays_error,
 )
 from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.steps.domain import STOPPED_STATES
@@ -126,9 +127,10 @@ def defragment(
 def empty_gpu(
     host: Host, gpu: str, *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
 ) -> Outcome[MovesResult]:
-    """Plan moves of a GPU's VMs to other GPUs, and carry them out once they are confirmed; `stays` lists the others.
+    """Plan moves of a GPU's VMs to other GPUs, and carry them out once they are confirmed.
 
     Raises:
+        NoCapacity: some cannot leave; `result` has the moves of the others.
         NotFound, InvalidInput: `gpu` does not name one GPU of this host.
         VgpuctlError: a move failed; `left` lists the moves that were not done.
     """
@@ -138,9 +140,14 @@ def empty_gpu(
     if not dry_run:
         _confirm_and_carry_out(host, plan, confirm, wait_seconds, progress)
     outcome = _outcome(plan, snapshot.warnings, dry_run=dry_run)
-    if source.cordoned:
-        return outcome
-    return replace(outcome, notes=(f"new vGPUs may be placed on it; vgpuctl cordon {source.address} prevents that",))
+    if not source.cordoned:
+        note = f"new vGPUs may be placed on it; vgpuctl cordon {source.address} prevents that"
+        outcome = replace(outcome, notes=(note,))
+    if plan.stays:
+        error = stays_error(plan.stays, source.address)
+        error.result, error.changed = (outcome, not dry_run) if plan.moves else (None, False)
+        raise error
+    return outcome
 
 
 def _observe(host: Host, *, dry_run: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:

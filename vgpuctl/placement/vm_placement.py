@@ -253,6 +253,7 @@ def _no_room_error(
     message = "; ".join([f"no room for {text}{where}", *left_out])
     excluded = {constraint: sorted(free_by_gpu) for constraint, free_by_gpu in free_by_constraint.items()}
     facts: dict[str, object] = {"excluded": excluded, "left_out": left_out} if excluded else {}
+    facts |= {"gpu": gpus[0].address} if len(gpus) == 1 else {}
     return NoCapacity(message, hint=hint, gpus=details, details=lines, **facts)
 
 

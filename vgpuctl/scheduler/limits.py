@@ -67,7 +67,7 @@ def _explain_mode_conflict(gpu: Gpu, spec: SchedulerSpec) -> str | None:
     if mig:
         return "with MIG on, its vGPUs always have a fixed share before Blackwell"
     if gpu.mixed_size and spec.policy is SchedulerPolicy.FIXED_SHARE:
-        return "its vGPUs have mixed sizes, which allow only best_effort and equal_share"
+        return "with vGPUs of mixed sizes it takes only best_effort and equal_share"
     return None
 
 

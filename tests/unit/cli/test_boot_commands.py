@@ -103,3 +103,27 @@ def test_show_gpu_says_which_vgpus_do_not_exist_after_a_boot(sim: Callable[[str]
     rows = {line.split()[3]: line.split()[2] for line in page.splitlines() if "A100-4C  " in line and "managed" in line}
     assert rows == {"one": "no", "two": "yes"}
     assert "EXISTS" in sim("list-vgpus").out
+
+
+def test_vms_that_lack_their_vgpus_are_marked_and_the_boot_unit_has_its_own_entry(sim: Callable[[str], Ran]) -> None:
+    assert sim("create-vm one --profile A100-4C").status == 0
+    assert sim("sim reboot").status == 0
+    assert "A100-4C on 0000:3b:00.0 (missing)" in sim("list-vms").out
+    assert sim("install-host").status == 0
+    assert sim("sim reboot").status == 0
+    assert "(missing)" not in sim("list-vms").out
+    commands = sim("log --columns command --no-headers").out.splitlines()
+    assert commands[-2:] == ["sim reboot", "restore-host"]
+
+
+def test_the_journal_has_a_spec_without_what_its_network_config_says(sim: Callable[[str], Ran], tmp_path: Path) -> None:
+    secret = "access-point-password"
+    config = f"{{version: 2, wifis: {{w0: {{access-points: {{home: {{password: {secret}}}}}}}}}}}"
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"name: one\nprofile: A100-4C\nimage: /srv/images/ubuntu-24.04.qcow2\nnetwork_config: {config}\n")
+    assert sim(f"ensure-vm -f {spec}").status == 0
+    entry = sim("log --json").document["data"][-1]
+    assert "in the spec (sha256 " in entry["spec"]
+    journals = [path.read_text() for path in tmp_path.rglob("audit.jsonl")]
+    assert journals
+    assert secret not in "".join(journals)

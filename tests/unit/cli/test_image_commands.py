@@ -182,3 +182,12 @@ def test_a_refresh_of_the_rest_leaves_those_with_the_new_image_alone(sim: Run, t
     assert listed == ["d-3", UBUNTU]
     assert run("list-vms -o csv --columns name,image").out.splitlines()[1] == f"d-1,{OTHER}"
     assert [vm["image"] for vm in run("list-vms --json").document["data"]] == [OTHER, OTHER, UBUNTU, OTHER]
+
+
+def test_a_directory_is_listed_with_the_images_in_it(run: Run) -> None:
+    rows = run("list-images /srv/images --json").document["data"]
+    assert "/srv/images/ubuntu-24.04.qcow2" in [row["path"] for row in rows]
+    assert all(row["format"] != "directory" for row in rows)
+    refused(
+        run, "list-images /srv/images/nothing.qcow2", 2, "not-found", "does not exist", "disk images in /srv/images"
+    )

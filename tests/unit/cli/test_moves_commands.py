@@ -63,8 +63,14 @@ def test_a_gpu_is_emptied_as_far_as_it_can_be_and_4_says_that_something_stays(l4
     for address in ("0000:43:00.0", "0000:47:00.0"):
         assert l40s(f"cordon {address}").status == 0
     stuck = l40s("move-vms --from 0000:3f:00.0 --yes")
-    assert (stuck.status, stuck.out.splitlines()[0]) == (4, "2 vGPUs on 0000:3f:00.0 cannot be moved:")
-    assert "  a, b (L40S-24Q): no room for L40S-24Q" in stuck.out
+    assert (stuck.status, stuck.out) == (4, "")
+    assert "2 vGPUs on 0000:3f:00.0 cannot be moved" in stuck.err
+    assert "  a, b (L40S-24Q): no room for L40S-24Q" in stuck.err
+    assert "0000:3b:00.0: it has 1 of another size: L40S-48Q" in stuck.err
+    assert "vgpuctl stop-vm a b turns them off where they are" in stuck.err
+    assert "move-vms --from 0000:3f:00.0 --yes" in l40s("log --failed --gpu 0000:3f:00.0 --vm a").out
+    assert l40s("create-vm d --profile L40S-24Q --gpu 0000:43:00.0").status == 4
+    assert "create-vm d" in l40s("log --failed --gpu 0000:43:00.0").out
 
 
 def test_one_goal_at_a_time(l40s: Run) -> None:

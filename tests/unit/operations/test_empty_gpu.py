@@ -10,7 +10,7 @@ import pytest
 from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, delete, open_sim_host, picture, request, stop
 from tests.reserving_vms import taken, vm_of
 from tests.unit.operations.test_moves import TWO, gpus_of, scattered
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, NoCapacity
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.request import GpuConstraints
@@ -31,6 +31,13 @@ def leave(ports: Host, gpu: str, *, dry_run: bool = False) -> Outcome[MovesResul
         wait_seconds=WAIT_SECONDS,
         progress=Silent(),
     )
+
+
+def refused(ports: Host, gpu: str, *, dry_run: bool = False) -> NoCapacity:
+    """The error of move-vms --from for what stays."""
+    with pytest.raises(NoCapacity, match=f"on {gpu} cannot be moved") as caught:
+        leave(ports, gpu, dry_run=dry_run)
+    return caught.value
 
 
 def restrictions(host: SimulatedHost, name: str) -> object:
@@ -79,10 +86,12 @@ def test_vms_that_run_get_the_room_first(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=False)
     (source,) = gpus_of(host, "first")
     create(host.ports, request("A100-20C", name="running", gpu=source))
-    done = leave(host.ports, source)
-    assert [move.vm for move in done.data.moves] == ["running"]
-    (stay,) = done.data.stays
-    assert (stay.vm, stay.why.startswith("no room for A100-20C")) == ("first", True)
+    error = refused(host.ports, source)
+    assert isinstance(error.result, Outcome)
+    assert [move.vm for move in error.result.data.moves] == ["running"]
+    assert (error.changed, error.facts["vms"]) == (True, ["first"])
+    assert str(error.facts["details"]).startswith("['first (A100-20C): no room for A100-20C")
+    assert str(error.hint).startswith("vgpuctl stop-vm first turns them off")
 
 
 def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Path) -> None:
@@ -99,12 +108,14 @@ def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Pa
         def leftovers(self, uuid: str) -> DomainLeftovers:
             return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
 
-    saved = leave(replace(host.ports, hypervisor=Saved(host.ports.hypervisor)), source, dry_run=True)
-    assert [stay.why for stay in saved.data.stays] == ["its memory is saved, or its GPU is blocked"]
+    saved = refused(replace(host.ports, hypervisor=Saved(host.ports.hypervisor)), source, dry_run=True)
+    assert saved.facts["details"] == ["first (A100-20C): its memory is saved, or its GPU is blocked"]
     delete(host.ports, "first")
     create(host.ports, request("A100-20C", name="lent", gpu=source, reserve="running"))
-    (stay,) = leave(host.ports, source, dry_run=True).data.stays
-    assert stay.why == ("it reserves its places only while it runs: vgpuctl stop-vm and start-vm place it elsewhere")
+    (line,) = refused(host.ports, source, dry_run=True).facts["details"]
+    assert line == (
+        "lent (A100-20C): it reserves its places only while it runs: vgpuctl stop-vm and start-vm place it elsewhere"
+    )
     stop(host.ports, "lent")
     assert leave(host.ports, source).data.stays == ()
 
@@ -120,6 +131,6 @@ def test_a_host_with_one_gpu_keeps_everything(tmp_path: Path) -> None:
     create(host.ports, request("A100-4C", name="vm"))
     (gpu,) = gpus_of(host, "vm")
     before = picture(host)
-    left = leave(host.ports, gpu)
-    assert (left.changed, [stay.vm for stay in left.data.stays]) == (False, ["vm"])
+    error = refused(host.ports, gpu)
+    assert (error.changed, error.result, error.facts["vms"]) == (False, None, ["vm"])
     assert picture(host) == before

@@ -140,9 +140,9 @@ def test_what_the_package_has_stays_without_a_warning(host: SimulatedHost):
     completion = host.directory / "state" / BASH / "vgpuctl"
     completion.write_text("complete vgpuctl\n")
     install(host, python=PACKAGE_PYTHON)
+    assert "belong to the Debian package" in uninstall(host, dry_run=True).notes[0]
     removed = uninstall(host)
     assert (removed.data.files, removed.warnings) == ((HOOK_PATH,), ())
-    assert "belong to the Debian package" in removed.notes[0]
     assert completion.exists()
 
 

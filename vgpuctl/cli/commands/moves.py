@@ -4,19 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import NoCapacity
-
-if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.results.moves import MovesResult
 
 Command = Callable[..., Any]
 
@@ -66,18 +60,13 @@ def plan_moves(
     make room.
 
     With --from the moves empty a GPU. Each VM goes where create-vm would place it, as its spec allows; a restriction
-    to the GPU itself does not hold. The exit status is 4 if a vGPU has to stay, and the page shows why.
+    to the GPU itself does not hold. The exit status is 4 if a vGPU has to stay, and the error shows why.
     """
     return run.call(
         settings,
         "plan-moves",
         lambda host: host.plan_moves(*profiles, defragment=defragment, max_moves=most, from_gpu=from_gpu),
-        _with_status,
     )
-
-
-def _with_status(outcome: Outcome[MovesResult]) -> CommandOutput:
-    return CommandOutput(outcome, status=NoCapacity.status if outcome.data.stays else 0)
 
 
 @make_command(
@@ -115,5 +104,4 @@ def move_vms(
         lambda host: host.move_vms(
             *profiles, defragment=defragment, max_moves=most, from_gpu=from_gpu, dry_run=dry_run
         ),
-        _with_status,
     )

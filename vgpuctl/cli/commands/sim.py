@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -70,7 +71,9 @@ def reboot(settings: Settings) -> int:
 def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[RebootedResult]:
     """Do what the boot unit does. As on a real host, a unit that fails does not stop the boot: it is a warning."""
     try:
-        result = hosts.open_host(settings, cancelled=guard.check).restore_host()
+        unit_settings = copy(settings)
+        unit_settings.args = ("restore-host",)  # the audit journal has the unit's command
+        result = hosts.open_host(unit_settings, cancelled=guard.check).restore_host()
     except Interrupted:
         raise
     except VgpuctlError as error:

@@ -73,12 +73,16 @@ class MoveResult(Value):
 
 
 class StayResult(Value):
-    """A vGPU that stays on the GPU that shall become empty. `vm` is null if no VM has it; `why`: what blocks it."""
+    """A vGPU that stays on the GPU that shall become empty. `vm` is null if no VM has it.
+
+    `why`: what blocks it; `reasons`: for each other GPU, if it has no room there.
+    """
 
     vm: str | None
     carrier: str
     profile: str | None
     why: str
+    reasons: tuple[str, ...] = ()
 
 
 class MovesResult(Value):

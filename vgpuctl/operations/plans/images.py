@@ -111,11 +111,16 @@ def image_hint(path: str, folder: str, files: Sequence[str], volumes: Sequence[s
     matches = difflib.get_close_matches(_stem(path), by_stem, 3, _SIMILARITY)
     if matches:
         return f"did you mean {' or '.join(by_stem[stem] for stem in matches)}?"
-    images = [posixpath.basename(file) for file in files if file.lower().endswith(_IMAGE_SUFFIXES)]
+    images = [posixpath.basename(file) for file in select_images(files)]
     if not images:
         return f"ls -l {quote(folder)} shows that directory; vgpuctl sees no disk image in it"
     more = f" and {len(images) - _MAX_NAMED} more" if len(images) > _MAX_NAMED else ""
     return f"disk images in {folder}: {', '.join(images[:_MAX_NAMED])}{more}"
+
+
+def select_images(files: Sequence[str]) -> tuple[str, ...]:
+    """Return the files whose names end as disk images' do."""
+    return tuple(file for file in files if file.lower().endswith(_IMAGE_SUFFIXES))
 
 
 def _stem(path: str) -> str:

@@ -16,12 +16,14 @@ from vgpuctl.gpu.division import AllocatedSlot, list_free_functions
 from vgpuctl.gpu.gpu_kind import GpuKind, State
 from vgpuctl.gpu.profiles import drop_ambiguous_gpus, find_ambiguous_names, find_types, require_one_profile
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.moves import MoveResult, StayResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmState
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order, move_off_gpu
+from vgpuctl.operations.plans.selection import shorten
 from vgpuctl.operations.plans.vm_diff import recorded_constraints
 from vgpuctl.placement.blocking import find_fewest_blocking
 from vgpuctl.placement.fit import PlannedVgpu, check_fit
@@ -155,17 +157,38 @@ def plan_empty_gpu(snapshot: Snapshot, address: str, pinned: frozenset[str] = fr
     after = snapshot
     for vgpu in sorted(snapshot.vgpus_on(address), key=lambda vgpu: _leave_order(snapshot, vgpu)):
         owner = _movable_owner(snapshot, vgpu, leaves_gpu=True)
-        why = None if owner is not None and owner[0].uuid not in pinned else _why_stays(snapshot, vgpu)
-        if owner is not None and why is None:
-            try:
-                move, after = move_off_gpu(after, *owner)
-            except VgpuctlError as error:
-                why = str(error)
-            else:
-                moves.append(move)
-                continue
-        stays.append(StayResult(vgpu.vm, vgpu.carrier, vgpu.profile, why or "it cannot be moved now"))
+        stay = StayResult(vgpu.vm, vgpu.carrier, vgpu.profile, _why_stays(snapshot, vgpu))
+        if owner is None or owner[0].uuid in pinned:
+            stays.append(stay)
+            continue
+        try:
+            move, after = move_off_gpu(after, *owner)
+        except VgpuctlError as error:
+            details = error.facts.get("details")
+            reasons = tuple(map(str, details)) if isinstance(details, list) else ()
+            stays.append(replace(stay, why=error.message, reasons=reasons))
+        else:
+            moves.append(move)
     return MovesPlan(tuple(moves), emptied=address, stays=tuple(stays))
+
+
+def stays_error(stays: Sequence[StayResult], gpu: str) -> NoCapacity:
+    """Return the error for vGPUs that cannot leave a GPU: who stays, why, and how its VMs can be off at least."""
+    by_reason: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for stay in stays:
+        by_reason.setdefault((stay.profile or "whole GPU", stay.why, stay.reasons), []).append(stay.vm or stay.carrier)
+    details = []
+    for (profile, why, reasons), names in by_reason.items():
+        details += [f"{shorten(names)} ({profile}): {why}", *(f"  {reason}" for reason in reasons)]
+    vms = sorted({stay.vm for stay in stays if stay.vm is not None})
+    stop = f"vgpuctl stop-vm {shlex.join(vms)} turns them off where they are; " if vms else ""
+    return NoCapacity(
+        f"{count_text(len(stays), 'vGPU')} on {gpu} cannot be moved",
+        hint=f"{stop}docs/howto/maintenance.md has the other ways",
+        details=details,
+        gpu=gpu,
+        vms=vms,
+    )
 
 
 def _leave_order(snapshot: Snapshot, vgpu: Vgpu) -> tuple[bool, int, str]:
