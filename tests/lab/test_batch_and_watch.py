@@ -16,14 +16,14 @@ INTERRUPT = r"""
 import json, signal, subprocess
 child = subprocess.Popen(["vgpuctl", "start-vm", "vm-*", "--parallel", "1"], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True)
-said = []
+lines = []
 for line in child.stderr:
-    said.append(line)
+    lines.append(line)
     if line.startswith("[1/3]"):
         child.send_signal(signal.SIGINT)
         break
-said += child.stderr.readlines()
-print(json.dumps([child.wait(), child.stdout.read(), "".join(said)]))
+lines += child.stderr.readlines()
+print(json.dumps([child.wait(), child.stdout.read(), "".join(lines)]))
 """
 
 # Restarts libvirtd under `list-vms --watch`, starts a VM then, and ends the watch with Ctrl-C when it has shown that.
@@ -55,11 +55,11 @@ def test_ctrl_c_ends_a_batch_between_vms_and_the_same_command_continues(lab: Lab
     use_defaults(lab)
     before = leftovers(lab)
     must(lab, "create-vm", "vm-{}", "--count", "3", "--profile", "A100-4C", "--no-start")
-    status, output, said = json.loads(lab.run(["python3", "-c", INTERRUPT], timeout=300).stdout)
-    assert status == 130, said
+    status, output, messages = json.loads(lab.run(["python3", "-c", INTERRUPT], timeout=300).stdout)
+    assert status == 130, messages
     states = {vm["name"]: vm["state"] for vm in must(lab, "list-vms")}
     assert states["vm-1"] == "running"
-    assert states["vm-3"] == "stopped", output + said
+    assert states["vm-3"] == "stopped", output + messages
     assert must(lab, "reconcile-host", "--dry-run")["findings"] == []
     done = must(lab, "start-vm", "vm-*")
     assert [(row["name"], row["ok"]) for row in done["targets"]] == [(name, True) for name in NAMES]

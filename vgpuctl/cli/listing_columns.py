@@ -148,7 +148,8 @@ GPUS = Listing(
             numeric=True, unit="mib",
         ),
         Column(
-            "used", "USED", used_mib, lambda gpu: mib(used_mib(gpu)) if gpu.vgpus else "0", numeric=True, unit="mib",
+            "used", "USED", used_mib, lambda gpu: mib(used_mib(gpu)) if gpu.vgpus else "0", "wide",
+            numeric=True, unit="mib",
         ),
         Column("vgpus", "VGPUS", lambda gpu: len(gpu.vgpus), lambda gpu: vgpu_count(gpu.vgpus)),
         Column("vfs", "VFS", lambda gpu: gpu.vfs.enabled, vf_count, level="wide"),

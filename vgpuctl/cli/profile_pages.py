@@ -116,14 +116,14 @@ def _moves(result: Outcome[MovesResult]) -> Page:
     blocks += [f"  {number}  {line}" for number, line in enumerate(result.steps, 1)]
     if data.places:
         blocks += ["room then:", *_places_by_gpu(data.places)]
-    if data.emptied is not None and not data.stays and not result.dry_run:
-        blocks.append(f"{data.emptied} has no vGPU now")
+    if data.source_gpu is not None and not data.stays and not result.dry_run:
+        blocks.append(f"{data.source_gpu} has no vGPU now")
     return Page(blocks)
 
 
 def _why_nothing(data: MovesResult) -> str:
-    if data.emptied is not None:
-        return f"{data.emptied} has no vGPU"
+    if data.source_gpu is not None:
+        return f"{data.source_gpu} has no vGPU"
     return "it fits as it is" if data.places else "no move wins room"
 
 

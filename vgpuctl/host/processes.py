@@ -11,14 +11,19 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.host.files import HostFiles
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId
+
+if TYPE_CHECKING:
+    import shlex
+else:
+    shlex = LazyModule("shlex")
 
 _GONE_ERRNOS = (errno.ENOENT, errno.ESRCH)
 _DEAD_STATES = ("Z", "X", "x")

@@ -79,9 +79,9 @@ class Touched:
             self._gpus.add(address)
 
     def add_error(self, facts: Mapping[str, object]) -> None:
-        """Add the VMs and the GPU that an error names."""
-        vms, gpu = facts.get("vms"), facts.get("gpu")
-        for vm in (facts.get("vm"), *(vms if isinstance(vms, list) else ())):
+        """Add the VM and the GPU that an error names, and the VMs that could not leave a GPU."""
+        stays, gpu = facts.get("stays"), facts.get("gpu")
+        for vm in (facts.get("vm"), *(stays if isinstance(stays, list) else ())):
             if isinstance(vm, str) and _is_vm(vm):
                 self._vms.add(vm)
         if isinstance(gpu, str):
@@ -168,7 +168,7 @@ class _Watched:
 
 
 def _is_vm(holder: str) -> bool:
-    """Say whether a claim's holder is a VM: not the setup of a GPU, and not a vGPU without a VM."""
+    """Return whether a claim's holder is a VM: not the setup of a GPU, and not a vGPU without a VM."""
     return holder != GPU_SETUP_CLAIM and not holder.startswith(HOST_VGPU_CLAIM_PREFIX)
 
 

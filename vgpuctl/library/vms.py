@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls about VMs. A module that a call needs is imported when it is called: a command needs few of them."""
+"""Calls about VMs. A module that a call needs is imported when it is called: a command needs few of them.
+
+Size: one call for each command about VMs, with its typed arguments.
+"""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _confirm_and_carry_out(
 def _outcome(plan: MovesPlan, warnings: tuple[str, ...], *, dry_run: bool) -> Outcome[MovesResult]:
     steps = tuple(entry.describe() for entry in plan.order)
     data = MovesResult(
-        plan.results(), tuple(_spot_result(spot) for spot in plan.spots), plan.is_minimal, plan.emptied, plan.stays
+        plan.results(), tuple(_spot_result(spot) for spot in plan.spots), plan.is_minimal, plan.source_gpu, plan.stays
     )
     return Outcome(bool(plan.moves), data, steps, warnings, dry_run=dry_run)
 

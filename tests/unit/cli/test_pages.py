@@ -71,10 +71,10 @@ def test_gpus() -> None:
     )
     wide = pages.page("list-gpus", result("list-gpus", [GPU, bare]), View(wide=True))
     assert render(wide.blocks).splitlines()[1:] == [
-        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf  nvidia     0"
-        "      -  -",
-        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?  0                -              -          -          0"
-        "      -  -",
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf  nvidia"
+        "     0      -  -",
+        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0  0                -              -          -     "
+        "     0      -  -",
     ]
     assert page.stderr_lines == ["0000:3b:00.0: a fan is loud"]
 
@@ -154,7 +154,7 @@ def test_moves_are_numbered_with_the_places_that_are_given_up() -> None:
     steps = ["leave", "first", "second"]
     for command, line in (("plan-moves", "2 VMs would be moved:\n"), ("move-vms", "2 VMs moved:\n")):
         work = {"steps": steps, "notes": [], "dry_run": command == "plan-moves"}
-        data = {"moves": moves, "places": [], "fewest": True, "emptied": None, "stays": [], **work}
+        data = {"moves": moves, "places": [], "fewest": True, "source_gpu": None, "stays": [], **work}
         assert text(command, data) == f"{line}  1  leave\n  2  first\n  3  second\n"
     assert text("explain", {"profile": "DC-24Q", "free": 0, "free_at_least": 0, "moves": moves, "gpus": []}).endswith(
         "one more fits after 2 moves (vgpuctl move-vms --profile DC-24Q):\n"

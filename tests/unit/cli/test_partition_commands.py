@@ -144,7 +144,7 @@ def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:
     assert (ran.status, f"{A} has MIG on, which excludes mixed sizes" in ran.err) == (6, True)
     assert h100(f"apply {mixed} --set 'gpus[{A}].mig=off'").status == 0
     ran = h100(f"apply --set 'gpus[{B}].scheduler.policy=fixed_share' --dry-run")
-    assert (ran.status, "which allow only best_effort and equal_share" in ran.err) == (6, True)
+    assert (ran.status, "takes only best_effort and equal_share" in ran.err) == (6, True)
     ran = h100(f"apply --set 'gpus[{A}].mig=[9g.1gb]' --set 'gpus[{A}].mixed_size=false'")
     assert (ran.status, f"{A} has no GPU instance profile 9g.1gb" in ran.err) == (2, True)
 

@@ -92,7 +92,7 @@ def test_a_vgpu_is_ensured_shown_and_gone(sim: Run) -> None:
 
 def test_the_column_name_is_there_only_for_vgpus_that_have_one(sim: Run) -> None:
     sim("create-vm desk --profile A100-4C")
-    assert sim("list-vgpus").out.splitlines()[0].split() == ["PROFILE", "GPU", "MADE", "VM", "OWNERSHIP"]
+    assert sim("list-vgpus").out.splitlines()[0].split() == ["PROFILE", "GPU", "EXISTS", "VM", "OWNERSHIP"]
     assert sim("list-vgpus -o wide").out.split()[0] == "NAME"
     assert sim("list-vgpus --columns name,carrier").out.splitlines()[1].split() == ["-", "0000:3b:00.4"]
     sim("create-vgpu spare --profile A100-4C")

@@ -58,7 +58,7 @@ def test_the_vms_of_a_gpu_go_to_another_and_are_as_they_were(tmp_path: Path, kin
     assert planned.steps == done.steps
     assert gpus_of(host, "first") == gpus_of(host, "second") == [target]
     assert vm_of(host, "first").state is (VmState.RUNNING if running else VmState.STOPPED)
-    assert (done.data.emptied, done.data.stays, len(taken(host))) == (source, (), 2)
+    assert (done.data.source_gpu, done.data.stays, len(taken(host))) == (source, (), 2)
     assert not leave(host.ports, source).changed
 
 
@@ -89,7 +89,7 @@ def test_vms_that_run_get_the_room_first(tmp_path: Path) -> None:
     error = refused(host.ports, source)
     assert isinstance(error.result, Outcome)
     assert [move.vm for move in error.result.data.moves] == ["running"]
-    assert (error.changed, error.facts["vms"]) == (True, ["first"])
+    assert (error.changed, error.facts["stays"]) == (True, ["first"])
     assert str(error.facts["details"]).startswith("['first (A100-20C): no room for A100-20C")
     assert str(error.hint).startswith("vgpuctl stop-vm first turns them off")
 
@@ -132,5 +132,5 @@ def test_a_host_with_one_gpu_keeps_everything(tmp_path: Path) -> None:
     (gpu,) = gpus_of(host, "vm")
     before = picture(host)
     error = refused(host.ports, gpu)
-    assert (error.changed, error.result, error.facts["vms"]) == (False, None, ["vm"])
+    assert (error.changed, error.result, error.facts["stays"]) == (False, None, ["vm"])
     assert picture(host) == before

@@ -34,7 +34,7 @@ def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
     create(host.ports, request("H100-10C", name="off", gpu=SECOND))
     stop(host.ports, "off")
     before = picture(host)
-    with pytest.raises(InUse, match=r"2 vGPU\(s\) of off, on, and the driver changes mixed sizes") as raised:
+    with pytest.raises(InUse, match=r"2 vGPUs of off, on, and the driver changes mixed sizes") as raised:
         act(host.ports, SECOND, mixed=True)
     assert str(raised.value.hint).startswith("--drain shuts")
     done = act(host.ports, SECOND, mixed=True, drain=True)

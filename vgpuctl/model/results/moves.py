@@ -88,12 +88,12 @@ class StayResult(Value):
 class MovesResult(Value):
     """Moves in order, and where the requested vGPUs have room after them.
 
-    `fewest`: whether fewer moves are known not to be enough. `emptied`: the GPU that the moves shall empty, if any;
+    `fewest`: whether fewer moves are known not to be enough. `source_gpu`: the GPU that the moves shall empty, if any;
     `stays`: the vGPUs that remain on it. With `dry_run` nothing was moved.
     """
 
     moves: tuple[MoveResult, ...]
     places: tuple[SpotResult, ...]
     fewest: bool
-    emptied: str | None = None
+    source_gpu: str | None = None
     stays: tuple[StayResult, ...] = ()

@@ -38,13 +38,13 @@ MOVABLE_STATES = (VmState.RUNNING, VmState.STOPPED)
 class MovesPlan(Value):
     """The moves in order, and the slots that the requested vGPUs get; `is_minimal`: fewer moves would not do.
 
-    `emptied`: the GPU that shall become empty; `stays`: the vGPUs that remain on it.
+    `source_gpu`: the GPU that shall become empty; `stays`: the vGPUs that remain on it.
     """
 
     order: tuple[MoveEntry, ...]
     spots: tuple[PlannedVgpu, ...] = ()
     is_minimal: bool = True
-    emptied: str | None = None
+    source_gpu: str | None = None
     stays: tuple[StayResult, ...] = ()
 
     @property
@@ -169,7 +169,7 @@ def plan_empty_gpu(snapshot: Snapshot, address: str, pinned: frozenset[str] = fr
             stays.append(replace(stay, why=error.message, reasons=reasons))
         else:
             moves.append(move)
-    return MovesPlan(tuple(moves), emptied=address, stays=tuple(stays))
+    return MovesPlan(tuple(moves), source_gpu=address, stays=tuple(stays))
 
 
 def stays_error(stays: Sequence[StayResult], gpu: str) -> NoCapacity:
@@ -187,7 +187,7 @@ def stays_error(stays: Sequence[StayResult], gpu: str) -> NoCapacity:
         hint=f"{stop}docs/howto/maintenance.md has the other ways",
         details=details,
         gpu=gpu,
-        vms=vms,
+        stays=vms,
     )
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of host.yaml that a GPU without vGPUs does not have yet, as after a boot before restore-host.
+"""Settings of host.yaml that a GPU lacks after a boot, before restore-host.
 
 The driver changes the scheduler, MIG and mixed sizes only on a GPU without vGPUs. A vGPU that is created before them
-would run without them, and then block restore-host until its VM is drained. libvirt's hook has no NVML, so it does not
-know these settings: it creates the vGPU as the driver is.
+would run without them, and then block restore-host until its VM is drained. The scheduler counts only if VMs have
+places on the GPU whose vGPUs are all missing, as after a boot: otherwise host.yaml may be ahead of the driver, as after
+set-scheduler --via modprobe. libvirt's hook has no NVML, so it does not know these settings: it creates the vGPU as the
+driver is.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, sat
 
 
 def refuse_unapplied_settings(snapshot: Snapshot, vgpus: Iterable[AssignedVgpu]) -> None:
-    """Refuse to create the first vGPU of a GPU that lacks settings of host.yaml which restore-host would set now.
+    """Refuse to create the first vGPU after a boot of a GPU that lacks settings which restore-host would set now.
 
     Raises:
         HostCannot: naming the GPU, what runs and what host.yaml says.
     """
     for address in dict.fromkeys(v.gpu for v in vgpus if backend_for(v.backend).creates_devices):
-        gpu = snapshot.gpu(address)
-        if gpu is None or any(v.present for v in snapshot.vgpus_on(address)):
+        gpu, on_gpu = snapshot.gpu(address), snapshot.vgpus_on(address)
+        if gpu is None or any(v.present for v in on_gpu):
             continue
-        differences = _unapplied_settings(gpu)
+        differences = _unapplied_settings(gpu, lost_vgpus=any(v.needs_device for v in on_gpu))
         if differences:
             raise HostCannot(
                 f"{address} is not set up as host.yaml says: {'; '.join(differences)}; the driver changes this only on "
@@ -40,8 +42,11 @@ def refuse_unapplied_settings(snapshot: Snapshot, vgpus: Iterable[AssignedVgpu])
             )
 
 
-def _unapplied_settings(gpu: Gpu) -> list[str]:
-    """Return a sentence for each setting that is known to differ and that restore-host can set."""
+def _unapplied_settings(gpu: Gpu, *, lost_vgpus: bool) -> list[str]:
+    """Return a sentence for each setting that is known to differ and that restore-host can set.
+
+    `lost_vgpus`: VMs have places on it, and their vGPUs do not exist.
+    """
     if gpu.desired_mode not in (None, GpuMode.VGPU):
         return []
     differences = []
@@ -50,7 +55,9 @@ def _unapplied_settings(gpu: Gpu) -> list[str]:
     if None not in (gpu.mixed_size, gpu.desired_mixed_size) and gpu.mixed_size is not gpu.desired_mixed_size:
         differences.append(f"mixed sizes are {_on_or_off(gpu.mixed_size)}, not {_on_or_off(gpu.desired_mixed_size)}")
     desired, state = gpu.desired_scheduler, running_scheduler(gpu)
-    if desired is None or state is None or gpu.scheduler is None or not gpu.scheduler.setter_versions:
+    if not lost_vgpus or desired is None or state is None:
+        return differences
+    if gpu.scheduler is None or not gpu.scheduler.setter_versions:
         return differences
     if not satisfies(state, desired) and explain_unsupported(gpu, None, desired) is None:
         differences.append(f"the scheduler is {state.policy or 'not known'}, not {scheduler_text(desired)}")

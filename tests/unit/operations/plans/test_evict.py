@@ -38,7 +38,7 @@ def test_an_empty_gpu_needs_no_drain():
 
 
 def test_vms_on_it_are_named_with_reason_and_hint():
-    with pytest.raises(InUse, match=r"has 2 vGPU\(s\) of vdi-000, vdi-001, and it has to be empty") as raised:
+    with pytest.raises(InUse, match=r"has 2 vGPUs of vdi-000, vdi-001, and it has to be empty") as raised:
         plan_eviction(snapshot_of(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), WHY)
     assert str(raised.value.hint).startswith("say please shuts the VMs down")
 

@@ -57,7 +57,7 @@ def test_devices_go_in_reverse_and_come_back_in_order():
     on, off = vm(1, assigned(gpu, A4C, 0)), vm(2, assigned(gpu, A4C, 1), state=VmState.STOPPED)
     vgpus = [taken(gpu, A4C, n, vm=one.name, vm_uuid=one.uuid) for n, one in enumerate((on, off))]
     observed = snapshot(gpu, vms=[on, off], vgpus=vgpus)
-    with pytest.raises(InUse, match=r"2 vGPU\(s\) of vdi-001, vdi-002"):
+    with pytest.raises(InUse, match=r"2 vGPUs of vdi-001, vdi-002"):
         plan_scheduler_change(gpu, FIXED, observed, drain=False)
     work = plan_scheduler_change(gpu, FIXED, observed, drain=True)
     assert [one.name for one in work.vms_to_stop] == ["vdi-001"]

@@ -112,3 +112,10 @@ def test_mig_comes_first(tmp_path):
     host = booted(host)
     with pytest.raises(HostCannot, match="MIG is off, not on; the driver"):
         create(host.ports, request("H100-10C", name="vm"))
+
+
+def test_a_scheduler_for_the_next_load_of_the_driver_blocks_no_first_vgpu(tmp_path):
+    host = open_sim_host(tmp_path)
+    act(host.ports, TWO_MS, via="modprobe")
+    assert runs(host).policy != SchedulerPolicy.FIXED_SHARE
+    create(host.ports, request("A100-4C", name="vm"))
