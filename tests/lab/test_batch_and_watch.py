@@ -34,7 +34,7 @@ watch = subprocess.Popen(["vgpuctl", "list-vms", "--watch=1", "-o", "json"], std
 def read(wanted):
     for line in watch.stdout:
         document = json.loads(line)
-        states = {vm["name"]: vm["state"] for vm in document["data"] or []}
+        states = {vm["name"]: vm["state"] for vm in document.get("data") or []}
         if wanted(states):
             return states
     raise SystemExit(f"the watch ended: {watch.stderr.read()}")
