@@ -141,6 +141,7 @@ def run(
 
     Raises:
         SomeTargetsFailed: it failed for some; `result` has all of them, and `status` is the worst.
+        VgpuctlError: it failed for the only one; `result` has it, too.
         Interrupted: a signal came, or the caller cancelled it; `result` has all of them.
         NeedsConfirmation: the answer was no; nothing was changed.
     """
@@ -241,7 +242,7 @@ def combine(
 def raise_failures(
     result: AnyResult[Any], failed: dict[str, VgpuctlError], interruption: Interrupted | None = None
 ) -> None:
-    """Raise the one error for all that failed, if any did.
+    """Raise the one error for all that failed, if any did; of a single target, its own.
 
     Raises:
         SomeTargetsFailed, Interrupted: as `run`.
@@ -249,6 +250,10 @@ def raise_failures(
     if not failed and interruption is None:
         return
     total = len(result.data.targets)
+    if total == 1 and interruption is None:
+        (own,) = failed.values()
+        own.result = result
+        raise own
     facts: dict[str, Any] = {
         "failed": list(failed),
         "details": [line for name, e in failed.items() for line in _lines(name, e)],

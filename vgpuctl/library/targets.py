@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
-from vgpuctl.errors import NotFound, SomeTargetsFailed, VgpuctlError
+from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, Named, call_library, query
 from vgpuctl.model.outcome import Outcome, QueryResult
@@ -99,7 +99,9 @@ class TargetCalls(Calls):
         def act() -> Outcome[TargetsResult[Data]]:
             try:
                 return self._run_batch(request)
-            except SomeTargetsFailed as error:
+            except Interrupted:
+                raise
+            except VgpuctlError as error:
                 if isinstance(error.result, Outcome) and _named(command, names).vms:
                     error.result = self._with_states(error.result)
                 raise

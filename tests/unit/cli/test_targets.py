@@ -91,6 +91,14 @@ def test_before_many_are_deleted_only_what_is_lost_is_listed(vgpuctl: Vgpuctl) -
     assert "no VM has the owner sales" in vgpuctl(*HOST, "stop-vm", "--owner", "sales").err
 
 
+def test_a_pattern_for_one_vm_that_fails_has_that_vms_error(vgpuctl: Vgpuctl) -> None:
+    vgpuctl(*HOST, "create-vm", "vdi-1", "--profile", "A100-4C")
+    failed = vgpuctl(*HOST, "--json", "set-profile", "vdi-*", "--profile", "A100-8C").document
+    assert (failed["error"]["code"], failed["data"]["tally"]["failed"]) == ("in-use", 1)
+    assert failed["error"]["hint"] == "vgpuctl stop-vm vdi-1, then run the command again"
+    assert failed["data"]["targets"][0]["error"]["state"] == "running"
+
+
 def test_one_failure_leaves_the_others_and_gives_the_worst_status(three: Vgpuctl) -> None:
     three(*HOST, "stop-vm", "vdi-001")
     ran = three(*HOST, "--json", "set-profile", "vdi-*", "--profile", "A100-4C:2")
