@@ -73,13 +73,22 @@ def drop_stale_notes(host: Host, snapshot: Snapshot) -> None:
             _drop_if_stale(host, snapshot, note)
 
 
-def _abandoned_notes(host: Host, snapshot: Snapshot) -> list[tuple[DrainedVm, Vm | None]]:
-    """Return the notes of dead operations, each with its VM; nothing without root."""
+def is_drained(host: Host, vm: Vm) -> bool:
+    """Return whether a command shut this VM down temporarily, also a killed one; False if unknown, without root."""
+    return any(note.vm_uuid == vm.uuid for note in _read_notes(host))
+
+
+def _read_notes(host: Host) -> tuple[DrainedVm, ...]:
     with report_unreadable("which VMs must be started again"):
         try:
-            notes = host.claims.drained_vms()
+            return host.claims.drained_vms()
         except PermissionError:
-            return []
+            return ()
+
+
+def _abandoned_notes(host: Host, snapshot: Snapshot) -> list[tuple[DrainedVm, Vm | None]]:
+    """Return the notes of dead operations, each with its VM; nothing without root."""
+    notes = _read_notes(host)
     living = living_operations(host, (note.operation for note in notes))
     return [(note, snapshot.vm(note.vm_uuid)) for note in notes if note.operation not in living]
 

@@ -15,6 +15,7 @@ from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.drained_vms import is_drained
 from vgpuctl.operations.guards import (
     find_vm,
     refuse_busy_vm,
@@ -185,11 +186,12 @@ def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Pla
 
     Raises:
         InUse: somebody else took a function.
-        HostCannot: a GPU without vGPUs lacks settings of host.yaml.
+        HostCannot: a GPU without vGPUs lacks settings of host.yaml, as after a boot.
     """
     refuse_gpus_in_setup(snapshot, [v.gpu for v in record.vgpus])
     recheck_devices(host, snapshot, record)
-    refuse_unapplied_settings(snapshot, record.vgpus)
+    if not is_drained(host, vm):  # else the settings of the command that drained it run, and that may have been killed
+        refuse_unapplied_settings(snapshot, record.vgpus)
     steps = [*missing_device_steps(snapshot, vm, record), StartDomain(vm.name, vm.uuid)]
     return Plan(steps=tuple(steps), vms_required_off=(vm.uuid,))
 

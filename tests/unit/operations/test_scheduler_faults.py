@@ -34,9 +34,12 @@ def _die(directory, number, done):
     act(dying(host.ports, number, done=done), TWO_MS, drain=True)
 
 
-def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp_path, spawn):
+@pytest.mark.parametrize("is_configured", [False, True], ids=["first", "configured"])
+def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp_path, spawn, is_configured):
     def prepared(directory):
         host = small(directory, more=POOL)
+        if is_configured:
+            act(host.ports, SchedulerSpec(EQUAL))
         create(host.ports, request("A100-4C", name="on"))
         return host
 
