@@ -47,7 +47,7 @@ def redact_text(text: str, max_length: int) -> str:
 
 
 def is_secret_key(key: str) -> bool:
-    """Say whether a key like `admin_password` names a secret."""
+    """Return whether a key like `admin_password` names a secret."""
     return _SECRET_KEY.search(key) is not None
 
 

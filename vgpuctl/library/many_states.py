@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.library import GpuHost
 from vgpuctl.library.batch import BatchRequest
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.targets import TargetResult, TargetsResult
 from vgpuctl.model.results.vms import ManyResultWord, ManyVmResult, ManyVmsResult, NewVmResult, VmReport, VmResult
@@ -65,7 +66,7 @@ def _call(state: str, *, dry_run: bool) -> Callable[[GpuHost, str], Outcome[VmRe
 
 
 def _delete_question(names: Sequence[str]) -> str:
-    return f"Delete {len(names)} VM{'' if len(names) == 1 else 's'}?"
+    return f"Delete {count_text(len(names), 'VM')}?"
 
 
 def _row(vm: ManyVmResult | NewVmResult, target: TargetResult[VmReport], state: str) -> ManyVmResult | NewVmResult:

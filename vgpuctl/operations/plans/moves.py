@@ -342,7 +342,7 @@ def _no_room_error(
     pinned = sorted({f"{vm.name} stays: {why}" for vm in snapshot.vms if vm.record and (why := pin_reason(vm))})
     limit = "" if max_moves is None else f" with {max_moves} moves or fewer"
     number = len({vm.uuid for vm, _ in owned.owners})
-    which = "no VM may move" if not number else f"{number} VM{'' if number == 1 else 's'} may move"
+    which = "no VM may move" if not number else f"{count_text(number, 'VM')} may move"
     return NoCapacity(
         f"no moves make room for {text}{limit}; {which}",
         hint=f"vgpuctl explain {shlex.quote(profiles[0][0])}",
