@@ -15,7 +15,9 @@ from vgpuctl.model.results.vms import AddressesResult, ConsoleResult, ImageResul
 def _images(data: tuple[ImageResult, ...]) -> Page:
     if not data:
         return Page(
-            stderr_lines=["no volumes in the pools, and no images with clones; list-images PATH shows any image"]
+            stderr_lines=[
+                "no images to list; list-images PATH shows any image, also without clones, and those of a directory"
+            ]
         )
     orphan_count = sum(image.role == "orphan" for image in data)
     stderr_lines = [f"{orphan_count} named like disks of vgpuctl, and no VM refers to them"] if orphan_count else []

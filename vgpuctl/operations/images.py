@@ -83,9 +83,10 @@ def _list_paths(
     images: dict[str, ImageInfo | None] = {}
     for path in paths:
         image = host.storage.image(path)
-        is_directory = image is not None and image.format == "directory"
-        files = select_images(host.storage.list_files(path)) if is_directory else (path,)
-        images |= {file: host.storage.image(file) if is_directory else image for file in files}
+        if image is not None and image.format == "directory":
+            images |= {file: host.storage.image(file) for file in select_images(host.storage.list_files(path))}
+        else:
+            images[path] = image
     identities = {
         path: file.identity
         for path in {*images, *references.bases.values(), *references.vms}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""refresh-vm: a new clone replaces the old one; the rest of the VM stays, and no crash loses a disk's owner."""
+"""refresh-vm: a new clone replaces the old one; the rest of the VM stays, and no crash loses a disk's owner.
+
+Size: one command, with every way in which it is refused, interrupted or killed.
+"""
 
 from __future__ import annotations
 
