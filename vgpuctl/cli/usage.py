@@ -13,6 +13,8 @@ import click
 from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS, WATCHABLE
 
 _WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
+_FILTERS = {"--owner": "owner=NAME", "--label": "labels=KEY=VALUE"}
+"""Options of the commands for VMs, and what list-vms has instead."""
 LIST_OPTIONS = ("--columns", "--sort-by", "--filter", "--no-headers")
 _EXTRA_ARGUMENT = re.compile(r"Got unexpected extra arguments? \(([^)]*)\)")
 
@@ -127,6 +129,8 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
     params = context.command.get_params(context)
     if given == "--name" and any(isinstance(p, click.Argument) and p.name == "name" for p in params):
         return f"the name is an argument, not an option: {context.command_path} NAME"
+    if given in _FILTERS and context.command.name == "list-vms":
+        return f"it filters rows: {context.command_path} --filter {_FILTERS[given]}"
     commands = LISTINGS if given in LIST_OPTIONS else WATCHABLE if given == "--watch" else ()
     if commands and context.parent is None:
         return f"it goes after the command's name: {context.command_path} list-vms {given}"

@@ -93,7 +93,7 @@ def test_a_vm_that_is_off_is_changed_and_the_second_time_nothing(host: Simulated
         ({"nics": (Nic(network="down"),)}, HostCannot, "not active"),
         ({"nics": (Nic(bridge="br9"),)}, HostCannot, "no bridge 'br9'"),
         ({"nics": (Nic(bridge="ovs0"),)}, HostCannot, "not a Linux bridge"),
-        ({"nics": (Nic(bridge="br1", vlan=3),)}, HostCannot, "a bridge that filters VLANs, and this one does not"),
+        ({"nics": (Nic(bridge="br1", vlan=3),)}, HostCannot, "a bridge that filters VLANs (this one does not)"),
         ({"nics": (Nic(network="lab", mac="52:54:00:00:00:77"),)}, InUse, "network card of VM other"),
         ({"cpu_pin": "30-40"}, InvalidInput, "CPU 32-40"),
         ({"hugepages": "2MiB", "memory_mib": 4096}, HostCannot, "2048 huge pages of 2MiB, and 1536 are free"),
@@ -123,8 +123,8 @@ def test_what_a_vlan_on_a_bridge_lacks_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(HostCannot) as caught:
         create(ports, wanted(nics=(Nic(bridge="br1", vlan=3),)))
     assert caught.value.message == (
-        "VLAN 3 on the Linux bridge 'br1' needs libvirt 11.0, and this host has 10.2.0, which does not tag there; "
-        "and a bridge that filters VLANs, and this one does not"
+        "VLAN 3 on the Linux bridge 'br1' needs libvirt 11.0 (this host has 10.2.0, which sets no VLAN there) "
+        "and a bridge that filters VLANs (this one does not)"
     )
     assert "br1.3" in str(caught.value.hint)
 

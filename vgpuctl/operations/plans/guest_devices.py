@@ -133,13 +133,13 @@ def _check_bridge(snapshot: Snapshot, nic: Nic, bridge: BridgeInfo | None) -> No
         return
     version = snapshot.hypervisor.libvirt_version or 0
     is_old, own_bridge = version < LINUX_BRIDGE_VLAN_SINCE, f"{name}.{nic.vlan}"
-    problems = [f"libvirt 11.0, and this host has {_version_text(version)}, which does not tag there"] if is_old else []
-    problems += [] if bridge.filters_vlans else ["a bridge that filters VLANs, and this one does not"]
+    problems = [f"libvirt 11.0 (this host has {_version_text(version)}, which sets no VLAN there)"] if is_old else []
+    problems += [] if bridge.filters_vlans else ["a bridge that filters VLANs (this one does not)"]
     if problems:
         filtering = f"ip link set {name} type bridge vlan_filtering 1; it affects every device on the bridge"
         separate = f"make a bridge on the VLAN's own interface, such as {own_bridge}, and choose that bridge"
         raise HostCannot(
-            f"VLAN {nic.vlan} on the Linux bridge '{name}' needs {'; and '.join(problems)}",
+            f"VLAN {nic.vlan} on the Linux bridge '{name}' needs {' and '.join(problems)}",
             hint=separate if is_old else filtering,
             check="vlan",
             bridge=name,
