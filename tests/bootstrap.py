@@ -6,7 +6,8 @@
     python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
     python3 tests/bootstrap.py docs     the documents as a site in docs/_build/html
     python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18
-    python3 tests/bootstrap.py floors   the unit tests with the lowest versions that pyproject.toml allows
+    python3 tests/bootstrap.py versions the unit tests with the lowest versions that pyproject.toml allows, and the
+                                        command line's with every minor release of click
     python3 tests/bootstrap.py packages [--try]    sdist, wheel and .deb in dist; --try: installed in bare roots
 
 Needs git, python3 and root (for apt-get, and for the lab's chroots). It uses the distribution's own python3,
@@ -28,17 +29,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 ANSIBLE_VENVS = {".venv-ansible": "requirements.txt", ".venv-ansible-2.18": "requirements-2.18.txt"}
-FLOORS_VENV = ROOT / ".venv-floors"
+LOWEST_VENV = ROOT / ".venv-lowest"
+CLICKS_VENV = ROOT / ".venv-clicks"
 PACKAGES_VENV = ROOT / ".venv-packages"
 PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
 UNIT = ("tests/unit", "tests/contract", "tests/fuzz", PLACEMENT)
-NOT_WITH_FLOORS = (
+NOT_WITH_LOWEST = (
     # The types of the newest libraries are checked, and HiGHS 1.10 finds another one of two plans with as many moves.
     "tests/unit/test_structure.py::test_mypy_finds_nothing",
     "tests/unit/placement/test_moves.py::test_of_two_that_wait_for_each_other_one_leaves_first",
 )
+CLICKS = ("8.1.3", "8.2.1", "8.3.1", "8.4.0", "8.4.2", "8.5.1")
+"""The lowest release of click, one of each minor release, and the one that pyproject.toml excludes: another program's
+installation can bring it. The newest release is tried in addition."""
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
 PACKAGING_PACKAGES = ("lintian", "mmdebstrap", "git")
 TEST_PACKAGES = (
@@ -179,9 +184,31 @@ def demo() -> int:
     return 0
 
 
-def floors() -> int:
-    """Run the unit tests with the lowest versions that pyproject.toml allows, in an environment of its own."""
+def versions() -> int:
+    """Run the unit tests with the lowest versions of all libraries, and the command line's with each click."""
     install(BASE_PACKAGES)
+    results = {"the lowest versions": run_with_lowest()}
+    make_venv("dev")
+    for release in (*CLICKS, "newest"):
+        results[f"click {release}"] = run_with_click(release)
+    for name, status in results.items():
+        say(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'}")
+    return max(results.values())
+
+
+def run_with_click(release: str) -> int:
+    """Run the command line's unit tests with one release of click, installed beside .venv's own."""
+    target = CLICKS_VENV / release
+    requirement = "click" if release == "newest" else f"click=={release}"
+    pip = (VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "--upgrade", "--no-deps")
+    must(*pip, "--target", target, requirement)
+    say(f"the command line's tests with click {release}")
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    return run(VENV / "bin/python", "-m", "pytest", *IN_PARALLEL, "tests/unit/cli", env=environment)
+
+
+def run_with_lowest() -> int:
+    """Run the unit tests with the lowest versions that pyproject.toml allows, in an environment of its own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     tools = [line for line in extras["dev"] + extras["docs"] if not line.startswith("vgpuctl")]
@@ -189,14 +216,14 @@ def floors() -> int:
     lowest = [f"{match[1]}=={match[2]}" for line in lines if (match := re.match(r"([\w.-]+)>=([\w.]+)", line))]
     not_tried = {re.split("[>=]", line)[0] for line in tools} | {"libvirt-python"}
     pins = [pin for pin in lowest if pin.partition("==")[0] not in not_tried]
-    say(f"making the environment {FLOORS_VENV.name} with {' '.join(pins)}")
-    must(PYTHON, "-m", "venv", "--clear", FLOORS_VENV)
-    link_libvirt(FLOORS_VENV)
-    pip = (FLOORS_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check")
+    say(f"making the environment {LOWEST_VENV.name} with {' '.join(pins)}")
+    must(PYTHON, "-m", "venv", "--clear", LOWEST_VENV)
+    link_libvirt(LOWEST_VENV)
+    pip = (LOWEST_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check")
     must(*pip, *pins, "cryptography<43", "numpy<2", *tools)  # what paramiko 2.12 and matplotlib 3.6 were built for
     must(*pip, "--no-deps", "-e", ROOT)
-    deselected = [word for test in NOT_WITH_FLOORS for word in ("--deselect", test)]
-    return run(FLOORS_VENV / "bin/python", "-m", "pytest", *IN_PARALLEL, *deselected, "tests/unit")
+    deselected = [word for test in NOT_WITH_LOWEST for word in ("--deselect", test)]
+    return run(LOWEST_VENV / "bin/python", "-m", "pytest", *IN_PARALLEL, *deselected, "tests/unit")
 
 
 def packages() -> int:
@@ -257,7 +284,14 @@ def environments() -> int:
 
 def main() -> int:
     """Run the action that the first argument names."""
-    actions = {"demo": demo, "docs": docs, "test": test, "venv": environments, "floors": floors, "packages": packages}
+    actions = {
+        "demo": demo,
+        "docs": docs,
+        "test": test,
+        "venv": environments,
+        "versions": versions,
+        "packages": packages,
+    }
     options = {"packages": [["--try"]]}
     if len(sys.argv) < 2 or sys.argv[1] not in actions or sys.argv[2:] not in [[], *options.get(sys.argv[1], [])]:
         print(__doc__)

@@ -13,7 +13,7 @@ import click
 
 from vgpuctl.cli import command_table
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, load_command
-from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.cli.settings import HOST_VARIABLE, Settings, global_options
 from vgpuctl.version import __version__
 
 PROGRAM = "vgpuctl"
@@ -40,7 +40,7 @@ cli = LazyGroup(
         ("vgpuctl --host sim:a100-40 create-vm --profile A100-4C", "the same on a simulated host"),
     ),
     params=[
-        *global_options(before_command=True),
+        *global_options(),
         click.Option(
             ["-V", "--version"],
             is_flag=True,
@@ -82,7 +82,7 @@ def _refuse_non_utf8(args: list[str]) -> None:
         InvalidInput: an argument, or VGPUCTL_HOST, is not UTF-8.
     """
     arguments = {f"word {number} of the command line": arg for number, arg in enumerate(args, 1)}
-    for label, arg in {**arguments, "VGPUCTL_HOST": os.environ.get("VGPUCTL_HOST", "")}.items():
+    for label, arg in {**arguments, HOST_VARIABLE: os.environ.get(HOST_VARIABLE, "")}.items():
         if not arg.isascii() and arg != arg.encode(errors="ignore").decode():
             from vgpuctl.errors import InvalidInput
 

@@ -8,6 +8,7 @@ table, and a group that imports a command's module only when that command is use
 from __future__ import annotations
 
 import importlib
+import os
 import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vgpuctl.cli import command_table
-from vgpuctl.cli.settings import DEFAULT_WATCH_SECONDS, Settings, global_options, list_options, watch_options
+from vgpuctl.cli.settings import (
+    DEFAULT_WATCH_SECONDS,
+    HOST_VARIABLE,
+    TARGET_OPTIONS,
+    Settings,
+    global_options,
+    list_options,
+    take_options,
+    watch_options,
+)
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,7 +45,7 @@ class Command(click.Command):
             *(list_options() if self.name in command_table.LIST_COMMANDS else []),
             *(watch_options() if self.name in command_table.WATCHABLE else []),
         ]
-        self.params += [*self.view_params, *global_options(before_command=False)]
+        self.params += [*self.view_params, *global_options()]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; refuse an option that is given twice with different values.
@@ -45,14 +55,17 @@ class Command(click.Command):
         args = [f"{arg}={DEFAULT_WATCH_SECONDS}" if arg == "--watch" else arg for arg in args]
         _refuse_conflicting_values(args, ctx)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.UsageError as error:  # click's parser does not say which command lacks an option's value
             error.ctx = error.ctx or ctx
             raise
+        take_options(ctx)
+        return rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command here, or forward its arguments to other hosts."""
         settings = ctx.find_object(Settings)
+        _refuse_lost_target(settings, ctx)
         if settings is not None and settings.needs_view_check:
             from vgpuctl.cli import listings
 
@@ -104,7 +117,9 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options before the command's name, with the same check as `Command.parse_args`."""
         _refuse_conflicting_values(args, ctx)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        take_options(ctx)
+        return rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order."""
@@ -156,6 +171,14 @@ def _refuse_conflicting_values(args: list[str], context: click.Context) -> None:
         from vgpuctl.cli import command_line
 
         command_line.refuse_conflicting_values(args, context)
+
+
+def _refuse_lost_target(settings: Settings | None, context: click.Context) -> None:
+    named = os.environ.get(HOST_VARIABLE)
+    if settings is not None and (named or any(arg.startswith(TARGET_OPTIONS) for arg in settings.args)):
+        from vgpuctl.cli import command_line
+
+        command_line.refuse_lost_target(settings, context, named)
 
 
 def make_command(

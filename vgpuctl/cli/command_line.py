@@ -6,11 +6,18 @@ click reports neither how often an option was given nor where its value begins.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from vgpuctl.errors import HostCannot
 from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.settings import Settings
 
 
 class Token(Value):
@@ -92,6 +99,44 @@ def refuse_conflicting_values(args: Sequence[str], context: click.Context) -> No
             name = max(option.opts, key=len)
             message = f"{name} is given twice: {value} and {option_value(token)}"
             raise UsageErrorWithHint(message, f"{name} takes one value: specify it once", context)
+
+
+def refuse_lost_target(settings: Settings, context: click.Context, host_variable: str | None) -> None:
+    """Refuse a command that would work elsewhere than its own arguments or VGPUCTL_HOST say.
+
+    The arguments are read a second time, without click, so that no version of click can lose --host unnoticed.
+
+    Raises:
+        HostCannot: the settings lack --host, --hosts, --root or --connect, or have another value.
+    """
+    options: dict[str, click.Option] = {}
+    parent: click.Context | None = context
+    while parent is not None:
+        options |= list_spellings(parent.command.get_params(parent))
+        parent = parent.parent
+    given: dict[str, list[str]] = {}
+    for token in split_tokens(settings.args, options):
+        if token.option is not None:
+            given.setdefault(max(token.option.opts, key=len), []).append(option_value(token))
+    hosts = given.get("--host") or [name for name in (host_variable,) if name]
+    targets = settings.ssh_hosts or (settings.host,)
+    if hosts and not set(targets) <= set(hosts):
+        raise _lost_target(f"--host {hosts[-1]}" if "--host" in given else f"VGPUCTL_HOST={host_variable}", targets[0])
+    for name, value in (("--hosts", settings.hosts), ("--root", settings.root), ("--connect", settings.connect)):
+        if name in given and given[name][-1] != value:
+            raise _lost_target(f"{name} {given[name][-1]}", settings.host)
+
+
+def _lost_target(given: str, target: str) -> HostCannot:
+    from importlib.metadata import version
+
+    return HostCannot(
+        f"{given} was given, but click {version('click')} did not pass it on, so the command would work on {target};"
+        " nothing was done",
+        hint=f"install another release of click: {shlex.quote(sys.executable)} -m pip install --upgrade click",
+        check="python-library",
+        library="click",
+    )
 
 
 def list_spellings(params: Sequence[click.Parameter]) -> Iterator[tuple[str, click.Option]]:

@@ -2,24 +2,29 @@
 """The global options: accepted before and after the command's name, stored in one `Settings` object.
 
 Both places have the same options; a value given after the command wins. VGPUCTL_HOST is read once, before the command.
+No option has a default of click's, so a value that click parsed is one that was given. The values are taken when a
+command's arguments are parsed, not in callbacks: what click says of an option during parsing differs between versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from vgpuctl.cli import complete
 from vgpuctl.config.arguments import MAX_WAIT_SECONDS
 
 DEFAULT_HOST = "local"
+HOST_VARIABLE = "VGPUCTL_HOST"
+TARGET_OPTIONS = ("--host", "--root", "--connect")
+"""How the options begin that say where a command works; --hosts is one of them."""
 DEFAULT_WAIT_SECONDS = 60.0
 OUTPUTS = ("table", "wide", "json", "yaml", "csv", "name")
 DEFAULT_WATCH_SECONDS = 2
 MIN_WATCH_SECONDS = 0.1
+_PREFIX = "global_"
 
 
 class Settings:
@@ -127,26 +132,16 @@ class WatchSeconds(Seconds):
         return seconds
 
 
-class HostName(click.types.StringParamType):
-    """A host; VGPUCTL_HOST names one, and spaces in it are part of a file's name."""
-
-    def split_envvar_value(self, rv: str) -> list[str]:
-        """Return the one host."""
-        return [rv]
-
-
-def global_options(*, before_command: bool) -> list[click.Parameter]:
-    """Return the global options for the program itself (`before_command`) or for one command."""
+def global_options() -> list[click.Parameter]:
+    """Return the global options, for the program itself or for one command."""
     return [
         _option(
             "host",
             metavar="local|sim:NAME|sim:FILE|ssh://[USER@]HOST[:PORT]",
             help="The host to work on: this one, a built-in simulated one, one described in a YAML file, or another one"
             " by ssh; repeat it for several by ssh. Without it: VGPUCTL_HOST in the environment.",
-            envvar="VGPUCTL_HOST" if before_command else None,
             shell_complete=complete.hosts,
             multiple=True,
-            type=HostName(),
         ),
         *_remote_options(),
         _option(
@@ -253,37 +248,43 @@ def _remote_options() -> list[click.Parameter]:
 
 
 def _option(name: str, *spellings: str, **arguments: Any) -> click.Option:
-    return click.Option(
-        [*spellings, f"--{name}", f"global_{name.replace('-', '_')}"],
-        expose_value=False,
-        callback=_store(name.replace("-", "_")),
-        **arguments,
-    )
+    return click.Option([*spellings, f"--{name}", f"{_PREFIX}{name.replace('-', '_')}"], **arguments)
 
 
-def _store(name: str) -> Callable[[click.Context, click.Parameter, object], object]:
-    def store(context: click.Context, parameter: click.Parameter, value: object) -> object:
-        source = context.get_parameter_source(parameter.name or "")
-        settings = context.find_object(Settings)
-        if settings is not None and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-            if name == "host" and isinstance(value, tuple):
-                _store_hosts(settings, value, explicit=source is ParameterSource.COMMANDLINE)
-            elif name in ("json", "output"):
-                _store_output(settings, context, "json" if name == "json" else str(value))
-            else:
-                setattr(settings, name, value)
-        return value
+def take_options(context: click.Context) -> None:
+    """Move the global options that click has parsed from the context into the settings.
 
-    return store
+    Raises:
+        click.UsageError: some of them contradict each other.
+    """
+    parsed = {name: context.params.pop(name) for name in tuple(context.params) if name.startswith(_PREFIX)}
+    given = {name.removeprefix(_PREFIX): value for name, value in parsed.items() if _is_given(value)}
+    settings = context.find_object(Settings)
+    if settings is None:
+        return
+    try:
+        named, from_environment = given.pop("host", ()), os.environ.get(HOST_VARIABLE)
+        if named:
+            _store_hosts(settings, named, explicit=True)
+        elif context.parent is None and from_environment:
+            _store_hosts(settings, (from_environment,), explicit=False)
+        _store_output(settings, given.pop("output", None), is_json=given.pop("json", False))
+    except click.UsageError as error:
+        error.ctx = context
+        raise
+    for name, value in given.items():
+        setattr(settings, name, value)
 
 
-def _store_output(settings: Settings, context: click.Context, output: str) -> None:
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value != ()
+
+
+def _store_output(settings: Settings, output: str | None, *, is_json: bool) -> None:
     """Store -o or --json; in one place --json and another -o contradict each other."""
-    sources = {context.get_parameter_source(name) for name in ("global_json", "global_output")}
-    if sources == {ParameterSource.COMMANDLINE} and settings.output != output:
-        other = output if settings.output == "json" else settings.output
-        raise click.UsageError(f"--json is -o json: it does not go with -o {other}")
-    settings.output = output
+    if is_json and output not in (None, "json"):
+        raise click.UsageError(f"--json is -o json: it does not go with -o {output}")
+    settings.output = "json" if is_json else output or settings.output
 
 
 def _store_hosts(settings: Settings, named: tuple[str, ...], *, explicit: bool) -> None:

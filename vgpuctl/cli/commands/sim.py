@@ -141,7 +141,7 @@ command = LazyGroup(
     help="Reboot or reset the simulated host that --host names, or list the built-in ones.",
     short_help=COMMANDS["sim"][1],
     examples=(("vgpuctl --host sim:a100-40 sim reboot", "what a reboot removes is gone"),),
-    params=global_options(before_command=False),
+    params=global_options(),
     context_settings=CONTEXT_SETTINGS,
     subcommand_metavar="COMMAND",
 )
