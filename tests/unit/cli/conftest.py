@@ -86,8 +86,9 @@ def is_readable(descriptor: int, seconds: float) -> bool:
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a child that imports this checkout."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    """Return the environment of a child that imports this checkout, and what this process is tried with."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, **more}
 
 
 def child(*words: str, code: str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
