@@ -17,20 +17,20 @@ import click
 from vgpuctl.cli.command_table import LISTINGS
 from vgpuctl.cli.tables import Table
 from vgpuctl.cli.usage import UsageErrorWithHint
+from vgpuctl.config.name_patterns import expand_braces, matches_glob, split_list
+from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.outcome import AnyResult, QueryResult
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
     import csv
-    import fnmatch
     import io
 
     from vgpuctl.cli import listing_columns
     from vgpuctl.cli.settings import Settings
 else:
     csv = LazyModule("csv")
-    fnmatch = LazyModule("fnmatch")
     io = LazyModule("io")
     listing_columns = LazyModule("vgpuctl.cli.listing_columns")
 
@@ -95,7 +95,7 @@ DEFAULT_VIEW = View()
 class _Condition(Value):
     column: Column
     negated: bool
-    pattern: str
+    patterns: tuple[str, ...]
 
 
 def view_of(settings: Settings) -> View:
@@ -272,7 +272,7 @@ def _sort_keys(listing: Listing, view: View) -> list[tuple[Column, bool]]:
 
 def _conditions(listing: Listing, view: View) -> list[_Condition]:
     conditions = []
-    for word in _split(view.filters):
+    for word in (condition for text in view.filters for condition in split_list(text)):
         match = _CONDITION.fullmatch(word)
         if match is None:
             raise UsageErrorWithHint(
@@ -281,7 +281,11 @@ def _conditions(listing: Listing, view: View) -> list[_Condition]:
                 None,
             )
         column = _find_column(listing, match["key"].strip(), "--filter")
-        conditions.append(_Condition(column, match["operator"] == "!=", match["pattern"].strip().lower()))
+        try:
+            patterns = expand_braces(match["pattern"].strip().lower())
+        except InvalidInput as error:
+            raise UsageErrorWithHint(f"--filter: {error.message}", error.hint or "", None) from error
+        conditions.append(_Condition(column, match["operator"] == "!=", patterns))
     return conditions
 
 
@@ -291,8 +295,7 @@ def _matches(condition: _Condition, row: Any) -> bool:
     texts = list(cell) if isinstance(cell, tuple) else [_plain_text(cell, "")]
     if cell is not None and condition.column.text is not None:
         texts.append(condition.column.text(row))
-    pattern = condition.pattern
-    is_match = any(fnmatch.fnmatchcase(text.lower(), pattern) for text in texts or [""])
+    is_match = any(matches_glob(text.lower(), pattern) for text in texts or [""] for pattern in condition.patterns)
     return is_match is not condition.negated
 
 

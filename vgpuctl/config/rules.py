@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from vgpuctl.config import name_patterns
 from vgpuctl.config.size_text import format_size, parse_disk_size, parse_memory_size
 from vgpuctl.config.vm_fields import (
     GPU_MODES,
@@ -27,6 +28,7 @@ from vgpuctl.config.vm_fields import (
     SCHEDULER_POLICIES,
     VM_MODES,
 )
+from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.value import Value
@@ -146,10 +148,18 @@ def allowed_profile(value: object) -> str:
 
 
 def name_pattern(value: object) -> str:
-    """Check a pattern of VM names: a name in which *, ? and [...] match other characters, as in a shell."""
+    """Check a pattern of VM names: ranges and lists in braces, and globs.
+
+    Raises:
+        ValueError: it is none, or it has a range in brackets.
+    """
     text = as_text(value)
-    if not re.fullmatch(r"[A-Za-z0-9._*?\[\]!-]{1,255}", text):
+    if not re.fullmatch(r"[A-Za-z0-9._*?\[\]{},:!-]{1,255}", text):
         raise ValueError(f"{_quote(text)} is not a pattern of VM names, like vdi-*")
+    try:
+        name_patterns.expand_braces(text)
+    except InvalidInput as error:
+        raise ValueError(f"{error.message}; {error.hint}" if error.hint else error.message) from error
     return text
 
 

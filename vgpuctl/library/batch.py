@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.errors import (
     Interrupted,
     InUse,
@@ -193,12 +194,18 @@ def _as_confirmed(name: str, preview: Preview) -> Confirm:
 
 
 def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
-    """Return what the user reads before the one question: every step, or of many VMs those that delete something."""
+    """Return what the user reads before the one question: every step, or of many VMs those that delete something.
+
+    Every name is among them, because a pattern may have selected more than was meant.
+    """
     steps = [(name, step) for name in names for step in plans.previews[name].steps]
     shown = steps
     if len(names) > MAX_NAMES_IN_FULL:
         shown = [(name, step) for name, step in steps if step.startswith("delete")]
     lines = [f"{name}: {step}" for name, step in shown]
+    without_line = sorted({*names} - {name for name, _ in shown}, key=natural_key)
+    if without_line:
+        lines.append(f"also: {', '.join(without_line)}")
     if len(shown) < len(steps):
         lines.append(f"and {count_text(len(steps) - len(shown), 'more step')}; --dry-run shows every step")
     return (*lines, *(f"{name} is skipped: {error.message}" for name, error in plans.failed.items()))

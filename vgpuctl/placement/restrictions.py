@@ -6,8 +6,7 @@ Existing vGPUs and VMs stay on it, and may start and stop.
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
+from vgpuctl.config.name_patterns import expand_braces, matches_glob
 from vgpuctl.gpu.profiles import matches_type
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.snapshot import Snapshot
@@ -31,9 +30,13 @@ def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
         return "host.yaml excludes it from vgpuctl (mode: unmanaged)"
     if gpu.desired_mode is not None and gpu.desired_mode != mode:
         return f"host.yaml reserves it for mode {gpu.desired_mode}; vgpuctl set-mode {gpu.address} {mode} changes that"
-    if gpu.reserved_for and not any(fnmatchcase(vm or "", pattern) for pattern in gpu.reserved_for):
+    if gpu.reserved_for and not any(_is_named(vm or "", pattern) for pattern in gpu.reserved_for):
         return f"host.yaml reserves it for VMs named {' or '.join(gpu.reserved_for)}"
     return None
+
+
+def _is_named(vm: str, pattern: str) -> bool:
+    return any(matches_glob(vm, word) for word in expand_braces(pattern))
 
 
 def why_profile_forbidden(gpu: Gpu, vgpu_type: VgpuType) -> str | None:

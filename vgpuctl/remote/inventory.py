@@ -16,10 +16,10 @@ import shlex
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any
 
 from vgpuctl.config import yaml_reader
+from vgpuctl.config.name_patterns import expand_braces, matches_glob, split_list
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.remote.target import Target, find_invalid_part
 from vgpuctl.value import Value
@@ -55,9 +55,10 @@ def apply_limit(inventory: Inventory, patterns: Sequence[str]) -> list[Target]:
 
     Raises:
         NotFound: a pattern matches no host; a typing error must not omit a host silently.
-        InvalidInput: no host is left, or Ansible reaches one of them by something else than ssh.
+        InvalidInput: a pattern has a range in brackets, no host is left, or Ansible reaches one of them by something
+            else than ssh.
     """
-    words = [word.strip() for pattern in patterns for word in pattern.split(",") if word.strip()]
+    words = [word for pattern in patterns for word in split_list(pattern)]
     inclusions = [word for word in words if word[0] not in "!&"]
     selected = (
         set().union(*(_match_hosts(inventory, word) for word in inclusions)) if inclusions else set(inventory.hosts)
@@ -87,9 +88,13 @@ def _refuse_other_connections(inventory: Inventory, selected: Set[str]) -> None:
         )
 
 
-def _match_hosts(inventory: Inventory, word: str) -> set[str]:
-    groups = [members for group, members in inventory.groups.items() if fnmatchcase(group, word)]
-    hosts = {name for name in inventory.hosts if fnmatchcase(name, word)}
+def _match_hosts(inventory: Inventory, pattern: str) -> set[str]:
+    return set().union(*(_match_word(inventory, word) for word in expand_braces(pattern)))
+
+
+def _match_word(inventory: Inventory, word: str) -> set[str]:
+    groups = [members for group, members in inventory.groups.items() if matches_glob(group, word)]
+    hosts = {name for name in inventory.hosts if matches_glob(name, word)}
     if not groups and not hosts:
         suggestions = get_close_matches(word, [*inventory.hosts, *inventory.groups], n=3)
         hint = (

@@ -50,6 +50,9 @@ def _names(ran: Ran) -> list[str]:
         ("--sort-by memory", ["render", "vdi-001", "vdi-002"]),
         ("--sort-by -memory", ["vdi-002", "vdi-001", "render"]),
         ("--sort-by state,name:desc", ["vdi-001", "render", "vdi-002"]),
+        ("--filter 'name=vdi-{001..002},state=running'", ["vdi-001"]),
+        ("--filter 'name={render,vdi-002}'", ["render", "vdi-002"]),
+        ("--filter 'name!={vdi-*,nobody}'", ["render"]),
         ("--filter name=nobody", []),
     ],
 )
@@ -92,6 +95,8 @@ def test_unknown_values_come_last_in_both_orders(sim: Run) -> None:
         ("list-vms --columns name,stat", "--columns: VMs have no column 'stat'"),
         ("list-vms --sort-by uid", "--sort-by: VMs have no column 'uid'"),
         ("list-vms --sort-by name:up", "the order is asc or desc, not 'up'"),
+        ("list-vms --filter name=vdi-[001:002]", "hint: write 'vdi-{001..002}'"),
+        ("list-vms --filter name=vdi-{", "the braces do not match"),
         ("list-vms --filter running", "--filter: 'running' is not a condition"),
         ("list-vms --filter a=b", "the columns are name, state, owner, ownership"),
         ("show-vm a -o csv", "-o csv works with lists only, and show-vm does not print a list"),

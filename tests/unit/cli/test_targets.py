@@ -64,6 +64,32 @@ def test_every_missing_name_is_told_before_anything_changes(three: Vgpuctl) -> N
     assert set(states(three).values()) == {"running"}
 
 
+@pytest.mark.parametrize(
+    "command", ["delete-vm", "stop-vm", "show-vm", "delete-vgpu", "cordon", "set-mode --all sriov"]
+)
+@pytest.mark.parametrize(
+    ("pattern", "instead"), [("vdi-00[1:3]", "vdi-00{1..3}"), ("vdi-[01-02]", "vdi-{01..02}"), ("A[a:c]", "A{a,b,c}")]
+)
+def test_a_range_in_brackets_is_refused_with_what_to_write(
+    three: Vgpuctl, command: str, pattern: str, instead: str
+) -> None:
+    verb, *words = command.split()
+    ran = three(*HOST, "--yes", "--json", verb, pattern, *words)
+    assert (ran.status, ran.document["error"]["code"], ran.document["changed"]) == (2, "invalid-input", False)
+    assert ran.document["error"]["hint"] == f"write '{instead}'"
+    assert set(states(three).values()) == {"running"}
+
+
+def test_what_a_pattern_selected_is_listed_in_full_before_the_question_and_after_yes(vgpuctl: Vgpuctl) -> None:
+    host = ("--host", "sim:l40s-x4")
+    vgpuctl(*host, "create-vm", "vdi-{}", "--count", "12", "--profile", "L40S-2B", "--no-start")
+    names = [f"vdi-{number}" for number in range(1, 13)]
+    error = vgpuctl(*host, "--json", "delete-vm", "vdi-*", "--keep-disks").document["error"]
+    assert f"also: {', '.join(names)}" in error["facts"]["lines"]
+    done = vgpuctl(*host, "--yes", "delete-vm", "vdi-*")
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith("vdi-")] == names
+
+
 def test_one_question_for_all_before_the_first_change(three: Vgpuctl) -> None:
     three(*HOST, "stop-vm", "vdi-003", "--force")
     refused = three(*HOST, "--json", "delete-vm", "--label", "team=cad")

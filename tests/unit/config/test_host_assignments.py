@@ -52,6 +52,8 @@ def test_an_equal_assignment_changes_nothing():
         ("gpus[A16].profiles=[]", "the list is empty"),
         ("gpus[A16].profiles=A16-2Q:2", "has a count"),
         ("gpus[A16].reserved_for=a b", "is not a pattern"),
+        ("gpus[A16].reserved_for=vdi-[10:12]", "write 'vdi-{10..12}'"),
+        ("gpus[A16].reserved_for=vdi-[10-12]", "write 'vdi-{10..12}'"),
         ("gpus[A16].moed=vgpu", "did you mean 'mode'"),
         ("gpus[3b:00].mode=vgpu", "3b:00"),
         ("gpus[A16].mode=[", "not YAML"),

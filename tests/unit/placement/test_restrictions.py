@@ -60,6 +60,9 @@ def test_a_restricted_gpu_is_full():
 
 
 def test_a_reserved_gpu_is_for_vms_whose_names_fit_and_for_nobody_unnamed():
+    ranged = a100(reserved_for=("lab-{09..10}-*",))
+    assert why_restricted(ranged, "vgpu", "lab-10-a") is None
+    assert why_restricted(ranged, "vgpu", "lab-11-a") is not None
     gpu = a100(reserved_for=("vdi-*", "lab"))
     names = {"vdi-1": True, "lab": True, "LAB": False, "lab2": False, "my-vdi-1": False, None: False}
     assert {name: why_restricted(gpu, "vgpu", name) is None for name in names} == names

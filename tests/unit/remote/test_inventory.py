@@ -143,6 +143,9 @@ def test_yaml_that_is_no_inventory_is_refused(text, message):
         (["rack", "!gpu-0*,!sparea"], ["gpu-10", "sparec"]),
         (["!gpu-01", "gpu"], ["gpu-02", "gpu-03", "gpu-10"]),
         (["rack,&spare"], ["sparea", "sparec"]),
+        (["gpu-{01..03},!gpu-02"], ["gpu-01", "gpu-03"]),
+        (["spare{a,c}"], ["sparea", "sparec"]),
+        (["all", "!{front,lonely}"], ["gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec"]),
         (["ungrouped"], ["lonely", "front"]),
         (["all"], ["lonely", "front", "gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec"]),
     ],
@@ -157,6 +160,16 @@ def test_a_limit_that_means_nothing_is_a_typing_error():
     assert caught.value.hint.startswith("did you mean gpu-01")
     with pytest.raises(InvalidInput, match="matches no host"):
         inventory.apply_limit(_ini(), ["gpu", "!rack"])
+
+
+@pytest.mark.parametrize(
+    ("limit", "instead"),
+    [("gpu-0[1:3]", "gpu-0{1..3}"), ("all,!gpu-[01:10]", "gpu-{01..10}"), ("spare[a:c]", "spare{a,b,c}")],
+)
+def test_a_range_as_the_inventory_has_it_is_refused_with_what_to_write(limit, instead):
+    with pytest.raises(InvalidInput, match="is a set of characters") as caught:
+        inventory.apply_limit(_ini(), [limit])
+    assert caught.value.hint == f"write '{instead}'"
 
 
 def test_a_host_with_another_connection_than_ssh_is_refused_if_it_is_selected():

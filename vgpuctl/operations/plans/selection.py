@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
-from vgpuctl.config.name_patterns import expand_braces, is_glob, is_pattern, natural_key
+from vgpuctl.config.name_patterns import expand_braces, is_glob, is_pattern, matches_glob, natural_key
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -104,7 +103,7 @@ def shorten(names: Sequence[str]) -> str:
 
 def _matches(candidate: Candidate, glob: str) -> bool:
     models = (model.lower() for model in candidate.models)
-    return fnmatchcase(candidate.name, glob) or any(fnmatchcase(model, glob.lower()) for model in models)
+    return matches_glob(candidate.name, glob) or any(matches_glob(model, glob.lower()) for model in models)
 
 
 def _add_if_labelled(chosen: dict[str, Candidate], request: Request, candidates: Sequence[Candidate]) -> None:
