@@ -22,9 +22,9 @@ from vgpuctl.errors import (
     worst_status,
 )
 from vgpuctl.host.clock import HostClock
-from vgpuctl.library.call import CallSettings, confirm_everything
+from vgpuctl.library.call import CallSettings
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult
+from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult, confirm_everything
 from vgpuctl.model.results.targets import TallyResult, TargetErrorResult, TargetResult, TargetsResult
 from vgpuctl.operations.worker_pool import Workers
 from vgpuctl.value import Value
@@ -38,7 +38,7 @@ AnyResult = Outcome[Data] | QueryResult[Data]
 Call = Callable[["GpuHost", str], "AnyResult[Data]"]
 OpenWorker = Callable[[CallSettings, HostClock], "GpuHost"]
 MAX_NAMES_IN_FULL = 3
-"""Before the user confirms, the steps of at most this many are shown; of more, the ones that delete something."""
+"""Before the user confirms, the steps of at most this many are shown; of more, those that delete or stop something."""
 
 
 class Preview(Value):
@@ -160,7 +160,9 @@ def run(
     if not plans.previews or plans.interruption is not None:
         return _report(request, (plans,))
     names = [name for name in request.names if name in plans.previews]
-    settings.confirm(request.question(names), _details(names, plans))
+    asked = [name for name in names if plans.previews[name].question]
+    if asked:
+        settings.confirm(request.question(asked), _details(asked, plans))
     batch = make_batch(names=names, progress=progress, confirm=lambda name: _as_confirmed(name, plans.previews[name]))
     batch.run()
     return _report(request, (plans, batch))
@@ -194,14 +196,14 @@ def _as_confirmed(name: str, preview: Preview) -> Confirm:
 
 
 def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
-    """Return what the user reads before the one question: every step, or of many VMs those that delete something.
+    """Return what the user reads before the one question: every step, or of many those that delete or stop something.
 
     Every name is among them, because a pattern may have selected more than was meant.
     """
     steps = [(name, step) for name in names for step in plans.previews[name].steps]
     shown = steps
     if len(names) > MAX_NAMES_IN_FULL:
-        shown = [(name, step) for name, step in steps if step.startswith("delete")]
+        shown = [(name, step) for name, step in steps if step.startswith(("delete ", "VM "))]
     lines = [f"{name}: {step}" for name, step in shown]
     without_line = sorted({*names} - {name for name, _ in shown}, key=natural_key)
     if without_line:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.touched import Touched
-from vgpuctl.model.outcome import NoProgress, Outcome
+from vgpuctl.model.outcome import NoProgress, Outcome, confirm_everything
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -32,8 +32,14 @@ Data = TypeVar("Data")
 DEFAULT_WAIT_SECONDS = 60.0
 
 
-def confirm_everything(question: str, details: tuple[str, ...]) -> None:
-    """Answer yes: a program that calls the library means what it calls."""
+def _without_empty(confirm: Confirm) -> Confirm:
+    """Return the confirmation that gets only questions."""
+
+    def ask(question: str, details: tuple[str, ...]) -> None:
+        if question:
+            confirm(question, details)
+
+    return ask
 
 
 def never_cancelled() -> bool:
@@ -74,7 +80,7 @@ class Calls:
         self._settings = settings
         self._captured_root = captured_root
         self._wait = settings.wait_seconds
-        self._confirm = settings.confirm
+        self._confirm = settings.confirm if settings.batch_touched is not None else _without_empty(settings.confirm)
         self._progress = _WatchedProgress(settings)
 
     @property

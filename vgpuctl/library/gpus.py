@@ -164,7 +164,7 @@ class GpuCalls(Calls):
         if vfs is not None:
             require_range("vfs", vfs, 1)
         request = gpu_mode.ModeRequest(gpu, mode, vfs, drain, wait_seconds=self._wait)
-        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress)
+        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm)
 
     @change("set-mig")
     def set_mig(
@@ -182,7 +182,7 @@ class GpuCalls(Calls):
         request = gpu_mode.ModeRequest(
             gpu, None, drain=drain, wait_seconds=self._wait, mig=requested, mixed_size=mixed_size
         )
-        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress)
+        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm)
 
     @change("set-mixed-size")
     def set_mixed_size(
@@ -191,7 +191,7 @@ class GpuCalls(Calls):
         """Allow vGPUs of several sizes on a GPU, or of only one size."""
         require_bool("on", on)
         request = gpu_mode.ModeRequest(gpu, None, drain=drain, wait_seconds=self._wait, mixed_size=on)
-        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress)
+        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm)
 
     @change("set-scheduler")
     def set_scheduler(
@@ -215,7 +215,9 @@ class GpuCalls(Calls):
         request = gpu_scheduler.SchedulerRequest(
             gpu, _requested_scheduler(policy, numbers), via, drain, wait_seconds=self._wait
         )
-        return gpu_scheduler.set_scheduler(self._ports, request, dry_run=dry_run, progress=self._progress)
+        return gpu_scheduler.set_scheduler(
+            self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm
+        )
 
     @change("cordon")
     def cordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:

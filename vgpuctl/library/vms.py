@@ -360,10 +360,10 @@ class VmCalls(Calls):
 
     @change("detach-vgpu")
     def detach_vgpu(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
-        """Remove vGPUs from a VM, by carrier; None: all of them. Busy: the guest has not released them yet."""
+        """Remove vGPUs from a VM, by carrier; None: its only one. Busy: the guest has not released them yet."""
         carriers = () if vgpus is None else as_texts("vgpus", vgpus)
         if vgpus is not None and not carriers:
-            raise InvalidInput("vgpus: the list is empty; None means all of them")
+            raise InvalidInput("vgpus: the list is empty; None means the VM's only vGPU")
         return attach.detach(
             self._ports, name, carriers, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )

@@ -75,14 +75,22 @@ class Progress(Protocol):
 
 
 class Confirm(Protocol):
-    """Asks the user for confirmation before something is lost."""
+    """Asks the user for confirmation before something is lost, or before VMs are shut down that the user did not name.
+
+    An operation that asks only in some cases calls it in the others with an empty question: a batch checks all of its
+    targets before it asks once for all. Callers of the library get no empty question.
+    """
 
     def __call__(self, question: str, details: tuple[str, ...]) -> None:
-        """Return when the answer is yes.
+        """Return when the answer is yes, or nothing is asked.
 
         Raises:
             NeedsConfirmation: the answer is no, or there is nobody to ask.
         """
+
+
+def confirm_everything(question: str, details: tuple[str, ...]) -> None:
+    """Answer yes: a program that calls the library means what it calls."""
 
 
 class BatchProgress(Progress, Protocol):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
 from vgpuctl.model.gpu import Ownership
-from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
 from vgpuctl.model.results.host import DifferenceResult, GpuDifferenceResult, HostDifferenceResult, RemovedResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
 from vgpuctl.operations.desired_state import DesiredState
 from vgpuctl.operations.execute import execute_plan
-from vgpuctl.operations.gpu_transaction import run_transaction
+from vgpuctl.operations.gpu_transaction import StopConfirmation, run_transaction
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.host_plan import (
     ApplyOptions,
@@ -89,10 +89,12 @@ def _setting_differences(desired: DesiredState, vgpu_plans: tuple[HostVgpuPlan, 
 def apply_host(
     host: Host, desired: DesiredState, options: ApplyOptions, *, dry_run: bool, confirm: Confirm, progress: Progress
 ) -> Outcome[HostDifferenceResult]:
-    """Bring the host to the desired state and write that to host.yaml; asks before another file removes entries.
+    """Bring the host to the desired state and write that to host.yaml.
+
+    It asks before another file removes entries, and before running VMs are shut down.
 
     Raises:
-        NeedsConfirmation: entries would be removed, and the answer is no, or there is no terminal.
+        NeedsConfirmation: the answer is no, or there is no terminal; nothing was changed.
         NotFound, InvalidInput, HostCannot, InUse, Busy: with every GPU on which something prevents the change.
         NoCapacity: there is no room for a missing vGPU of host.yaml.
         PartlyApplied: a GPU failed after others were set up.
@@ -117,7 +119,8 @@ def apply_host(
     warnings = snapshot.warnings
     if steps and not dry_run:
         _confirm_removals(desired, removed, confirm)
-        done = _set_up_gpus(host, gpu_plans, () if vgpu_plans else desired.file_steps, progress)
+        stops = _confirm_stops(gpu_plans, confirm)
+        done = _set_up_gpus(host, gpu_plans, () if vgpu_plans else desired.file_steps, progress, stops)
         if vgpu_plans:
             _create_vgpus(host, desired, options, done, progress)
         warnings = _verify_after(host, gpu_plans, vgpu_plans)
@@ -136,6 +139,12 @@ def _confirm_removals(desired: DesiredState, removed: tuple[RemovedResult, ...],
     if desired.replaces_file and removed:
         what = f"{len(removed)} {'entry loses' if len(removed) == 1 else 'entries lose'} keys or are removed"
         confirm(f"replace {PATH} with {desired.source}? {what}", tuple(describe_removed(entry) for entry in removed))
+
+
+def _confirm_stops(gpu_plans: tuple[GpuPlan, ...], confirm: Confirm) -> StopConfirmation:
+    stops = StopConfirmation(confirm)
+    stops.ask(*(plan for gpu_plan in gpu_plans for _, plan in gpu_plan.planned_requests))
+    return stops
 
 
 def _replace_invalid_file(
@@ -159,9 +168,11 @@ def _replace_invalid_file(
             *(f"{v.carrier} on {v.gpu} then has no owner, and reconcile-host removes it" for v in leaked),
         ),
     )
+    snapshot, _ = observe_host(hypothetical_host, desired_after)
+    _confirm_stops(plan_host(hypothetical_host, snapshot, desired_after, options), confirm)
     execute_plan(host, Plan(steps=desired.file_steps), progress)
     try:
-        done = apply_host(host, desired_after, options, dry_run=False, confirm=confirm, progress=progress)
+        done = apply_host(host, desired_after, options, dry_run=False, confirm=confirm_everything, progress=progress)
     except VgpuctlError as error:
         raise _partly_applied(
             error, list(file_lines), f"{PATH} is now {desired.source}: vgpuctl apply continues from there"
@@ -204,7 +215,11 @@ def _create_vgpus(
 
 
 def _set_up_gpus(
-    host: Host, gpu_plans: tuple[GpuPlan, ...], file_steps: tuple[Step, ...], progress: Progress
+    host: Host,
+    gpu_plans: tuple[GpuPlan, ...],
+    file_steps: tuple[Step, ...],
+    progress: Progress,
+    stops: StopConfirmation,
 ) -> list[str]:
     """Set up the GPUs one after the other, and return what was done.
 
@@ -224,7 +239,7 @@ def _set_up_gpus(
     done: list[str] = []
     for spec, request, plan in pending:
         try:
-            run_transaction(host, build_transaction(host, request, spec), plan, progress)
+            run_transaction(host, build_transaction(host, request, spec), plan, progress, stops)
         except VgpuctlError as error:
             if not done:
                 raise

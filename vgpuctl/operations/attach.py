@@ -154,9 +154,10 @@ def _refuse_unplugging_display(vm: Vm, vgpus: Sequence[AssignedVgpu]) -> None:
 def detach(
     host: Host, name: str, carriers: Sequence[str] = (), *, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome[VmReport]:
-    """Detach vGPUs from a VM, all if no carrier is named, and remove them.
+    """Detach vGPUs from a VM, its only one if no carrier is named, and remove them.
 
     Raises:
+        InvalidInput: no carrier is named, and the VM has several vGPUs.
         Busy: the guest of a running VM did not release one in time; that vGPU stays present, recorded and claimed.
         VgpuctlError: the reason.
     """

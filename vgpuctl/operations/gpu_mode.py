@@ -16,7 +16,7 @@ from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.mig import MigSpec
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
 from vgpuctl.model.results.gpus import GpuResult, PartitionResult, SetUpGpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -27,7 +27,13 @@ from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.gpu_scheduler import restore_request, scheduler_transaction
-from vgpuctl.operations.gpu_transaction import GpuTransaction, TransactionPlan, find_vms_to_start, run_transaction
+from vgpuctl.operations.gpu_transaction import (
+    GpuTransaction,
+    StopConfirmation,
+    TransactionPlan,
+    find_vms_to_start,
+    run_transaction,
+)
 from vgpuctl.operations.guards import (
     busy_gpu_error,
     refuse_gpus_in_setup,
@@ -102,10 +108,20 @@ class RestoredGpu(Value):
     unverified: str | None = None
 
 
-def set_mode(host: Host, request: ModeRequest, *, dry_run: bool, progress: Progress) -> Outcome[SetUpGpuResult]:
+def set_mode(
+    host: Host,
+    request: ModeRequest,
+    *,
+    dry_run: bool,
+    progress: Progress,
+    confirm: Confirm = confirm_everything,
+) -> Outcome[SetUpGpuResult]:
     """Set up a GPU for a mode, with MIG or mixed sizes if they are requested, and write that to host.yaml.
 
+    `confirm` is asked before running VMs are shut down.
+
     Raises:
+        NeedsConfirmation: the answer is no; nothing was changed.
         Busy: another process is setting it up.
         InUse: a VM or a process uses it, or a VM's record assigns a slot that this would remove.
         HostCannot, InvalidInput, NoCapacity: the GPU has no such mode, number of VFs, or GPU instances.
@@ -123,7 +139,9 @@ def set_mode(host: Host, request: ModeRequest, *, dry_run: bool, progress: Progr
     if dry_run or not plan.lines:
         result, partition, warnings = gpu_result(snapshot, plan.gpu), partition_result(plan.gpu), snapshot.warnings
     else:
-        run_transaction(host, mode_transaction(host, request, lambda: _observe(host)), plan, progress)
+        stops = StopConfirmation(confirm)
+        stops.ask(plan)
+        run_transaction(host, mode_transaction(host, request, lambda: _observe(host)), plan, progress, stops)
         result, partition, warnings = _verify_after(host, snapshot, plan.gpu, request)
     data = extend(SetUpGpuResult, result, partition=partition, before=before, after=after)
     return Outcome(bool(plan.lines), data, plan.lines, warnings, dry_run=dry_run)

@@ -14,7 +14,7 @@ from vgpuctl.config.scheduler_spec import dump_scheduler
 from vgpuctl.errors import HostCannot, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
 from vgpuctl.model.results.gpus import ChangedSchedulerResult, GpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -22,7 +22,13 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.cordon import host_file_steps
-from vgpuctl.operations.gpu_transaction import GpuTransaction, TransactionPlan, find_vms_to_start, run_transaction
+from vgpuctl.operations.gpu_transaction import (
+    GpuTransaction,
+    StopConfirmation,
+    TransactionPlan,
+    find_vms_to_start,
+    run_transaction,
+)
 from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.gpu_results import gpu_result
 from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
@@ -66,11 +72,17 @@ class SchedulerRequest(Value):
 
 
 def set_scheduler(
-    host: Host, request: SchedulerRequest, *, dry_run: bool, progress: Progress
+    host: Host,
+    request: SchedulerRequest,
+    *,
+    dry_run: bool,
+    progress: Progress,
+    confirm: Confirm = confirm_everything,
 ) -> Outcome[ChangedSchedulerResult]:
-    """Set a GPU's scheduler and write that to host.yaml.
+    """Set a GPU's scheduler and write that to host.yaml. `confirm` is asked before running VMs are shut down.
 
     Raises:
+        NeedsConfirmation: the answer is no; nothing was changed.
         InUse: vGPUs are on the GPU and may not be removed for the change.
         HostCannot: the GPU or its driver has no such scheduler, or NVML cannot set it.
         Refused: modprobe's files set the parameter in a place where it cannot be changed safely.
@@ -90,7 +102,9 @@ def set_scheduler(
     plan = plan_scheduler(host, snapshot, request)
     notes = _notes(host, snapshot, gpu, request, method)
     if not dry_run and plan.lines:
-        run_transaction(host, scheduler_transaction(host, request, read_host), plan, progress)
+        stops = StopConfirmation(confirm)
+        stops.ask(plan)
+        run_transaction(host, scheduler_transaction(host, request, read_host), plan, progress, stops)
         result, warnings = _report_after(host, gpu, snapshot, request)
     else:
         result, warnings = gpu_result(snapshot, gpu), snapshot.warnings

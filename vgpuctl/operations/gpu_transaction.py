@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, Interrupted, PartlyApplied, VgpuctlError
+from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, PartlyApplied, VgpuctlError
 from vgpuctl.model.gpu import Backend, Gpu
-from vgpuctl.model.outcome import Progress
+from vgpuctl.model.numbers import count_text
+from vgpuctl.model.outcome import Confirm, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, Vm
 from vgpuctl.operations.drained_vms import find_abandoned_vms, note_drained_vms
@@ -69,8 +70,46 @@ class GpuTransaction(Value):
     plan: Callable[[Snapshot], TransactionPlan]
 
 
-def run_transaction(host: Host, transaction: GpuTransaction, plan: TransactionPlan, progress: Progress) -> None:
+class StopConfirmation:
+    """Asks before running VMs are shut down: the user named GPUs, and not these VMs. It asks once for each VM."""
+
+    def __init__(self, confirm: Confirm) -> None:
+        self._confirm = confirm
+        self._confirmed: set[str] | None = None
+
+    def ask(self, *plans: TransactionPlan) -> None:
+        """Return when all VMs that these plans stop may be shut down.
+
+        Raises:
+            NeedsConfirmation: they may not; `facts` has the VMs.
+        """
+        stops = {vm.name: plan.gpu.address for plan in plans for vm in plan.vms_to_stop}
+        new = {name: gpu for name, gpu in stops.items() if name not in (self._confirmed or ())}
+        if self._confirmed is not None and not new:
+            return
+        gpus = ", ".join(dict.fromkeys(new.values()))
+        question = f"Shut down {count_text(len(new), 'running VM')} on {gpus}, and start them again afterwards?"
+        try:
+            self._confirm(
+                question if new else "",
+                tuple(f"VM {name} on {gpu} is shut down, and started again" for name, gpu in new.items()),
+            )
+        except NeedsConfirmation as error:
+            error.facts["vms"] = list(new)
+            raise
+        self._confirmed = set(new) | (self._confirmed or set())
+
+
+def run_transaction(
+    host: Host,
+    transaction: GpuTransaction,
+    plan: TransactionPlan,
+    progress: Progress,
+    stops: StopConfirmation | None = None,
+) -> None:
     """Claim the GPU, read it again, stop VMs, change it, release it, and restart the VMs whatever the outcome.
+
+    `stops` asks about VMs that were started since it was asked about the plan; None: nobody is asked.
 
     Raises:
         InUse, Busy: somebody uses the GPU or works on it.
@@ -87,15 +126,17 @@ def run_transaction(host: Host, transaction: GpuTransaction, plan: TransactionPl
         with Transaction(host, Context(progress, transaction.wait_seconds)) as tx:
             _claim_gpu(tx, transaction, claim)
             current_plan = _replan(transaction, claim)
+            if stops is not None:
+                stops.ask(current_plan)
             tx.take_over(current_plan.claims_to_keep)
             note_drained_vms(host, claim.gpu, current_plan.vms_to_stop, transaction.wait_seconds)
             vms_to_start = current_plan.vms_to_start
-            stops = tuple(
+            stop_steps = tuple(
                 StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=transaction.wait_seconds)
                 for vm in current_plan.vms_to_stop
             )
             release = ReleaseClaim(claim.carrier, claim.vm_uuid)
-            tx.carry_out(Plan(steps=(*stops, *current_plan.gpu_steps, *current_plan.final_steps, release)))
+            tx.carry_out(Plan(steps=(*stop_steps, *current_plan.gpu_steps, *current_plan.final_steps, release)))
     except (VgpuctlError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()
         _restart_vms(host, transaction, vms_to_start, progress, failure)

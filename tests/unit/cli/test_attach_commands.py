@@ -27,6 +27,20 @@ def test_attach_and_detach_of_a_running_vm(sim: Run) -> None:
     assert "nothing to do" in sim("detach-vgpu vdi-001").out
 
 
+@pytest.mark.parametrize("dry_run", ["", " --dry-run"])
+@pytest.mark.parametrize("running", ["", " --no-start"])
+def test_of_several_vgpus_none_is_taken_that_was_not_named(sim: Run, running: str, dry_run: str) -> None:
+    assert sim(f"create-vm vdi-1 --profile A100-4C:3{running}").status == 0
+    carriers = [v["carrier"] for v in sim("show-vm vdi-1 --json").document["data"]["vgpus"]]
+    for line in ("detach-vgpu vdi-1", "detach-vgpu 'vdi*'"):
+        error = sim(f"{line}{dry_run} --yes --json").document["error"]
+        assert (error["exit_status"], error["code"], error["facts"]["carriers"]) == (2, "invalid-input", carriers)
+        assert all(carrier in error["message"] for carrier in carriers)
+    assert len(sim("show-vm vdi-1 --json").document["data"]["vgpus"]) == 3
+    command = error["hint"].partition("all of them: vgpuctl ")[2]
+    assert sim(f"{command} --json").document["data"]["vgpus"] == []
+
+
 def test_a_stopped_vm_gets_another_profile(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     ran = sim("set-profile vdi-001 --profile A100-5C")

@@ -78,6 +78,8 @@ def test_running_vms_block_apply_until_they_are_drained(mixed: Run) -> None:
     assert (ran.status, "in use by one" in ran.err) == (7, True)
     assert mixed(f"diff {sets} --drain").err == ""
     assert mixed(f"apply {sets} --json").document["error"]["code"] == "in-use"
+    asked = mixed(f"apply {sets} --drain --json").document["error"]
+    assert (asked["code"], asked["facts"]["vms"]) == ("needs-confirmation", ["one"])
     assert mixed(f"apply {sets} --drain --yes").status == 0
     assert mixed("show-vm one --json").document["data"]["state"] == "running"
 

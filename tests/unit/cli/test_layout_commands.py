@@ -48,6 +48,9 @@ def test_running_vms_are_named_and_drained(mixed: Run) -> None:
     assert (ran.status, ran.document["error"]["code"]) == (3, "in-use")
     assert ran.document["error"]["facts"]["vms"] == ["one"]
     ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --drain --json")
+    assert (ran.status, ran.document["error"]["code"]) == (2, "needs-confirmation")
+    assert ran.document["error"]["facts"]["vms"] == ["one"]
+    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --drain --yes --json")
     assert (ran.status, ran.document["data"]["vfs"]) == (0, {"total": 31, "enabled": 4, "used": 1})
     assert mixed("show-vm one --json").document["data"]["state"] == "running"
 

@@ -55,7 +55,13 @@ def test_vms_are_named_and_drained_and_each_has_its_time_share(sim: Run) -> None
     refused = sim(f"{line} --json")
     assert (refused.status, refused.document["error"]["code"]) == (3, "in-use")
     assert refused.document["error"]["facts"]["vms"] == ["one", "two"]
-    assert sim(f"{line} --drain --json").document["changed"] is True
+    asked = sim(f"{line} --drain --json").document
+    assert (asked["error"]["code"], asked["changed"]) == ("needs-confirmation", False)
+    assert f"Shut down 2 running VMs on {GPU}, and start them again afterwards?" in asked["error"]["message"]
+    assert asked["error"]["facts"]["vms"] == ["one", "two"]
+    assert asked["error"]["facts"]["lines"][0] == f"VM one on {GPU} is shut down, and started again"
+    assert sim("list-gpus --columns scheduler --no-headers").out.split() == ["best_effort"]
+    assert sim(f"{line} --drain --yes --json").document["changed"] is True
     document = sim(f"show-gpu {GPU} --json").document
     assert [(s["vm"], s["guaranteed_percent"]) for s in document["data"]["shares"]] == [("one", 25.0), ("two", 25.0)]
     assert "25 %" in sim(f"show-gpu {GPU}").out

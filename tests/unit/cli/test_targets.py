@@ -199,3 +199,22 @@ def test_vgpus_without_a_vm_go_together(vgpuctl: Vgpuctl) -> None:
 @pytest.mark.parametrize("words", [("stop-vm",), ("stop-vm", "--all", "x"), ("delete-vgpu",), ("set-mig", "--off")])
 def test_naming_nothing_or_too_much_is_a_usage_error(vgpuctl: Vgpuctl, words: tuple[str, ...]) -> None:
     assert vgpuctl(*HOST, *words).status == 2
+
+
+def test_vms_on_several_gpus_are_named_in_one_question_before_any_gpu_changes(vgpuctl: Vgpuctl) -> None:
+    host = ("--host", "sim:l40s-x4")
+    line = (*host, "set-scheduler", "--all", "--policy", "fixed_share", "--drain")
+    for name, gpu in (("one", "0000:3f:00.0"), ("two", "0000:47:00.0")):
+        assert vgpuctl(*host, "create-vm", name, "--profile", "L40S-8Q", "--gpu", gpu).status == 0
+    refused = vgpuctl(*line, "--json").document["error"]
+    message = "Shut down the running VMs on 2 GPUs (0000:3f:00.0, 0000:47:00.0), and start them again afterwards?"
+    assert message in refused["message"]
+    assert [entry.partition(": ")[2] for entry in refused["facts"]["lines"]] == [
+        "VM one on 0000:3f:00.0 is shut down, and started again",
+        "VM two on 0000:47:00.0 is shut down, and started again",
+    ]
+    policies = (*host, "list-gpus", "--columns", "scheduler", "--no-headers")
+    assert vgpuctl(*policies).out.split() == ["best_effort"] * 4
+    assert vgpuctl(*line, "--yes").out.endswith("\n4 changed\n")
+    assert vgpuctl(*policies).out.split() == ["fixed_share"] * 4
+    assert [vm["state"] for vm in vgpuctl(*host, "--json", "list-vms").document["data"]] == ["running"] * 2

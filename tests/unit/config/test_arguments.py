@@ -37,7 +37,7 @@ WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
     (lambda host: host.create_vgpu("a", profile="A100-4C", vcpus=2), "vcpus: this takes gpu, "),  # type: ignore[call-arg]
     (lambda host: host.ensure_vgpu(None, profile="A100-4C"), "name: None is not a text"),  # type: ignore[arg-type]
     (lambda host: host.set_mixed_size(GPU, on="off"), "on: 'off' is not True or False"),  # type: ignore[arg-type]
-    (lambda host: host.detach_vgpu("a", []), "vgpus: the list is empty; None means all"),
+    (lambda host: host.detach_vgpu("a", []), "vgpus: the list is empty; None means the VM's only vGPU"),
     (lambda host: host.apply(file="/nowhere", undo=1), "undo and file cannot be combined"),
     (lambda host: host.apply(undo=11), "undo: 11 is not a whole number from 1 to 10"),
     (lambda host: host.fits(["A100-4C"]), "is not a text or several"),  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import click
 from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Targets, change
+from vgpuctl.cli.targets import Rows, Targets, change, count_rows
 from vgpuctl.config.arguments import SCHEDULER_METHODS
 from vgpuctl.config.vm_fields import GPU_MODES, SCHEDULER_POLICIES
 
@@ -49,6 +49,7 @@ def set_mode(settings: Settings, targets: Targets, mode: str, vfs: int | None, d
         "set-mode",
         targets,
         lambda host, gpu: host.set_mode(gpu, mode, vfs=vfs, drain=drain, dry_run=dry_run),
+        question=_stop_question if drain else None,
         dry_run=dry_run,
     )
 
@@ -108,6 +109,7 @@ def set_mig(
         "set-mig",
         selected,
         lambda host, name: host.set_mig(name, *profiles, vgpus=vgpus, off=off, drain=drain, dry_run=dry_run),
+        question=_stop_question if drain else None,
         dry_run=dry_run,
     )
 
@@ -146,6 +148,7 @@ def set_mixed_size(settings: Settings, targets: Targets, mixed: str, drain: bool
         "set-mixed-size",
         targets,
         lambda host, gpu: host.set_mixed_size(gpu, on=mixed == "on", drain=drain, dry_run=dry_run),
+        question=_stop_question if drain else None,
         dry_run=dry_run,
     )
 
@@ -231,5 +234,10 @@ def set_scheduler(
             drain=drain,
             dry_run=dry_run,
         ),
+        question=_stop_question if drain else None,
         dry_run=dry_run,
     )
+
+
+def _stop_question(rows: Rows, _: Rows) -> str:
+    return f"Shut down the running VMs on {count_rows(rows, 'GPU')}, and start them again afterwards?"

@@ -51,16 +51,18 @@ def attach(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: A
 @make_command(
     "detach-vgpu",
     examples=(
-        ("vgpuctl --host sim:a100-40 detach-vgpu vdi-001", "all vGPUs that it has from vgpuctl"),
+        ("vgpuctl --host sim:a100-40 detach-vgpu vdi-001", "the only vGPU that it has from vgpuctl"),
         ("vgpuctl detach-vgpu vdi-001 --vgpu 0000:3b:00.5 --dry-run", "what removing one of them would do"),
     ),
 )
 @targets.vms()
-@click.option("--vgpu", multiple=True, metavar="CARRIER", help="Only this vGPU, as show-vm names it; repeatable. [all]")
+@click.option(
+    "--vgpu", multiple=True, metavar="CARRIER", help="This vGPU, as show-vm names it; repeatable. [the only one]"
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
 def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run: bool) -> int:
-    """Remove vGPUs from VMs, and delete them.
+    """Remove vGPUs from VMs, and delete them. Of a VM with several, name those to remove.
 
     vgpuctl asks the guest of a running VM, which releases the device when nothing uses it. If the guest does not
     release it within --wait seconds, the exit status is 75 and the VM keeps the vGPU. Then repeat the command, or run

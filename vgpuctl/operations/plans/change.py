@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.domain.domain_edit import hostdev_xml
-from vgpuctl.errors import Busy, NotFound
+from vgpuctl.errors import Busy, InvalidInput, NotFound
 from vgpuctl.gpu.profiles import check_combination
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.request import DesignHostdev, VmRequest
@@ -170,11 +171,20 @@ def detach_steps(
 
 
 def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[AssignedVgpu, ...]:
-    """Return the VM's vGPUs with these carriers; all of them if none is given.
+    """Return the VM's vGPUs with these carriers; its only one if none is given.
 
     Raises:
         NotFound: it has no such vGPU.
+        InvalidInput: none is given, and it has several.
     """
+    if not carriers and len(record.vgpus) > 1:
+        named = [word for vgpu in record.vgpus for word in ("--vgpu", vgpu.carrier)]
+        raise InvalidInput(
+            f"{vm.name} has {len(record.vgpus)} vGPUs, and none is named: {', '.join(map(_vgpu_text, record.vgpus))}",
+            hint=f"name those to remove; all of them: {shlex.join(['vgpuctl', 'detach-vgpu', vm.name, *named])}",
+            vm=vm.name,
+            carriers=[vgpu.carrier for vgpu in record.vgpus],
+        )
     requested = {c.lower() for c in carriers}
     vm_carriers = {v.carrier for v in record.vgpus}
     unknown = sorted(requested - vm_carriers)
@@ -186,6 +196,10 @@ def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[Ass
             carriers=sorted(vm_carriers),
         )
     return tuple(v for v in record.vgpus if not requested or v.carrier in requested)
+
+
+def _vgpu_text(vgpu: AssignedVgpu) -> str:
+    return f"{vgpu.profile or 'GPU'} on {vgpu.gpu} ({vgpu.carrier})"
 
 
 def find_unreferenced_vgpus(vm: Vm) -> tuple[AssignedVgpu, ...]:

@@ -10,7 +10,7 @@ import pytest
 from tests.hosts import request
 from tests.values import A4C, MACHINE, T2Q, T4Q, a100, assigned, snapshot, t4, taken, vm
 from vgpuctl.backends.mdev import carrier_uuid
-from vgpuctl.errors import NoCapacity, NotFound, Refused
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.vm import HostdevRef, VmRecord
 from vgpuctl.operations.plans import change
 from vgpuctl.operations.steps.attach import DetachDevice, WriteRecord
@@ -92,8 +92,11 @@ def test_swap_keeps_what_is_wanted_already() -> None:
     assert change.diff_vgpus(VM, own(), ["GRID A100-4C", "A100-5C"]).added_profiles == ("A100-5C",)
 
 
-def test_named_carriers_and_all_of_them() -> None:
-    assert change.select_vgpus(VM, own(), ()) == VGPUS
+def test_named_carriers_or_the_only_one() -> None:
+    with pytest.raises(InvalidInput, match="has 2 vGPUs, and none is named") as several:
+        change.select_vgpus(VM, own(), ())
+    assert str(several.value.hint).endswith(" ".join(f"--vgpu {vgpu.carrier}" for vgpu in VGPUS))
+    assert change.select_vgpus(VM, replace(own(), vgpus=VGPUS[:1]), ()) == VGPUS[:1]
     assert change.select_vgpus(VM, own(), [VGPUS[1].carrier.upper()]) == VGPUS[1:]
     with pytest.raises(NotFound, match="no vGPU nothing"):
         change.select_vgpus(VM, own(), ["nothing"])

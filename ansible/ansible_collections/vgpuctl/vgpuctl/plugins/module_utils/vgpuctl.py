@@ -119,11 +119,13 @@ def ask(
     data: str | None = None,
     absent: Any = None,
     consent: str | None = None,
+    may_stop_vms: bool = False,
 ) -> dict[str, Any]:
     """Run vgpuctl and return its document; the module ends here when vgpuctl failed.
 
     `data` is its standard input; `absent` the data to return when it says that there is no such thing. `consent`: the
-    hint when vgpuctl asks a question; None answers each with yes.
+    hint when vgpuctl asks a question; None answers each with yes. `may_stop_vms`: the question whether VMs may be shut
+    down, which is the last one, is answered with yes all the same.
     """
     program = module.params["executable"] or module.get_bin_path("vgpuctl", opt_dirs=PLACES)
     if program is None:
@@ -150,6 +152,8 @@ def ask(
         return document
     if absent is not None and error["code"] == "not-found":
         return {**document, "data": absent}
+    if may_stop_vms and yes == [] and error["code"] == "needs-confirmation" and error["facts"].get("vms"):
+        return ask(module, words, data, absent)
     error["hint"] = hint_in_module_words(module, error["hint"])
     if error["code"] == "needs-confirmation":
         lines, error["hint"] = error["facts"].get("lines", []), consent or error["hint"]
@@ -196,13 +200,15 @@ def change(
     data: str | None = None,
     name: str = "vgpuctl",
     consent: str | None = None,
+    may_stop_vms: bool = False,
 ) -> None:
     """Run a command that changes something, or in check mode only says what it would do, and end the module.
 
-    vgpuctl's result is returned under `name`; `consent` as of `ask`.
+    vgpuctl's result is returned under `name`; `consent` and `may_stop_vms` as of `ask`.
     """
     dry = ["--dry-run"] if module.check_mode else []
-    document = ask(module, [words[0], *flags(module.params, "wait"), *dry, *words[1:]], data, consent=consent)
+    line = [words[0], *flags(module.params, "wait"), *dry, *words[1:]]
+    document = ask(module, line, data, consent=consent, may_stop_vms=may_stop_vms)
     said = document["data"]
     bookkeeping = {
         key: said.pop(key) for key in ("steps", "notes", "dry_run", "before", "after", "sources") if key in said

@@ -122,7 +122,8 @@ def main() -> None:
     sets = [f"gpus[{gpu}].{key}={json.dumps(value)}" for gpu, keys in named.items() for key, value in keys.items()]
     words = ["apply", *file, *flags({"set": sets, "drain": module.params["drain"]}, "set", "drain")]
     consent = None if module.params["prune"] else "prune: true lets these go"
-    change(module, words, json.dumps(spec) if spec is not None else None, name="host", consent=consent)
+    data = json.dumps(spec) if spec is not None else None
+    change(module, words, data, name="host", consent=consent, may_stop_vms=module.params["drain"])
 
 
 if __name__ == "__main__":

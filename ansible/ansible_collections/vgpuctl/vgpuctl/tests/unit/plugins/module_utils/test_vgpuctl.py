@@ -46,6 +46,9 @@ class Module:
         raise Ended(**values)
 
 
+EMPTY = {"schema": "vgpuctl/1", "changed": False, "warnings": []}
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
@@ -176,6 +179,29 @@ def test_the_program_is_asked_for_one_document_and_no_question():
     module = Module('{"schema": "vgpuctl/1", "ok": true, "changed": false, "warnings": [], "data": 1}')
     vgpuctl.ask(module, ["apply", "--file", "-"], "{}")
     assert module.ran == (["/bin/vgpuctl", "--json", "--yes", "apply", "--file", "-"], "{}")
+
+
+@pytest.mark.parametrize(
+    ("facts", "may_stop_vms", "runs"),
+    [({"lines": ["a goes"]}, True, 1), ({"vms": ["vdi-1"]}, False, 1), ({"vms": ["vdi-1"]}, True, 2)],
+)
+def test_of_two_questions_only_the_one_about_running_vms_is_answered(facts, may_stop_vms, runs):
+    error = {"code": "needs-confirmation", "message": "may it?", "hint": None, "facts": facts, "exit_status": 2}
+    module, lines = Module(json.dumps({**EMPTY, "ok": False, "error": error}), status=2), []
+    answer = module.answer
+
+    def run_command(words, **how):
+        lines.append(words)
+        return (0, json.dumps({**EMPTY, "ok": True, "data": 1}), "") if "--yes" in words else answer
+
+    module.run_command = run_command
+    if runs == 2:
+        assert vgpuctl.ask(module, ["apply"], consent="say so", may_stop_vms=may_stop_vms)["data"] == 1
+    else:
+        with pytest.raises(Ended) as ended:
+            vgpuctl.ask(module, ["apply"], consent="say so", may_stop_vms=may_stop_vms)
+        assert ended.value.values["hint"] == "say so"
+    assert lines == [["/bin/vgpuctl", "--json", *yes, "apply"] for yes in ([], ["--yes"])[:runs]]
 
 
 @pytest.mark.parametrize(
