@@ -8,6 +8,7 @@ VGPUCTL_REGENERATE=1 writes the transcripts again. Commands in other blocks are 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -190,3 +191,18 @@ def run_if_simulated(walk: Walk, command: str, yaml: str) -> None:
     if named.group(1).endswith(".yaml"):
         (walk.place / named.group(1)).write_text(yaml)
     walk.run(command.replace("vgpuctl ", "vgpuctl --yes ", 1))  # a person would answer the question
+
+
+def test_no_hint_and_no_help_names_a_page_that_an_installed_program_lacks() -> None:
+    """Docstrings of commands are help texts; those of other code, and comments, are for people with a checkout."""
+    named = []
+    for path in sorted((ROOT / "vgpuctl").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        for_developers = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        if path.parent.name == "commands":
+            for_developers -= {id(getattr(n.body[0], "value", None)) for n in nodes if isinstance(n, ast.FunctionDef)}
+        for node in nodes:
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and id(node) not in for_developers and re.search(r"\bdocs/", node.value):
+                named.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}")
+    assert named == []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpuctl.cli import command_table
+from vgpuctl.cli import command_table, complete
 from vgpuctl.cli.settings import (
     DEFAULT_WATCH_SECONDS,
     HOST_VARIABLE,
@@ -53,6 +53,7 @@ class Command(click.Command):
         click would take the word after a bare --watch for its value.
         """
         args = [f"{arg}={DEFAULT_WATCH_SECONDS}" if arg == "--watch" else arg for arg in args]
+        ctx.meta[complete.ARGUMENTS] = tuple(args)
         _refuse_conflicting_values(args, ctx)
         try:
             rest = super().parse_args(ctx, args)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from vgpuctl.library import GpuHost
 
 
+ARGUMENTS = "vgpuctl.arguments"
+"""The key of click's `Context.meta` under which a command keeps its arguments as they were typed."""
+
+
 def profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete profiles that this host has."""
     return _complete(
@@ -30,6 +34,31 @@ def profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 def gpus(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete GPU addresses."""
     return _complete(ctx, incomplete, lambda host: [(row.address, row.model) for row in host.list_gpus().data])
+
+
+def gpus_and(*words: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return the completion of GPU addresses and, once a GPU or --all was given, of the words that follow them.
+
+    click completes the words after several names as another name: it cannot know which is the last.
+    """
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        is_possible = ctx.params.get("everything") or _has_argument(ctx)
+        return [
+            *_items([(word, "") for word in words] if is_possible else [], incomplete),
+            *gpus(ctx, parameter, incomplete),
+        ]
+
+    return complete
+
+
+def _has_argument(ctx: click.Context) -> bool:
+    """Return whether a GPU was typed before the word to complete. click takes the last argument for the mode."""
+    from vgpuctl.cli import command_line
+
+    spellings = dict(command_line.list_spellings(ctx.command.get_params(ctx)))
+    tokens = command_line.split_tokens(ctx.meta.get(ARGUMENTS, ()), spellings)
+    return any(token.option is None and not token.args[0].startswith("-") for token in tokens)
 
 
 def instances(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -89,7 +89,10 @@ def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
     elif settings.limit:
         raise InvalidInput("--limit requires --hosts FILE", hint="use --host ssh://HOST for one host")
     if not targets:
-        raise InvalidInput(f"{settings.hosts} contains no hosts", hint="docs/reference/remote.md describes the format")
+        raise InvalidInput(
+            f"{settings.hosts} contains no hosts",
+            hint="write one host in each line, as in an Ansible inventory: gpu-1 ansible_host=192.0.2.1",
+        )
     return tuple({target.name: target for target in targets}.values())
 
 

@@ -93,15 +93,24 @@ def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
 
 def gpus(function: Command) -> Command:
     """Add GPU... and --all to a command, which gets them as `targets`."""
+    return gpus_before()(function)
 
-    @wraps(function)
-    def command(*args: Any, **kwargs: Any) -> int:
-        targets = Targets("GPU", kwargs.pop("gpus"), kwargs.pop("everything"))
-        require_some(targets)
-        return function(*args, targets=targets, **kwargs)
 
-    decorated = all_gpus_option(command)
-    return click.argument("gpus", nargs=-1, metavar="[GPU]...", shell_complete=complete.gpus)(decorated)
+def gpus_before(*words: str) -> Callable[[Command], Command]:
+    """Return a decorator as `gpus`; after the GPUs one of `words` is completed."""
+
+    def decorate(function: Command) -> Command:
+        @wraps(function)
+        def command(*args: Any, **kwargs: Any) -> int:
+            targets = Targets("GPU", kwargs.pop("gpus"), kwargs.pop("everything"))
+            require_some(targets)
+            return function(*args, targets=targets, **kwargs)
+
+        completion = complete.gpus_and(*words) if words else complete.gpus
+        decorated = all_gpus_option(command)
+        return click.argument("gpus", nargs=-1, metavar="[GPU]...", shell_complete=completion)(decorated)
+
+    return decorate
 
 
 def vgpus(function: Command) -> Command:

@@ -7,15 +7,18 @@ import re
 import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import pairwise
 
 import click
 
+from vgpuctl.cli import complete
 from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS, WATCHABLE
 
 _WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
 _FILTERS = {"--owner": "owner=NAME", "--label": "labels=KEY=VALUE"}
 """Options of the commands for VMs, and what list-vms has instead."""
 LIST_OPTIONS = ("--columns", "--sort-by", "--filter", "--no-headers")
+_GIVEN = re.compile(r"'([^']*)'")
 _EXTRA_ARGUMENT = re.compile(r"Got unexpected extra arguments? \(([^)]*)\)")
 
 
@@ -91,8 +94,18 @@ def explain_usage(exc: click.ClickException) -> tuple[str, str | None]:
     if isinstance(exc, click.MissingParameter) and exc.param is not None:
         return f"{_parameter_name(exc.param)} is missing", _misplaced_choice_hint(exc.param, context) or hint
     if isinstance(exc, click.BadParameter) and exc.param is not None:
-        return f"{_parameter_name(exc.param)}: {_describe_range(exc.param, _lower_first(exc.message))}", hint
+        message = f"{_parameter_name(exc.param)}: {_describe_range(exc.param, _lower_first(exc.message))}"
+        return message, _choice_hint(exc.param, exc.message) or hint
     return _lower_first(exc.format_message()), _extra_argument_hint(exc, context) or hint
+
+
+def _choice_hint(parameter: click.Parameter, message: str) -> str | None:
+    """Return the word that was probably meant where only some words are allowed."""
+    given = _GIVEN.search(message)
+    if given is None or not isinstance(parameter.type, click.Choice):
+        return None
+    close = get_close_matches(given[1].lower(), [str(choice) for choice in parameter.type.choices], n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else None
 
 
 def _misplaced_choice_hint(missing: click.Parameter, context: click.Context | None) -> str | None:
@@ -113,6 +126,10 @@ def _extra_argument_hint(exc: click.ClickException, context: click.Context | Non
         return None
     params = context.command.get_params(context)
     first = extra[1].split()[0] if extra[1].split() else ""
+    words = list(context.meta.get(complete.ARGUMENTS, ()))
+    watched = [word for previous, word in pairwise(words) if previous.startswith("--watch")]
+    if first and watched == [first]:
+        return f"the seconds follow an equals sign: --watch={first}"
     if any("--profile" in p.opts for p in params):
         name = " NAME" if any(isinstance(p, click.Argument) for p in params) else ""
         return f"a profile goes after --profile: {context.command_path}{name} --profile {shlex.quote(first)}"

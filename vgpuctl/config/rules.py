@@ -99,6 +99,8 @@ def as_text(value: object) -> str:
 def name(value: object) -> str:
     """Check a VM's name: it becomes part of file names and of libvirt's paths."""
     text = as_text(value)
+    if re.fullmatch(r"[^{}]*\{(:0?[0-9]*d?)?\}[^{}]*", text):
+        raise ValueError(f"{_quote(text)} is a pattern for several VMs: --count N makes N of them")
     if not re.fullmatch(NAME_PATTERN, text):
         raise ValueError(
             f"{_quote(text)} is not a name: at most 63 letters, digits, '.', '_' and '-', the first a letter or digit"

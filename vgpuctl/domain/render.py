@@ -180,7 +180,7 @@ def _template_error(template: str, line: int | None, problem: str) -> InvalidInp
     where = template if line is None else f"{template}:{line}"
     return InvalidInput(
         f"error in the domain template {where}: {problem}",
-        hint="docs/reference/templates.md lists what a template may use",
+        hint="'vgpuctl create-vm --help' shows --template; --print-xml shows what a template results in",
         template=template,
         line=line,
     )

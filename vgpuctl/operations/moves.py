@@ -178,12 +178,8 @@ def _confirm_and_carry_out(
 ) -> None:
     if not plan.moves:
         return
-    vms = {move.vm.uuid: move.vm for move in plan.moves}
-    running = sum(vm.state not in STOPPED_STATES for vm in vms.values())
-    stops = (
-        f" {running} of them {'is' if running == 1 else 'are'} shut down for it, and started again." if running else ""
-    )
-    confirm(f"Move {count_text(len(vms), 'VM')}?{stops}", tuple(entry.describe() for entry in plan.order))
+    number = len({move.vm.uuid for move in plan.moves})
+    confirm(f"Move {count_text(number, 'VM')}?", tuple(entry.describe() for entry in plan.order))
     carry_out(host, plan.order, wait_seconds, progress)
 
 

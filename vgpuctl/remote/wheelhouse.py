@@ -23,7 +23,9 @@ PROGRAM = "vgpuctl"
 DISTRO_PACKAGE = "libvirt-python"
 """No index has a wheel of it, and the distribution's package always fits the host's libvirt."""
 MAX_BYTES = 512 << 20
-_DOCS_HINT = "docs/reference/remote.md describes how to make a wheelhouse"
+_DOCS_HINT = (
+    "'pip wheel --wheel-dir DIR CHECKOUT' puts the wheels of a checkout of vgpuctl and of its libraries into DIR"
+)
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(-[0-9][^-]*)?(-[^-]+){3}\.whl", re.ASCII)
 _VERSION = re.compile(
     r"v?((?P<epoch>[0-9]+)!)?(?P<release>[0-9]+(\.[0-9]+)*)"

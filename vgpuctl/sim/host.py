@@ -206,7 +206,7 @@ def _read_source(text: str) -> tuple[str, str, str]:
         suggestion = f"did you mean '{matches[0]}'? " if matches else ""
         raise NotFound(
             f"unknown scenario '{text}', and no file of this name can be read",
-            hint=f"{suggestion}built in: {', '.join(SCENARIOS)}; for your own see docs/reference/scenarios.md",
+            hint=f"{suggestion}built in: {', '.join(SCENARIOS)}; for your own: vgpuctl sim list-scenarios --help",
         ) from exc
     path_hash = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]
     return content, text, f"{path.stem}-{path_hash}"

@@ -22,7 +22,7 @@ else:
     difflib = LazyModule("difflib")
 
 _TAG = "tag:yaml.org,2002:"
-SCENARIO_HINT = "docs/reference/scenarios.md lists every key"
+SCENARIO_HINT = "'vgpuctl sim list-scenarios --help' shows a scenario file"
 
 
 class YamlValue:

@@ -50,6 +50,12 @@ def test_ensure_vm_reads_the_pattern_from_the_spec(vgpuctl: Vgpuctl, tmp_path: P
     assert "vdi-{:03}" in plain.err
 
 
+@pytest.mark.parametrize("name", ["q-{}", "q-{:03}", "q-{:d}"])
+def test_a_pattern_without_a_number_of_vms_says_which_option_is_missing(vgpuctl: Vgpuctl, name: str) -> None:
+    refused = vgpuctl(*HOST, "create-vm", name, "--profile", "A100-4C")
+    assert (refused.status, "--count N makes N of them" in refused.err) == (2, True)
+
+
 @pytest.fixture
 def bring(vgpuctl: Vgpuctl, tmp_path: Path) -> Callable[..., Ran]:
     """Return a function that brings vdi-001 to vdi-003 to a state."""

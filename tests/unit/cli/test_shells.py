@@ -67,6 +67,21 @@ def test_names_of_vms_are_completed_where_a_vm_is_named(vgpuctl: Run, command: s
 
 
 @pytest.mark.parametrize(
+    ("line", "answers"),
+    [
+        ("set-mode ", ["0000:3b:00.0"]),
+        ("set-mode 0000:3b:00.0 ", ["vgpu", "sriov", "passthrough", "unmanaged", "0000:3b:00.0"]),
+        ("set-mode --vfs 4 0000:3b:00.0 p", ["passthrough"]),
+        ("set-mode --vfs 4 0", ["0000:3b:00.0"]),
+        ("set-mode --all un", ["unmanaged"]),
+        ("set-mixed-size A100 o", ["on", "off"]),
+    ],
+)
+def test_after_a_gpu_what_it_is_set_to_is_completed(line: str, answers: list[str]) -> None:
+    assert completed(f"vgpuctl --host sim:a100-40 {line}") == answers
+
+
+@pytest.mark.parametrize(
     ("line", "some"),
     [
         ("list-vms --columns name,sta", ["name,state"]),

@@ -40,7 +40,9 @@ def test_state_lives_below_xdg_state_home(tmp_path: Path, monkeypatch: pytest.Mo
     assert open_host("empty").run_dir.is_relative_to(tmp_path / "home" / ".local" / "state")
 
 
-@pytest.mark.parametrize(("text", "hint"), [("a100", "a100-40"), ("/no/such.yaml", "docs/reference/scenarios.md")])
+@pytest.mark.parametrize(
+    ("text", "hint"), [("a100", "a100-40"), ("/no/such.yaml", "vgpuctl sim list-scenarios --help")]
+)
 def test_an_unknown_scenario_names_what_there_is(text: str, hint: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound) as caught:
         open_host(text, state_dir=tmp_path)

@@ -47,7 +47,7 @@ def test_wrong_values(text: str, method: str, message: str) -> None:
     value = top(f"\na: {text}\n").mapping(("a",)).require("a")
     with pytest.raises(InvalidInput, match=message) as caught:
         getattr(value, method)()
-    assert caught.value.hint == "docs/reference/scenarios.md lists every key"
+    assert caught.value.hint == "'vgpuctl sim list-scenarios --help' shows a scenario file"
 
 
 def test_right_values() -> None:

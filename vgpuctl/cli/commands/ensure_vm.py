@@ -68,8 +68,8 @@ def ensure_vm(
     An existing VM is started or stopped as --state says. Its labels and owner can change at any time. While it is off,
     these fields can change, too: profile, memory,
     vcpus, networks, hugepages, cpu_pin, display and reserve. Any other difference is refused (exit status 3) and shown.
-    For an existing VM a spec with only its name is enough. The spec's fields are create-vm's options;
-    docs/json/vm-spec.schema.json lists them.
+    For an existing VM a spec with only its name is enough. The spec's fields are create-vm's options:
+    'vgpuctl create-vm --help' lists them.
 
     --placement, --label and --owner override these fields of the spec.
 

@@ -28,7 +28,7 @@ from vgpuctl.config.vm_fields import GPU_MODES, SCHEDULER_POLICIES
         ("vgpuctl --host sim:l40s-x4 set-mode --all vgpu --dry-run", "what would be done for every GPU"),
     ),
 )
-@targets.gpus
+@targets.gpus_before(*GPU_MODES)
 @click.argument("mode", type=click.Choice(GPU_MODES))
 @click.option("--vfs", type=click.IntRange(min=1), metavar="N", help="How many plain virtual functions. [all]")
 @click.option(
@@ -127,7 +127,7 @@ ON_OFF = ("on", "off")
         ),
     ),
 )
-@targets.gpus
+@targets.gpus_before(*ON_OFF)
 @click.argument("mixed", metavar="on|off", type=click.Choice(ON_OFF))
 @click.option(
     "--drain",

@@ -34,8 +34,8 @@ def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -
     """Check this host: firmware, kernel, drivers, libvirt, GPUs and leftovers.
 
     Each check shows what it saw and how to fix a problem. The exit status is 6 if a check fails, otherwise 0. A check
-    that cannot read what it needs, for example without root, is unknown, not failed. docs/reference/doctor.md lists
-    the checks.
+    that cannot read what it needs, for example without root, is unknown, not failed. The last column of the table
+    has each check's name.
     """
     if dry_run and not fix:
         raise click.UsageError("--dry-run requires --fix: without --fix doctor changes nothing")

@@ -83,7 +83,7 @@ def apply(
     It sets up one GPU after the other, like set-mode and set-scheduler, then creates the missing vGPUs without a VM,
     all or none. All blockers are reported before anything changes. With -f FILE, FILE replaces host.yaml once the host
     matches it. With --set, host.yaml is edited and keeps its comments. GPUs that host.yaml does not name do not
-    change. docs/reference/host-file.md describes the format.
+    change. 'vgpuctl export' prints a file to start from.
 
     If -f or --undo would remove entries of host.yaml, apply lists them and asks; without a terminal it needs --yes.
     The last ten versions are saved as host.yaml.1 to .10. --undo goes back to the newest, --undo N to the N-th, and

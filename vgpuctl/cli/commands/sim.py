@@ -119,7 +119,10 @@ def reset(settings: Settings) -> int:
 )
 @click.pass_obj
 def list_scenarios(settings: Settings) -> int:
-    """List the built-in simulated hosts. --host sim:FILE uses your own scenario: docs/reference/scenarios.md."""
+    """List the built-in simulated hosts.
+
+    --host sim:FILE uses your own scenario, a YAML file such as {version: 1, gpus: [{model: A40}, {model: A40}]}.
+    """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())

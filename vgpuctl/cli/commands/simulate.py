@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "requests",
     metavar="CSV",
     type=click.Path(),
-    help="Replay the arrivals and departures in this file: docs/howto/simulate.md.",
+    help="Replay the arrivals and departures in this file; its columns are below.",
 )
 @click.option(
     "--generate",
@@ -96,7 +96,8 @@ def command(
 
     It shows how many requests of each profile are admitted and refused, how much framebuffer is allocated over time,
     and how many GPUs are in use. THOUGH FREE counts refused requests for which a GPU had enough framebuffer, but other
-    vGPUs on it blocked them.
+    vGPUs on it blocked them. The file of --requests has the columns arrival_seconds, departure_seconds (empty: it
+    stays) and profile.
     """
 
     def work(host: GpuHost) -> QueryResult[SimulationResult]:

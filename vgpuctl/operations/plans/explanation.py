@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.gpu.profiles import find_types, require_one_profile
+from vgpuctl.gpu.profiles import find_types
 from vgpuctl.gpu.room import divide
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.results.gpus import ExplainResult, ReasonResult
@@ -20,16 +20,18 @@ def explain_profile(
 ) -> ExplainResult:
     """Return for each GPU how many of a profile fit, by which rule, and what blocks more; and moves that help.
 
-    `pinned`: VMs that cannot be moved, by uuid.
+    A profile without the model (`2B`) is for each GPU its own, as create-vm takes it. `pinned`: VMs that
+    cannot be moved, by uuid.
     """
     types = find_types(snapshot, gpus, profile)
     offering_gpus = [g for g in gpus if g.address in types]
-    name = require_one_profile(types, profile)
+    names = sorted({vgpu_type.profile for vgpu_type in types.values()})
     rooms = list_rooms(snapshot, offering_gpus, types)
     free = sum_free(rooms)
-    blocking = find_blocking_carriers(snapshot, gpus, name)
+    blocking_by_name = {name: find_blocking_carriers(snapshot, gpus, name) for name in names}
+    blocking = {g.address: blocking_by_name[types[g.address].profile][g.address] for g in offering_gpus}
     return ExplainResult(
-        profile=name,
+        profile=names[0] if len(names) == 1 else profile,
         free=free,
         free_at_least=sum_guaranteed(rooms),
         moves=_suggest_moves(snapshot, gpus, profile, pinned) if free == 0 else (),
@@ -41,7 +43,7 @@ def explain_profile(
                 free_at_least=sum_guaranteed([(gpu, room)]),
                 rule=divide(gpu, ()).rule,
                 reasons=room.reasons,
-                in_the_way=blocking[gpu.address] if room.free == 0 else (),
+                in_the_way=blocking.get(gpu.address) if room.free == 0 else (),
                 vgpus=vgpu_results(snapshot.vgpus_on(gpu.address)),
             )
             for gpu, room in list_rooms(snapshot, gpus, types)
