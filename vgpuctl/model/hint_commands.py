@@ -31,6 +31,11 @@ def stop_command(vm: Vm, *, force: bool = False) -> str:
     return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
 
 
+def detach_command(vm: Vm, carrier: str) -> str:
+    """Return the command that takes one vGPU from a VM."""
+    return f"vgpuctl detach-vgpu {_quote_name(vm)} --vgpu {carrier}"
+
+
 def remove_transient_command(vm: Vm) -> str:
     """Return the command that removes a VM which runs without a definition."""
     created = vm.record is not None and vm.record.created_vm

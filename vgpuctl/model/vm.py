@@ -186,8 +186,9 @@ class VmRecord(Value):
 
 
 class HostdevRef(Value):
-    """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normalized PCI address.
+    """A device of the host that a domain names: `carrier` is an mdev UUID (lower case) or a normalized PCI address.
 
+    `kind`: "mdev" or "pci" for an element that libvirt knows, "text" for a device named only in QEMU's own arguments.
     `display`: its screen is in the VM's console.
     """
 
@@ -254,7 +255,8 @@ class Vm(Value):
     unbound. `pinned_cpus`: the CPUs that its vCPUs may run on, empty when they may run on any. `hugepages_kib`: the
     size of its memory's huge pages; 0: the host's default size, None: none. `nics`: in document order. `persistent`
     False: a transient domain, as after `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file
-    and its backing file that libvirt's XML shows and the record does not.
+    and its backing file that libvirt's XML shows and the record does not. `live_carriers`: the carriers that the
+    running domain has, None when it is off; `hostdevs` has those of the definition too.
     """
 
     name: str
@@ -275,6 +277,7 @@ class Vm(Value):
     hugepages_kib: int | None = None
     persistent: bool = True
     backing_pairs: tuple[tuple[str, str], ...] = ()
+    live_carriers: frozenset[str] | None = None
 
     @property
     def mac_addresses(self) -> tuple[str, ...]:

@@ -23,7 +23,13 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib
-from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import (
+    find_vm,
+    refuse_stuck_gpus,
+    refuse_vgpus_in_other_vms,
+    require_system_libvirt,
+    require_writable,
+)
 from vgpuctl.operations.guest_devices import read_guest_host, read_topology
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles
@@ -237,6 +243,7 @@ def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm,
             state=str(vm.state),
         )
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    refuse_vgpus_in_other_vms(snapshot, vm, record)
     return vm, record
 
 

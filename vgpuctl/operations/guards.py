@@ -15,6 +15,7 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm, VmRecord
 from vgpuctl.observe.claims import refuse_concurrent_command
+from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
 
@@ -188,6 +189,15 @@ def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
             hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
             vm=vm.name,
         )
+
+
+def refuse_vgpus_in_other_vms(snapshot: Snapshot, vm: Vm, record: VmRecord) -> None:
+    """Refuse to start or change a VM while another VM, such as a clone, uses a device of it.
+
+    Raises:
+        InUse: with the other VM.
+    """
+    refuse_shared_vgpus(snapshot.vms, vm, {*(v.carrier for v in record.vgpus), *(h.carrier for h in vm.hostdevs)})
 
 
 def refuse_busy_vm(host: Host, vm: Vm) -> None:

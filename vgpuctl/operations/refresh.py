@@ -18,7 +18,13 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.chains import find_backing_chains, image_hints
-from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import (
+    find_vm,
+    refuse_stuck_gpus,
+    refuse_vgpus_in_other_vms,
+    require_system_libvirt,
+    require_writable,
+)
 from vgpuctl.operations.plans import refresh as plan
 from vgpuctl.operations.plans.chains import BackingChains, refuse_shared_disks
 from vgpuctl.operations.plans.facts import check_files
@@ -165,6 +171,7 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     refuse_unfinished(vm, record)
     refuse_transient_vms((vm,))
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    refuse_vgpus_in_other_vms(snapshot, vm, record)
     old_disk = plan.system_disk(vm, record)
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
     image_info = _usable_image(host, image, chains)

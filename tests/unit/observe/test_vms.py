@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
-from vgpuctl.domain.domain_xml import may_have_more_hostdevs
+from vgpuctl.domain.domain_xml import names_other_devices
 from vgpuctl.errors import InUse
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import ExistingDisk
@@ -55,8 +55,9 @@ def test_the_running_domain_is_parsed_only_when_it_refers_to_more(tmp_path):
     create(host.ports, request("A100-4C", name="vm"))
     record = host.ports.hypervisor.find_domain("vm")
     assert record.live_xml != record.xml
-    assert not may_have_more_hostdevs(record.live_xml, record.xml)
-    assert may_have_more_hostdevs(record.live_xml, record.xml.replace("0x3b", "0x3c"))
+    assert not names_other_devices(record.live_xml, record.xml)
+    assert names_other_devices(record.live_xml, record.xml.replace("0x3b", "0x3c"))
+    assert names_other_devices(record.live_xml.replace("0x3b", "0x3c"), record.xml)
     unparsed = replace(record, live_xml=record.live_xml.removesuffix("</domain>"))
     assert [h.carrier for h in read_vm(host.ports, unparsed).hostdevs] == ["0000:3b:00.4"]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import hostdev_xml
+from vgpuctl.domain.host_devices import TEXT_KIND
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.lazy_module import LazyModule
@@ -25,6 +26,7 @@ from vgpuctl.model.gpu import Vgpu, VgpuType
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe.definition import removal_command
 from vgpuctl.observe.ownership import host_vgpu_owner, infer_backend
 from vgpuctl.operations.plans.choose import choose_vgpus, make_steps, params_text
 from vgpuctl.operations.plans.remove import unproven_carriers
@@ -36,8 +38,10 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     import difflib
+    import shlex
 else:
     difflib = LazyModule("difflib")
+    shlex = LazyModule("shlex")
 
 
 def placeholder_owner(machine_id: str, name: str, vgpu: AssignedVgpu) -> tuple[Vm, VmRecord]:
@@ -228,18 +232,21 @@ def refuse_used_vgpu(snapshot: Snapshot, entry: HostVgpu) -> None:
     Raises:
         InUse: naming them.
     """
-    vms = [vm.name for vm in snapshot.vms if vm.refers_to(entry.carrier)]
+    vms = [vm for vm in snapshot.vms if vm.refers_to(entry.carrier)]
     if vms:
         raise _in_use_error(entry, vms)
 
 
-def _in_use_error(entry: HostVgpu, vms: list[str]) -> InUse:
+def _in_use_error(entry: HostVgpu, vms: list[Vm]) -> InUse:
+    names = [vm.name for vm in vms]
+    is_text = any(h.kind == TEXT_KIND for h in vms[0].hostdevs if h.carrier == entry.carrier)
+    command = f"virsh detach-device {shlex.quote(names[0])} FILE --persistent (--live --config)"
     return InUse(
-        f"vGPU {entry.name} ({entry.carrier}) is in use by {', '.join(vms)}",
-        hint=f"detach it first: virsh detach-device {vms[0]} FILE --persistent (--live --config)",
+        f"vGPU {entry.name} ({entry.carrier}) is in use by {', '.join(names)}",
+        hint=f"detach it first: {removal_command(vms[0], entry.carrier) if is_text else command}",
         vgpu=entry.name,
         carrier=entry.carrier,
-        vms=vms,
+        vms=names,
     )
 
 
