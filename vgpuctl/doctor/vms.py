@@ -12,11 +12,11 @@ from shlex import quote
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
 from vgpuctl.doctor.gpus import shorten
-from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.hint_commands import run_command, start_command
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import RecordState, Vm, VmState
+from vgpuctl.model.vm import UNRESPONSIVE_STATES, RecordState, Vm, VmState
 from vgpuctl.observe.definition import find_harmful_hostdevs, find_unreferenced_vgpus, lost_text, removal_command
 
 
@@ -56,7 +56,7 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
         return fail(*shorten(lines), fix=f"vgpuctl stop-vm {name}, then vgpuctl start-vm {name}, which gives it back")
     changed = [(vm, line) for vm in snapshot.vms if vm.uuid not in running for line in _changed_definition(vm)]
     if changed:
-        fix = f"{hint_commands.start_command(changed[0][0])} puts it back"
+        fix = f"{start_command(changed[0][0])} puts it back"
         return fail(*shorten([line for _, line in changed]), fix=fix)
     off = {vm.uuid: vm.name for vm in snapshot.vms if vm.state is VmState.STOPPED}
     missing = sorted({off[v.vm_uuid] for v in snapshot.vgpus if v.vm_uuid in off and v.needs_device})
@@ -100,6 +100,21 @@ def _check_shared_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     )
 
 
+def _check_vm_states(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not snapshot.hypervisor.available:
+        return unknown("the VMs are not known: libvirt does not answer")
+    with_devices = [vm for vm in snapshot.vms if vm.record is not None or vm.hostdevs]
+    unresponsive = [vm for vm in with_devices if vm.state in UNRESPONSIVE_STATES]
+    if unresponsive:
+        first = unresponsive[0]
+        return warn(
+            *shorten([f"VM {vm.name} is {vm.state}" for vm in unresponsive]),
+            "virsh domstate --reason VM says why; QEMU pauses a VM whose disk is full",
+            fix=run_command(first),
+        )
+    return ok(f"none of {count_text(len(with_devices), 'VM')} with devices is paused, asleep or crashed")
+
+
 CHECKS = (
     Check(
         id="lost-vgpus",
@@ -107,6 +122,13 @@ CHECKS = (
         looks_at="the vGPUs of VMs: devices in `/sys/bus/mdev/devices`, types of VFs",
         run=require_snapshot(_check_lost_vgpus),
         explains=("no-capacity",),
+        needs_vms=True,
+    ),
+    Check(
+        id="vm-states",
+        title="no VM is paused, asleep or crashed",
+        looks_at="the states of VMs with vGPUs or other devices of the host",
+        run=require_snapshot(_check_vm_states),
         needs_vms=True,
     ),
     Check(

@@ -12,10 +12,15 @@ from vgpuctl.value import Value, replace
 
 
 class VmState(StrEnum):
-    """Power state; `stopped` is libvirt's shutoff."""
+    """Power state; `stopped` is libvirt's shutoff, `shutting-down` its "in shutdown": the guest is powering off.
+
+    `paused`: QEMU stopped the guest's CPUs, on request or because a disk is full. `pmsuspended`: the guest sleeps (S3).
+    """
 
     RUNNING = "running"
     PAUSED = "paused"
+    PMSUSPENDED = "pmsuspended"
+    SHUTTING_DOWN = "shutting-down"
     STOPPED = "stopped"
     CRASHED = "crashed"
     UNKNOWN = "unknown"
@@ -23,6 +28,9 @@ class VmState(StrEnum):
 
 NOT_RUNNING_STATES = (VmState.STOPPED, VmState.CRASHED)
 """No guest runs. The QEMU process of a crashed VM may still hold its devices: check for holders before taking one."""
+
+UNRESPONSIVE_STATES = (VmState.PAUSED, VmState.PMSUSPENDED, VmState.CRASHED)
+"""The guest does not react to a request to shut down or reboot."""
 
 OFF_OR_UNKNOWN_STATES = (VmState.STOPPED, VmState.UNKNOWN)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, InUse, Refused
+from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmReport
@@ -238,7 +239,7 @@ def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm,
     if vm.state not in STOPPED_STATES:
         raise InUse(
             f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
-            hint=f"vgpuctl stop-vm {vm.name}, then run the command again",
+            hint=f"{hint_commands.off_command(vm)}, then run the command again",
             vm=vm.name,
             state=str(vm.state),
         )

@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound, Refused
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm, VmRecord
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, Vm, VmRecord, VmState
 from vgpuctl.observe.claims import refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
@@ -188,6 +189,38 @@ def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
             f"{vm.name} is unfinished: its place is being exchanged",
             hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
             vm=vm.name,
+        )
+
+
+def refuse_start_between(vm: Vm) -> None:
+    """Refuse to start a VM that neither is off nor runs: a start would do nothing.
+
+    Raises:
+        Busy: it is shutting down.
+        Refused: it is paused, asleep or crashed; the hint makes it run.
+    """
+    if vm.state in (VmState.STOPPED, VmState.RUNNING):
+        return
+    text = f"{vm.name} is {vm.state}: it cannot be started"
+    hint = hint_commands.run_command(vm)
+    if vm.state is VmState.PAUSED:
+        hint += f"; virsh domstate --reason {hint.removeprefix('virsh resume ')} says why, such as a full disk"
+    kind = Busy if vm.state is VmState.SHUTTING_DOWN else Refused
+    raise kind(text, hint=hint, vm=vm.name, state=str(vm.state))
+
+
+def refuse_unresponsive_vm(vm: Vm) -> None:
+    """Refuse to shut down a VM whose guest cannot react.
+
+    Raises:
+        Refused: with what helps.
+    """
+    if vm.state in UNRESPONSIVE_STATES:
+        raise Refused(
+            f"{vm.name} is {vm.state}: its guest cannot shut down",
+            hint=hint_commands.off_command(vm),
+            vm=vm.name,
+            state=str(vm.state),
         )
 
 

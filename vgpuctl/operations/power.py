@@ -11,7 +11,7 @@ from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
+from vgpuctl.model.vm import RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.definition import refuse_changed_definition
 from vgpuctl.observe.vms import read_vm
@@ -22,8 +22,10 @@ from vgpuctl.operations.guards import (
     find_vm,
     refuse_busy_vm,
     refuse_gpus_in_setup,
+    refuse_start_between,
     refuse_stuck_gpus,
     refuse_unfinished_exchange,
+    refuse_unresponsive_vm,
     refuse_vgpus_in_other_vms,
     require_system_libvirt,
     require_writable,
@@ -80,6 +82,7 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
     require_system_libvirt(snapshot)
     record = own_record(vm, "start")
     refuse_unfinished(vm, record)
+    refuse_start_between(vm)
     if vm.state not in STOPPED_STATES:
         if not dry_run:
             host.claims.remove_drained_vm(vm.uuid)
@@ -258,6 +261,8 @@ def stop_for_restart(
     if vm.state in STOPPED_STATES:
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     refuse_transient_vms((vm,))
+    if not force:
+        refuse_unresponsive_vm(vm)
     stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
     held_vgpus = with_slot(snapshot, vm, record) if record.reserve_while_running else ()
     plan = Plan(
@@ -318,7 +323,7 @@ def delete_vm(
     steps = tuple(s.describe() for s in plan.steps)
     if dry_run:
         return Outcome(True, vm_result(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
-    confirm(f"Delete VM {vm.name}?{' It is running.' if vm.state is VmState.RUNNING else ''}", steps)
+    confirm(f"Delete VM {vm.name}?{'' if vm.state in STOPPED_STATES else f' It is {vm.state}.'}", steps)
     was_off = vm.state in STOPPED_STATES
     with Transaction(host, Context(progress, wait_seconds)) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), leaving=True)
