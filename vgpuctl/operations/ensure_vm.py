@@ -192,8 +192,12 @@ def _with_before_after(
         after = replace(after, sources=ABSENT)
     if outcome.dry_run and outcome.changed:
         after = replace(after, state=VmState.RUNNING if state == "started" else VmState.STOPPED)
-        if created or state == "started":
-            after = replace(after, vgpus=tuple(replace(v, present=True) for v in after.vgpus))
+        attached = True if state == "started" else None
+        present = created or state == "started"
+        after = replace(
+            after,
+            vgpus=tuple(replace(v, present=present or v.present, attached=attached) for v in after.vgpus),
+        )
     return add_to_vm(outcome, before=before, after=after)
 
 
