@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.domain.host_devices import TEXT_KIND
-from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
+from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, Refused, SpecDiffers, Unmanaged
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.model.address import is_pci_address
-from vgpuctl.model.gpu import Vgpu, VgpuType
+from vgpuctl.model import hint_commands
+from vgpuctl.model.address import is_pci_address, normalize_pci
+from vgpuctl.model.gpu import Ownership, Vgpu, VgpuType
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord, VmState
@@ -207,9 +208,11 @@ def find_named_vgpu(snapshot: Snapshot, name: str) -> tuple[HostVgpu, Vgpu]:
     Raises:
         NotFound: with similar names.
         InUse: its carrier is assigned to a VM.
+        Unmanaged: `name` is the UUID or address of a device that another program made.
     """
     entry = next((n for n in snapshot.host_vgpus if n.name == name), None)
     if entry is None:
+        _refuse_carrier(snapshot, name)
         similar_names = difflib.get_close_matches(name, [n.name for n in snapshot.host_vgpus], n=3)
         hint = f"did you mean {', '.join(similar_names)}?" if similar_names else "vgpuctl list-vgpus shows the vGPUs"
         raise NotFound(f"there is no vGPU {name} in host.yaml", hint=hint, vgpu=name, near=similar_names)
@@ -222,6 +225,38 @@ def find_named_vgpu(snapshot: Snapshot, name: str) -> tuple[HostVgpu, Vgpu]:
             carrier=entry.carrier,
         )
     return entry, observed
+
+
+def _refuse_carrier(snapshot: Snapshot, name: str) -> None:
+    """Refuse the UUID or address of a vGPU in place of a name: say whose it is, and what removes it.
+
+    Raises:
+        Unmanaged: another program made it.
+        InUse: it is the vGPU of a VM.
+        Refused: host.yaml has a name for it, or a command that was killed left it.
+    """
+    carrier = normalize_pci(name) or name.strip().lower()
+    vgpu = next((v for v in snapshot.vgpus if v.carrier == carrier), None)
+    if vgpu is None:
+        return
+    what = f"{vgpu.profile or vgpu.backend or 'device'} {carrier} on GPU {vgpu.gpu}"
+    vm = snapshot.vm(vgpu.vm_uuid or "")
+    facts = {"carrier": carrier, "vm": vgpu.vm}
+    if vgpu.owner is Ownership.UNMANAGED:
+        stop = "" if vm is None else f"{removal_command(vm, carrier)}; then "
+        commands = "; or ".join(backend_for(vgpu.backend).removal_commands(carrier)) or f"vgpuctl show-gpu {vgpu.gpu}"
+        used = "" if vm is None else f", and VM {vm.name} names it"
+        raise Unmanaged(
+            f"{what} is unmanaged: another program made it{used}; vgpuctl does not remove it",
+            hint=f"{stop}{commands}",
+            **facts,
+        )
+    if vgpu.owner is Ownership.LEAKED:
+        raise Refused(f"{what} is leaked: {vgpu.reason}", hint="vgpuctl reconcile-host", **facts)
+    if vgpu.name is not None:
+        raise Refused(f"{what} is vGPU {vgpu.name}", hint=f"vgpuctl delete-vgpu {shlex.quote(vgpu.name)}", **facts)
+    hint = f"vgpuctl show-gpu {vgpu.gpu}" if vm is None else hint_commands.detach_command(vm, carrier)
+    raise InUse(f"{what} is the vGPU of {vgpu.holder_text}", hint=hint, **facts)
 
 
 def refuse_used_vgpu(snapshot: Snapshot, entry: HostVgpu) -> None:
