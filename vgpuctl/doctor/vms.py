@@ -109,7 +109,7 @@ def _check_vm_states(context: CheckContext, snapshot: Snapshot) -> Finding:
         first = unresponsive[0]
         return warn(
             *shorten([f"VM {vm.name} is {vm.state}" for vm in unresponsive]),
-            "virsh domstate --reason VM says why; QEMU pauses a VM whose disk is full",
+            "virsh domstate --reason VM shows why; QEMU pauses a VM whose disk is full",
             fix=run_command(first),
         )
     return ok(f"none of {count_text(len(with_devices), 'VM')} with devices is paused, asleep or crashed")

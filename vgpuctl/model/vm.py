@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run."""
+"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run.
+
+Size: every layer needs these records together.
+"""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def refuse_start_between(vm: Vm) -> None:
     text = f"{vm.name} is {vm.state}: it cannot be started"
     hint = hint_commands.run_command(vm)
     if vm.state is VmState.PAUSED:
-        hint += f"; virsh domstate --reason {hint.removeprefix('virsh resume ')} says why, such as a full disk"
+        hint += f"; virsh domstate --reason {hint.removeprefix('virsh resume ')} shows why, such as a full disk"
     kind = Busy if vm.state is VmState.SHUTTING_DOWN else Refused
     raise kind(text, hint=hint, vm=vm.name, state=str(vm.state))
 

@@ -296,11 +296,11 @@ def _is_half_done(host: Host, snapshot: Snapshot, record: VmRecord, vgpus: tuple
     A VM that reserves its vGPUs only while it runs has no claim that would show it.
     """
     claims = {c.carrier: c for c in snapshot.claims if c.vm_uuid == record.vm_uuid}
-    found = [claims[v.carrier] for v in vgpus if v.carrier in claims]
-    if any(claim.leaving for claim in found) or (record.reserve_while_running and len(found) < len(vgpus)):
+    held_claims = [claims[v.carrier] for v in vgpus if v.carrier in claims]
+    if any(claim.leaving for claim in held_claims) or (record.reserve_while_running and len(held_claims) < len(vgpus)):
         return True
     with report_unreadable("which commands were killed"):
-        return bool(host.operations.killed(frozenset(claim.operation for claim in found)))
+        return bool(host.operations.killed(frozenset(claim.operation for claim in held_claims)))
 
 
 def _check_unneeded(host: Host, vm: Vm, held_record: VmRecord, claims: tuple[Claim, ...]) -> list[ReconcileFinding]:
