@@ -109,6 +109,7 @@ READING = {
     "hypervisor.wait_stopped",
     "hypervisor.watch_device_removal",
     "hypervisor.watch_reboot",
+    "operations.killed",
     "operations.living",
     "operations.remove_ended",
     "processes.find_holders",

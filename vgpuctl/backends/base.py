@@ -100,6 +100,10 @@ class GpuBackend:
         """Return how a domain refers to the carrier: by default to a PCI function."""
         return DesignHostdev("pci", vgpu.carrier, managed=not self.functions_stay_bound, alias=hostdev_alias(vgpu))
 
+    def removal_commands(self, carrier: str) -> tuple[str, ...]:
+        """Return the commands that remove a vGPU of another program by hand; none where a VM only uses a function."""
+        return ()
+
     def usage_commands(self, vgpu: AssignedVgpu) -> tuple[str, ...]:
         """Return the commands that give the vGPU to a VM of somebody else.
 

@@ -200,6 +200,10 @@ class MdevBackend(GpuBackend):
         """Refer to it by UUID; `managed` has no meaning for mdevs."""
         return DesignHostdev("mdev", vgpu.carrier, managed=False, alias=hostdev_alias(vgpu))
 
+    def removal_commands(self, carrier: str) -> tuple[str, ...]:
+        """Name mdevctl, which also knows what it defined, and the kernel's file."""
+        return f"mdevctl stop -u {carrier}", f"echo 1 > {MDEV_DEVICES}/{carrier}/remove"
+
     def usage_commands(self, vgpu: AssignedVgpu) -> tuple[str, ...]:
         """Name the node device for virt-install: since libvirt 7.3 that is the mdev's UUID and its parent."""
         device = f"mdev_{vgpu.carrier}_{vgpu.function}".translate(str.maketrans("-:.", "___"))

@@ -240,3 +240,7 @@ class VendorVfBackend(GpuBackend):
     def remove_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
         """Return one step that clears the type."""
         return (ClearVgpuType(vgpu),)
+
+    def removal_commands(self, carrier: str) -> tuple[str, ...]:
+        """Name the file that holds its type; 0 removes it."""
+        return (f"echo 0 > /sys/bus/pci/devices/{carrier}/nvidia/current_vgpu_type",)

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.cli.listings import Column, Listing
 from vgpuctl.cli.log_cells import local_time, log_command, log_result
-from vgpuctl.cli.pages import free_count, location, mib, or_dash, or_unknown, shorten_names, size, vgpus_text
+from vgpuctl.cli.pages import (
+    free_count,
+    location,
+    mib,
+    or_dash,
+    or_unknown,
+    shorten_names,
+    size,
+    vgpu_users,
+    vgpus_text,
+)
 
 if TYPE_CHECKING:
     from vgpuctl.model.results.gpus import GpuResult, ProfileResult, RoomResult
@@ -94,11 +104,16 @@ def _vgpu_owner(vgpu: ListedVgpuResult) -> str:
 
 
 def _vm_vgpus(vm: VmRowResult) -> str | None:
-    """Return a VM's vGPUs, and whether some of those that it has a place for do not exist."""
+    """Return a VM's vGPUs, whether some of those that it has a place for do not exist, and what it lacks or shares."""
     if not vm.vgpus:
         return None
-    is_missing = any(not vgpu.present and not vgpu.reason for vgpu in vm.vgpus)
-    return f"{vgpus_text(vm.vgpus)}{' (missing)' if is_missing else ''}"
+    own = [v for v in vm.vgpus if v.vm == vm.name and v.attached is not False]
+    lacking = [v.profile or v.carrier for v in vm.vgpus if v.vm == vm.name and v.attached is False]
+    shared = [f"{vgpus_text([v])} of {v.vm or v.name}" for v in vm.vgpus if v.vm != vm.name]
+    is_missing = any(not vgpu.present and not vgpu.reason for vgpu in own)
+    texts = [f"{vgpus_text(own)}{' (missing)' if is_missing else ''}"] if own else []
+    texts += [f"lacks {', '.join(lacking)}"] if lacking else []
+    return ", ".join((*texts, *shared))
 
 
 def _label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -173,7 +188,7 @@ VGPUS = Listing(
         Column("profile", "PROFILE", lambda vgpu: vgpu.profile, lambda vgpu: or_unknown(vgpu.profile)),
         Column("gpu", "GPU", lambda vgpu: vgpu.gpu),
         Column("exists", "EXISTS", lambda vgpu: vgpu.present),
-        Column("vm", "VM", lambda vgpu: vgpu.vm),
+        Column("vm", "VM", lambda vgpu: vgpu.vm, lambda vgpu: vgpu_users(vgpu) or "-"),
         Column("ownership", "OWNERSHIP", _vgpu_owner, is_state=True),
         Column(
             "memory", "MEMORY", lambda vgpu: vgpu.framebuffer_mib, lambda vgpu: mib(vgpu.framebuffer_mib), "wide",

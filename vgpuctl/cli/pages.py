@@ -301,8 +301,14 @@ def vgpus_text(vgpus: Sequence[VgpuResult]) -> str:
 
 def vm_label(vgpu: VgpuResult) -> str:
     """Return the VM of a vGPU, and its name if host.yaml lists it: `vGPU spare`, `vdi-001 (vGPU spare)`."""
-    name = f"vGPU {vgpu.name}" if vgpu.name else ""
-    return f"{vgpu.vm} ({name})" if name and vgpu.vm else name or or_dash(vgpu.vm)
+    name, users = f"vGPU {vgpu.name}" if vgpu.name else "", vgpu_users(vgpu)
+    return f"{users} ({name})" if name and users else name or or_dash(users)
+
+
+def vgpu_users(vgpu: VgpuResult) -> str:
+    """Return the VMs that name a vGPU, its own first: `web (lacks it), web-clone`; "" if there is none."""
+    own = f"{vgpu.vm} (lacks it)" if vgpu.vm and vgpu.attached is False else vgpu.vm
+    return ", ".join(filter(None, (own, *vgpu.other_vms)))
 
 
 def _vgpu_cell(vgpu: VgpuResult) -> str:
@@ -317,6 +323,8 @@ def vgpu_line(vgpu: VgpuResult) -> str:
     line += f", {location(vgpu)}" if location(vgpu) else ""
     line += f" with {', '.join(vgpu.companions)}" if vgpu.companions else ""
     missing = "" if vgpu.present else f", {vgpu.reason or 'missing'}"
+    missing += ", but the running VM lacks it" if vgpu.attached is False else ""
+    missing += f", also in {', '.join(vgpu.other_vms)}" if vgpu.other_vms else ""
     return f"{line} ({vgpu.carrier}{missing})" if vgpu.carrier != vgpu.gpu else f"{line}{missing}"
 
 

@@ -12,9 +12,12 @@ from shlex import quote
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
 from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.hint_commands import run_command, start_command
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.vm import UNRESPONSIVE_STATES, RecordState, Vm, VmState
+from vgpuctl.observe.definition import find_harmful_hostdevs, find_unreferenced_vgpus, lost_text, removal_command
 
 
 def _check_managed_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -26,8 +29,7 @@ def _check_managed_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
     problems = [
         f"VM {vm.name}: {hostdev.carrier} with managed='yes'"
         for vm in snapshot.vms
-        for hostdev in vm.hostdevs
-        if hostdev.managed and hostdev.carrier in vgpu_vfs
+        for hostdev in find_harmful_hostdevs(vm, snapshot.gpus)
     ]
     if problems:
         return fail(
@@ -43,10 +45,19 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not snapshot.hypervisor.available:
         return unknown("the VMs are not known: libvirt does not answer")
     running = {vm.uuid: vm.name for vm in snapshot.vms if vm.state is VmState.RUNNING}
-    lost = [v for v in snapshot.vgpus if v.vm_uuid in running and not v.present]
+    lost = [v for v in snapshot.vgpus if v.vm_uuid in running and (not v.present or v.attached is False)]
     if lost:
-        lines = [f"VM {running[v.vm_uuid or '']} runs, but {v.profile} on {v.function} is gone" for v in lost]
-        return fail(*shorten(lines), fix="vgpuctl stop-vm NAME, then vgpuctl start-vm NAME, which creates it again")
+        lines = [
+            f"VM {running[v.vm_uuid or '']} runs, but "
+            + (f"{v.profile or v.backend} on {v.function} is gone" if not v.present else f"lacks {_vgpu_text(v)}")
+            for v in lost
+        ]
+        name = quote(running[lost[0].vm_uuid or ""])
+        return fail(*shorten(lines), fix=f"vgpuctl stop-vm {name}, then vgpuctl start-vm {name}, which gives it back")
+    changed = [(vm, line) for vm in snapshot.vms if vm.uuid not in running for line in _changed_definition(vm)]
+    if changed:
+        fix = f"{start_command(changed[0][0])} puts it back"
+        return fail(*shorten([line for _, line in changed]), fix=fix)
     off = {vm.uuid: vm.name for vm in snapshot.vms if vm.state is VmState.STOPPED}
     missing = sorted({off[v.vm_uuid] for v in snapshot.vgpus if v.vm_uuid in off and v.needs_device})
     if missing:
@@ -60,6 +71,50 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     return ok(f"{count_text(len(running), 'VM')} running, and no VM has lost a vGPU")
 
 
+def _vgpu_text(vgpu: Vgpu) -> str:
+    return f"{vgpu.profile or vgpu.backend} ({vgpu.carrier}), which its record has"
+
+
+def _changed_definition(vm: Vm) -> list[str]:
+    """Return what another program changed in the definition of a VM that is off."""
+    record = vm.record
+    if record is None or record.state is not RecordState.READY or record.exchange is not None:
+        return []
+    missing = find_unreferenced_vgpus(vm, record)
+    return [f"the definition of VM {vm.name} lacks {lost_text(missing)}: another program removed it"] if missing else []
+
+
+def _check_shared_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not snapshot.hypervisor.available:
+        return unknown("the VMs are not known: libvirt does not answer")
+    shared = [v for v in snapshot.vgpus if v.other_vms]
+    if not shared:
+        return ok("no two VMs name the same device")
+    other = next(vm for vm in snapshot.vms if vm.name == shared[0].other_vms[0])
+    lines = [f"{', '.join(filter(None, (v.vm or v.name, *v.other_vms)))}: {v.profile or v.carrier} on {v.function}"
+             for v in shared]  # fmt: skip
+    return warn(
+        *shorten(lines),
+        f"only one of them can run; {other.name} is {other.state}",
+        fix=removal_command(other, shared[0].carrier),
+    )
+
+
+def _check_vm_states(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not snapshot.hypervisor.available:
+        return unknown("the VMs are not known: libvirt does not answer")
+    with_devices = [vm for vm in snapshot.vms if vm.record is not None or vm.hostdevs]
+    unresponsive = [vm for vm in with_devices if vm.state in UNRESPONSIVE_STATES]
+    if unresponsive:
+        first = unresponsive[0]
+        return warn(
+            *shorten([f"VM {vm.name} is {vm.state}" for vm in unresponsive]),
+            "virsh domstate --reason VM shows why; QEMU pauses a VM whose disk is full",
+            fix=run_command(first),
+        )
+    return ok(f"none of {count_text(len(with_devices), 'VM')} with devices is paused, asleep or crashed")
+
+
 CHECKS = (
     Check(
         id="lost-vgpus",
@@ -67,6 +122,21 @@ CHECKS = (
         looks_at="the vGPUs of VMs: devices in `/sys/bus/mdev/devices`, types of VFs",
         run=require_snapshot(_check_lost_vgpus),
         explains=("no-capacity",),
+        needs_vms=True,
+    ),
+    Check(
+        id="vm-states",
+        title="no VM is paused, asleep or crashed",
+        looks_at="the states of VMs with vGPUs or other devices of the host",
+        run=require_snapshot(_check_vm_states),
+        needs_vms=True,
+    ),
+    Check(
+        id="shared-vgpus",
+        title="no two VMs name the same device",
+        looks_at="every device that a VM's definition names, in elements and in QEMU's arguments",
+        run=require_snapshot(_check_shared_vgpus),
+        explains=("in-use",),
         needs_vms=True,
     ),
     Check(

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse a domain's XML, as libvirt returns it, into a `Vm`. One pass over the tree: every listing reads every domain.
-
-Host devices can be in three places of a domain: `<hostdev>`, an `<interface type='hostdev'>` (a VF as network card) and
-a `<disk type='nvme'>`. Each reserves a PCI function exclusively.
-"""
+"""Parse a domain's XML, as libvirt returns it, into a `Vm`, in one pass: every listing reads every domain."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_root import parse_root
+from vgpuctl.domain.host_devices import carrier_of, find_hostdevs
 from vgpuctl.domain.record import ROOT_TAG, find_named_files, parse_record
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.ranges import parse_ranges
@@ -49,7 +46,8 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
     Raises:
         LibvirtFailed: it is not a domain's XML.
     """
-    top = _first_children(parse_root(xml))
+    root = parse_root(xml)
+    top = _first_children(root)
     uuid = _text(top.get("uuid")).strip().lower()
     record, unreadable = _parse_record(top.get("metadata"))
     is_own = record is not None and record.vm_uuid == uuid and record.machine_id == machine_id
@@ -60,7 +58,7 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
         state=state,
         memory_mib=_parse_memory_mib(top.get("memory")),
         vcpus=_parse_count(_text(top.get("vcpu")), 1),
-        hostdevs=tuple(_iterate_hostdevs(devices)),
+        hostdevs=find_hostdevs(root),
         disks=tuple(_iterate_disks(devices)),
         nics=() if devices is None else tuple(parse_nic(entry) for entry in devices.iterchildren("interface")),
         firmware=_parse_firmware(top.get("os")),
@@ -128,21 +126,21 @@ def parse_domain_id(live_xml: str) -> str | None:
 
 def parse_hostdevs(xml: str) -> tuple[HostdevRef, ...]:
     """Return the host devices of a domain's XML; for the live XML of a running domain."""
-    return tuple(_iterate_hostdevs(parse_root(xml).find("devices")))
+    return find_hostdevs(parse_root(xml))
 
 
-def may_have_more_hostdevs(live_xml: str, config_xml: str) -> bool:
-    """Return whether the running domain may refer to a host device that its config lacks.
+def names_other_devices(live_xml: str, config_xml: str) -> bool:
+    """Return whether the running domain may name other devices of the host than its config.
 
-    Compares the text of the sources, which libvirt writes alike in both; a difference may turn out to be none.
+    Compares the texts of the sources, which libvirt writes alike in both; a difference may turn out to be none.
     """
-    return not all(source in config_xml for source in _ADDRESS_SOURCE.findall(live_xml))
+    return sorted(_ADDRESS_SOURCE.findall(live_xml)) != sorted(_ADDRESS_SOURCE.findall(config_xml))
 
 
 def hostdev_carrier(entry: etree._Element) -> str | None:
     """Return the carrier of a `<hostdev>` element; None when it is no mdev or PCI function."""
     address = entry.find("source/address")
-    return None if address is None else _parse_carrier(address)
+    return None if address is None else carrier_of(address)
 
 
 def has_serial_console(xml: str) -> bool:
@@ -151,6 +149,11 @@ def has_serial_console(xml: str) -> bool:
     return devices is not None and any(
         entry.get("type") == "pty" for tag in ("console", "serial") for entry in devices.iterchildren(tag)
     )
+
+
+def has_no_video(xml: str) -> bool:
+    """Return whether a domain has no video card, because a vGPU shows its screen."""
+    return parse_root(xml).find("devices/video/model[@type='none']") is not None
 
 
 def missing_windows_features(xml: str) -> tuple[str, ...]:
@@ -190,36 +193,6 @@ def _parse_record(metadata: etree._Element | None) -> tuple[VmRecord | None, etr
         return (None if record is None else parse_record(record)), None
     except ValueError:
         return None, record
-
-
-def _iterate_hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:
-    for entry in () if devices is None else devices.iterchildren("hostdev", "interface", "disk"):
-        tag, kind = entry.tag, entry.get("type")
-        if tag != "hostdev" and kind != ("hostdev" if tag == "interface" else "nvme"):
-            continue
-        source = _first_child(entry, "source")
-        address = None if source is None else _first_child(source, "address")
-        carrier = None if address is None else _parse_carrier(address)
-        if source is None or carrier is None:
-            continue
-        managed = (source if tag == "disk" else entry).get("managed") == "yes"
-        alias = _first_child(entry, "alias")
-        name = None if alias is None else alias.get("name")
-        mdev = tag == "hostdev" and kind == "mdev"
-        display = entry.get("display") == "on"
-        yield HostdevRef("mdev" if mdev else "pci", carrier, managed, None if name is None else str(name), display)
-
-
-def _parse_carrier(address: etree._Element) -> str | None:
-    uuid = address.get("uuid")
-    if uuid is not None:
-        return str(uuid).strip().lower()
-    if address.get("slot") is None or address.get("bus") is None or address.get("type") not in (None, "pci"):
-        return None
-    parts = [parse_integer(str(address.get(key, "0"))) for key in ("domain", "bus", "slot", "function")]
-    if None in parts:
-        return None
-    return f"{parts[0]:04x}:{parts[1]:02x}:{parts[2]:02x}.{parts[3]:x}"
 
 
 def _iterate_disks(devices: etree._Element | None) -> Iterator[DiskRef]:

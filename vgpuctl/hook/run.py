@@ -15,10 +15,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from vgpuctl.domain.host_devices import find_hostdevs
 from vgpuctl.domain.record import ROOT_TAG, parse_record
-from vgpuctl.errors import Busy, Temporary, VgpuctlError
+from vgpuctl.errors import Busy, InUse, Temporary, VgpuctlError
 from vgpuctl.model.outcome import NoProgress
 from vgpuctl.model.vm import RecordState, Vm, VmState
+from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
 from vgpuctl.operations.devices import (
     DOMAIN_XML_DIRECTORY,
     has_missing_devices,
@@ -102,10 +104,15 @@ def prepare(host: Host, xml: str) -> None:
         VgpuctlError: the reason why the VM cannot have them now.
     """
     vm = parse_vm(xml, host.machine_id)
-    if vm is None or vm.record is None:
+    if vm is None:
+        return
+    _refuse_vgpus_of_others(host, vm)
+    if vm.record is None:
         return
     if vm.record.state is RecordState.REMOVING:
         refuse_not_ready(vm, vm.record)
+    refuse_changed_definition(vm, vm.record)
+    refuse_missing_vgpus(vm, vm.record)
     if not has_missing_devices(host, vm, vm.record):
         return
     require_writable(host)
@@ -133,6 +140,30 @@ def release(host: Host, xml: str) -> None:
 _OPERATIONS = {"prepare begin": prepare, "release end": release}
 
 
+def _refuse_vgpus_of_others(host: Host, vm: Vm) -> None:
+    """Refuse to start a VM that names a vGPU of another VM, as a clone of it does.
+
+    Raises:
+        InUse: with the other VM.
+    """
+    record = vm.record
+    own = set() if record is None else {v.carrier for v in record.vgpus}
+    named = {h.carrier for h in vm.hostdevs} - own
+    if not named:
+        return
+    claimed = {c.carrier: c.vm_uuid for c in host.claims.read(frozenset(named)).claims}
+    for other in _other_vms(host, vm):
+        if other.record is None:
+            continue
+        for vgpu in other.record.vgpus:
+            holds = claimed.get(vgpu.carrier) == other.uuid or other.record.reserves_slot(vgpu)
+            if vgpu.carrier in named and holds:
+                raise InUse(
+                    f"{vgpu.carrier} is the vGPU of VM {other.name}, and {vm.name} names it too",
+                    hint=removal_command(vm, vgpu.carrier),
+                )
+
+
 def _other_vms(host: Host, vm: Vm) -> tuple[Vm, ...]:
     """Return the other VMs with a record, from libvirt's own files: slots that they always keep are not free.
 
@@ -154,7 +185,7 @@ def _other_vms(host: Host, vm: Vm) -> tuple[Vm, ...]:
 
 
 def parse_vm(xml: str, machine_id: str) -> Vm | None:
-    """Return what the hook needs of a domain: its names and its record. None: it has no vgpuctl record.
+    """Return what the hook needs of a domain: its names, devices and record. None: it has no vgpuctl record.
 
     A record that names another VM or host is a copy and only becomes `copied_record`, as everywhere.
 
@@ -173,6 +204,6 @@ def parse_vm(xml: str, machine_id: str) -> Vm | None:
             hint="a newer vgpuctl may have written it; vgpuctl show-vm shows details",
         ) from error
     uuid = (root.findtext("uuid") or "").strip().lower()
-    vm = Vm(root.findtext("name") or "", uuid, VmState.UNKNOWN, 0, 0)
+    vm = Vm(root.findtext("name") or "", uuid, VmState.UNKNOWN, 0, 0, hostdevs=find_hostdevs(root))
     own = record.vm_uuid == uuid and record.machine_id == machine_id
     return replace(vm, record=record) if own else replace(vm, copied_record=record)

@@ -101,6 +101,18 @@ class OperationFiles:
         finally:
             os.close(descriptor)
 
+    def killed(self, ids: frozenset[str | None]) -> frozenset[str | None]:
+        """Return those of these operations that died before their end: their files remain, and nobody locks them."""
+        try:
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return frozenset()
+        try:
+            names = ids.intersection(os.listdir(descriptor))
+            return frozenset(name for name in names if name is not None and not _is_locked(name, descriptor))
+        finally:
+            os.close(descriptor)
+
     def remove_ended(self) -> None:
         """Remove the files of dead operations."""
         try:

@@ -12,6 +12,7 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.targets import TargetResult, TargetsResult
 from vgpuctl.model.results.vms import ManyResultWord, ManyVmResult, ManyVmsResult, NewVmResult, VmReport, VmResult
+from vgpuctl.model.vm import VmState
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.value import extend, replace
 
@@ -53,8 +54,9 @@ def bring_to_state(
 def _needs_change(vm: ManyVmResult | NewVmResult, state: str) -> bool:
     if state == "absent":
         return True
-    is_off = vm.state in STOPPED_STATES
-    return not vm.changed and is_off == (state == "started")
+    if vm.changed:
+        return False
+    return vm.state is not VmState.RUNNING if state == "started" else vm.state not in STOPPED_STATES
 
 
 def _call(state: str, *, dry_run: bool) -> Callable[[GpuHost, str], Outcome[VmReport]]:

@@ -203,7 +203,8 @@ class Vgpu(Value):
     `target_placement_id`: the intended placement while it has another one, as just after its creation.
     `gi_id`: the GPU instance that it runs in, None without MIG or where the driver does not report it. `command`: the
     command that sets up the whole GPU, or was killed while doing so; then there is no VM. `spread_group`: the group of
-    its VM; the VMs of a group are on different GPUs.
+    its VM; the VMs of a group are on different GPUs. `attached`: whether its running VM has it, None while that is off
+    or unknown. `other_vms`: the names of other VMs that name this carrier too, such as a clone of its VM.
     """
 
     carrier: str
@@ -226,6 +227,8 @@ class Vgpu(Value):
     gi_id: int | None = None
     command: str | None = None
     spread_group: str | None = None
+    attached: bool | None = None
+    other_vms: tuple[str, ...] = ()
 
     @property
     def holder_text(self) -> str:

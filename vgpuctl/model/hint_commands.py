@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.model.vm import RecordState, Vm
+from vgpuctl.model.vm import RecordState, Vm, VmState
 
 if TYPE_CHECKING:
     import shlex
@@ -29,6 +29,32 @@ def stop_command(vm: Vm, *, force: bool = False) -> str:
     if vm.record is None or vm.record.state is not RecordState.READY or vm.record.exchange is not None:
         return f"virsh {'destroy' if force else 'shutdown'} {name}"
     return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
+
+
+def run_command(vm: Vm) -> str:
+    """Return the command that makes a VM run, from whatever state it is in."""
+    name = _quote_name(vm)
+    if vm.state is VmState.PAUSED:
+        return f"virsh resume {name}"
+    if vm.state is VmState.PMSUSPENDED:
+        return f"virsh dompmwakeup {name}"
+    if vm.state is VmState.CRASHED:
+        return f"{stop_command(vm, force=True)}, then {start_command(vm)}"
+    if vm.state is VmState.SHUTTING_DOWN:
+        return f"vgpuctl wait {name} --for off, then {start_command(vm)}"
+    return f"virsh domstate --reason {name}" if vm.state is VmState.UNKNOWN else start_command(vm)
+
+
+def off_command(vm: Vm) -> str:
+    """Return the command that stops a VM, from whatever state it is in; a guest that cannot react is forced off."""
+    if vm.state in (VmState.PAUSED, VmState.PMSUSPENDED):
+        return f"{run_command(vm)}, then {stop_command(vm)}; or {stop_command(vm, force=True)}"
+    return stop_command(vm, force=vm.state in (VmState.CRASHED, VmState.SHUTTING_DOWN))
+
+
+def detach_command(vm: Vm, carrier: str) -> str:
+    """Return the command that takes one vGPU from a VM."""
+    return f"vgpuctl detach-vgpu {_quote_name(vm)} --vgpu {carrier}"
 
 
 def remove_transient_command(vm: Vm) -> str:

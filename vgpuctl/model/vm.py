@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run."""
+"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run.
+
+Size: every layer needs these records together.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,15 @@ from vgpuctl.value import Value, replace
 
 
 class VmState(StrEnum):
-    """Power state; `stopped` is libvirt's shutoff."""
+    """Power state; `stopped` is libvirt's shutoff, `shutting-down` its "in shutdown": the guest is powering off.
+
+    `paused`: QEMU stopped the guest's CPUs, on request or because a disk is full. `pmsuspended`: the guest sleeps (S3).
+    """
 
     RUNNING = "running"
     PAUSED = "paused"
+    PMSUSPENDED = "pmsuspended"
+    SHUTTING_DOWN = "shutting-down"
     STOPPED = "stopped"
     CRASHED = "crashed"
     UNKNOWN = "unknown"
@@ -23,6 +31,9 @@ class VmState(StrEnum):
 
 NOT_RUNNING_STATES = (VmState.STOPPED, VmState.CRASHED)
 """No guest runs. The QEMU process of a crashed VM may still hold its devices: check for holders before taking one."""
+
+UNRESPONSIVE_STATES = (VmState.PAUSED, VmState.PMSUSPENDED, VmState.CRASHED)
+"""The guest does not react to a request to shut down or reboot."""
 
 OFF_OR_UNKNOWN_STATES = (VmState.STOPPED, VmState.UNKNOWN)
 
@@ -186,8 +197,9 @@ class VmRecord(Value):
 
 
 class HostdevRef(Value):
-    """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normalized PCI address.
+    """A device of the host that a domain names: `carrier` is an mdev UUID (lower case) or a normalized PCI address.
 
+    `kind`: "mdev" or "pci" for an element that libvirt knows, "text" for a device named only in QEMU's own arguments.
     `display`: its screen is in the VM's console.
     """
 
@@ -254,7 +266,8 @@ class Vm(Value):
     unbound. `pinned_cpus`: the CPUs that its vCPUs may run on, empty when they may run on any. `hugepages_kib`: the
     size of its memory's huge pages; 0: the host's default size, None: none. `nics`: in document order. `persistent`
     False: a transient domain, as after `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file
-    and its backing file that libvirt's XML shows and the record does not.
+    and its backing file that libvirt's XML shows and the record does not. `live_carriers`: the carriers that the
+    running domain has, None when it is off; `hostdevs` has those of the definition too.
     """
 
     name: str
@@ -275,6 +288,7 @@ class Vm(Value):
     hugepages_kib: int | None = None
     persistent: bool = True
     backing_pairs: tuple[tuple[str, str], ...] = ()
+    live_carriers: frozenset[str] | None = None
 
     @property
     def mac_addresses(self) -> tuple[str, ...]:

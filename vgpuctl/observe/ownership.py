@@ -13,7 +13,7 @@ The same applies to a vGPU that waits for a place.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
@@ -92,7 +92,22 @@ def resolve_ownership(
     groups |= {v.uuid: v.record.spread_group for v in vms if v.record is not None and v.record.spread_group}
     if groups:
         vgpus = (replace(v, spread_group=groups.get(v.vm_uuid or "")) for v in vgpus)
-    return tuple(sorted(vgpus, key=lambda v: (v.gpu, v.function, v.carrier)))
+    return tuple(sorted(_with_users(vgpus, vms), key=lambda v: (v.gpu, v.function, v.carrier)))
+
+
+def _with_users(vgpus: Iterable[Vgpu], vms: tuple[Vm, ...]) -> Iterator[Vgpu]:
+    """Add whether the VM of each vGPU has it, and which other VMs name it."""
+    vm_by_uuid = {vm.uuid: vm for vm in vms}
+    users: dict[str, list[Vm]] = {}
+    for vm in vms:
+        for carrier in {h.carrier for h in vm.hostdevs}:
+            users.setdefault(carrier, []).append(vm)
+    for vgpu in vgpus:
+        owner = vm_by_uuid.get(vgpu.vm_uuid or "")
+        attached = None if owner is None or owner.live_carriers is None else vgpu.carrier in owner.live_carriers
+        others = (vm for vm in users.get(vgpu.carrier, ()) if vm is not owner and vm.refers_to(vgpu.carrier))
+        other_vms = tuple(vm.name for vm in others)
+        yield replace(vgpu, attached=attached, other_vms=other_vms) if attached is not None or other_vms else vgpu
 
 
 def _always_reserved_vgpus(vms: tuple[Vm, ...], present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
-from vgpuctl.domain.domain_xml import may_have_more_hostdevs, parse_domain, parse_hostdevs
+from vgpuctl.domain.domain_xml import names_other_devices, parse_domain, parse_hostdevs
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.vm import Vm
@@ -21,11 +21,12 @@ def read_vm(host: Host, domain: DomainInfo) -> Vm:
         return vm
     if has_unknown_backing_file(domain.live_xml, {d.base for d in vm.record.disks if d.base} if vm.record else ()):
         vm = replace(vm, backing_pairs=parse_disk_sources(domain.xml, domain.live_xml).backing_pairs)
-    if not may_have_more_hostdevs(domain.live_xml, domain.xml):
-        return vm
+    if not names_other_devices(domain.live_xml, domain.xml):
+        return replace(vm, live_carriers=frozenset(h.carrier for h in vm.hostdevs))
+    live_hostdevs = parse_hostdevs(domain.live_xml)
     carriers = {h.carrier for h in vm.hostdevs}
-    live_only = tuple(h for h in parse_hostdevs(domain.live_xml) if h.carrier not in carriers)
-    return replace(vm, hostdevs=vm.hostdevs + live_only) if live_only else vm
+    live_only = tuple(h for h in live_hostdevs if h.carrier not in carriers)
+    return replace(vm, hostdevs=vm.hostdevs + live_only, live_carriers=frozenset(h.carrier for h in live_hostdevs))
 
 
 def read_vms(host: Host) -> tuple[tuple[Vm, ...], tuple[str, ...]]:

@@ -19,7 +19,13 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.ownership import RECORD_LOST
-from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import (
+    find_vm,
+    refuse_stuck_gpus,
+    refuse_vgpus_in_other_vms,
+    require_system_libvirt,
+    require_writable,
+)
 from vgpuctl.operations.plans import change
 from vgpuctl.operations.plans.remove import own_record, unproven_carriers
 from vgpuctl.operations.plans.reserve import hypothetical_empty, with_slot
@@ -124,6 +130,7 @@ def _attachable_record(snapshot: Snapshot, vm: Vm) -> VmRecord:
         if vm.record.waiting_vgpus():  # its definition refers to a place that may be free, and is not its own
             raise Busy(f"{vm.name} waits for a place", hint="vgpuctl reconcile-host assigns one", vm=vm.name)
         refuse_stuck_gpus(snapshot, [v.gpu for v in vm.record.vgpus])
+        refuse_vgpus_in_other_vms(snapshot, vm, vm.record)
     elif any(v.vm_uuid == vm.uuid and v.reason == RECORD_LOST for v in snapshot.vgpus):
         raise Busy(f"{vm.name} has lost its record", hint="vgpuctl reconcile-host restores it", vm=vm.name)
     return record
@@ -170,6 +177,7 @@ def detach(
     refuse_unfinished(vm, record)
     removed = change.select_vgpus(vm, record, carriers)
     refuse_stuck_gpus(snapshot, [v.gpu for v in removed])
+    refuse_vgpus_in_other_vms(snapshot, vm, record)
     if _is_live(vm):
         _refuse_unplugging_display(vm, removed)
     unproven = unproven_carriers(snapshot, vm, record)

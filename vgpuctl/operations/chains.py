@@ -16,7 +16,13 @@ from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord
-from vgpuctl.operations.plans.chains import BackingChains, build_chains, recorded_references, refuse_shared_disks
+from vgpuctl.operations.plans.chains import (
+    BackingChains,
+    build_chains,
+    recorded_references,
+    refuse_moved_disks,
+    refuse_shared_disks,
+)
 from vgpuctl.operations.plans.images import image_hint
 from vgpuctl.value import replace
 
@@ -92,8 +98,10 @@ def refuse_shared_deletion(host: Host, snapshot: Snapshot, vm: Vm, to_delete: Vm
     """Refuse to delete disks that another VM needs; `to_delete`: the VM's record with only the disks to delete.
 
     Raises:
-        InUse: with the disk and who needs it.
+        InUse: with the disk and who needs it, or with the file that the VM uses in place of it.
         Refused: it cannot be determined who needs them.
     """
     if to_delete.disks:
-        refuse_shared_disks(find_backing_chains(host, snapshot, *(d.path for d in to_delete.disks)), vm, to_delete)
+        chains = find_backing_chains(host, snapshot, *(d.path for d in to_delete.disks))
+        refuse_shared_disks(chains, vm, to_delete)
+        refuse_moved_disks(chains, vm, to_delete.data_disks())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, InUse, Refused
+from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmReport
@@ -23,7 +24,13 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib
-from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import (
+    find_vm,
+    refuse_stuck_gpus,
+    refuse_vgpus_in_other_vms,
+    require_system_libvirt,
+    require_writable,
+)
 from vgpuctl.operations.guest_devices import read_guest_host, read_topology
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles
@@ -232,11 +239,12 @@ def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm,
     if vm.state not in STOPPED_STATES:
         raise InUse(
             f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
-            hint=f"vgpuctl stop-vm {vm.name}, then run the command again",
+            hint=f"{hint_commands.off_command(vm)}, then run the command again",
             vm=vm.name,
             state=str(vm.state),
         )
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    refuse_vgpus_in_other_vms(snapshot, vm, record)
     return vm, record
 
 

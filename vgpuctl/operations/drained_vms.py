@@ -17,6 +17,7 @@ from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DrainedVm, RecordState, Vm
 from vgpuctl.observe.claims import living_operations, report_unreadable
+from vgpuctl.observe.definition import refuse_changed_definition
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ def note_drained_vms(host: Host, gpu: str | None, vms: tuple[Vm, ...], wait_seco
 
     Raises:
         FileFailed: a note cannot be written; then none of them is noted.
+        Refused: the definition of one was changed so that it could not be started again.
     """
+    for vm in vms:
+        if vm.record is not None:
+            refuse_changed_definition(vm, vm.record)
     operation = host.operations.current()
     deadline = host.clock.monotonic() + wait_seconds * len(vms)
     domains = [(vm, host.hypervisor.find_domain(vm.uuid)) for vm in vms]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.rules import find_missing_fields
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, SpecDiffers, VgpuctlError
 from vgpuctl.gpu.profiles import find_types
+from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.request import VmRequest
@@ -191,8 +192,12 @@ def _with_before_after(
         after = replace(after, sources=ABSENT)
     if outcome.dry_run and outcome.changed:
         after = replace(after, state=VmState.RUNNING if state == "started" else VmState.STOPPED)
-        if created or state == "started":
-            after = replace(after, vgpus=tuple(replace(v, present=True) for v in after.vgpus))
+        attached = True if state == "started" else None
+        present = created or state == "started"
+        after = replace(
+            after,
+            vgpus=tuple(replace(v, present=present or v.present, attached=attached) for v in after.vgpus),
+        )
     return add_to_vm(outcome, before=before, after=after)
 
 
@@ -258,7 +263,7 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
     if other:
         raise _differs_error(vm, before, after, fixed_field_hint((vm.name,), other, before, after))
     if before.keys() - set(LABEL_FIELDS) and vm.state not in STOPPED_STATES:
-        hint = f"vgpuctl stop-vm {vm.name}, then run the command again to change it in place"
+        hint = f"{hint_commands.off_command(vm)}, then run the command again to change it in place"
         raise _differs_error(vm, before, after, "; ".join((*doubts, hint)))
     return frozenset(before)
 
@@ -299,7 +304,7 @@ def _apply_state(
     host: Host, snapshot: Snapshot, vm: Vm, state: str, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome[VmReport]:
     off = vm.state in STOPPED_STATES
-    if state == "started" and off:
+    if state == "started" and vm.state is not VmState.RUNNING:
         return power.start_vm(host, vm.name, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
     if state == "stopped" and not off:
         return power.stop_vm(host, vm.name, force=False, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)

@@ -8,13 +8,15 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound, Refused
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, Vm, VmRecord
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, Vm, VmRecord, VmState
 from vgpuctl.observe.claims import refuse_concurrent_command
+from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
 
@@ -188,6 +190,47 @@ def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
             hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
             vm=vm.name,
         )
+
+
+def refuse_start_between(vm: Vm) -> None:
+    """Refuse to start a VM that neither is off nor runs: a start would do nothing.
+
+    Raises:
+        Busy: it is shutting down.
+        Refused: it is paused, asleep or crashed; the hint makes it run.
+    """
+    if vm.state in (VmState.STOPPED, VmState.RUNNING):
+        return
+    text = f"{vm.name} is {vm.state}: it cannot be started"
+    hint = hint_commands.run_command(vm)
+    if vm.state is VmState.PAUSED:
+        hint += f"; virsh domstate --reason {hint.removeprefix('virsh resume ')} shows why, such as a full disk"
+    kind = Busy if vm.state is VmState.SHUTTING_DOWN else Refused
+    raise kind(text, hint=hint, vm=vm.name, state=str(vm.state))
+
+
+def refuse_unresponsive_vm(vm: Vm) -> None:
+    """Refuse to shut down a VM whose guest cannot react.
+
+    Raises:
+        Refused: with what helps.
+    """
+    if vm.state in UNRESPONSIVE_STATES:
+        raise Refused(
+            f"{vm.name} is {vm.state}: its guest cannot shut down",
+            hint=hint_commands.off_command(vm),
+            vm=vm.name,
+            state=str(vm.state),
+        )
+
+
+def refuse_vgpus_in_other_vms(snapshot: Snapshot, vm: Vm, record: VmRecord) -> None:
+    """Refuse to start or change a VM while another VM, such as a clone, uses a device of it.
+
+    Raises:
+        InUse: with the other VM.
+    """
+    refuse_shared_vgpus(snapshot.vms, vm, {*(v.carrier for v in record.vgpus), *(h.carrier for h in vm.hostdevs)})
 
 
 def refuse_busy_vm(host: Host, vm: Vm) -> None:

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
+from vgpuctl.domain.domain_xml import has_no_video
 from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.observe import ReadScope, scope_of_request
+from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, refuse_changed_definition
 from vgpuctl.operations.facts import find_gpu_holders
-from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_stuck_gpus
+from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_stuck_gpus, refuse_vgpus_in_other_vms
+from vgpuctl.operations.plans.change import design_hostdev
 from vgpuctl.operations.plans.devices import check_devices, missing_device_steps, uses_force_console
 from vgpuctl.operations.plans.facts import refuse_open_gpu
 from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
@@ -104,11 +108,21 @@ def _plan(
     refuse_stuck_gpus(snapshot, [v.gpu for v in target_record.vgpus])
     refuse_gpus_in_setup(snapshot, [v.gpu for v in target_record.vgpus])
     recheck_devices(host, snapshot, target_record)
+    refuse_changed_definition(vm, record, snapshot.gpus)
+    refuse_vgpus_in_other_vms(snapshot, vm, target_record)
     steps: list[Step] = [*missing_device_steps(snapshot, vm, target_record)]
-    if target_record != record:
-        steps += move_steps(vm, record, target_record, read_domain_xml(host, vm, dry_run=dry_run))
+    steps += definition_steps(host, vm, record, target_record, dry_run=dry_run)
     steps += [StartDomain(vm.name, vm.uuid)] if start else []
     return Plan(tuple(steps), vms_required_off=(vm.uuid,))
+
+
+def definition_steps(
+    host: Host, vm: Vm, record: VmRecord, target_record: VmRecord, *, dry_run: bool
+) -> tuple[Step, ...]:
+    """Return the step that writes a changed record and puts back the vGPUs that the definition lacks, if any."""
+    if target_record == record and not find_unreferenced_vgpus(vm, record):
+        return ()
+    return move_steps(vm, record, target_record, read_domain_xml(host, vm, dry_run=dry_run))
 
 
 def _in_record_order(record: VmRecord, *parts: tuple[AssignedVgpu, ...]) -> tuple[AssignedVgpu, ...]:
@@ -144,15 +158,25 @@ def recheck_devices(host: Host, snapshot: Snapshot, record: VmRecord) -> None:
 def move_steps(vm: Vm, old_record: VmRecord, new_record: VmRecord, xml: str) -> tuple[Step, ...]:
     """Return the step that redefines a VM; both records name the same vGPUs in the same order.
 
-    An mdev keeps its UUID on any GPU, so only the record changes.
+    An mdev keeps its UUID on any GPU, so only the record changes. A vGPU that the definition lacks is put back.
     """
-    pairs = [(old, new) for old, new in zip(old_record.vgpus, new_record.vgpus, strict=True) if old != new]
+    lost = {v.carrier for v in find_unreferenced_vgpus(vm, old_record)}
+    pairs = list(zip(old_record.vgpus, new_record.vgpus, strict=True))
     hostdev_changes = tuple(
-        (old.carrier, backend_for(new.backend).hostdev(new)) for old, new in pairs if old.carrier != new.carrier
+        (None if old.carrier in lost else old.carrier, _hostdev_of(new, new_record, xml))
+        for old, new in pairs
+        if old.carrier != new.carrier or old.carrier in lost
     )
-    descriptions = tuple(_describe_change(old, new) for old, new in pairs)
-    new_xml = edit_domain(xml, DomainEdit(hostdev_changes=hostdev_changes, record=new_record))
+    descriptions = tuple(_describe_change(old, new) for old, new in pairs if old != new)
+    descriptions += tuple(f"put back {lost_text((new,))}" for old, new in pairs if old.carrier in lost)
+    record = None if old_record == new_record else new_record
+    new_xml = edit_domain(xml, DomainEdit(hostdev_changes=hostdev_changes, record=record))
     return (RedefineDomain(vm.name, vm.uuid, new_xml, xml, descriptions),)
+
+
+def _hostdev_of(vgpu: AssignedVgpu, record: VmRecord, xml: str) -> DesignHostdev:
+    """Return the hostdev of a vGPU; a VM without a video card shows the screen of its first one."""
+    return replace(design_hostdev(vgpu, record), display=vgpu == record.vgpus[0] and has_no_video(xml))
 
 
 def _describe_change(old: AssignedVgpu, new: AssignedVgpu) -> str:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from vgpuctl.errors import Busy, HostCannot, Interrupted, InUse, LibvirtFailed, NoCapacity, VgpuctlError
+from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
+from vgpuctl.model.vm import RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe.definition import refuse_changed_definition
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record
@@ -20,12 +22,15 @@ from vgpuctl.operations.guards import (
     find_vm,
     refuse_busy_vm,
     refuse_gpus_in_setup,
+    refuse_start_between,
     refuse_stuck_gpus,
     refuse_unfinished_exchange,
+    refuse_unresponsive_vm,
+    refuse_vgpus_in_other_vms,
     require_system_libvirt,
     require_writable,
 )
-from vgpuctl.operations.place_and_start import place_and_start, recheck_devices
+from vgpuctl.operations.place_and_start import definition_steps, place_and_start, recheck_devices
 from vgpuctl.operations.plans.devices import missing_device_steps
 from vgpuctl.operations.plans.remove import (
     disks_to_delete,
@@ -77,10 +82,12 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
     require_system_libvirt(snapshot)
     record = own_record(vm, "start")
     refuse_unfinished(vm, record)
+    refuse_start_between(vm)
     if vm.state not in STOPPED_STATES:
         if not dry_run:
             host.claims.remove_drained_vm(vm.uuid)
-        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+        warnings = (*lost_vgpu_warnings(snapshot, vm), *snapshot.warnings)
+        return Outcome(False, vm_result(snapshot, vm), warnings=warnings, dry_run=dry_run)
     try:
         if record.always_reserves:
             outcome = _start_in_place(host, snapshot, vm, record, dry_run, wait_seconds, progress)
@@ -114,7 +121,7 @@ def _start_in_place(
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     typed_snapshot = _with_types(host, snapshot, vm, record)
     try:
-        plan = _start_plan(host, typed_snapshot, vm, record)
+        plan = _start_plan(host, typed_snapshot, vm, record, dry_run=dry_run)
     except VgpuctlError:
         _refuse_changed(host, vm, record)
         raise
@@ -181,19 +188,32 @@ def _with_types(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Sna
     return observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor)
 
 
-def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Plan:
-    """Return the steps: create each missing device, then start.
+def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, *, dry_run: bool = False) -> Plan:
+    """Return the steps: create each missing device, put back those that the definition lacks, then start.
 
     Raises:
+        Refused: the definition names other devices than the record.
         InUse: somebody else took a function.
         HostCannot: a GPU without vGPUs lacks settings of host.yaml, as after a boot.
     """
     refuse_gpus_in_setup(snapshot, [v.gpu for v in record.vgpus])
+    refuse_changed_definition(vm, record, snapshot.gpus)
+    refuse_vgpus_in_other_vms(snapshot, vm, record)
     recheck_devices(host, snapshot, record)
     if not is_drained(host, vm):  # else the settings of the command that drained it run, and that may have been killed
         refuse_unapplied_settings(snapshot, record.vgpus)
-    steps = [*missing_device_steps(snapshot, vm, record), StartDomain(vm.name, vm.uuid)]
-    return Plan(steps=tuple(steps), vms_required_off=(vm.uuid,))
+    steps = (*missing_device_steps(snapshot, vm, record), *definition_steps(host, vm, record, record, dry_run=dry_run))
+    return Plan(steps=(*steps, StartDomain(vm.name, vm.uuid)), vms_required_off=(vm.uuid,))
+
+
+def lost_vgpu_warnings(snapshot: Snapshot, vm: Vm) -> tuple[str, ...]:
+    """Return a sentence for each vGPU that a running VM lacks: it runs, and another program took the vGPU from it."""
+    again = f"{hint_commands.stop_command(vm)}, then {hint_commands.start_command(vm)}, puts it back"
+    return tuple(
+        f"{vm.name} runs without {v.profile or v.backend} ({v.carrier}), which its record has: {again}"
+        for v in snapshot.vgpus
+        if v.vm_uuid == vm.uuid and v.attached is False
+    )
 
 
 def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
@@ -208,7 +228,7 @@ def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
         if gpu is not None and gpu.find_function(vgpu.function) is None:
             return f"{vgpu.gpu} has no {vgpu.function}"
     try:
-        _start_plan(host, _with_types(host, snapshot, vm, vm.record), vm, vm.record)
+        _start_plan(host, _with_types(host, snapshot, vm, vm.record), vm, vm.record, dry_run=True)
     except (HostCannot, NoCapacity) as error:
         return error.message
     return None
@@ -241,6 +261,8 @@ def stop_for_restart(
     if vm.state in STOPPED_STATES:
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     refuse_transient_vms((vm,))
+    if not force:
+        refuse_unresponsive_vm(vm)
     stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
     held_vgpus = with_slot(snapshot, vm, record) if record.reserve_while_running else ()
     plan = Plan(
@@ -292,6 +314,7 @@ def delete_vm(
     require_system_libvirt(snapshot)
     record = _record_of_held(snapshot, vm)
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    refuse_vgpus_in_other_vms(snapshot, vm, record)
     removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
     refuse_shared_deletion(host, snapshot, vm, removed_record)
     _require_pools(host, removed_record)
@@ -300,7 +323,7 @@ def delete_vm(
     steps = tuple(s.describe() for s in plan.steps)
     if dry_run:
         return Outcome(True, vm_result(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
-    confirm(f"Delete VM {vm.name}?{' It is running.' if vm.state is VmState.RUNNING else ''}", steps)
+    confirm(f"Delete VM {vm.name}?{'' if vm.state in STOPPED_STATES else f' It is {vm.state}.'}", steps)
     was_off = vm.state in STOPPED_STATES
     with Transaction(host, Context(progress, wait_seconds)) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), leaving=True)
@@ -312,6 +335,7 @@ def delete_vm(
                 vm=vm.name,
             )
         record = _record_of_held(current_snapshot, vm)
+        refuse_vgpus_in_other_vms(current_snapshot, vm, record)
         removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
         refuse_shared_deletion(host, current_snapshot, vm, removed_record)
         leftovers = read_domain_leftovers(host, vm)

@@ -73,16 +73,9 @@ def reboot_vm(
 def _refuse_unless_running(vm: Vm) -> None:
     if vm.state is VmState.RUNNING:
         return
-    paused = vm.state is VmState.PAUSED
-    crashed = vm.state is VmState.CRASHED
-    stop = hint_commands.stop_command(vm, force=True)
     raise Refused(
         f"{vm.name} is {vm.state}: only a running VM can reboot",
-        hint=f"virsh resume {shlex.quote(vm.name)}"
-        if paused
-        else f"{stop}, then {hint_commands.start_command(vm)}"
-        if crashed
-        else hint_commands.start_command(vm),
+        hint=hint_commands.run_command(vm),
         vm=vm.name,
         state=str(vm.state),
     )

@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
+from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Claim, Exchange, RecordState, Vm, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, Claim, Exchange, RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.claims import report_unreadable, reread_claims
+from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
-from vgpuctl.operations.plans.change import ADOPTED_ALIAS_PREFIX, detach_steps, find_unreferenced_vgpus
+from vgpuctl.operations.plans.change import ADOPTED_ALIAS_PREFIX, detach_steps
 from vgpuctl.operations.plans.old_exchange import abandoning_steps, decided, finishing_steps
 from vgpuctl.operations.plans.refresh import spare_removal_plan
 from vgpuctl.operations.plans.remove import (
@@ -265,7 +267,12 @@ def _check_ready(
 ) -> list[ReconcileFinding]:
     """Return what a finished VM lacks, or has without needing it."""
     unproven = unproven_carriers(snapshot, vm, record)
-    unreferenced = find_unreferenced_vgpus(vm)
+    unreferenced = find_unreferenced_vgpus(vm, record)
+    if unreferenced and not _is_half_done(host, snapshot, record, unreferenced):
+        text = f"another program took {lost_text(unreferenced)} out of the definition of VM {vm.name}"
+        forget = hint_commands.detach_command(vm, unreferenced[0].carrier)
+        action = f"nothing: {hint_commands.start_command(vm)} puts it back, {forget} forgets it"
+        return [ReconcileFinding("vgpu-lost", text, action, vm=vm)]
     if unreferenced:
         text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in unreferenced)} of its record"
         plan = Plan(detach_steps(vm, record, unreferenced, unproven, 0), undo_on_failure=False)
@@ -281,6 +288,19 @@ def _check_ready(
         plan = Plan(tuple(TakeClaim(c) for c in missing), undo_on_failure=False)
         return [ReconcileFinding("claim-lost", text, "write the claim again", plan, vm=vm)]
     return []
+
+
+def _is_half_done(host: Host, snapshot: Snapshot, record: VmRecord, vgpus: tuple[AssignedVgpu, ...]) -> bool:
+    """Return whether a command was killed while it attached or detached one of these vGPUs.
+
+    A VM that reserves its vGPUs only while it runs has no claim that would show it.
+    """
+    claims = {c.carrier: c for c in snapshot.claims if c.vm_uuid == record.vm_uuid}
+    held_claims = [claims[v.carrier] for v in vgpus if v.carrier in claims]
+    if any(claim.leaving for claim in held_claims) or (record.reserve_while_running and len(held_claims) < len(vgpus)):
+        return True
+    with report_unreadable("which commands were killed"):
+        return bool(host.operations.killed(frozenset(claim.operation for claim in held_claims)))
 
 
 def _check_unneeded(host: Host, vm: Vm, held_record: VmRecord, claims: tuple[Claim, ...]) -> list[ReconcileFinding]:

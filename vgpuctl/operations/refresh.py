@@ -11,14 +11,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
+from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Confirm, NoProgress, Outcome, Progress
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
+from vgpuctl.model.vm import UNRESPONSIVE_STATES, ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.chains import find_backing_chains, image_hints
-from vgpuctl.operations.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import (
+    find_vm,
+    refuse_stuck_gpus,
+    refuse_unresponsive_vm,
+    refuse_vgpus_in_other_vms,
+    require_system_libvirt,
+    require_writable,
+)
 from vgpuctl.operations.plans import refresh as plan
 from vgpuctl.operations.plans.chains import BackingChains, refuse_shared_disks
 from vgpuctl.operations.plans.facts import check_files
@@ -121,6 +129,7 @@ def refresh_vm(
     is_running = vm.state not in STOPPED_STATES
     if is_running and not drain:
         raise _running_error(vm)
+    refuse_unresponsive_vm(vm)
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
@@ -139,7 +148,7 @@ def refresh_vm(
 def _running_error(vm: Vm) -> InUse:
     return InUse(
         f"{vm.name} is {vm.state}; its disk can be replaced only while it is off",
-        hint=f"vgpuctl stop-vm {vm.name}, or use --drain",
+        hint=f"{hint_commands.off_command(vm)}{'' if vm.state in UNRESPONSIVE_STATES else ', or use --drain'}",
         vm=vm.name,
         state=str(vm.state),
     )
@@ -165,6 +174,7 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     refuse_unfinished(vm, record)
     refuse_transient_vms((vm,))
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    refuse_vgpus_in_other_vms(snapshot, vm, record)
     old_disk = plan.system_disk(vm, record)
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
     image_info = _usable_image(host, image, chains)

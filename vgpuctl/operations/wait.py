@@ -158,7 +158,7 @@ def _look(host: Host, vm: Vm, target: str) -> _Seen:
     if domain.live_xml is None or domain.state in NOT_RUNNING_STATES:
         raise Refused(
             f"{vm.name} is {domain.state}: {'its guest cannot answer' if target == 'guest' else 'it has no address'}",
-            hint=hint_commands.start_command(vm),
+            hint=hint_commands.run_command(current),
             vm=vm.name,
             state=str(domain.state),
         )
@@ -208,8 +208,10 @@ def _describe(seen: _Seen, target: str) -> str:
 
 
 def _hint(vm: Vm, target: str) -> str:
-    if target in _STATES:
-        return hint_commands.start_command(vm) if target == "running" else hint_commands.stop_command(vm)
+    if target == "off":
+        return hint_commands.off_command(vm)
+    if target == "running" or vm.state is not VmState.RUNNING:
+        return hint_commands.run_command(vm)
     return f"vgpuctl console {shlex.quote(vm.name)} shows what the guest does"
 
 

@@ -11,6 +11,7 @@ from vgpuctl.model.outcome import Progress
 from vgpuctl.model.vm import Vm
 from vgpuctl.operations.drained_vms import note_drained_vms
 from vgpuctl.operations.gpu_transaction import UninterruptedProgress, try_start_vm
+from vgpuctl.operations.guards import refuse_unresponsive_vm
 from vgpuctl.operations.power import stop_for_restart
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Transaction
@@ -41,6 +42,7 @@ def stop_and_run(host: Host, vm: Vm, action: Callable[[], object], wait_seconds:
         VgpuctlError: why it failed; a VM that ran runs again, or `left` says why not.
     """
     was_running = vm.state not in STOPPED_STATES
+    refuse_unresponsive_vm(vm)
     with Transaction(host, Context(progress, wait_seconds)) as tx:
         if was_running:
             tx.on_failure(lambda failure: _start_after_failure(host, vm, failure, wait_seconds, progress))

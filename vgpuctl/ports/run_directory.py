@@ -143,6 +143,13 @@ class Operations(Protocol):
             OSError: the operations cannot be listed, for example without root; never treat that as "none is alive".
         """
 
+    def killed(self, ids: frozenset[str | None]) -> frozenset[str | None]:
+        """Return those of these operations that died before their end, as far as `remove_ended` has not run since.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+
     def end(self) -> None:
         """End the current operation; what it left on the host is for `reconcile`. The next claim begins another one."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
-from vgpuctl.domain.domain_xml import may_have_more_hostdevs
+from vgpuctl.domain.domain_xml import names_other_devices
 from vgpuctl.errors import InUse
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import ExistingDisk
@@ -50,13 +50,26 @@ def test_a_device_that_only_the_running_domain_has_counts_too(tmp_path):
     assert [h.carrier for h in read_vm(host.ports, plugged).hostdevs] == ["0000:3b:00.4", "0000:3b:00.7"]
 
 
+def test_a_function_of_a_networks_pool_counts_while_the_vm_runs(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
+    record = host.ports.hypervisor.find_domain("vm")
+    function = "<source><address type='pci' domain='0x0000' bus='0x3b' slot='0x00' function='0x7'/></source>"
+    card = f"<interface type='hostdev' managed='yes'>{function}</interface></devices>"
+    plugged = replace(record, live_xml=record.live_xml.replace("</devices>", card))
+    vm = read_vm(host.ports, plugged)
+    assert vm.live_carriers == {"0000:3b:00.4", "0000:3b:00.7"}
+    assert vm.refers_to("0000:3b:00.7")
+
+
 def test_the_running_domain_is_parsed_only_when_it_refers_to_more(tmp_path):
     host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm"))
     record = host.ports.hypervisor.find_domain("vm")
     assert record.live_xml != record.xml
-    assert not may_have_more_hostdevs(record.live_xml, record.xml)
-    assert may_have_more_hostdevs(record.live_xml, record.xml.replace("0x3b", "0x3c"))
+    assert not names_other_devices(record.live_xml, record.xml)
+    assert names_other_devices(record.live_xml, record.xml.replace("0x3b", "0x3c"))
+    assert names_other_devices(record.live_xml.replace("0x3b", "0x3c"), record.xml)
     unparsed = replace(record, live_xml=record.live_xml.removesuffix("</domain>"))
     assert [h.carrier for h in read_vm(host.ports, unparsed).hostdevs] == ["0000:3b:00.4"]
 

@@ -130,6 +130,23 @@ def test_a_vm_of_virsh_that_refers_to_it_is_shown_and_keeps_it(tmp_path):
     drop(host.ports)
 
 
+@pytest.mark.parametrize("scenario", PROFILES)
+def test_a_vm_that_names_it_only_in_qemus_arguments_keeps_it(tmp_path, scenario):
+    host = open_sim_host(tmp_path, scenario)
+    carrier = make(host.ports, PROFILES[scenario]).data.carrier
+    bus = "pci" if ":" in carrier else "mdev"
+    argument = f"<qemu:arg value='vfio-pci,sysfsdev=/sys/bus/{bus}/devices/{carrier}'/>"
+    xml = (DESK % "").replace("<domain ", "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' ")
+    host.ports.hypervisor.define(xml.replace("</domain>", f"<qemu:commandline>{argument}</qemu:commandline></domain>"))
+    assert [v.vm for v in list_vgpus(host.ports).data] == ["desk"]
+    assert list_vgpus(host.ports, unassigned=True).data == ()
+    before = picture(host)
+    with pytest.raises(InUse, match="is in use by desk") as raised:
+        drop(host.ports)
+    assert "virsh edit desk" in str(raised.value.hint)
+    assert picture(host) == before
+
+
 def test_what_is_held_by_a_process_stays_and_nothing_is_changed(tmp_path):
     host = open_sim_host(tmp_path, "t4")
     made = make(host.ports, "T4-2Q")

@@ -17,6 +17,8 @@ class VgpuResult(Value):
     host.yaml of a vGPU without a VM; `vm` is then the VM that refers to it. `placement_id`: its current or reserved
     placement on a mixed-size GPU. `gpu_instance_id`: its GPU instance with MIG. Both are null if the driver does not
     report them. `companions`: the other functions of the slot, such as audio, that are passed through with a GPU.
+    `attached`: whether the running VM has it; false if another program took it out of the VM's definition, null while
+    the VM is off or if it has none. `other_vms`: other VMs that name this device too, such as a clone of its VM.
     """
 
     carrier: str
@@ -33,6 +35,8 @@ class VgpuResult(Value):
     placement_id: int | None
     gpu_instance_id: int | None
     companions: tuple[str, ...]
+    attached: bool | None
+    other_vms: tuple[str, ...]
 
 
 class NamedVgpuResult(VgpuResult):

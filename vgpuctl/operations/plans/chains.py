@@ -7,6 +7,7 @@ one file when their identities are equal: a link, a hard link, a bind mount.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
 from shlex import quote
 
@@ -14,7 +15,7 @@ from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.errors import InUse, Refused
 from vgpuctl.model.port_values import VolumeInfo
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import DiskRole, ManagedDisk, Vm, VmRecord
+from vgpuctl.model.vm import DiskRef, DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.operations.plans.images import DiskReferences, DiskUser, collect_references
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -202,6 +203,62 @@ def refuse_shared_disks(chains: BackingChains, vm: Vm, record: VmRecord, *, can_
             disk=disk.path,
             vm=user,
         )
+
+
+def refuse_moved_disks(chains: BackingChains, vm: Vm, disks: Sequence[ManagedDisk]) -> None:
+    """Refuse to delete disks of a VM that uses another file in place of one, as after a snapshot or a block copy.
+
+    vgpuctl did not make that file and does not delete it. A disk below it must not go without it.
+
+    Raises:
+        InUse: with the file in use and how it becomes the VM's own disk again.
+    """
+    for disk in disks:
+        current = find_moved_disk(vm, disk, chains)
+        if current is None:
+            continue
+        is_above = any(clone == current.source for clone, _ in chains.clones(disk.path))
+        relation = f"lies on {disk.path}" if is_above else f"replaced {disk.path}"
+        raise InUse(
+            f"{vm.name} uses {current.source} now, which vgpuctl did not make and which {relation}",
+            hint=f"{how_to_merge(vm, current, is_above=is_above)}; "
+            f"or vgpuctl delete-vm {quote(vm.name)} --keep-disks keeps all of them",
+            vm=vm.name,
+            disk=disk.path,
+            current=current.source,
+        )
+
+
+def find_moved_disk(vm: Vm, disk: ManagedDisk, chains: BackingChains | None = None) -> DiskRef | None:
+    """Return the disk that a VM uses in place of one that vgpuctl made; None if it uses that one, or none instead.
+
+    A snapshot puts a file above it, a block copy or commit another file in its place. The guest's name of a disk, such
+    as vda, tells which disk it was: vgpuctl's own come first.
+    """
+    chains = chains or NO_BACKING_CHAINS
+    identity = chains.identity(disk.path)
+    if any(_is_source(d, disk) or chains.identity(d.source or "") == identity for d in vm.disks):
+        return None
+    record = vm.record
+    known = {chains.identity(d.path) for d in record.disks} if record is not None else set()
+    own_disks = [d.path for d in record.data_disks()] if record is not None else []
+    number = own_disks.index(disk.path) if disk.path in own_disks else len(own_disks)
+    others = [d for d in vm.disks if d.device == "disk" and d.source and chains.identity(d.source) not in known]
+    clones = {clone for clone, _ in chains.clones(disk.path)}
+    in_place = (d for d in others if d.target[-1:] == string.ascii_lowercase[number : number + 1])
+    return next((d for d in others if d.source in clones), None) or next(in_place, None)
+
+
+def how_to_merge(vm: Vm, current: DiskRef, *, is_above: bool) -> str:
+    """Return the command by which a VM uses its own disk again, without what lies above it."""
+    name = quote(vm.name)
+    if is_above:
+        return f"while it runs, virsh blockcommit {name} {current.target} --active --pivot --wait merges it"
+    return f"virsh domblklist {name} shows its disks"
+
+
+def _is_source(disk: DiskRef, managed: ManagedDisk) -> bool:
+    return disk.source == managed.path or disk.volume == (managed.pool, managed.volume)
 
 
 def copy_path(path: str) -> str:

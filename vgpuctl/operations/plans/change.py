@@ -202,12 +202,6 @@ def _vgpu_text(vgpu: AssignedVgpu) -> str:
     return f"{vgpu.profile or 'GPU'} on {vgpu.gpu} ({vgpu.carrier})"
 
 
-def find_unreferenced_vgpus(vm: Vm) -> tuple[AssignedVgpu, ...]:
-    """Return the vGPUs in the record that the VM's devices lack: a half-done attach or detach."""
-    hostdev_carriers = {h.carrier for h in vm.hostdevs}
-    return tuple(v for v in vm.record.vgpus if v.carrier not in hostdev_carriers) if vm.record else ()
-
-
 def diff_vgpus(vm: Vm, record: VmRecord, profiles: Sequence[str], types: Sequence[VgpuType] = ()) -> VgpuChanges:
     """Return the kept, removed and added vGPUs for a VM that shall have these profiles. `types`: those of its GPUs."""
     unmatched = list(record.vgpus)

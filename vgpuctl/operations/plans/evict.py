@@ -13,7 +13,7 @@ from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
-from vgpuctl.operations.plans.layout import refuse_crashed_vms
+from vgpuctl.operations.plans.layout import refuse_unresponsive_vms
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.plans.vgpus import assigned_from_entry
 from vgpuctl.operations.steps.domain import STOPPED_STATES
@@ -70,7 +70,7 @@ def plan_eviction(
         for device in suspended
         if device.vm is not None and device.vm.state not in STOPPED_STATES
     }
-    refuse_crashed_vms(gpu, vms_to_stop.values())
+    refuse_unresponsive_vms(gpu, vms_to_stop.values())
     refuse_transient_vms(vms_to_stop.values())
     restored = suspended if mixed_size is None else _with_new_placements(snapshot, suspended, mixed_size=mixed_size)
     restore_steps = [step for device in restored for step in device.restore_steps()]

@@ -11,9 +11,9 @@ from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
-from vgpuctl.model.hint_commands import stop_command
+from vgpuctl.model.hint_commands import off_command, stop_command
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 
@@ -145,18 +145,28 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
         for v in taken
         if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in stopped_states
     }
-    refuse_crashed_vms(gpu, vms.values())
+    refuse_unresponsive_vms(gpu, vms.values())
     refuse_transient_vms(vms.values())
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
 
 
-def refuse_crashed_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
-    """Refuse to drain crashed VMs: QEMU keeps their devices for inspection, and their guests cannot shut down.
+def refuse_unresponsive_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
+    """Refuse to drain VMs whose guests cannot shut down: crashed ones, paused ones, and those that sleep.
+
+    QEMU keeps the devices of a crashed VM for inspection.
 
     Raises:
         InUse: naming the VMs.
     """
-    crashed = sorted((vm for vm in vms if vm.state is VmState.CRASHED), key=lambda vm: vm.name)
+    unresponsive = sorted((vm for vm in vms if vm.state in UNRESPONSIVE_STATES), key=lambda vm: vm.name)
+    crashed = [vm for vm in unresponsive if vm.state is VmState.CRASHED]
+    for vm in () if crashed else unresponsive:
+        raise InUse(
+            f"{vm.name} has a vGPU on {gpu.address} and is {vm.state}: its guest cannot shut down",
+            hint=off_command(vm),
+            gpu=gpu.address,
+            vms=[vm.name for vm in unresponsive],
+        )
     if crashed:
         names, first = [vm.name for vm in crashed], crashed[0]
         raise InUse(

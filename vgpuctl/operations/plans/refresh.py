@@ -15,6 +15,7 @@ from itertools import count
 from vgpuctl.errors import Busy, InUse, InvalidInput, Refused
 from vgpuctl.model.port_values import DomainLeftovers, ImageInfo, PoolInfo
 from vgpuctl.model.vm import DiskRole, ManagedDisk, Vm, VmRecord
+from vgpuctl.operations.plans.chains import find_moved_disk, how_to_merge
 from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name
 from vgpuctl.operations.plans.remove import describe_leftovers
 from vgpuctl.operations.steps.attach import WriteRecord
@@ -51,9 +52,13 @@ def system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
             vm=vm.name,
         )
     if not any(d.source == clones[0].path for d in vm.disks):
+        current = find_moved_disk(vm, clones[0])
+        now = f": it uses {current.source} now" if current is not None else ""
         raise Refused(
-            f"{vm.name} no longer refers to {clones[0].path}, the disk that was created for it",
-            hint=f"virsh domblklist --inactive {vm.name}",
+            f"{vm.name} no longer refers to {clones[0].path}, the disk that was created for it{now}",
+            hint=f"virsh domblklist --inactive {vm.name}"
+            if current is None
+            else how_to_merge(vm, current, is_above=True),
             vm=vm.name,
             disk=clones[0].path,
         )

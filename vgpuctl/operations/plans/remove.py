@@ -13,6 +13,7 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
+from vgpuctl.operations.plans.chains import find_moved_disk
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.steps.claims import RefuseConcurrentCommand, ReleaseClaim
 from vgpuctl.operations.steps.domain import MakePersistent, SetRecordState, StopDomain, UndefineDomain
@@ -117,6 +118,8 @@ def vm_removal_plan(
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
     notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()
+    moved = [current for d in record.data_disks() if keep_disks and (current := find_moved_disk(vm, d)) is not None]
+    notes += tuple(f"disk {path} is kept: vgpuctl did not make it" for path in {str(d.source): None for d in moved})
     notes += tuple(
         f"the vGPU on {c} does not belong to {vm.name}: another program created it; it stays"
         for c in sorted(keep_devices)

@@ -9,6 +9,7 @@ from vgpuctl.errors import HostCannot, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
+from vgpuctl.operations.plans.chains import find_moved_disk, how_to_merge
 from vgpuctl.operations.plans.pools import check_full_size, is_logical
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.resize_disk import GrowDisk
@@ -27,6 +28,7 @@ def select_disk(vm: Vm, record: VmRecord, name: str | None) -> ManagedDisk:
     targets = {d.source: d.target for d in vm.disks}
     managed_disks = [d for d in record.data_disks() if d.path in targets]
     names = ", ".join(f"{targets[d.path]} ({d.path})" for d in managed_disks)
+    _refuse_moved_disk(vm, record, name)
     if name is None:
         if len(managed_disks) == 1:
             return managed_disks[0]
@@ -51,6 +53,22 @@ def select_disk(vm: Vm, record: VmRecord, name: str | None) -> ManagedDisk:
         vm=vm.name,
         disk=name,
     )
+
+
+def _refuse_moved_disk(vm: Vm, record: VmRecord, name: str | None) -> None:
+    """Refuse a disk in whose place the VM uses another file, as after a snapshot or a block copy."""
+    for disk in record.data_disks():
+        current = find_moved_disk(vm, disk)
+        if current is not None and name in (None, disk.path, disk.volume, current.target, current.source):
+            raise Refused(
+                f"{vm.name} uses {current.source} now, in place of {disk.path}, which vgpuctl made: after a snapshot, "
+                "a block copy or a block commit",
+                hint=f"{how_to_merge(vm, current, is_above=True)}; "
+                f"or virsh blockresize {quote(vm.name)} {current.target} SIZE",
+                vm=vm.name,
+                disk=disk.path,
+                current=current.source,
+            )
 
 
 def resize_plan(

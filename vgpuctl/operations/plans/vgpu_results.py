@@ -32,6 +32,8 @@ def vgpu_result(vgpu: Vgpu) -> VgpuResult:
         placement_id=vgpu.placement_id,
         gpu_instance_id=vgpu.gi_id,
         companions=(),
+        attached=vgpu.attached,
+        other_vms=vgpu.other_vms,
     )
 
 
@@ -52,6 +54,8 @@ def planned_vgpu(vgpu: AssignedVgpu, vm: str | None, *, present: bool = False) -
         placement_id=vgpu.placement_id,
         gpu_instance_id=None,
         companions=(),
+        attached=None,
+        other_vms=(),
     )
 
 

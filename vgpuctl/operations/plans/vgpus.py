@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import hostdev_xml
-from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
+from vgpuctl.domain.host_devices import TEXT_KIND
+from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, Refused, SpecDiffers, Unmanaged
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.model.address import is_pci_address
-from vgpuctl.model.gpu import Vgpu, VgpuType
+from vgpuctl.model import hint_commands
+from vgpuctl.model.address import is_pci_address, normalize_pci
+from vgpuctl.model.gpu import Ownership, Vgpu, VgpuType
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord, VmState
+from vgpuctl.observe.definition import removal_command
 from vgpuctl.observe.ownership import host_vgpu_owner, infer_backend
 from vgpuctl.operations.plans.choose import choose_vgpus, make_steps, params_text
 from vgpuctl.operations.plans.remove import unproven_carriers
@@ -36,8 +39,10 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     import difflib
+    import shlex
 else:
     difflib = LazyModule("difflib")
+    shlex = LazyModule("shlex")
 
 
 def placeholder_owner(machine_id: str, name: str, vgpu: AssignedVgpu) -> tuple[Vm, VmRecord]:
@@ -203,9 +208,11 @@ def find_named_vgpu(snapshot: Snapshot, name: str) -> tuple[HostVgpu, Vgpu]:
     Raises:
         NotFound: with similar names.
         InUse: its carrier is assigned to a VM.
+        Unmanaged: `name` is the UUID or address of a device that another program made.
     """
     entry = next((n for n in snapshot.host_vgpus if n.name == name), None)
     if entry is None:
+        _refuse_carrier(snapshot, name)
         similar_names = difflib.get_close_matches(name, [n.name for n in snapshot.host_vgpus], n=3)
         hint = f"did you mean {', '.join(similar_names)}?" if similar_names else "vgpuctl list-vgpus shows the vGPUs"
         raise NotFound(f"there is no vGPU {name} in host.yaml", hint=hint, vgpu=name, near=similar_names)
@@ -220,6 +227,38 @@ def find_named_vgpu(snapshot: Snapshot, name: str) -> tuple[HostVgpu, Vgpu]:
     return entry, observed
 
 
+def _refuse_carrier(snapshot: Snapshot, name: str) -> None:
+    """Refuse the UUID or address of a vGPU in place of a name: say whose it is, and what removes it.
+
+    Raises:
+        Unmanaged: another program made it.
+        InUse: it is the vGPU of a VM.
+        Refused: host.yaml has a name for it, or a command that was killed left it.
+    """
+    carrier = normalize_pci(name) or name.strip().lower()
+    vgpu = next((v for v in snapshot.vgpus if v.carrier == carrier), None)
+    if vgpu is None:
+        return
+    what = f"{vgpu.profile or vgpu.backend or 'device'} {carrier} on GPU {vgpu.gpu}"
+    vm = snapshot.vm(vgpu.vm_uuid or "")
+    facts = {"carrier": carrier, "vm": vgpu.vm}
+    if vgpu.owner is Ownership.UNMANAGED:
+        stop = "" if vm is None else f"{removal_command(vm, carrier)}; then "
+        commands = "; or ".join(backend_for(vgpu.backend).removal_commands(carrier)) or f"vgpuctl show-gpu {vgpu.gpu}"
+        used = "" if vm is None else f", and VM {vm.name} names it"
+        raise Unmanaged(
+            f"{what} is unmanaged: another program made it{used}; vgpuctl does not remove it",
+            hint=f"{stop}{commands}",
+            **facts,
+        )
+    if vgpu.owner is Ownership.LEAKED:
+        raise Refused(f"{what} is leaked: {vgpu.reason}", hint="vgpuctl reconcile-host", **facts)
+    if vgpu.name is not None:
+        raise Refused(f"{what} is vGPU {vgpu.name}", hint=f"vgpuctl delete-vgpu {shlex.quote(vgpu.name)}", **facts)
+    hint = f"vgpuctl show-gpu {vgpu.gpu}" if vm is None else hint_commands.detach_command(vm, carrier)
+    raise InUse(f"{what} is the vGPU of {vgpu.holder_text}", hint=hint, **facts)
+
+
 def refuse_used_vgpu(snapshot: Snapshot, entry: HostVgpu) -> None:
     """Refuse to remove a vGPU from VMs that refer to it, running or not.
 
@@ -228,18 +267,21 @@ def refuse_used_vgpu(snapshot: Snapshot, entry: HostVgpu) -> None:
     Raises:
         InUse: naming them.
     """
-    vms = [vm.name for vm in snapshot.vms if vm.refers_to(entry.carrier)]
+    vms = [vm for vm in snapshot.vms if vm.refers_to(entry.carrier)]
     if vms:
         raise _in_use_error(entry, vms)
 
 
-def _in_use_error(entry: HostVgpu, vms: list[str]) -> InUse:
+def _in_use_error(entry: HostVgpu, vms: list[Vm]) -> InUse:
+    names = [vm.name for vm in vms]
+    is_text = any(h.kind == TEXT_KIND for h in vms[0].hostdevs if h.carrier == entry.carrier)
+    command = f"virsh detach-device {shlex.quote(names[0])} FILE --persistent (--live --config)"
     return InUse(
-        f"vGPU {entry.name} ({entry.carrier}) is in use by {', '.join(vms)}",
-        hint=f"detach it first: virsh detach-device {vms[0]} FILE --persistent (--live --config)",
+        f"vGPU {entry.name} ({entry.carrier}) is in use by {', '.join(names)}",
+        hint=f"detach it first: {removal_command(vms[0], entry.carrier) if is_text else command}",
         vgpu=entry.name,
         carrier=entry.carrier,
-        vms=vms,
+        vms=names,
     )
 
 

@@ -67,7 +67,7 @@ def network_result(nic: Nic) -> NetworkResult:
 
 def _vgpus_of(snapshot: Snapshot, vm: Vm) -> tuple[VgpuResult, ...]:
     """Return the vGPUs that a VM has, and those that it gets when it starts, as its record names them."""
-    present = [vgpu_result(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid]
+    present = [vgpu_result(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid or vm.name in v.other_vms]
     shown = {v.carrier for v in present}
     away = without_slot(snapshot, vm, vm.record) if vm.record is not None else ()
     absent = (replace(planned_vgpu(v, vm.name), reason=_why_absent(v)) for v in away if v.carrier not in shown)

@@ -42,9 +42,12 @@ def find_missing_resources(host: Host, domain: DomainInfo) -> tuple[str, ...]:
     record = parse_domain(domain.xml, domain.state, host.machine_id).record
     if record is None:
         return ()
+    return (*_missing_devices(domain, record), *(d.path for d in record.disks if host.storage.image(d.path) is None))
+
+
+def _missing_devices(domain: DomainInfo, record: VmRecord) -> tuple[str, ...]:
     live_carriers = {h.carrier for h in parse_hostdevs(domain.live_xml or "<domain/>")}
-    devices = tuple(v.carrier for v in record.vgpus if v.carrier not in live_carriers)
-    return (*devices, *(d.path for d in record.disks if host.storage.image(d.path) is None))
+    return tuple(v.carrier for v in record.vgpus if v.carrier not in live_carriers)
 
 
 class DefineDomain(Value):
@@ -193,13 +196,21 @@ class StartDomain(Value):
         return None
 
     def verify(self, host: Host) -> None:
-        """Check that it runs."""
-        state = _require_domain(host, self.uuid, self.name).state
-        if state in STOPPED_STATES:
+        """Check that it runs, with every vGPU of its record."""
+        domain = _require_domain(host, self.uuid, self.name)
+        if domain.state in STOPPED_STATES:
             raise VerifyFailed(
-                f"the VM {self.name} was started but is {state}",
+                f"the VM {self.name} was started but is {domain.state}",
                 hint=f"cat /var/log/libvirt/qemu/{self.name}.log",
-                state=state,
+                state=domain.state,
+            )
+        record = parse_domain(domain.xml, domain.state, host.machine_id).record
+        missing = () if record is None else _missing_devices(domain, record)
+        if missing:
+            raise VerifyFailed(
+                f"the VM {self.name} was started without {', '.join(missing)}, which its record names",
+                hint=f"virsh dumpxml {self.name}; vgpuctl start-vm {self.name} again",
+                lacks=list(missing),
             )
 
     def undo(self, host: Host) -> None:

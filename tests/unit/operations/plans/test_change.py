@@ -12,6 +12,7 @@ from tests.values import A4C, MACHINE, T2Q, T4Q, a100, assigned, snapshot, t4, t
 from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.vm import HostdevRef, VmRecord
+from vgpuctl.observe.definition import find_unreferenced_vgpus
 from vgpuctl.operations.plans import change
 from vgpuctl.operations.steps.attach import DetachDevice, WriteRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim
@@ -112,8 +113,8 @@ def test_the_record_goes_with_the_last_vgpu_of_a_vm_that_somebody_else_made() ->
 
 
 def test_a_device_in_config_or_guest_is_referenced() -> None:
-    assert change.find_unreferenced_vgpus(VM) == ()
+    assert find_unreferenced_vgpus(VM, own()) == ()
     half = replace(VM, hostdevs=(HostdevRef("pci", VGPUS[0].carrier, False),))
-    assert change.find_unreferenced_vgpus(half) == VGPUS[1:]
-    steps = change.detach_steps(half, own(), change.find_unreferenced_vgpus(half), frozenset(), 0)
+    assert find_unreferenced_vgpus(half, own()) == VGPUS[1:]
+    steps = change.detach_steps(half, own(), find_unreferenced_vgpus(half, own()), frozenset(), 0)
     assert not any(isinstance(s, DetachDevice) for s in steps)

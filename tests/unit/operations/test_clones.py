@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A clone of a VM names the devices of the original: it is shown everywhere, and nothing begins that it would break."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, operation, picture, request, start, yes
+from tests.unit.doctor.check_results import run_check
+from tests.unit.operations.test_change import reprofile
+from vgpuctl.errors import InUse
+from vgpuctl.hook import run as hook
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.attach import attach, detach
+from vgpuctl.operations.queries import list_vms
+from vgpuctl.operations.refresh import refresh_vm
+from vgpuctl.operations.vgpus import list_vgpus
+from vgpuctl.ports.host import Host
+
+BACKENDS = [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")]
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+
+
+def define_clone(ports: Host, name: str = "vm", clone: str = "vm-clone") -> str:
+    """Define a copy of a VM as virt-clone does, without its disks; return the clone's UUID."""
+    domain = ports.hypervisor.find_domain(name)
+    assert domain is not None
+    xml = re.sub(r"<uuid>[^<]*</uuid>", "", domain.xml, count=1).replace(f"<name>{name}<", f"<name>{clone}<")
+    xml = re.sub(r"<disk type.*?</disk>", "", re.sub(r"<mac address='[^']*'/>", "", xml), flags=re.DOTALL)
+    return ports.hypervisor.define(xml).uuid
+
+
+def with_clone(tmp_path: Path, scenario: str, profile: str, *, runs: bool = True) -> SimulatedHost:
+    host = open_sim_host(tmp_path, scenario)
+    create(host.ports, request(profile, name="vm", image=IMAGE), start=False)
+    clone = define_clone(host.ports)
+    if runs:
+        host.ports.hypervisor.start(clone)
+    return host
+
+
+def as_command(act: Callable[[Host], object]) -> Callable[[SimulatedHost], object]:
+    def run(host: SimulatedHost) -> object:
+        with operation(host.ports):
+            return act(host.ports)
+
+    return run
+
+
+CHANGES = {
+    "start": lambda host: start(host.ports, "vm"),
+    "delete": lambda host: delete(host.ports, "vm"),
+    "detach": as_command(lambda p: detach(p, "vm", dry_run=False, wait_seconds=0, progress=Silent())),
+    "attach": as_command(
+        lambda p: attach(p, request("T4-2Q", name="vm"), dry_run=False, wait_seconds=0, progress=Silent())
+    ),
+    "set-profile": lambda host: reprofile(host, "T4-4Q"),
+    "refresh": as_command(
+        lambda p: refresh_vm(p, "vm", IMAGE, drain=False, dry_run=False, confirm=yes, wait_seconds=0, progress=Silent())
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_while_the_clone_runs_every_change_of_the_original_is_refused_before_it_begins(tmp_path, change):
+    host = with_clone(tmp_path, "t4", "T4-2Q")
+    before = picture(host)
+    with pytest.raises(InUse, match=r"of vm is in use by VM vm-clone, which is running and names it too") as raised:
+        CHANGES[change](host)
+    assert raised.value.status == 3
+    hint = "virsh shutdown vm-clone; then virsh detach-device-alias vm-clone ua-vgpuctl-0 --config"
+    assert raised.value.hint == hint
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize(("scenario", "profile"), BACKENDS)
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_clone_is_shown_with_what_it_names(tmp_path, scenario, profile, runs):
+    host = with_clone(tmp_path, scenario, profile, runs=runs)
+    original, clone = list_vms(host.ports).data
+    assert original.vgpus == clone.vgpus
+    assert [(v.vm, v.other_vms) for v in clone.vgpus] == [("vm", ("vm-clone",))]
+    assert [(v.vm, v.other_vms) for v in list_vgpus(host.ports).data] == [("vm", ("vm-clone",))]
+    finding = run_check("shared-vgpus", observe(host.ports, ReadScope()))
+    assert finding.verdict == "warn"
+    assert "vm, vm-clone" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(("scenario", "profile"), BACKENDS)
+def test_the_hook_refuses_the_start_of_a_clone(tmp_path, scenario, profile):
+    host = with_clone(tmp_path, scenario, profile, runs=False)
+    xml = host.ports.hypervisor.find_domain("vm-clone").xml
+    with pytest.raises(InUse, match=r"is the vGPU of VM vm, and vm-clone names it too") as raised:
+        hook.prepare(host.ports, xml)
+    assert raised.value.hint == "virsh detach-device-alias vm-clone ua-vgpuctl-0 --config"
+
+
+def test_the_original_can_be_deleted_while_the_clone_is_off(tmp_path):
+    host = with_clone(tmp_path, "a100-40", "A100-4C", runs=False)
+    delete(host.ports, "vm")
+    hook.prepare(host.ports, host.ports.hypervisor.find_domain("vm-clone").xml)
+
+
+def test_a_vm_that_reserves_only_while_it_runs_does_not_block_its_clone(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    create(host.ports, request("T4-2Q", name="vm", reserve="running"), start=False)
+    define_clone(host.ports)
+    xml = host.ports.hypervisor.find_domain("vm-clone").xml
+    hook.prepare(host.ports, xml)
+    start(host.ports, "vm")
+    with pytest.raises(InUse, match="is the vGPU of VM vm"):
+        hook.prepare(host.ports, xml)

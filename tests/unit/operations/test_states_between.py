@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each state of libvirt has an answer in every command: a table of states and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, operation, picture, request, start, yes
+from tests.unit.doctor.check_results import run_check
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.host.virt.constants import VM_STATES
+from vgpuctl.model.vm import VmState
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.operations.power import stop_vm
+from vgpuctl.operations.queries import list_vms
+from vgpuctl.operations.reboot import reboot_vm
+from vgpuctl.operations.refresh import refresh_vm
+from vgpuctl.operations.wait import wait
+from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
+
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+RESUME, WAKE = "virsh resume vm", "virsh dompmwakeup vm"
+CRASHED = "vgpuctl stop-vm vm --force, then vgpuctl start-vm vm"
+WAIT = "vgpuctl wait vm --for off, then vgpuctl start-vm vm"
+REASON = "virsh domstate --reason vm"
+
+
+class InState:
+    """A hypervisor that shows a running VM in another state."""
+
+    def __init__(self, inner: Any, state: VmState) -> None:
+        self._inner, self._state = inner, state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _shown(self, domain: Any) -> Any:
+        return replace(domain, state=self._state) if domain.state is VmState.RUNNING else domain
+
+    def domains(self) -> tuple[Any, ...]:
+        return tuple(self._shown(domain) for domain in self._inner.domains())
+
+    def find_domain(self, name: str) -> Any:
+        domain = self._inner.find_domain(name)
+        return None if domain is None else self._shown(domain)
+
+
+def with_vm(tmp_path: Path, state: VmState) -> tuple[SimulatedHost, Host]:
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm", image=IMAGE))
+    return host, replace(host.ports, hypervisor=InState(host.ports.hypervisor, state))
+
+
+def stop(ports: Host, *, force: bool = False) -> object:
+    with operation(ports):
+        return stop_vm(ports, "vm", force=force, dry_run=False, wait_seconds=5, progress=Silent())
+
+
+def ensure(state: str) -> Callable[[Host], object]:
+    def run(ports: Host) -> object:
+        wanted = request("A100-4C", name="vm", image=IMAGE)
+        with operation(ports):
+            return ensure_vm(ports, wanted, state=state, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent())
+
+    return run
+
+
+def refresh(ports: Host) -> object:
+    with operation(ports):
+        return refresh_vm(ports, "vm", IMAGE, drain=True, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent())
+
+
+def reboot(ports: Host) -> object:
+    return reboot_vm(ports, "vm", force=False, dry_run=False, wait_seconds=5, progress=Silent())
+
+
+COMMANDS: dict[str, Callable[[Host], object]] = {
+    "start": lambda ports: start(ports, "vm"),
+    "ensure started": ensure("started"),
+    "reboot": reboot,
+    "wait running": lambda ports: wait(ports, ["vm"], "running", 2, Silent()),
+    "stop": stop,
+    "ensure stopped": ensure("stopped"),
+    "refresh --drain": refresh,
+}
+HINTS = {
+    VmState.PAUSED: RESUME,
+    VmState.PMSUSPENDED: WAKE,
+    VmState.CRASHED: CRASHED,
+    VmState.SHUTTING_DOWN: WAIT,
+    VmState.UNKNOWN: REASON,
+}
+OFF_HINTS = {
+    VmState.PAUSED: f"{RESUME}, then vgpuctl stop-vm vm; or vgpuctl stop-vm vm --force",
+    VmState.PMSUSPENDED: f"{WAKE}, then vgpuctl stop-vm vm; or vgpuctl stop-vm vm --force",
+    VmState.CRASHED: "vgpuctl stop-vm vm --force",
+}
+TO_RUN = ("start", "ensure started", "reboot", "wait running")
+TO_STOP = ("stop", "ensure stopped", "refresh --drain")
+ANSWERS = [(state, command, hint) for state, hint in HINTS.items() for command in TO_RUN] + [
+    (state, command, hint) for state, hint in OFF_HINTS.items() for command in TO_STOP
+]
+
+
+def test_the_table_has_every_state_of_libvirt():
+    assert set(VM_STATES.values()) | {VmState.UNKNOWN} == set(VmState)
+    assert set(HINTS) | {VmState.RUNNING, VmState.STOPPED} == set(VmState)
+
+
+@pytest.mark.parametrize(("state", "command", "hint"), ANSWERS)
+def test_a_state_between_is_refused_with_the_command_that_helps(tmp_path, state, command, hint):
+    host, ports = with_vm(tmp_path, state)
+    before = picture(host)
+    with pytest.raises(VgpuctlError) as raised:
+        COMMANDS[command](ports)
+    assert str(state) in raised.value.message
+    assert str(raised.value.hint).startswith(hint)
+    assert raised.value.left == []
+    assert picture(host) == before
+    assert ports.claims.drained_vms() == ()
+
+
+@pytest.mark.parametrize("command", TO_STOP[:2])
+@pytest.mark.parametrize("state", [VmState.SHUTTING_DOWN, VmState.UNKNOWN])
+def test_a_vm_that_may_react_is_asked_to_shut_down(tmp_path, state, command):
+    host, ports = with_vm(tmp_path, state)
+    COMMANDS[command](ports)
+    assert host.ports.hypervisor.find_domain("vm").state is VmState.STOPPED
+
+
+@pytest.mark.parametrize("state", HINTS)
+def test_force_and_delete_work_in_every_state(tmp_path, state):
+    host, ports = with_vm(tmp_path, state)
+    stop(ports, force=True)
+    assert host.ports.hypervisor.find_domain("vm").state is VmState.STOPPED
+    host.ports.hypervisor.start(host.ports.hypervisor.find_domain("vm").uuid)
+    questions: list[str] = []
+    delete(ports, "vm", confirm=lambda question, details: questions.append(question))
+    assert questions == [f"Delete VM vm? It is {state}."]
+    assert host.ports.hypervisor.find_domain("vm") is None
+
+
+@pytest.mark.parametrize("state", HINTS)
+def test_list_and_doctor_show_it(tmp_path, state):
+    _, ports = with_vm(tmp_path, state)
+    assert [vm.state for vm in list_vms(ports).data] == [state]
+    finding = run_check("vm-states", observe(ports, ReadScope()))
+    if state in OFF_HINTS:
+        assert (finding.verdict, finding.evidence[0], finding.fix) == ("warn", f"VM vm is {state}", HINTS[state])
+    else:
+        assert finding.verdict == "ok"
