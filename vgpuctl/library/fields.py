@@ -40,6 +40,7 @@ class VmFields(VgpuFields, total=False):
     """What a new VM can have: every field of a VM spec but its name."""
 
     spread_group: str | None
+    gpus: int | str | None
     mode: str | None
     memory: str | None
     vcpus: int | str | None

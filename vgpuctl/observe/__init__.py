@@ -62,7 +62,7 @@ def scope_of_request(request: VmRequest) -> ReadScope:
     by_model = any(normalize_pci(text) is None for text in (*request.constraints.gpus, *request.constraints.not_gpus))
     return ReadScope(
         types=request.mode == "vgpu",
-        models=by_model,
+        models=by_model or request.gpus > 1,
         every_function=request.mode != "vgpu",
         profiles=frozenset(text for text, _ in request.profiles),
     )
@@ -152,6 +152,7 @@ def observe_devices(
         placement_spec=host_file.placement,
         partial=scope.gpu_addresses is not None,
         unreadable_devices=gpus_read.warnings,
+        nvswitches=gpus_read.nvswitches,
     )
 
 
