@@ -18,13 +18,16 @@ from vgpuctl.model.gpu import Gpu
 _Group = tuple[Gpu, ...]
 
 
-def choose_near(gpus: Sequence[Gpu], count: int) -> tuple[Gpu, ...] | None:
-    """Return `count` of these GPUs that are near each other, in their order; None if there are fewer."""
+def choose_near(gpus: Sequence[Gpu], count: int, beside: Sequence[Gpu] = ()) -> tuple[Gpu, ...] | None:
+    """Return `count` of these GPUs that are near each other, in their order; None if there are fewer.
+
+    `beside`: GPUs that the VM has already: the new ones are near these too.
+    """
     if count > len(gpus):
         return None
     groups = _smallest_groups(tuple(gpus), count, 0)
     choices = [(_pick(group, count, 0), len(group)) for group in groups]
-    best = min(choices, key=lambda choice: (*distance(choice[0]), choice[1], choice[0][0].address))[0]
+    best = min(choices, key=lambda choice: (*distance((*choice[0], *beside)), choice[1], choice[0][0].address))[0]
     return tuple(gpu for gpu in gpus if gpu in best)
 
 

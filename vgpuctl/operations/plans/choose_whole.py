@@ -36,12 +36,13 @@ def choose_whole_gpus(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
         NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: why the only GPU, or a named one, cannot be given.
     """
     gpus, excluded = _candidate_gpus(snapshot, request.constraints, uuid)
+    beside = [g for g in snapshot.gpus if any(v.vm_uuid == uuid for v in snapshot.vgpus_on(g.address))]
     if names_each_gpu(request) and not excluded:
-        return _give_all(snapshot, request, gpus, vm)
+        return _give_all(snapshot, request, gpus, beside, vm)
     restricted = excluded | _restrictions(snapshot, request, gpus, vm)
     open_gpus = [g for g in gpus if g.address not in restricted]
-    offers, refusals = _try_each(snapshot, request, open_gpus)
-    chosen = _choose(request, open_gpus, offers)
+    offers, refusals = _try_each(snapshot, request, open_gpus, beside)
+    chosen = _choose(request, [g for g in open_gpus if g.address in offers], beside)
     if chosen is None and request.gpus == 1:
         return _give(snapshot, request, _least_taken(snapshot, request, gpus, vm))
     if chosen is None:
@@ -75,9 +76,9 @@ def _give(snapshot: Snapshot, request: VmRequest, gpu: Gpu, fellows: frozenset[s
     return backend.assign(snapshot, gpu, force_console=request.force_console, fellows=fellows)
 
 
-def _give_all(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], vm: str) -> Functions:
+def _give_all(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], beside: Sequence[Gpu], vm: str) -> Functions:
     """Return the functions of GPUs that are all named; the first that cannot be given says why."""
-    fellows = frozenset(g.address for g in gpus)
+    fellows = frozenset(g.address for g in (*gpus, *beside))
     parts = []
     for gpu in gpus:
         _least_taken(snapshot, request, (gpu,), vm)  # raises what restricts it
@@ -93,10 +94,10 @@ def _restrictions(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], v
 
 
 def _try_each(
-    snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu]
+    snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], beside: Sequence[Gpu]
 ) -> tuple[dict[str, Functions], dict[str, VgpuctlError]]:
     """Return what a VM would get of each GPU, and why it would get nothing of the others."""
-    fellows = frozenset(g.address for g in gpus) if request.gpus == len(gpus) else frozenset()
+    fellows = frozenset(g.address for g in (*beside, *(gpus if request.gpus == len(gpus) else ())))
     offers: dict[str, Functions] = {}
     refusals: dict[str, VgpuctlError] = {}
     for gpu in gpus:
@@ -107,14 +108,16 @@ def _try_each(
     return offers, refusals
 
 
-def _choose(request: VmRequest, gpus: Sequence[Gpu], offers: Mapping[str, Functions]) -> tuple[Gpu, ...] | None:
-    """Return the GPUs to give: of the first model with enough, else of several models that the request names."""
-    free = [g for g in gpus if g.address in offers]
-    for model in dict.fromkeys(g.model for g in free):
-        chosen = choose_near([g for g in free if g.model == model], request.gpus)
+def _choose(request: VmRequest, free: Sequence[Gpu], beside: Sequence[Gpu]) -> tuple[Gpu, ...] | None:
+    """Return the GPUs to give: of the first model with enough, else of several models that the request names.
+
+    `beside`: the GPUs that the VM has already. Their models come first.
+    """
+    for model in dict.fromkeys(g.model for g in (*beside, *free)):
+        chosen = choose_near([g for g in free if g.model == model], request.gpus, beside)
         if chosen is not None:
             return chosen
-    return choose_near(free, request.gpus) if len(request.constraints.gpus) > 1 else None
+    return choose_near(free, request.gpus, beside) if len(request.constraints.gpus) > 1 else None
 
 
 def _too_few_error(

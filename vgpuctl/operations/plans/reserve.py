@@ -13,6 +13,7 @@ from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
 from vgpuctl.gpu.room import compute_room
 from vgpuctl.model.gpu import Gpu, GpuFunction, Ownership, Vgpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
@@ -60,7 +61,7 @@ def request_from_record(vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...
         name=vm.name,
         profiles=tuple((name, profiles.count(name)) for name in dict.fromkeys(profiles)),
         constraints=recorded_constraints(fields),
-        mode=str(mode or fields.get("mode") or "vgpu"),
+        mode=str(mode or ("vgpu" if profiles else fields.get("mode")) or "vgpu"),
         gpus=count_devices(whole) or 1,
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
@@ -104,9 +105,18 @@ def choose_slots(
     chosen = list(choose_vgpus(snapshot, request_from_record(vm, record, without), record.vm_uuid))
     result = []
     for assigned in without:
-        match = next(c for c in chosen if c.profile == assigned.profile)
+        match = next((c for c in chosen if c.profile == assigned.profile), None)
+        if match is None:
+            break
         chosen.remove(match)
         result.append(with_identity(match, assigned, record))
+    if chosen or len(result) < len(without):
+        raise NoCapacity(
+            f"{vm.name} has {count_text(len(without), 'PCI function')} of whole GPUs, and the GPUs that are free have"
+            " another number",
+            hint=f"vgpuctl detach-vgpu {vm.name}, then attach-gpu with other GPUs",
+            vm=vm.name,
+        )
     return tuple(result)
 
 

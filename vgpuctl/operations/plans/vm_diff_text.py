@@ -41,7 +41,7 @@ def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldV
     if "disk" in rest:
         rest.discard("disk")
         hints.append(f"vgpuctl resize-disk {names} SIZE grows a disk; otherwise write the current sizes into the spec")
-    if "gpus" in rest and before["gpus"]:
+    if "gpus" in rest and "mode" not in rest:
         rest.discard("gpus")
         hints.append(_gpus_hint(names, before["gpus"], after["gpus"]))
     restrictions = sorted(rest & set(PLACEMENT_FIELDS))
