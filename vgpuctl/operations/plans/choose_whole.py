@@ -23,7 +23,7 @@ from vgpuctl.placement.near_gpus import choose_near
 from vgpuctl.placement.policy_placement import choose_gpu_for_vf
 from vgpuctl.placement.restrictions import why_restricted
 from vgpuctl.placement.vm_placement import stuck_write_error
-from vgpuctl.value import replace
+from vgpuctl.value import Value, replace
 
 Functions = tuple[AssignedVgpu, ...]
 
@@ -36,19 +36,50 @@ def choose_whole_gpus(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
         NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: why the only GPU, or a named one, cannot be given.
     """
     gpus, excluded = _candidate_gpus(snapshot, request.constraints, uuid)
-    beside = [g for g in snapshot.gpus if any(v.vm_uuid == uuid for v in snapshot.vgpus_on(g.address))]
     if names_each_gpu(request) and not excluded:
-        return _give_all(snapshot, request, gpus, beside, vm)
+        return _give_all(snapshot, request, gpus, _gpus_of_vm(snapshot, uuid), vm)
+    offer = offer_whole_gpus(snapshot, request, vm, uuid)
+    if offer.chosen is not None:
+        return number_functions([offer.functions[g.address] for g in offer.chosen])
+    if request.gpus == 1:
+        return _give(snapshot, request, _least_taken(snapshot, request, gpus, vm))
+    raise _too_few_error(request, offer)
+
+
+class WholeGpuOffer(Value):
+    """What a host offers to a request for whole GPUs.
+
+    `gpus`: all that the request could mean. `functions`: what a VM would get of each GPU that can be given now, by its
+    address; `reasons`: why each other one cannot. `chosen`: the GPUs to give, None if there are too few.
+    """
+
+    gpus: tuple[Gpu, ...]
+    functions: Mapping[str, Functions]
+    reasons: Mapping[str, str]
+    chosen: tuple[Gpu, ...] | None
+
+
+def offer_whole_gpus(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) -> WholeGpuOffer:
+    """Return which whole GPUs a VM would get, and why it would not get others. `vm`: its name.
+
+    Raises:
+        NoCapacity, NotFound: the request excludes every GPU, or names one that the host does not have.
+    """
+    gpus, excluded = _candidate_gpus(snapshot, request.constraints, uuid)
+    beside = _gpus_of_vm(snapshot, uuid)
     restricted = excluded | _restrictions(snapshot, request, gpus, vm)
     open_gpus = [g for g in gpus if g.address not in restricted]
-    offers, refusals = _try_each(snapshot, request, open_gpus, beside)
-    chosen = _choose(request, [g for g in open_gpus if g.address in offers], beside)
-    if chosen is None and request.gpus == 1:
-        return _give(snapshot, request, _least_taken(snapshot, request, gpus, vm))
-    if chosen is None:
-        reasons = {**restricted, **{address: error.message for address, error in refusals.items()}}
-        raise _too_few_error(request, open_gpus, offers, reasons)
-    return number_functions([offers[g.address] for g in chosen])
+    functions, refusals = _try_each(snapshot, request, open_gpus, beside)
+    chosen = _choose(request, [g for g in open_gpus if g.address in functions], beside)
+    reasons = restricted | {address: error.message for address, error in refusals.items()}
+    short = {address: _short(address, reason) for address, reason in reasons.items()}
+    named = tuple(g for g in snapshot.gpus if g.address in functions or g.address in reasons)
+    return WholeGpuOffer(named, functions, short, chosen)
+
+
+def _gpus_of_vm(snapshot: Snapshot, uuid: str) -> tuple[Gpu, ...]:
+    """Return the GPUs on which a VM has something."""
+    return tuple(g for g in snapshot.gpus if any(v.vm_uuid == uuid for v in snapshot.vgpus_on(g.address)))
 
 
 def names_each_gpu(request: VmRequest) -> bool:
@@ -120,21 +151,18 @@ def _choose(request: VmRequest, free: Sequence[Gpu], beside: Sequence[Gpu]) -> t
     return choose_near(free, request.gpus, beside) if len(request.constraints.gpus) > 1 else None
 
 
-def _too_few_error(
-    request: VmRequest, gpus: Sequence[Gpu], offers: Mapping[str, Functions], reasons: Mapping[str, str]
-) -> NoCapacity:
+def _too_few_error(request: VmRequest, offer: WholeGpuOffer) -> NoCapacity:
     """Say how many whole GPUs are free and why the others are not; and of which models, if these are the reason."""
-    free_models = [g.model for g in gpus if g.address in offers]
+    free_models = [g.model for g in offer.gpus if g.address in offer.functions]
     counts = [f"{free_models.count(model)} {model}" for model in dict.fromkeys(free_models)]
     models = f" ({', '.join(counts)}; GPUs of different models only if --gpu names them)" if len(counts) > 1 else ""
-    total = len({*offers, *reasons})
-    details = [f"{address}: {_short(address, reason)}" for address, reason in reasons.items()]
-    requested = count_text(request.gpus, "whole GPU")
+    requested, free = count_text(request.gpus, "whole GPU"), len(offer.functions)
+    details = [f"{address}: {reason}" for address, reason in offer.reasons.items()]
     return NoCapacity(
-        f"{requested} requested, but only {len(offers)} of {total} can be given now{models}",
+        f"{requested} requested, but only {free} of {len(offer.gpus)} can be given now{models}",
         hint="vgpuctl list-gpus; vgpuctl list-vms shows which VM has which GPU",
         requested=request.gpus,
-        free=len(offers),
+        free=free,
         **({"details": details} if details else {}),
     )
 

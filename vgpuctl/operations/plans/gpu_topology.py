@@ -51,6 +51,11 @@ def _nvswitch_note(snapshot: Snapshot, gpus: Sequence[Gpu]) -> str:
             f"{count} GPUs of a board with {switches}: its fabric manager has only partitions of 1, 2, 4 and 8 GPUs, so"
             f" NVLink will not work among these {count}"
         )
+    if count == 1:
+        return (
+            f"the board has {switches}: one of its GPUs works alone if it is a partition of the fabric manager, or with"
+            " its NVLinks off"
+        )
     return (
         f"the board has {switches}: CUDA and NVLink work in the VM only if its GPUs are a partition that the fabric "
         "manager has activated (by the Module ID of 'nvidia-smi -q', not readable while vfio-pci has the GPUs),"

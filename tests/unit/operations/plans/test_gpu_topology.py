@@ -37,13 +37,17 @@ def notes(some: list[Gpu], nvswitches: tuple[str, ...] = ()) -> str:
     return "\n".join(topology_notes(replace(snapshot(*some), nvswitches=nvswitches), vgpus))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
+@pytest.mark.parametrize("count", [2, 4, 8])
 def test_an_nvswitch_board_needs_a_partition_or_the_whole_board(count):
     text = notes(gpus(count), SWITCHES)
     assert "4 NVSwitches" in text
     assert "fabric manager has activated" in text
     assert "Module ID" in text
     assert "whether NVLink" not in text
+
+
+def test_a_single_gpu_of_such_a_board_needs_no_others():
+    assert "one of its GPUs works alone" in notes(gpus(1), SWITCHES)
 
 
 @pytest.mark.parametrize("count", [3, 5, 6, 7])
