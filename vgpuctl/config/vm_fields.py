@@ -56,8 +56,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "gpu",
         "--gpu",
-        "use this GPU, by address or by model; repeat it to allow several. With --mode passthrough and without --gpus, "
-        "the VM gets every address",
+        "use this GPU, by address or by model; repeat it to allow several, or to pass several through",
         "0000:3b:00.0",
         repeatable=True,
         metavar="ADDRESS|MODEL",
