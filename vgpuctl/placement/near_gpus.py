@@ -14,8 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.value import Value
 
-_Group = tuple[Gpu, ...]
+
+class _Member(Value):
+    """A GPU with the groups that it is in, from the largest to the smallest; its own port is none of them."""
+
+    gpu: Gpu
+    groups: tuple[object, ...]
+
+
+_Group = tuple[_Member, ...]
 
 
 def choose_near(gpus: Sequence[Gpu], count: int, beside: Sequence[Gpu] = ()) -> tuple[Gpu, ...] | None:
@@ -25,34 +34,54 @@ def choose_near(gpus: Sequence[Gpu], count: int, beside: Sequence[Gpu] = ()) -> 
     """
     if count > len(gpus):
         return None
-    groups = _smallest_groups(tuple(gpus), count, 0)
-    choices = [(_pick(group, count, 0), len(group)) for group in groups]
-    best = min(choices, key=lambda choice: (*distance((*choice[0], *beside)), choice[1], choice[0][0].address))[0]
-    return tuple(gpu for gpu in gpus if gpu in best)
+    members = _members((*gpus, *beside))
+    free, own = members[: len(gpus)], members[len(gpus) :]
+    choices = [(_pick(group, count, 0), len(group)) for group in _smallest_groups(free, count, 0)]
+    best = min(choices, key=lambda choice: (*_spread((*choice[0], *own)), choice[1], choice[0][0].gpu.address))[0]
+    chosen = {member.gpu.address for member in best}
+    return tuple(gpu for gpu in gpus if gpu.address in chosen)
 
 
 def distance(gpus: Sequence[Gpu]) -> tuple[int, int, int]:
     """Return how far apart GPUs are: how many NVLink groups, NUMA nodes and PCIe switches they are spread over."""
-    levels = [_levels(gpu) for gpu in gpus]
-    return len({keys[0] for keys in levels}), len({keys[1] for keys in levels}), len({keys[1:] for keys in levels})
+    return _spread(_members(gpus))
 
 
-def _levels(gpu: Gpu) -> tuple[object, ...]:
-    """Return the groups that a GPU is in, from the largest to the smallest; its own port is none."""
-    island = min((gpu.address, *gpu.nvlink_peers)) if gpu.nvlink_peers else None
-    return (island, gpu.numa_node, *gpu.pci_path[:-1])
+def _spread(group: _Group) -> tuple[int, int, int]:
+    keys = [member.groups for member in group]
+    return len({k[0] for k in keys}), len({k[1] for k in keys}), len({k[1:] for k in keys})
+
+
+def _members(gpus: Sequence[Gpu]) -> _Group:
+    islands = _nvlink_groups(gpus)
+    return tuple(_Member(g, (islands.get(g.address), g.numa_node, *g.pci_path[:-1])) for g in gpus)
+
+
+def _nvlink_groups(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return a name for the group of each GPU that NVLink connects with others, directly or over others."""
+    names = {a: min(g.address, *g.nvlink_peers) for g in gpus if g.nvlink_peers for a in (g.address, *g.nvlink_peers)}
+    changed = True
+    while changed:
+        changed = False
+        for gpu in gpus:
+            linked = (gpu.address, *(gpu.nvlink_peers or ()))
+            lowest = min((names[a] for a in linked if a in names), default=None)
+            for address in linked if lowest is not None else ():
+                if names.get(address) != lowest:
+                    names[address], changed = str(lowest), True
+    return names
 
 
 def _subgroups(group: _Group, level: int) -> list[_Group]:
-    members: dict[object, list[Gpu]] = {}
-    for gpu in group:
-        keys = _levels(gpu)
-        members.setdefault(keys[level] if level < len(keys) else None, []).append(gpu)
-    return [tuple(gpus) for gpus in members.values()]
+    parts: dict[object, list[_Member]] = {}
+    for member in group:
+        key = member.groups[level] if level < len(member.groups) else None
+        parts.setdefault(key, []).append(member)
+    return [tuple(part) for part in parts.values()]
 
 
 def _is_smallest(group: _Group, level: int) -> bool:
-    return all(level >= len(_levels(gpu)) for gpu in group)
+    return all(level >= len(member.groups) for member in group)
 
 
 def _smallest_groups(group: _Group, count: int, level: int) -> list[_Group]:
@@ -72,5 +101,6 @@ def _pick(group: _Group, count: int, level: int) -> _Group:
     if enough:
         return _pick(min(enough, key=len), count, level + 1)
     largest = max(parts, key=len)
-    rest = tuple(gpu for gpu in group if gpu not in largest)
+    taken = {member.gpu.address for member in largest}
+    rest = tuple(member for member in group if member.gpu.address not in taken)
     return (*largest, *_pick(rest, count - len(largest), level))

@@ -75,7 +75,8 @@ class SimGpu(Value):
     """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units of some kinds).
 
     `held_by`: a program that always has NVIDIA's driver open for this GPU. `largest_mib`: the framebuffer of its
-    largest type without MIG, or 0. `bar_mib`: the size of its own function's large BAR, or 0.
+    largest type without MIG, or 0. `bar_mib`: the size of its own function's large BAR, or 0. `nvlink`: the GPUs at the
+    other ends of its NVLinks.
     """
 
     address: str
@@ -99,6 +100,7 @@ class SimGpu(Value):
     types_by_number: Mapping[int, SimType] = EMPTY_MAPPING
     largest_mib: int = 0
     bar_mib: int = 0
+    nvlink: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> int:
@@ -225,6 +227,7 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, bridges: tuple[str,
         largest_mib=max((entry.framebuffer_mib for entry in types.values() if not entry.is_mig_backed), default=0),
         functions=tuple(_functions(raw, position, iommu, bridges)),
         units=_units(raw["units"]),
+        nvlink=tuple(raw.get("nvlink", ())),
         **{
             name: raw[name]
             for name in (

@@ -46,6 +46,7 @@ GPU_KEYS = (
     "mixed_size",
     "held_by",
     "behind",
+    "nvlink",
 )
 BACKENDS = ("mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough")
 PROFILE_KEYS = (
@@ -118,6 +119,7 @@ def _read_gpu(
         "vf_group": 100 + 64 * position,
         "port_group": 1000 + position,
         "behind": read_bridges(table),
+        "nvlink": sorted(normalize_pci(value.text()) or value.text() for value in table.items("nvlink")),
         "bridge_group": FIRST_BRIDGE_GROUP + MAX_BRIDGES * position,
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
         "bar_mib": int(model.get("bar_mib", 0)),

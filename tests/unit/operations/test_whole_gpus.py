@@ -233,6 +233,24 @@ def test_ensure_vm_compares_the_number_and_names_the_command_that_changes_it(tmp
     assert not ensure(host, gpus(4)).changed
 
 
+BRIDGED = """version: 1
+gpus:
+  - {model: H100, vfs: {enabled: 0}, address: "0000:3b:00.0", numa_node: 0, nvlink: ["0000:5e:00.0"]}
+  - {model: H100, vfs: {enabled: 0}, address: "0000:4b:00.0", numa_node: 0, nvlink: ["0000:6e:00.0"]}
+  - {model: H100, vfs: {enabled: 0}, address: "0000:5e:00.0", numa_node: 0, nvlink: ["0000:3b:00.0"]}
+  - {model: H100, vfs: {enabled: 0}, address: "0000:6e:00.0", numa_node: 0, nvlink: ["0000:4b:00.0"]}
+"""
+
+
+def test_gpus_with_an_nvlink_bridge_come_together_while_nvidias_driver_can_tell(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=BRIDGED)
+    done = create(host.ports, gpus(2))
+    assert buses(host) == ["3b", "5e"]
+    assert not any("NVLink" in note for note in done.notes)
+    create(host.ports, gpus(2, "other"))
+    assert buses(host, "other") == ["4b", "6e"]
+
+
 # ------------------------------------------------------------------------------------------- attach-gpu and detach-gpu
 
 

@@ -66,6 +66,12 @@ def test_gpus_that_nvlink_connects_come_together():
     assert numbers(choose_near(bridged[1:], 2)) == [1, 3]
 
 
+def test_gpus_that_nvlink_connects_over_others_are_one_group():
+    chain = [gpu(0, 0, 0, (1,)), gpu(1, 1, 0, (0, 2)), gpu(2, 0, 1, (1,)), gpu(3, 0, 0, ())]
+    assert numbers(choose_near(chain, 3)) == [0, 1, 2]
+    assert numbers(choose_near(chain[:1] + chain[2:], 2)) == [0, 2], "the one between them is another VM's"
+
+
 def test_where_nothing_is_known_the_lowest_addresses_are_taken():
     unknown = [Gpu(f"{n}", "", "H100", None, None, GpuMode.PASSTHROUGH) for n in range(3)]
     assert choose_near(unknown, 2) == tuple(unknown[:2])
