@@ -86,7 +86,7 @@ class GpuCalls(Calls):
     def fits(self, *profiles: str, gpu: str | None = None, gpus: int | str | None = None) -> QueryResult[FitsResult]:
         """Return whether vGPUs (`PROFILE` or `PROFILE:N` each) fit together now, each in a VM of its own, and where.
 
-        Or with `gpus`: whether one VM could get so many whole GPUs.
+        Or with `gpus`: whether one VM could get that number of whole GPUs.
         """
         as_texts("profiles", profiles)
         if bool(profiles) == (gpus is not None):

@@ -118,9 +118,7 @@ def _read_gpu(
         "iommu_group": group.number() if group is not None else 20 + position,
         "vf_group": 100 + 64 * position,
         "port_group": 1000 + position,
-        "behind": read_bridges(table),
-        "nvlink": sorted(normalize_pci(value.text()) or value.text() for value in table.items("nvlink")),
-        "bridge_group": FIRST_BRIDGE_GROUP + MAX_BRIDGES * position,
+        **_read_links(table, position),
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
         "bar_mib": int(model.get("bar_mib", 0)),
         "units": units,
@@ -153,6 +151,15 @@ def _read_address(table: YamlMapping, model: Mapping[str, Any], previous: list[d
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]*", address):
         configured.reject(f"'{address}' is neither a PCI address nor a kernel name")
     return address
+
+
+def _read_links(table: YamlMapping, position: int) -> dict[str, Any]:
+    """Return what the GPU is connected to: the bridges above it with their first IOMMU group, and GPUs by NVLink."""
+    return {
+        "behind": read_bridges(table),
+        "bridge_group": FIRST_BRIDGE_GROUP + MAX_BRIDGES * position,
+        "nvlink": sorted(normalize_pci(value.text()) or value.text() for value in table.items("nvlink")),
+    }
 
 
 def read_bridges(table: YamlMapping) -> list[str]:

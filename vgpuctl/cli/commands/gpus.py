@@ -135,7 +135,7 @@ STATUS_BY_FIT = {True: 0, False: 4, None: 1}
     help="A vGPU profile, with :N for N of it; repeatable.",
 )
 @click.option("--gpu", metavar="GPU", shell_complete=complete.gpus, help="Only on this GPU, or on those of this model.")
-@click.option("--gpus", metavar="N", help="Instead of profiles: so many whole GPUs for one VM (passthrough).")
+@click.option("--gpus", metavar="N", help="Instead of profiles: N whole GPUs for one VM (passthrough).")
 @click.pass_obj
 def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None, gpus: str | None) -> int:
     """Check whether these vGPUs, each in a VM of its own, fit on this host together now. Nothing is reserved.
