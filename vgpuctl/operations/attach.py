@@ -73,7 +73,7 @@ class Attachment(Value):
             return change.choose_added_vgpus(seen, self.request, self.record)
         try:
             return change.choose_added_vgpus(self._with_own(seen), self.request, self.record)
-        except NoCapacity:
+        except (NoCapacity, InUse):
             return change.choose_added_vgpus(self._with_own(hypothetical_empty(seen)), self.request, self.record)
 
     def _with_own(self, seen: Snapshot) -> Snapshot:

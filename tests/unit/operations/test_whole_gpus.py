@@ -287,6 +287,27 @@ def test_a_gpu_that_is_removed_is_free_and_the_others_stay(tmp_path: Path) -> No
         remove(host, "1a")
 
 
+def test_a_vm_that_reserves_nothing_while_it_is_off_gets_them_at_its_start(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "h100-pcie-x8")
+    create(host.ports, gpus(1, reserve="running"), start=False)
+    add(host)
+    assert not picture(host).claims
+    create(host.ports, gpus(7, "other"))
+    with pytest.raises(NoCapacity, match="2 whole GPUs requested, but only 1 of 8"):
+        start(host.ports, "vm")
+    delete(host.ports, "other")
+    start(host.ports, "vm")
+    assert len(picture(host).claims) == 2
+
+
+def test_detach_vgpu_takes_a_gpus_other_functions_along(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=DISPLAY_CARDS)
+    create(host.ports, gpus(2), start=False)
+    with operation(host.ports):
+        detach(host.ports, "vm", ["0000:3b:00.0"], dry_run=False, wait_seconds=5, progress=Silent())
+    assert sorted(picture(host).claims) == ["0000:3f:00.0", "0000:3f:00.1"]
+
+
 def test_all_are_added_or_none(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, "h100-pcie-x8")
     create(host.ports, gpus(4), start=False)

@@ -195,7 +195,7 @@ def detach_steps(
 
 
 def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[AssignedVgpu, ...]:
-    """Return the VM's vGPUs with these carriers; all of them if none is given.
+    """Return the VM's vGPUs with these carriers; all of them if none is given. A whole GPU goes with all its functions.
 
     Raises:
         NotFound: it has no such vGPU.
@@ -210,7 +210,8 @@ def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[Ass
             vm=vm.name,
             carriers=sorted(vm_carriers),
         )
-    return tuple(v for v in record.vgpus if not requested or v.carrier in requested)
+    whole = {v.gpu for v in whole_functions(record) if v.carrier in requested}
+    return tuple(v for v in record.vgpus if not requested or v.carrier in requested or v.gpu in whole)
 
 
 def find_unreferenced_vgpus(vm: Vm) -> tuple[AssignedVgpu, ...]:

@@ -81,6 +81,12 @@ def test_the_window_grows_to_what_the_gpus_need(current, pci_window, expected):
     assert '<maxphysaddr mode="passthrough"/>' in step.xml  # type: ignore[attr-defined]
 
 
+def test_a_machine_without_pci_express_is_refused():
+    owner, record = with_gpus(function(0, FIRST))
+    with pytest.raises(Refused, match="only a q35 machine has room for big BARs"):
+        window_steps(snapshot(), owner, record, "<domain><name>old</name><devices/></domain>", BARS)
+
+
 def test_another_programs_vm_gets_a_note_and_no_window():
     owner, record = with_gpus(function(0, FIRST))
     steps, (note,) = window_steps(snapshot(), owner, replace(record, created_vm=False), XML % "", BARS)
