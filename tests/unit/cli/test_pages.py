@@ -25,7 +25,7 @@ def vgpu(**more: Any) -> dict[str, Any]:
 
 GPU: dict[str, Any] = {
     "address": "0000:3b:00.0", "model": "NVIDIA A100-PCIE-40GB", "backend": "vendor-vf", "mode": "vgpu",
-    "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None,
+    "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None, "pcie_switch": None,
     "vfs": {"total": 16, "enabled": 16, "used": 2},
     "vgpus": [vgpu(), vgpu(ownership="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
     "desired_mode": None, "cordoned": False, "allowed_profiles": None, "reserved_for": [], "mixed_size": None,

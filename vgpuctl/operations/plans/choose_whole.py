@@ -36,7 +36,7 @@ def choose_whole_gpus(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str
         NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: why the only GPU, or a named one, cannot be given.
     """
     gpus, excluded = _candidate_gpus(snapshot, request.constraints, uuid)
-    if names_each_gpu(request) and not excluded:
+    if names_each_gpu(request) and not excluded and len(gpus) == request.gpus:
         return _give_all(snapshot, request, gpus, _gpus_of_vm(snapshot, uuid), vm)
     offer = offer_whole_gpus(snapshot, request, vm, uuid)
     if offer.chosen is not None:

@@ -145,3 +145,8 @@ def test_the_audio_function_of_each_gpu_goes_with_it():
 
     functions = got(snapshot(with_audio(0), with_audio(1)), wanted(2))
     assert functions == [f"{address[:-1]}{n}" for address in ADDRESSES[:2] for n in (0, 1)]
+
+
+def test_a_named_gpu_that_is_gone_since_the_first_look_is_never_left_out_silently():
+    seen = replace(snapshot(*HOST[:1]), partial=True)
+    assert "2 whole GPUs requested, but only 1 of 1" in str(refused(seen, wanted(2, *ADDRESSES[:2])))
