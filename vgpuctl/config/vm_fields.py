@@ -104,7 +104,8 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "mode",
         "--mode",
-        "vgpu: vGPUs of --profile; sriov: plain VFs, of --gpu; passthrough: whole GPUs, by --gpu or --gpus",
+        "vgpu: vGPUs of --profile; sriov: plain VFs, of --gpu; passthrough: whole GPUs, every address of --gpu or "
+        "--gpus N",
         "vgpu",
         choices=VM_MODES,
         default="vgpu",

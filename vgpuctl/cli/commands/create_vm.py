@@ -117,8 +117,6 @@ def create_vm(
     {version: 2, ethernets: {lan: {match: {name: 'e*'}, addresses: [192.0.2.10/24], routes: [{to: default, via:
     192.0.2.1}], nameservers: {addresses: [192.0.2.53]}}}}
 
-    With --mode passthrough the VM gets --gpus N whole GPUs, near each other, or every address of --gpu: all or none.
-
     --display needs a profile with a display: the Q, B or A series, on an mdev, or on a VF with libvirt 10.2 or newer.
     """
     explicit = field_options.with_absolute_paths(explicit)

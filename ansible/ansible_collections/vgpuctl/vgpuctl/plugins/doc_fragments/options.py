@@ -62,8 +62,8 @@ options:
     type: str
     choices: [vgpu, sriov, passthrough]
     description:
-      - 'vgpu: vGPUs of O(profile); sriov: plain VFs, of O(gpu); passthrough: whole GPUs, by O(gpu) or
-        O(gpus).'
+      - 'vgpu: vGPUs of O(profile); sriov: plain VFs, of O(gpu); passthrough: whole GPUs, every address of
+        O(gpu) or O(gpus) N.'
       - 'Without it, V(vgpu).'
   memory:
     type: str
