@@ -27,6 +27,7 @@ NEVER_RAISE = {
     "nvml.gpu",
     "nvml.ecc",
     "nvml.guests",
+    "nvml.nvlink_peers",
     "nvml.placements",
     "audit_log.write_entry",
     "system_log.kernel_lines",

@@ -25,6 +25,7 @@ COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-sch
 
 TYPES: dict[str, dict[str, Any]] = {
     "numa_node": {"type": "int"},
+    "gpus": {"type": "int"},
     "gpu": {"type": "raw"},
     "vcpus": {"type": "int"},
     "hotplug_slots": {"type": "int"},

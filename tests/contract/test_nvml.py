@@ -99,6 +99,7 @@ def test_a_vgpu_without_a_vm_has_no_guest(site: Site) -> None:
 def test_nvml_does_not_know_a_missing_gpu(site: Site) -> None:
     assert site.ports.nvml.gpu(ABSENT) is None
     assert site.ports.nvml.guests(ABSENT) is None
+    assert site.ports.nvml.nvlink_peers(ABSENT) is None
     assert site.ports.nvml.placements(ABSENT) == {}
 
 

@@ -168,6 +168,17 @@ def _detach(ports: Host) -> Outcome:
     return detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
 
 
+def _attach_gpu(ports: Host) -> Outcome:
+    return attach(
+        ports, request(name="vm", mode="passthrough"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
+
+
+def _detach_gpu(ports: Host) -> Outcome:
+    gpus = (HOSTS["passthrough"][1],)
+    return detach(ports, "vm", gpus=gpus, dry_run=False, wait_seconds=5, progress=Silent())
+
+
 def _set_profile(ports: Host, kind: str) -> Outcome:
     return set_profile(
         ports, request(HOSTS[kind][2], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
@@ -321,6 +332,12 @@ def all_cases() -> tuple[Case, ...]:
     """Return every command on every kind of device that it supports."""
     cases = [case for kind in HOSTS for case in _of_kind(kind)]
     cases += [case for kind in TWO_GPUS for case in _of_vgpus(kind)]
+    whole = partial(with_vm, kind="passthrough")
+    cases += [
+        Case("attach-gpu (off)", "passthrough", partial(whole, on=False), _attach_gpu),
+        Case("detach-gpu", "passthrough", partial(whole, on=True), _detach_gpu),
+        Case("detach-gpu (off)", "passthrough", partial(whole, on=False), _detach_gpu),
+    ]
     flex, gpu = partial(_flex, on=True), "0000:86:00.0"
     drain = partial(set_mode, gpu=gpu, mode="sriov", vfs=2, drain=True)
     cases += [

@@ -70,8 +70,10 @@ class GpuBackend:
         """Return whether the device on the carrier of an unclaimed vGPU may be somebody else's."""
         return False
 
-    def assign(self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool) -> tuple[AssignedVgpu, ...]:
-        """Return what a new VM gets of a GPU that it asks for without a profile.
+    def assign(
+        self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
+    ) -> tuple[AssignedVgpu, ...]:
+        """Return what a new VM gets of a GPU that it asks for without a profile. `fellows`: GPUs that it gets as well.
 
         Raises:
             HostCannot, InUse, InvalidInput, NoCapacity, Refused: the GPU cannot be given in that way now.

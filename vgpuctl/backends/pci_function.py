@@ -30,7 +30,9 @@ class SriovVfBackend(GpuBackend):
         """Look for the VF: another number of VFs may be on."""
         return gpu.find_function(function) is not None
 
-    def assign(self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool) -> tuple[AssignedVgpu, ...]:
+    def assign(
+        self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
+    ) -> tuple[AssignedVgpu, ...]:
         """Return the first free VF, one without a host driver if possible."""
         if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
             raise vfs_off_error(gpu)
@@ -62,7 +64,7 @@ def _is_unused_by_host(gpu: Gpu, function: GpuFunction) -> bool:
 
 
 def _no_free_vf_error(snapshot: Snapshot, gpu: Gpu, taken: set[str]) -> NoCapacity:
-    names = ", ".join(sorted(v.vm or v.carrier for v in snapshot.vgpus_on(gpu.address)))
+    names = ", ".join(sorted({v.vm or v.carrier for v in snapshot.vgpus_on(gpu.address)}))
     used_by_host = sorted(f.address for f in gpu.functions if f.address not in taken and not _is_unused_by_host(gpu, f))
     note = f"; the host's own drivers have {', '.join(used_by_host)}" if used_by_host else ""
     return NoCapacity(
@@ -99,7 +101,9 @@ class PassthroughBackend(GpuBackend):
     mode = GpuMode.PASSTHROUGH
     takes_whole_gpu = True
 
-    def assign(self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool) -> tuple[AssignedVgpu, ...]:
+    def assign(
+        self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
+    ) -> tuple[AssignedVgpu, ...]:
         """Return the GPU and its companions, if nothing is on it."""
         taken = snapshot.vgpus_on(gpu.address)
         if taken:
@@ -114,13 +118,19 @@ class PassthroughBackend(GpuBackend):
         if not gpu.vendor_id:
             raise InvalidInput(f"{gpu.address} is not a PCI device, so it cannot be passed through", gpu=gpu.address)
         function = gpu.find_function(gpu.address) or GpuFunction(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
-        self.check(snapshot, gpu, function, force_console=force_console)
+        self._check_alone(snapshot, gpu, function, force_console=force_console, fellows=fellows)
         functions = (gpu.address, *(m.address for m in gpu.group_members if m.same_slot))
         _refuse_taken(snapshot, gpu, functions)
         return _assigned_functions(self.name, gpu, *functions)
 
     def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
         """Refuse a GPU that has VFs enabled, is the console or in use, or shares a busy IOMMU group."""
+        self._check_alone(snapshot, gpu, function, force_console=force_console, fellows=frozenset())
+
+    def _check_alone(
+        self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool, fellows: frozenset[str]
+    ) -> None:
+        """Check everything but whether a VM has it. `fellows`: GPUs that the same VM gets; they may share its group."""
         require_iommu(function)
         if gpu.vfs_enabled:
             raise HostCannot(
@@ -145,12 +155,13 @@ class PassthroughBackend(GpuBackend):
                 gpu=gpu.address,
                 driver=function.driver,
             )
-        self._check_group(snapshot, gpu)
+        self._check_group(snapshot, gpu, fellows)
 
-    def _check_group(self, snapshot: Snapshot, gpu: Gpu) -> None:
+    def _check_group(self, snapshot: Snapshot, gpu: Gpu, fellows: frozenset[str]) -> None:
         """Check that every other endpoint of the IOMMU group is unused: a group goes to one VM (kernel vfio.rst)."""
         for member in gpu.group_members:
-            holder = None if member.same_slot and _is_same_vm(snapshot, gpu, member) else _find_holder(snapshot, member)
+            goes_along = _is_same_vm(snapshot, gpu, member) or _is_function_of(member.address, fellows)
+            holder = None if goes_along else _find_holder(snapshot, member)
             if holder is not None:
                 raise InUse(
                     f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, which {holder} uses",
@@ -159,7 +170,7 @@ class PassthroughBackend(GpuBackend):
                     member=member.address,
                     vm=holder,
                 )
-            if not member.same_slot and member.driver not in HARMLESS_DRIVERS:
+            if not member.same_slot and not goes_along and member.driver not in HARMLESS_DRIVERS:
                 raise InUse(
                     f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, "
                     f"which the driver {member.driver} holds",
@@ -171,9 +182,14 @@ class PassthroughBackend(GpuBackend):
 
 
 def _is_same_vm(snapshot: Snapshot, gpu: Gpu, member: IommuGroupMember) -> bool:
-    """Return whether the VM that has the GPU also holds a companion function (a start, not a new VM)."""
+    """Return whether the VM that has the GPU also holds another function of its group (a start, not a new VM)."""
     holder = _find_holder(snapshot, member)
     return holder is not None and holder in {v.vm for v in snapshot.vgpus if v.carrier == gpu.address}
+
+
+def _is_function_of(address: str, gpus: frozenset[str]) -> bool:
+    """Return whether a function is in the slot of one of these GPUs, so that it goes to a VM with that GPU."""
+    return any(address.rpartition(".")[0] == gpu.rpartition(".")[0] for gpu in gpus)
 
 
 def _detach_command(address: str) -> str:

@@ -59,6 +59,7 @@ def _gpu(data: GpuDetailsResult) -> Page:
             ("memory", mib(data.framebuffer_mib)),
             ("numa node", or_dash(data.numa_node)),
             ("iommu group", or_dash(data.iommu_group)),
+            *((("pcie switch", data.pcie_switch),) if data.pcie_switch is not None else ()),
             ("vfs", vf_count(data)),
             ("vgpus", vgpu_count(data.vgpus)),
             *_partition_lines(data),

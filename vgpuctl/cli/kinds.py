@@ -67,6 +67,8 @@ KINDS: dict[str, object] = {
     "stop-vm": VM_CHANGE,
     "attach-vgpu": VM_CHANGE,
     "detach-vgpu": VM_CHANGE,
+    "attach-gpu": VM_CHANGE,
+    "detach-gpu": VM_CHANGE,
     "set-profile": VM_CHANGE,
     "refresh-vm": VM_CHANGE,
     "label-vm": VM_CHANGE,

@@ -174,6 +174,7 @@ GPUS = Listing(
         Column(
             "iommu", "IOMMU", lambda gpu: gpu.iommu_group, lambda gpu: or_dash(gpu.iommu_group), "wide", numeric=True
         ),
+        Column("switch", "SWITCH", lambda gpu: gpu.pcie_switch, lambda gpu: or_dash(gpu.pcie_switch), "wide"),
         Column("scheduler", "SCHEDULER", _running_policy, scheduler_text, level="wide"),
         Column("mixed-size", "MIXED SIZE", lambda gpu: gpu.mixed_size, level="named"),
         Column("cordoned", "CORDONED", lambda gpu: gpu.cordoned, level="named"),

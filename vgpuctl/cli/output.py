@@ -32,6 +32,8 @@ _VM_COMMANDS = (
     "reboot-vm",
     "attach-vgpu",
     "detach-vgpu",
+    "attach-gpu",
+    "detach-gpu",
     "refresh-vm",
     "resize-disk",
     "label-vm",

@@ -291,6 +291,7 @@ def whole_number(minimum: int, maximum: int) -> Callable[[object], int]:
 
 vcpus = whole_number(1, MAX_VCPUS)
 numa_node = whole_number(0, MAX_NUMA_NODES - 1)
+gpus = whole_number(1, MAX_VGPUS_PER_VM)
 hotplug_slots = whole_number(0, MAX_HOTPLUG_SLOTS)
 vfs = whole_number(0, MAX_VFS)
 deadline_seconds = whole_number(1, 3600)
@@ -340,6 +341,7 @@ def find_contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     for field, text in (("scheduler", "a scheduler"), ("placement", "a placement policy")):
         if fields.get(field) and (vm_mode == "passthrough" or (vm_mode == "sriov" and field == "scheduler")):
             problems.append(Problem((field,), f"mode {vm_mode} has no vGPUs, and {text} applies only to vGPUs"))
+    problems += _find_gpu_count_problems(fields)
     for gpu_name in [entry for entry in _as_list(fields.get("not_gpu")) if entry in _as_list(fields.get("gpu"))]:
         problems.append(Problem(("not_gpu",), f"{_quote(str(gpu_name))} is also given as gpu"))
     counts = [_vgpu_count(entry) for entry in profiles]
@@ -361,9 +363,41 @@ def find_missing_fields(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     vm_mode = fields.get("mode") or "vgpu"
     if vm_mode == "vgpu" and not fields.get("profile"):
         return (Problem((), "no profile given: specify the VM's vGPU, like A100-4C"),)
-    if vm_mode != "vgpu" and not fields.get("gpu"):
-        return (Problem(("mode",), f"mode {vm_mode} needs a gpu: the device to pass through"),)
+    if vm_mode != "vgpu" and not fields.get("gpu") and not fields.get("gpus"):
+        return (Problem(("mode",), f"mode {vm_mode} needs a gpu: the device to pass through, or gpus: how many"),)
     return ()
+
+
+def implied_gpus(fields: Mapping[str, object]) -> int | None:
+    """Return how many whole GPUs a VM gets because their addresses are given; None where they do not say that."""
+    names = _as_list(fields.get("gpu"))
+    if fields.get("mode") != "passthrough" or not names:
+        return None
+    return len(names) if all(_is_address(entry) for entry in names) else None
+
+
+def _find_gpu_count_problems(fields: Mapping[str, object]) -> list[Problem]:
+    """Check the number of whole GPUs or VFs against the mode and the named GPUs: never silently another number."""
+    vm_mode, count, names = fields.get("mode"), fields.get("gpus"), _as_list(fields.get("gpu"))
+    if vm_mode != "passthrough":
+        text = "gpus counts whole GPUs or plain VFs: specify mode passthrough or sriov; PROFILE:N is N vGPUs"
+        return [Problem(("gpus",), text)] if count is not None and vm_mode != "sriov" else []
+    problems = [
+        Problem(("gpu",), f"the GPU {_quote(str(entry))} is given twice")
+        for entry in dict.fromkeys(names)
+        if names.count(entry) > 1
+    ]
+    models = [entry for entry in names if not _is_address(entry)]
+    if count is None and models and len(names) > 1:
+        text = f"{len(names)} are given, and not all are addresses: gpus (--gpus N) says how many of them the VM gets"
+        problems.append(Problem(("gpu",), text))
+    if isinstance(count, int) and names and not models and count > len(names):
+        problems.append(Problem(("gpus",), f"{count} are requested, but gpu names only {len(names)}"))
+    return problems
+
+
+def _is_address(entry: object) -> bool:
+    return isinstance(entry, str) and normalize_pci(entry) is not None
 
 
 def _vgpu_count(entry: object) -> int:

@@ -56,10 +56,18 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "gpu",
         "--gpu",
-        "use this GPU, by address or by model; repeat it to allow several",
+        "use this GPU, by address or by model; repeat it to allow several, or to pass several through",
         "0000:3b:00.0",
         repeatable=True,
         metavar="ADDRESS|MODEL",
+    ),
+    SpecField(
+        "gpus",
+        "--gpus",
+        "how many whole GPUs (--mode passthrough) or plain VFs (--mode sriov) the VM gets, all of them or none; whole "
+        "GPUs near each other are preferred: one PCIe switch, then one NUMA node",
+        "2",
+        metavar="N",
     ),
     SpecField(
         "not_gpu",
@@ -96,7 +104,8 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "mode",
         "--mode",
-        "vgpu: vGPUs of --profile; sriov: a plain VF of --gpu; passthrough: the whole --gpu",
+        "vgpu: vGPUs of --profile; sriov: plain VFs, of --gpu; passthrough: whole GPUs, every address of --gpu or "
+        "--gpus N",
         "vgpu",
         choices=VM_MODES,
         default="vgpu",

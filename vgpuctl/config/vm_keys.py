@@ -13,6 +13,7 @@ from vgpuctl.config.size_text import SIZE_PATTERN
 from vgpuctl.config.vm_fields import (
     CPU_PIN_AUTO,
     FIELD_BY_NAME,
+    MAX_VGPUS_PER_VM,
     NAME_PATTERN,
     NETWORK_MODELS,
     NONE,
@@ -121,6 +122,7 @@ def _network_config(value: object) -> str:
 _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "profile": (single_or_list(rules.profile), _list_schema({"minLength": 1, "type": "string"})),
     "gpu": (single_or_list(rules.gpu), _list_schema({"type": "string"})),
+    "gpus": (rules.gpus, _integer_schema(1, MAX_VGPUS_PER_VM)),
     "not_gpu": (single_or_list(rules.gpu), _list_schema({"type": "string"})),
     "numa_node": (rules.numa_node, _integer_schema(0, rules.MAX_NUMA_NODES - 1)),
     "spread_group": (rules.name, _pattern_schema(NAME_PATTERN)),

@@ -41,6 +41,7 @@ class VmSpec(Value):
     name: str | None = None
     profile: tuple[str, ...] | None = None
     gpu: tuple[str, ...] | None = None
+    gpus: int | None = None
     not_gpu: tuple[str, ...] | None = None
     numa_node: int | None = None
     spread_group: str | None = None
@@ -203,12 +204,15 @@ def build_request(
     sources: dict[str, str] = {}
     for name in _FIELD_ORDER:
         filled[name], sources[name] = _fill_field(name, given, defaults)
+    if spec.gpus is None and rules.implied_gpus(given) is not None:
+        sources["gpus"] = sources["gpu"]
     texts = filled["disk"] or ()
     return VmRequest(
         name=spec.name,
         profiles=spec.count_profiles(),
         constraints=gpu_constraints(spec),
         mode=filled["mode"],
+        gpus=spec.gpus or rules.implied_gpus(given) or 1,
         memory_mib=parse_memory_size(filled["memory"]),
         vcpus=filled["vcpus"],
         image=filled["image"],
@@ -272,7 +276,7 @@ def _brings_system(given: Mapping[str, object]) -> bool:
 
 def _parse_number(name: str, value: object) -> object:
     """Turn the digits of a numeric option into a number; leave anything else for the rules to refuse."""
-    numeric = name in ("vcpus", "hotplug_slots", "numa_node") and isinstance(value, str)
+    numeric = name in ("vcpus", "hotplug_slots", "numa_node", "gpus") and isinstance(value, str)
     number = parse_integer(str(value)) if numeric and str(value).isdigit() else None
     return value if number is None else number
 

@@ -169,3 +169,26 @@ def _alias(device: etree._Element) -> str:
 def _child(parent: etree._Element, tag: str) -> etree._Element:
     child = parent.find(tag)
     return etree.SubElement(parent, tag) if child is None else child
+
+
+def set_pci_window(root: etree._Element, mib: int, host_width: bool) -> None:
+    """Set the window for PCI devices above 4 GiB; `host_width`: a KVM guest's addresses get the host's width too.
+
+    Only a CPU of the mode host-passthrough can have that (libvirt, formatdomain: maxphysaddr).
+
+    Raises:
+        Refused: the domain has no root complex of PCI Express.
+    """
+    controller = root.find("devices/controller[@model='pcie-root']")
+    if controller is None:
+        raise Refused(
+            f"the definition of {root.findtext('name')} has no pcie-root, and only a q35 machine has room for big BARs",
+            hint=f"virsh edit {root.findtext('name')}: machine='q35'",
+        )
+    window = controller.find("pcihole64")
+    window = etree.SubElement(controller, "pcihole64") if window is None else window
+    window.set("unit", "KiB")
+    window.text = str(mib << 10)
+    cpu = root.find("cpu[@mode='host-passthrough']")
+    if host_width and root.get("type") == "kvm" and cpu is not None and cpu.find("maxphysaddr") is None:
+        etree.SubElement(cpu, "maxphysaddr").set("mode", "passthrough")

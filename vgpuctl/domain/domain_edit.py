@@ -9,12 +9,21 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.device_edit import fit_pins, set_display, set_hugepages, set_nics, set_pins, show_first_vgpu
+from vgpuctl.domain.device_edit import (
+    fit_pins,
+    set_display,
+    set_hugepages,
+    set_nics,
+    set_pci_window,
+    set_pins,
+    show_first_vgpu,
+)
 from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.domain_xml import hostdev_carrier
 from vgpuctl.domain.metadata import ROOT_TAG, record_to_xml
 from vgpuctl.errors import Refused
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import Nic, VmRecord
 from vgpuctl.value import Value
@@ -35,7 +44,8 @@ class DomainEdit(Value):
     block device, one of the same kind and format in its place). `nics`: every network card;
     one without a model is new with `nic_model`, or keeps its own. `hugepages_kib`: 0 for ordinary pages. `pins`: the
     only CPUs, and the NUMA nodes of the memory; both empty for any. `display`: whether the first vGPU's screen is in
-    the console; `display_needs_gl`: then with OpenGL.
+    the console; `display_needs_gl`: then with OpenGL. `pci_window`: its size in MiB, and whether the guest's addresses
+    get the host's width.
     """
 
     memory_mib: int | None = None
@@ -47,6 +57,7 @@ class DomainEdit(Value):
     display: bool | None = None
     display_needs_gl: bool = False
     disk_change: tuple[str, str] | None = None
+    pci_window: tuple[int, bool] | None = None
     hostdev_changes: tuple[tuple[str | None, DesignHostdev | None], ...] = ()
     record: VmRecord | None = None
 
@@ -84,18 +95,23 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
         set_hugepages(root, edit.hugepages_kib)
     if edit.pins is not None:
         set_pins(root, *edit.pins)
+    if edit.pci_window is not None:
+        set_pci_window(root, *edit.pci_window)
     if edit.disk_change is not None:
         _replace_disk(root, *edit.disk_change)
-    current_hostdevs = [
-        None if carrier is None else _require_hostdev(root, carrier) for carrier, _ in edit.hostdev_changes
-    ]
-    for current, (_, device) in zip(current_hostdevs, edit.hostdev_changes, strict=True):
-        _replace_hostdev(root, current, device)
+    _change_hostdevs(root, edit.hostdev_changes)
     if edit.display is not None:
         set_display(root, shown=edit.display, needs_gl=edit.display_needs_gl)
     if edit.record is not None:
         _set_record(root, edit.record)
     return etree.tostring(root, encoding="unicode")
+
+
+def pci_window_of(xml: str) -> int | None:
+    """Return the window for a domain's PCI devices above 4 GiB in MiB; None where the definition names none."""
+    size = parse_root(xml, keep_comments=True).find("devices/controller[@model='pcie-root']/pcihole64")
+    number = parse_integer(size.text or "") if size is not None else None
+    return None if number is None else number >> 10  # libvirt writes KiB
 
 
 def count_root_ports(xml: str) -> RootPorts:
@@ -165,6 +181,13 @@ def _replace_disk(root: etree._Element, current: str, replacement: str) -> None:
                 disk.remove(chain)
             return
     raise Refused(f"the definition of {root.findtext('name')} does not refer to {current}", disk=current)
+
+
+def _change_hostdevs(root: etree._Element, changes: tuple[tuple[str | None, DesignHostdev | None], ...]) -> None:
+    """Replace, add and remove host devices; all current ones are found before the first change."""
+    current_hostdevs = [None if carrier is None else _require_hostdev(root, carrier) for carrier, _ in changes]
+    for current, (_, device) in zip(current_hostdevs, changes, strict=True):
+        _replace_hostdev(root, current, device)
 
 
 def _require_hostdev(root: etree._Element, carrier: str) -> etree._Element:

@@ -246,6 +246,10 @@ class AbsentNvml:
         """Return None."""
         return None
 
+    def nvlink_peers(self, address: str) -> tuple[str, ...] | None:
+        """Return None."""
+        return None
+
     def placements(self, address: str) -> Mapping[int, tuple[PlacementSpan, ...]]:
         """Return an empty mapping."""
         return EMPTY_MAPPING

@@ -29,6 +29,16 @@ class PlacementFields(_GpuFields, total=False):
     profile: Required[Texts]
 
 
+class WholeGpuFields(TypedDict, total=False):
+    """Whole GPUs for a VM that exists: which, and how many."""
+
+    gpu: Texts
+    gpus: int | str | None
+    not_gpu: Texts
+    numa_node: int | str | None
+    force_console: bool | None
+
+
 class VgpuFields(_GpuFields, total=False):
     """What a vGPU without a VM can have."""
 
@@ -40,6 +50,7 @@ class VmFields(VgpuFields, total=False):
     """What a new VM can have: every field of a VM spec but its name."""
 
     spread_group: str | None
+    gpus: int | str | None
     mode: str | None
     memory: str | None
     vcpus: int | str | None
@@ -63,7 +74,9 @@ class VmFields(VgpuFields, total=False):
     force_console: bool | None
 
 
-def refuse_other_fields(fields: Mapping[str, object], kind: type[PlacementFields | VgpuFields]) -> None:
+def refuse_other_fields(
+    fields: Mapping[str, object], kind: type[PlacementFields | VgpuFields | WholeGpuFields]
+) -> None:
     """Refuse fields of a VM spec that a call does not use, and a missing or empty `profile` where it needs one.
 
     Raises:
@@ -72,5 +85,9 @@ def refuse_other_fields(fields: Mapping[str, object], kind: type[PlacementFields
     others = sorted(fields.keys() - kind.__annotations__.keys())
     if others:
         raise InvalidInput(f"{', '.join(others)}: this takes {', '.join(sorted(kind.__annotations__))} only")
+    if kind is WholeGpuFields and not (fields.get("gpu") or fields.get("gpus")):
+        raise InvalidInput(
+            "no GPU is given: gpu (--gpu) names it, gpus (--gpus) says how many", hint="vgpuctl list-gpus shows them"
+        )
     if kind is PlacementFields and not fields.get("profile"):
         raise InvalidInput("profile: not set", hint="vgpuctl list-profiles shows the profiles of this host")

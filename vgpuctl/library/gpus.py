@@ -83,11 +83,17 @@ class GpuCalls(Calls):
         return queries.explain(self._ports, profile)
 
     @query
-    def fits(self, *profiles: str, gpu: str | None = None) -> QueryResult[FitsResult]:
-        """Return whether vGPUs (`PROFILE` or `PROFILE:N` each) fit together now, each in a VM of its own, and where."""
+    def fits(self, *profiles: str, gpu: str | None = None, gpus: int | str | None = None) -> QueryResult[FitsResult]:
+        """Return whether vGPUs (`PROFILE` or `PROFILE:N` each) fit together now, each in a VM of its own, and where.
+
+        Or with `gpus`: whether one VM could get that number of whole GPUs.
+        """
         as_texts("profiles", profiles)
-        if not profiles:
-            raise InvalidInput("no profile given: specify PROFILE or PROFILE:N")
+        if bool(profiles) == (gpus is not None):
+            raise InvalidInput("specify either --profile PROFILE or PROFILE:N, or --gpus N for whole GPUs in one VM")
+        if gpus is not None:
+            fields = {"mode": "passthrough", "gpus": gpus, "gpu": () if gpu is None else (gpu,)}
+            return moves.query_whole_fit(self._ports, requests.from_fields(self._ports, None, fields))
         return moves.query_fit(self._ports, requests.count_profiles(profiles), gpu)
 
     @query

@@ -25,7 +25,7 @@ from vgpuctl.config.arguments import (
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
-from vgpuctl.library.fields import PlacementFields, Texts, VmFields, refuse_other_fields
+from vgpuctl.library.fields import PlacementFields, Texts, VmFields, WholeGpuFields, refuse_other_fields
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.value import EMPTY_MAPPING
 
@@ -366,6 +366,23 @@ class VmCalls(Calls):
             raise InvalidInput("vgpus: the list is empty; None means the VM's only vGPU")
         return attach.detach(
             self._ports, name, carriers, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
+        )
+
+    @change("attach-gpu")
+    def attach_gpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[WholeGpuFields]) -> Outcome[VmReport]:
+        """Add whole GPUs to a VM that exists and is off: those of `gpu`, or `gpus` of them."""
+        refuse_other_fields(fields, WholeGpuFields)
+        request = requests.for_vm(self._ports, name, {**fields, "mode": "passthrough"})
+        return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+
+    @change("detach-gpu")
+    def detach_gpu(self, name: str, gpus: Texts, *, dry_run: bool = False) -> Outcome[VmReport]:
+        """Remove whole GPUs from a VM, by address. Busy: the guest has not released one yet."""
+        addresses = as_texts("gpus", gpus)
+        if not addresses:
+            raise InvalidInput("gpus: the list is empty", hint=f"vgpuctl show-vm {name} shows the VM's GPUs")
+        return attach.detach(
+            self._ports, name, gpus=addresses, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
 
     @change("set-profile")

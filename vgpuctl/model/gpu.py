@@ -121,7 +121,9 @@ class Gpu(Value):
     heterogeneous mode), None where it has no such mode or that is unknown. `gi_schedulers`: the scheduler of each GPU
     instance by its id, where instances have their own (GB20x). `has_fixed_placements`: with mixed sizes or MIG, the
     driver has no file that shows or changes a vGPU's placement. `desired_mig`, `desired_mixed_size`: what
-    host.yaml configures, None for nothing.
+    host.yaml configures, None for nothing. `pci_path`: the root bus and the bridges above it, from the top, as in
+    /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
+    None where that is not known: NVML reports them only while NVIDIA's driver has the GPU.
     """
 
     address: str
@@ -156,6 +158,16 @@ class Gpu(Value):
     gi_schedulers: Mapping[int, SchedulerState] = EMPTY_MAPPING
     desired_mig: MigSpec | None = None
     desired_mixed_size: bool | None = None
+    pci_path: tuple[str, ...] = ()
+    nvlink_peers: tuple[str, ...] | None = None
+
+    @property
+    def pcie_switch(self) -> str | None:
+        """The upstream port of the PCIe switch that it is behind; None directly below a root port, or not known.
+
+        What is above a device's own port: the upstream port of a switch, or the root bus.
+        """
+        return self.pci_path[-2] if len(self.pci_path) > 2 else None
 
     def has_model_name(self, name: str) -> bool:
         """Return whether `name` is the model's name, consecutive words of it, or a word without its memory suffix."""

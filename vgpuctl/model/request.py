@@ -72,7 +72,8 @@ class PlacementSpec(Value):
 class VmRequest(Value):
     """A requested VM with every value filled in; `vgpuctl.config` creates it, `vgpuctl.operations.plans` reads it.
 
-    `profiles`: (profile, count) pairs. `sources`: the source of each field's value: "command-line", "host.yaml" or
+    `profiles`: (profile, count) pairs. `gpus`: how many whole GPUs or plain VFs, in the modes that give these.
+    `sources`: the source of each field's value: "command-line", "host.yaml" or
     "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.
     `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
     `hugepages`: their size, or "none". `cpu_pin`: "auto", "none", or a list of CPUs.
@@ -104,6 +105,7 @@ class VmRequest(Value):
     cpu_pin: str = "none"
     labels: Mapping[str, str] = EMPTY_MAPPING
     owner: str | None = None
+    gpus: int = 1
 
     def is_explicit(self, name: str) -> bool:
         """Return whether the field was given on the command line, not filled from defaults."""

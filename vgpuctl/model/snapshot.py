@@ -20,7 +20,8 @@ class Snapshot(Value):
     placed, and `host_file_hint` says how to fix it. `host_vgpus`: the vGPUs in `vgpus:` of host.yaml, which belong to
     no VM; `placement_spec`: the section `placement:`. `partial`: only some GPUs were read. `unreadable_devices`: the
     sentences of `warnings` that are about devices. `refusing_gpus`: the GPUs whose driver has just refused to make a
-    vGPU although it reported room; nothing is placed there.
+    vGPU although it reported room; nothing is placed there. `nvswitches`: the addresses of NVSwitches, None where the
+    devices of the host were not listed.
     """
 
     gpus: tuple[Gpu, ...]
@@ -41,6 +42,7 @@ class Snapshot(Value):
     partial: bool = False
     unreadable_devices: tuple[str, ...] = ()
     refusing_gpus: frozenset[str] = frozenset()
+    nvswitches: tuple[str, ...] | None = None
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""

@@ -43,6 +43,7 @@ class ReadScope(Value):
     `named`: the vGPUs of host.yaml, read a moment ago; the file is then not read, which saves most of a short command's
     time. None: the file is read. A caller that neither places VMs nor shows GPUs, such as libvirt's hook mostly, passes
     an empty tuple: the claims on these vGPUs are enough for it.
+    `nvlinks`: also which GPUs NVLink connects, in order to choose several for one VM.
     """
 
     types: bool = False
@@ -55,6 +56,7 @@ class ReadScope(Value):
     functions: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
     cached_vgpus: tuple[HostVgpu, ...] | None = None
+    nvlinks: bool = False
 
 
 def scope_of_request(request: VmRequest) -> ReadScope:
@@ -62,9 +64,10 @@ def scope_of_request(request: VmRequest) -> ReadScope:
     by_model = any(normalize_pci(text) is None for text in (*request.constraints.gpus, *request.constraints.not_gpus))
     return ReadScope(
         types=request.mode == "vgpu",
-        models=by_model,
+        models=by_model or request.gpus > 1,
         every_function=request.mode != "vgpu",
         profiles=frozenset(text for text, _ in request.profiles),
+        nvlinks=request.mode == "passthrough",
     )
 
 
@@ -152,6 +155,7 @@ def observe_devices(
         placement_spec=host_file.placement,
         partial=scope.gpu_addresses is not None,
         unreadable_devices=gpus_read.warnings,
+        nvswitches=gpus_read.nvswitches,
     )
 
 

@@ -44,6 +44,8 @@ def add_nvml_facts(host: Host, gpus: tuple[Gpu, ...], scope: ReadScope) -> tuple
     for gpu in gpus:
         nvml_gpu = host.nvml.gpu(gpu.address) if status.available and gpu.address in nvidia_gpus else None
         with_facts = _with_mode(_with_nvml(gpu, nvml_gpu)) if nvml_gpu else gpu
+        if scope.nvlinks and nvml_gpu is not None:
+            with_facts = replace(with_facts, nvlink_peers=host.nvml.nvlink_peers(gpu.address))
         completed.append(
             replace(with_facts, has_single_type=True) if is_single_type and gpu.address in nvidia_gpus else with_facts
         )
@@ -86,6 +88,7 @@ def _with_cached(gpu: Gpu, cached_gpu: Gpu | None) -> Gpu:
         mig=cached_gpu.mig,
         mixed_size=cached_gpu.mixed_size,
         gi_schedulers=cached_gpu.gi_schedulers,
+        nvlink_peers=cached_gpu.nvlink_peers,
     )
 
 

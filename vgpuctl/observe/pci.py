@@ -3,6 +3,7 @@
 
 A directory listing shows which files exist, so the code opens no missing file and reads no file twice. It never reads
 the files of a PF by pattern: some drivers act when a file is read (AMD's reset_gpu resets the card).
+An NVSwitch is a PCI device of NVIDIA with the class "bridge, other" (0680; pci.ids: 10de 1af1 and 22a3).
 Sources: Linux Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev; NVIDIA's VF attributes
 `nvidia/creatable_vgpu_types` and `nvidia/current_vgpu_type`, `nvidia/placement_id` and `nvidia/gpu_instance_id`.
 """
@@ -14,7 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
-from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
+from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.observe import mdev, nvml_facts, vendor_vf
@@ -30,16 +31,18 @@ PCI_DEVICES = "/sys/bus/pci/devices"
 MDEV_BUS = "/sys/class/mdev_bus"
 _GPU_CLASSES = ("0x03", "0x12")
 _BRIDGE_CLASS = "0x06"
+_OTHER_BRIDGE_CLASS = "0x0680"
 _PCI_ID = re.compile(r"0x[0-9a-f]{4,6}", re.ASCII)
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 
 
 class GpusRead(Value):
-    """The GPUs, and warnings for what could not be read."""
+    """The GPUs, the NVSwitches if all devices were listed, and warnings for what could not be read."""
 
     gpus: tuple[Gpu, ...]
     nvml: NvmlStatus
     warnings: tuple[str, ...]
+    nvswitches: tuple[str, ...] | None = None
 
 
 def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
@@ -47,10 +50,11 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
     sysfs = host.sysfs
     warnings: list[str] = []
     gpus: list[Gpu] = []
+    nvswitches: list[str] = []
     parents = mdev.list_parents(sysfs)
     for address in _candidates(sysfs, scope, warnings):
         try:
-            gpu = _read_pci(sysfs, address, scope, parents)
+            gpu = _read_pci(sysfs, address, scope, parents, nvswitches)
         except OSError as error:
             warnings.append(_left_out_warning(address, error, PCI_DEVICES))
             continue
@@ -59,7 +63,8 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
     gpus += _other_parents(sysfs, scope, parents, warnings)
     with_facts, status = nvml_facts.add_nvml_facts(host, tuple(gpus), scope)
     with_placements = [add_placements(sysfs, gpu) for gpu in with_facts]
-    return GpusRead(tuple(sorted(with_placements, key=lambda g: address_sort_key(g.address))), status, tuple(warnings))
+    by_address = tuple(sorted(with_placements, key=lambda g: address_sort_key(g.address)))
+    return GpusRead(by_address, status, tuple(warnings), None if scope.gpu_addresses is not None else tuple(nvswitches))
 
 
 def _left_out_warning(name: str, error: OSError, path: str) -> str:
@@ -102,13 +107,18 @@ def _read_vendor_vf(sysfs: Sysfs, address: str, scope: ReadScope) -> GpuFunction
     return vendor_vf.read_function(sysfs, function, {}, scope, offers="nvidia" in entries)
 
 
-def _read_pci(sysfs: Sysfs, address: str, scope: ReadScope, parents: tuple[str, ...]) -> Gpu | None:
+def _read_pci(
+    sysfs: Sysfs, address: str, scope: ReadScope, parents: tuple[str, ...], nvswitches: list[str]
+) -> Gpu | None:
+    """Read one device: a GPU is returned, and the address of an NVSwitch goes to `nvswitches`."""
     cached = _read_again(sysfs, address, scope)
     if cached is not None:
         return cached
     path = f"{PCI_DEVICES}/{address}"
     pci_class = _read_pci_id(sysfs, f"{path}/class")
     is_display = pci_class.startswith(_GPU_CLASSES)
+    if pci_class.startswith(_OTHER_BRIDGE_CLASS) and _read_pci_id(sysfs, f"{path}/vendor") == f"0x{NVIDIA_VENDOR_ID}":
+        nvswitches.append(address)
     if not (is_display or scope.every_function or scope.gpu_addresses or address in parents):
         return None
     if pci_class.startswith(_BRIDGE_CLASS):
@@ -163,6 +173,7 @@ def _build_gpu(
         console_reasons=_console_reasons(sysfs, path, entries),
         group_members=_group_members(sysfs, address, group) if not vfs else (),
         problems=problems,
+        pci_path=_read_pci_path(sysfs, path),
     )
     return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, scope)
 
@@ -283,6 +294,15 @@ def _other_parents(sysfs: Sysfs, scope: ReadScope, parents: tuple[str, ...], war
         except OSError as error:
             warnings.append(_left_out_warning(name, error, path))
     return gpus
+
+
+def _read_pci_path(sysfs: Sysfs, path: str) -> tuple[str, ...]:
+    """Return the root bus and the bridges above a device; empty where its directory is not a link, as in a copy."""
+    try:
+        target = sysfs.readlink(path)
+    except OSError:
+        return ()
+    return tuple(target.rpartition("/devices/")[2].split("/")[:-1])
 
 
 def _read_iommu_group(sysfs: Sysfs, path: str, entries: frozenset[str]) -> int | None:

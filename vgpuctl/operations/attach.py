@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach vGPUs to a VM that exists and detach them; also while it runs, and also when vgpuctl did not create it.
+"""Attach vGPUs or whole GPUs to a VM that exists and detach them; also when vgpuctl did not create it.
+
+vGPUs also while it runs; whole GPUs can be attached only while it is off (`plans.whole_gpus`).
 
 Attaching: claim, record, create, attach. Detaching does the same in reverse, and waits for the guest. A crash in
 between leaves a record that names a vGPU to which the VM does not refer: reconcile removes it.
@@ -17,8 +19,9 @@ from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.observe.ownership import RECORD_LOST
+from vgpuctl.operations.facts import find_gpu_holders, read_bars_mib
 from vgpuctl.operations.guards import (
     find_vm,
     refuse_stuck_gpus,
@@ -26,7 +29,10 @@ from vgpuctl.operations.guards import (
     require_system_libvirt,
     require_writable,
 )
-from vgpuctl.operations.plans import change
+from vgpuctl.operations.place_and_start import read_domain_xml
+from vgpuctl.operations.plans import change, whole_gpus
+from vgpuctl.operations.plans.facts import refuse_open_gpus
+from vgpuctl.operations.plans.gpu_topology import topology_notes
 from vgpuctl.operations.plans.remove import own_record, unproven_carriers
 from vgpuctl.operations.plans.reserve import hypothetical_empty, with_slot
 from vgpuctl.operations.plans.vm_results import vm_result
@@ -44,18 +50,20 @@ LIVE_STATES = (VmState.RUNNING, VmState.PAUSED)
 
 
 class Attachment(Value):
-    """vGPUs for a VM that exists; nothing is written yet. It can be made by a transaction."""
+    """vGPUs or whole GPUs for a VM that exists; nothing is written yet. It can be made by a transaction."""
 
+    host: Host
     seen: Snapshot
     vm: Vm
     record: VmRecord
     request: VmRequest
     live: bool
+    dry_run: bool
 
     @property
     def scope(self) -> ReadScope:
         """What to read in order to choose them."""
-        return scope_of_profiles(self.request)
+        return scope_of_addition(self.request)
 
     @property
     def owner(self) -> Owner:
@@ -71,7 +79,7 @@ class Attachment(Value):
             return change.choose_added_vgpus(seen, self.request, self.record)
         try:
             return change.choose_added_vgpus(self._with_own(seen), self.request, self.record)
-        except NoCapacity:
+        except (NoCapacity, InUse):
             return change.choose_added_vgpus(self._with_own(hypothetical_empty(seen)), self.request, self.record)
 
     def _with_own(self, seen: Snapshot) -> Snapshot:
@@ -79,15 +87,32 @@ class Attachment(Value):
 
     def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
         """Return the steps that give them to the VM."""
+        if self.request.mode != "vgpu":
+            return self._plan_gpus(seen, vgpus)
         profiles = change.expand_profiles(self.request)
         steps = change.attach_steps(seen, self.vm, self.record, profiles, vgpus, live=self.live)
         return Plan(steps, vms_required_off=() if self.live else (self.vm.uuid,))
+
+    def _plan_gpus(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
+        """Return the steps that give whole GPUs to the VM, with a PCI window that has room for all that it has then."""
+        refuse_open_gpus(find_gpu_holders(self.host, vgpus), force_console=self.request.force_console)
+        names = self.request.constraints.gpus or tuple(dict.fromkeys(v.gpu for v in vgpus))
+        record = change.record_with_vgpus(self.record, (*self.record.vgpus, *vgpus))
+        record = change.with_gpu_fields(record, names)
+        if self.request.force_console:
+            record = change.with_request_fields(record, force_console=True)
+        xml = read_domain_xml(self.host, self.vm, dry_run=self.dry_run)
+        bars = read_bars_mib(self.host, record.vgpus)
+        window, notes = whole_gpus.window_steps(seen, self.vm, record, xml, bars)
+        steps = change.attach_steps(seen, self.vm, self.record, (), vgpus, live=False, new_record=record)
+        notes = (*topology_notes(self.seen, record.vgpus), *notes)
+        return Plan((*window, *steps), notes=notes, vms_required_off=(self.vm.uuid,))
 
 
 def attach(
     host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome[VmReport]:
-    """Attach the requested profiles to the VM; if a GPU's driver refuses, the other GPUs are tried.
+    """Attach the requested profiles or whole GPUs to the VM; if a GPU's driver refuses, the other GPUs are tried.
 
     Raises:
         VgpuctlError: the reason; everything created has been undone.
@@ -95,9 +120,17 @@ def attach(
     if not dry_run:
         require_writable(host)
     with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
-        made = tx.make(lambda tx: _prepare(host, tx.look(scope_of_profiles(request)), request))
+        made = tx.make(lambda tx: _prepare(host, tx.look(scope_of_addition(request)), request, dry_run=dry_run))
     before = vm_result(made.making.seen, made.making.vm)
-    return Outcome(True, before, made.steps, dry_run=True) if dry_run else report_vm(host, before, made.steps)
+    notes = made.plan.notes
+    if dry_run:
+        return Outcome(True, before, made.steps, notes=notes, dry_run=True)
+    return report_vm(host, before, made.steps, notes)
+
+
+def scope_of_addition(request: VmRequest) -> ReadScope:
+    """Return the scope to read in order to place what is added."""
+    return scope_of_profiles(request) if request.mode == "vgpu" else scope_of_request(request)
 
 
 def scope_of_profiles(request: VmRequest) -> ReadScope:
@@ -105,16 +138,18 @@ def scope_of_profiles(request: VmRequest) -> ReadScope:
     return ReadScope(types=True, profiles=frozenset(text for text, _ in request.profiles))
 
 
-def _prepare(host: Host, snapshot: Snapshot, request: VmRequest) -> Attachment:
+def _prepare(host: Host, snapshot: Snapshot, request: VmRequest, *, dry_run: bool) -> Attachment:
     vm = find_vm(snapshot, request.name or "")
     require_system_libvirt(snapshot)
     record = _attachable_record(snapshot, vm)
     live = _is_live(vm)
-    if live:
+    if request.mode != "vgpu":
+        whole_gpus.refuse_adding_gpus(vm, record, live=live)
+    elif live:
         domain = host.hypervisor.find_domain(vm.uuid)
         needed = len(change.expand_profiles(request))
         require_free_ports(vm.name, domain.live_xml if domain else None, needed, hint_commands.stop_command(vm))
-    return Attachment(snapshot, vm, record, request, live)
+    return Attachment(host, snapshot, vm, record, request, live, dry_run)
 
 
 def _attachable_record(snapshot: Snapshot, vm: Vm) -> VmRecord:
@@ -159,9 +194,16 @@ def _refuse_unplugging_display(vm: Vm, vgpus: Sequence[AssignedVgpu]) -> None:
 
 
 def detach(
-    host: Host, name: str, carriers: Sequence[str] = (), *, dry_run: bool, wait_seconds: float, progress: Progress
+    host: Host,
+    name: str,
+    carriers: Sequence[str] = (),
+    *,
+    gpus: Sequence[str] = (),
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
 ) -> Outcome[VmReport]:
-    """Detach vGPUs from a VM, its only one if no carrier is named, and remove them.
+    """Detach vGPUs from a VM, its only one if no carrier is named, and remove them; or with `gpus` these whole GPUs.
 
     Raises:
         InvalidInput: no carrier is named, and the VM has several vGPUs.
@@ -175,7 +217,7 @@ def detach(
     require_system_libvirt(snapshot)
     record = own_record(vm, "remove vGPUs from")
     refuse_unfinished(vm, record)
-    removed = change.select_vgpus(vm, record, carriers)
+    removed = whole_gpus.select_whole_gpus(vm, record, gpus) if gpus else change.select_vgpus(vm, record, carriers)
     refuse_stuck_gpus(snapshot, [v.gpu for v in removed])
     refuse_vgpus_in_other_vms(snapshot, vm, record)
     if _is_live(vm):

@@ -163,6 +163,8 @@ def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, 
     if request.labels:
         values["labels"] = ", ".join(f"{key}={label}" for key, label in request.labels.items())
     sources = dict(request.sources)
+    if request.mode != "vgpu":
+        values["gpus"] = request.gpus
     if request.mode != "passthrough":
         values["placement"] = request.constraints.policy or placement.policy or DEFAULT_PLACEMENT_POLICY
         default_source = "host.yaml" if placement.policy is not None else "default"

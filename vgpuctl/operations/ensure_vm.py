@@ -167,7 +167,8 @@ def refuse_incomplete_request(request: VmRequest) -> None:
     Raises:
         InvalidInput: with the missing field.
     """
-    fields = {"mode": request.mode, "profile": request.profiles, "gpu": request.constraints.gpus}
+    gpus = request.gpus if request.is_explicit("gpus") else None
+    fields = {"mode": request.mode, "profile": request.profiles, "gpu": request.constraints.gpus, "gpus": gpus}
     missing = find_missing_fields(fields)
     if missing:
         field = "profile" if request.mode == "vgpu" else "gpu"

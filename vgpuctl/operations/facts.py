@@ -46,8 +46,8 @@ def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus:
         ),
         files=files,
         image_hints=image_hints(host, files),
-        holders=find_gpu_holders(host, vgpus) if request.mode == "passthrough" else GpuHolders(),
-        bars_mib=_bars_mib(host, vgpus) if request.mode == "passthrough" else 0,
+        holders=find_gpu_holders(host, vgpus) if request.mode == "passthrough" else {},
+        bars_mib=read_bars_mib(host, vgpus) if request.mode == "passthrough" else {},
         chains=find_backing_chains(host, snapshot, *paths) if paths else NO_BACKING_CHAINS,
         host_memory_mib=host_memory_mib(host),
         file_system_bytes=_file_system_bytes(host, pool),
@@ -119,20 +119,25 @@ def _nvidia_nodes(host: Host, function: str) -> list[str]:
     return [f"/dev/nvidia{match.group(1)}"] if match else []
 
 
-def find_gpu_holders(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> GpuHolders:
-    """Return who has a display or compute node of these functions open."""
-    display = [n for v in vgpus for n in _display_nodes(host, v.function)]
-    compute = [n for v in vgpus for n in _nvidia_nodes(host, v.function)]
-    return GpuHolders(_name_holders(host, display), _name_holders(host, compute))
+def find_gpu_holders(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> dict[str, GpuHolders]:
+    """Return who has a display or compute node of these functions open, by GPU; usually nobody has one."""
+    display: dict[str, list[str]] = {}
+    compute: dict[str, list[str]] = {}
+    for vgpu in vgpus:
+        display.setdefault(vgpu.gpu, []).extend(_display_nodes(host, vgpu.function))
+        compute.setdefault(vgpu.gpu, []).extend(_nvidia_nodes(host, vgpu.function))
+    if not _name_holders(host, [n for nodes in (*display.values(), *compute.values()) for n in nodes]):
+        return {}
+    return {gpu: GpuHolders(_name_holders(host, display[gpu]), _name_holders(host, compute[gpu])) for gpu in display}
 
 
-def _bars_mib(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> int:
-    """Return the total size of these functions' BARs; one that cannot be read counts as zero."""
-    total = 0
+def read_bars_mib(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> dict[str, int]:
+    """Return the total size of the BARs of each function; one that cannot be read is left out."""
+    sizes: dict[str, int] = {}
     for vgpu in vgpus:
         with suppress(OSError):
-            total += bars_mib(host.sysfs.read(f"/sys/bus/pci/devices/{vgpu.function}/resource"))
-    return total
+            sizes[vgpu.function] = bars_mib(host.sysfs.read(f"/sys/bus/pci/devices/{vgpu.function}/resource"))
+    return sizes
 
 
 def _name_holders(host: Host, nodes: list[str]) -> tuple[str, ...]:

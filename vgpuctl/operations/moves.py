@@ -16,14 +16,16 @@ from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
+from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.moves import BarrierResult, CountResult, FitsResult, MovesResult, SpotResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.change import move_vgpu
 from vgpuctl.operations.gpu_transaction import UninterruptedProgress, try_start_vm
 from vgpuctl.operations.guards import require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
+from vgpuctl.operations.plans.choose_whole import WholeGpuOffer, offer_whole_gpus
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order
 from vgpuctl.operations.plans.moves import (
     MovesPlan,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 ProfileCounts = Sequence[tuple[str, int]]
+WHOLE_GPU = "whole GPU"
+"""Used as the profile of a whole GPU, which has none."""
 
 
 def query_fit(host: Host, profiles: ProfileCounts, gpu: str | None = None) -> QueryResult[FitsResult]:
@@ -54,6 +58,32 @@ def query_fit(host: Host, profiles: ProfileCounts, gpu: str | None = None) -> Qu
     refuse_invalid_host_file(snapshot)
     result = check_fit(snapshot, select_gpus(snapshot, gpu), profiles)
     return QueryResult(_fits_result(result), snapshot.warnings)
+
+
+def query_whole_fit(host: Host, request: VmRequest) -> QueryResult[FitsResult]:
+    """Return whether a VM could get the whole GPUs of a request now: which ones, or why others cannot be given.
+
+    Raises:
+        NotFound: it names a GPU that the host does not have.
+    """
+    snapshot = observe(host, replace(scope_of_request(request), models=True))
+    refuse_invalid_host_file(snapshot)
+    offer = offer_whole_gpus(snapshot, request, "", "")
+    missing = request.gpus - len(offer.functions) if offer.chosen is None else 0
+    result = FitsResult(
+        fits=offer.chosen is not None,
+        why=None,
+        wanted=(CountResult(WHOLE_GPU, request.gpus),),
+        places=tuple(SpotResult(WHOLE_GPU, gpu.address, None) for gpu in offer.chosen or ()),
+        too_many=(CountResult(WHOLE_GPU, max(missing, 1)),) if offer.chosen is None else (),
+        gpus=tuple(_whole_barrier(gpu, offer) for gpu in offer.gpus) if offer.chosen is None else (),
+    )
+    return QueryResult(result, snapshot.warnings)
+
+
+def _whole_barrier(gpu: Gpu, offer: WholeGpuOffer) -> BarrierResult:
+    free, reason = int(gpu.address in offer.functions), offer.reasons.get(gpu.address)
+    return BarrierResult(gpu.address, gpu.model, WHOLE_GPU, free, free, () if reason is None else (reason,))
 
 
 def _fits_result(result: FitResult) -> FitsResult:

@@ -19,7 +19,7 @@ from vgpuctl.operations.facts import find_gpu_holders
 from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_stuck_gpus, refuse_vgpus_in_other_vms
 from vgpuctl.operations.plans.change import design_hostdev
 from vgpuctl.operations.plans.devices import check_devices, missing_device_steps, uses_force_console
-from vgpuctl.operations.plans.facts import refuse_open_gpu
+from vgpuctl.operations.plans.facts import refuse_open_gpus
 from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
@@ -150,9 +150,7 @@ def recheck_devices(host: Host, snapshot: Snapshot, record: VmRecord) -> None:
     check_devices(snapshot, record)
     passthrough_gpus = tuple(v for v in record.vgpus if backend_for(v.backend).takes_whole_gpu)
     if passthrough_gpus:
-        refuse_open_gpu(
-            passthrough_gpus[0].gpu, find_gpu_holders(host, passthrough_gpus), force_console=uses_force_console(record)
-        )
+        refuse_open_gpus(find_gpu_holders(host, passthrough_gpus), force_console=uses_force_console(record))
 
 
 def move_steps(vm: Vm, old_record: VmRecord, new_record: VmRecord, xml: str) -> tuple[Step, ...]:

@@ -256,7 +256,7 @@ class Transaction:
         scope, earlier = recheck_scope(before, planned), len(self.written)
         with self._host.claims.lock(self._context.wait_seconds):
             fresh = observe_devices(self._host, scope, vms=before.vms, status=before.hypervisor)
-            fresh = replace(fresh, refusing_gpus=self._refusing_gpus)
+            fresh = replace(fresh, refusing_gpus=self._refusing_gpus, nvswitches=before.nvswitches)
             chosen = planned if is_unchanged(before, fresh, {v.gpu for v in planned}) else choose(fresh)
             try:
                 for claim in make_claims(chosen):

@@ -58,6 +58,12 @@ class Nvml(Protocol):
     def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
         """Return the vGPUs that VMs use on a GPU, with each guest's driver; None where NVML does not report them."""
 
+    def nvlink_peers(self, address: str) -> tuple[str, ...] | None:
+        """Return the PCI addresses of the GPUs at the other ends of a GPU's active NVLinks, sorted.
+
+        None where that is not known: NVIDIA's driver does not have the GPU, or the library is too old.
+        """
+
     def placements(self, address: str) -> Mapping[int, tuple[PlacementSpan, ...]]:
         """Return the possible placements of each vGPU type by its id, for heterogeneous mode, also while that is off.
 

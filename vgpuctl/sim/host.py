@@ -38,7 +38,19 @@ else:
     difflib = LazyModule("difflib")
     shutil = LazyModule("shutil")
 
-SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "ascend", "mixed", "empty")
+SCENARIOS = (
+    "a100-40",
+    "t4",
+    "a16",
+    "l40s-x4",
+    "h100-mig",
+    "rtx-pro-6000",
+    "ascend",
+    "hgx-h100",
+    "h100-pcie-x8",
+    "mixed",
+    "empty",
+)
 """The built-in scenarios."""
 MAX_SCENARIO_BYTES = 1 << 20
 """The largest scenario file that is read."""

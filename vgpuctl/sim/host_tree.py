@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 
 from vgpuctl.sim import binding, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
@@ -39,6 +38,13 @@ def build_root(state: State, machine_id: str) -> DirectoryNode:
             ),
             "proc": DirectoryNode(partial(_proc_nodes, state)),
             "dev": DirectoryNode(partial(_dev_nodes, state)),
+            "usr": fixed_directory(
+                {
+                    "share": fixed_directory(
+                        {"misc": fixed_directory({"pci.ids": FileNode(show=partial(_pci_ids_text, state))})}
+                    )
+                }
+            ),
             "etc": fixed_directory(
                 {
                     "machine-id": text_file(machine_id),
@@ -47,6 +53,13 @@ def build_root(state: State, machine_id: str) -> DirectoryNode:
             ),
         }
     )
+
+
+def _pci_ids_text(state: State) -> str:
+    """Return the part of the PCI database (pci.ids) for this host: NVIDIA's devices whose names are known here."""
+    raws = (raw for raw in state.machine.scenario["gpus"] if raw.get("pci_name"))
+    names = sorted({(raw["device"].removeprefix("0x"), raw["pci_name"]) for raw in raws})
+    return "".join(["10de  NVIDIA Corporation\n", *(f"\t{device}  {name}\n" for device, name in names)])
 
 
 def _domain_files(state: State) -> Mapping[str, Node]:
@@ -125,37 +138,42 @@ def _class_nodes(state: State) -> Mapping[str, Node]:
 
 
 def _device_nodes(state: State) -> Mapping[str, Node]:
-    """Return /sys/devices: functions below their ports, mdev parents without PCI below `virtual`, and `system`."""
+    """Return /sys/devices: functions below their bridges, mdev parents without PCI below `virtual`, and `system`."""
     return {
         **{
-            top: fixed_directory({name: _slot_directory(state, f"/sys/devices/{top}/{name}") for name in slots})
+            top: fixed_directory(
+                {name: _slot_directory(state, f"/sys/devices/{top}/{name}", tuple(slots[name])) for name in slots}
+            )
             for top, slots in state.machine.slots.items()
         },
         "system": DirectoryNode(partial(guest_host.system_nodes, state)),
     }
 
 
-def _slot_directory(state: State, path: str) -> DirectoryNode:
-    """Return a port with the functions behind it, or a function without a port."""
-    top, name = path.removeprefix("/sys/devices/").split("/")
-    members = state.machine.slots[top][name]
-    functions_by_path: Mapping[str, SimFunction] = {f.path: f for f in members}
+def _slot_directory(state: State, path: str, members: Sequence[SimFunction]) -> DirectoryNode:
+    """Return a function with those behind it. `members`: all of them, whose paths begin with `path`."""
+
+    @cache
+    def members_by_name() -> Mapping[str, tuple[SimFunction, ...]]:
+        names: dict[str, list[SimFunction]] = {}
+        for function in members:
+            if function.path != path:
+                names.setdefault(function.path[len(path) + 1 :].partition("/")[0], []).append(function)
+        return {name: tuple(behind) for name, behind in names.items()}
+
+    own = next((f for f in members if f.path == path), None)
+
+    def behind(name: str) -> Node | None:
+        below = members_by_name().get(name, ())
+        is_hidden = len(below) == 1 and not state.exists(below[0].address)
+        return _slot_directory(state, f"{path}/{name}", below) if below and not is_hidden else None
 
     def build() -> Mapping[str, Node]:
-        children: dict[str, Node] = {
-            posixpath.basename(f.path): DirectoryNode(partial(_function_nodes, state, f))
-            for f in members
-            if f.path != path and state.exists(f.address)
-        }
-        if path in functions_by_path:
-            children.update(_function_nodes(state, functions_by_path[path]))
-        return children
+        children = {name: node for name in members_by_name() if (node := behind(name)) is not None}
+        return children if own is None else {**children, **_function_nodes(state, own)}
 
     def find_child(name: str) -> Node | None:
-        function = functions_by_path.get(f"{path}/{name}")
-        if function is not None:
-            return DirectoryNode(partial(_function_nodes, state, function)) if state.exists(function.address) else None
-        return _function_nodes(state, functions_by_path[path]).get(name) if path in functions_by_path else None
+        return behind(name) or (None if own is None else _function_nodes(state, own).get(name))
 
     return DirectoryNode(build, find_child)
 

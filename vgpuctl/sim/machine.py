@@ -13,10 +13,13 @@ from functools import cache
 from typing import Any
 
 from vgpuctl.model.mig import GiProfile, PlacementSpan
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 DEVICES_ROOT = "/sys/devices"
 PORT_CLASS = "0x060400"
+NVSWITCH_CLASS = "0x068000"
+NVSWITCH_SERIALS = 1 << 19
+"""The first serial number of an NVSwitch: above those of all GPUs that a scenario can have."""
 _AMPERE, _BLACKWELL = 7, 10
 _ARCHITECTURES = (
     (r"\bM\d", 3), (r"\bP\d", 4), (r"V100", 5), (r"T4|RTX [68]000\b", 6),
@@ -49,7 +52,11 @@ class SimType(Value):
 
 
 class SimFunction(Value):
-    """A device function. `kind` is pf, vf, extra (another endpoint of the GPU's slot), port or parent (no PCI)."""
+    """A device function.
+
+    `kind` is pf, vf, extra (another endpoint of the GPU's slot), port (a bridge above it), nvswitch (of the board, with
+    the first GPU as its `gpu`), or parent (no PCI).
+    """
 
     address: str
     kind: str
@@ -68,7 +75,8 @@ class SimGpu(Value):
     """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units of some kinds).
 
     `held_by`: a program that always has NVIDIA's driver open for this GPU. `largest_mib`: the framebuffer of its
-    largest type without MIG, or 0. `bar_mib`: the size of its own function's large BAR, or 0.
+    largest type without MIG, or 0. `bar_mib`: the size of its own function's large BAR, or 0. `nvlink`: the GPUs at the
+    other ends of its NVLinks.
     """
 
     address: str
@@ -92,6 +100,7 @@ class SimGpu(Value):
     types_by_number: Mapping[int, SimType] = EMPTY_MAPPING
     largest_mib: int = 0
     bar_mib: int = 0
+    nvlink: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> int:
@@ -166,10 +175,15 @@ def build_machine(scenario: Mapping[str, Any]) -> Machine:
     functions: dict[str, SimFunction] = {}
     taken = {name for raw in scenario["gpus"] for name in function_addresses(raw)}
     for position, raw in enumerate(scenario["gpus"]):
-        port = _free_root_port(raw["address"], taken)
-        gpu = _gpu(raw, position, bool(scenario["iommu"]), port)
-        gpus[gpu.address] = gpu
-        functions.update((function.address, function) for function in gpu.functions)
+        bridges = tuple(raw.get("behind", ()))
+        port = None if bridges else _free_root_port(raw["address"], taken)
+        gpu = _gpu(raw, position, bool(scenario["iommu"]), bridges or (() if port is None else (port,)))
+        own = tuple(function for function in gpu.functions if function.address not in functions)  # bridges are shared
+        gpus[gpu.address] = gpu if len(own) == len(gpu.functions) else replace(gpu, functions=own)
+        functions.update((function.address, function) for function in own)
+    for number, raw in enumerate(scenario.get("nvswitches", ())):
+        for function in _nvswitch_functions(raw, number, next(iter(gpus)), bool(scenario["iommu"])):
+            functions.setdefault(function.address, function)
     slots: dict[str, dict[str, list[SimFunction]]] = {}
     for function in functions.values():
         top, slot = function.path.removeprefix(f"{DEVICES_ROOT}/").split("/")[:2]
@@ -200,7 +214,7 @@ def _free_root_port(address: str, taken: set[str]) -> str | None:
     return port
 
 
-def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -> SimGpu:
+def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, bridges: tuple[str, ...]) -> SimGpu:
     types = {entry["key"]: SimType(**{**entry, "units": _units(entry["units"])}) for entry in raw["types"]}
     return SimGpu(
         address=raw["address"],
@@ -211,8 +225,9 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -
         gi_profiles={entry["id"]: _gi_profile(entry) for entry in raw["gi_profiles"]},
         types_by_number={entry.number: entry for entry in types.values()},
         largest_mib=max((entry.framebuffer_mib for entry in types.values() if not entry.is_mig_backed), default=0),
-        functions=tuple(_functions(raw, position, iommu, port)),
+        functions=tuple(_functions(raw, position, iommu, bridges)),
         units=_units(raw["units"]),
+        nvlink=tuple(raw.get("nvlink", ())),
         **{
             name: raw[name]
             for name in (
@@ -242,15 +257,13 @@ def _gi_profile(raw: Mapping[str, Any]) -> GiProfile:
     return GiProfile(raw["id"], raw["name"], raw["slices"], raw["memory_mib"], raw["max"], spans)
 
 
-def _functions(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -> list[SimFunction]:
-    """List the GPU's own function first, then its companions, then every possible VF, then its root port."""
+def _functions(raw: Mapping[str, Any], position: int, iommu: bool, bridges: tuple[str, ...]) -> list[SimFunction]:
+    """List the GPU's own function first, then its companions, then every possible VF, then the bridges above it."""
     address = raw["address"]
     if ":" not in address:
         path = f"{DEVICES_ROOT}/virtual/{raw['driver'] or address}/{address}"
         return [SimFunction(address, "parent", address, path, driver=raw["driver"])]
-    domain, bus = int(address[:4], 16), int(address[5:7], 16)
-    top = f"{DEVICES_ROOT}/pci{domain:04x}:{max(bus - 1, 0):02x}"
-    slot = f"{top}/{port}" if port else top
+    slot = _bridge_paths(address, bridges)[-1]
 
     def build_function(name: str, kind: str, number: int, ids: Mapping[str, Any]) -> SimFunction:
         group = raw["iommu_group"] if kind != "vf" else raw["vf_group"] + number
@@ -274,24 +287,54 @@ def _functions(raw: Mapping[str, Any], position: int, iommu: bool, port: str | N
     functions = [build_function(address, "pf", 0, raw)]
     functions += [build_function(addresses[1 + n], "extra", n + 1, other) for n, other in enumerate(raw["companions"])]
     functions += [build_function(addresses[1 + extra + n], "vf", n, virtual) for n in range(raw["vfs_total"])]
-    if port:
-        functions.append(_root_port(port, address, slot, raw["port_group"] if iommu else None))
+    first_group = raw["port_group"] if len(bridges) == 1 else raw.get("bridge_group", 0)
+    functions += _bridges(address, address, bridges, first_group if iommu else None)
     return functions
 
 
-def _root_port(name: str, gpu: str, path: str, group: int | None) -> SimFunction:
-    """Return the root port above a GPU."""
-    return SimFunction(
-        address=name,
-        kind="port",
+def _bridge_paths(address: str, bridges: tuple[str, ...]) -> list[str]:
+    """Return the paths in /sys/devices of the root bus above a function and of each bridge below that."""
+    bus = bridges[0][5:7] if bridges else address[5:7]
+    paths = [f"{DEVICES_ROOT}/pci{address[:4]}:{bus}"]
+    for bridge in bridges:
+        paths.append(f"{paths[-1]}/{bridge}")
+    return paths
+
+
+def _bridges(address: str, gpu: str, bridges: tuple[str, ...], first_group: int | None) -> list[SimFunction]:
+    """Return the bridges above a function: a root port, then the ports of PCIe switches."""
+    return [
+        SimFunction(
+            address=name,
+            kind="port",
+            gpu=gpu,
+            path=path,
+            vendor="0x8086" if number == 0 else "0x1000",
+            device="0x347a" if number == 0 else "0xc030",
+            device_class=PORT_CLASS,
+            driver="pcieport",
+            group=None if first_group is None else first_group + number,
+        )
+        for number, (name, path) in enumerate(zip(bridges, _bridge_paths(address, bridges)[1:], strict=True))
+    ]
+
+
+def _nvswitch_functions(raw: Mapping[str, Any], number: int, gpu: str, iommu: bool) -> list[SimFunction]:
+    """Return an NVSwitch and the bridges above it."""
+    bridges, first_group = tuple(raw["behind"]), raw["bridge_group"]
+    switch = SimFunction(
+        address=raw["address"],
+        kind="nvswitch",
         gpu=gpu,
-        path=path,
-        vendor="0x8086",
-        device="0x347a",
-        device_class=PORT_CLASS,
-        driver="pcieport",
-        group=group,
+        path=f"{_bridge_paths(raw['address'], bridges)[-1]}/{raw['address']}",
+        vendor="0x10de",
+        device=f"0x{raw['device_id']}",
+        device_class=NVSWITCH_CLASS,
+        driver=raw["driver"],
+        group=first_group + len(bridges) if iommu else None,
+        serial=NVSWITCH_SERIALS + number,
     )
+    return [switch, *_bridges(raw["address"], gpu, bridges, first_group if iommu else None)]
 
 
 def _vf_address(domain: int, bus: int, address: str, number: int) -> str:

@@ -73,6 +73,11 @@ class SimNvml:
             if carrier in vgpus
         )
 
+    def nvlink_peers(self, address: str) -> tuple[str, ...] | None:
+        """Return the GPUs at the other ends of a GPU's NVLinks, as the scenario has them."""
+        gpu = self._find_gpu(address)
+        return None if gpu is None else gpu.nvlink
+
     def placements(self, address: str) -> Mapping[int, tuple[PlacementSpan, ...]]:
         """Return each type's placements with mixed sizes, even while that mode is off. With MIG on there are none."""
         gpu, state = self._find_gpu(address), self._core.state

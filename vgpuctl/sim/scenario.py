@@ -10,11 +10,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from vgpuctl.model.address import normalize_pci
 from vgpuctl.sim import faults
 from vgpuctl.sim.guest_host import DEFAULT_CPUS, PAGE_SIZES_KIB
 from vgpuctl.sim.initial_state import initial_records
 from vgpuctl.sim.machine import function_addresses
-from vgpuctl.sim.scenario_gpu import GPU_KEYS, expand_gpus
+from vgpuctl.sim.scenario_gpu import (
+    FIRST_BRIDGE_GROUP,
+    GPU_KEYS,
+    MAX_BRIDGES,
+    MAX_COUNT,
+    expand_gpus,
+    read_bridges,
+)
 from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue, read_scenario
 
 DEFAULT_KERNEL = "6.8.0-45-generic"
@@ -33,6 +41,7 @@ SCENARIO_KEYS = (
     "storage",
     "images",
     "gpus",
+    "nvswitches",
     "faults",
 )
 NVML_STATES = ("present", "absent", "too-old")
@@ -63,6 +72,7 @@ def compile_scenario(text: str, file: str) -> dict[str, Any]:
         "storage": _read_storage(root.get("storage")),
         "faults": [_read_fault(value) for value in root.items("faults")],
         "gpus": [],
+        "nvswitches": [],
     }
     entries = root.items("gpus")
     kernel = compiled["kernel"]
@@ -72,6 +82,10 @@ def compile_scenario(text: str, file: str) -> dict[str, Any]:
         for gpu in expand_gpus(mapping, kernel, compiled["gpus"]):
             _check_addresses(value, gpu, owners)
             compiled["gpus"].append(gpu)
+    for value in root.items("nvswitches"):
+        if not compiled["gpus"]:
+            value.reject("an NVSwitch connects GPUs, and the host has none")
+        compiled["nvswitches"].append(_read_nvswitch(value, len(compiled["nvswitches"]), owners))
     compiled["found"] = [
         *_read_pools(root.get("storage")),
         *(_read_image(value) for value in root.items("images")),
@@ -86,6 +100,23 @@ def _check_addresses(value: YamlValue, raw: dict[str, Any], owners: dict[str, st
         if name in owners:
             value.reject(f"{raw['address']} would have a function at {name}, where one of {owners[name]} is")
         owners[name] = raw["address"]
+
+
+def _read_nvswitch(value: YamlValue, number: int, owners: dict[str, str]) -> dict[str, Any]:
+    """Return an NVSwitch: a PCI device of NVIDIA of the class "bridge, other"; 22a3 is the one of HGX H100."""
+    table = value.mapping(("address", "device_id", "driver", "behind"))
+    address = normalize_pci(table.require("address").text())
+    if address is None or address in owners:
+        table.require("address").reject("it is not the PCI address of a device of its own")
+    owners[address] = address
+    driver = table.text("driver", "nvidia-nvswitch")
+    return {
+        "address": address,
+        "device_id": table.text("device_id", "22a3").removeprefix("0x"),
+        "driver": None if driver == "none" else driver,
+        "behind": read_bridges(table),
+        "bridge_group": FIRST_BRIDGE_GROUP + (MAX_COUNT + number) * (MAX_BRIDGES + 1),
+    }
 
 
 def _read_kernel(top: YamlMapping) -> str:

@@ -45,6 +45,8 @@ GPU_KEYS = (
     "mig",
     "mixed_size",
     "held_by",
+    "behind",
+    "nvlink",
 )
 BACKENDS = ("mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough")
 PROFILE_KEYS = (
@@ -59,8 +61,10 @@ PROFILE_KEYS = (
     "max_per_gi",
     "description",
 )
+MAX_BRIDGES = 8
 FIRST_BUS, BUS_STEP, LAST_BUS = 0x3B, 4, 0xF8
 LAST_DOMAIN = 0xFF
+FIRST_BRIDGE_GROUP = 1_000_000
 MAX_COUNT = 4096
 """How many GPUs one entry may have: enough for a whole fleet in one host, for `simulate`."""
 _VENDOR_VF_SINCE = (6, 8)
@@ -101,6 +105,7 @@ def _read_gpu(
         "backend": backend,
         "rule": "counter" if units else "nvidia" if is_nvidia_vgpu else None,
         "types": _read_types(table, model, is_nvidia_vgpu),
+        "pci_name": model.get("pci_name"),
         "vendor": f"0x{vendor}",
         "device": f"0x{device}",
         "vf_device": f"0x{model.get('vf_device_id', device)}",
@@ -113,6 +118,7 @@ def _read_gpu(
         "iommu_group": group.number() if group is not None else 20 + position,
         "vf_group": 100 + 64 * position,
         "port_group": 1000 + position,
+        **_read_links(table, position),
         "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
         "bar_mib": int(model.get("bar_mib", 0)),
         "units": units,
@@ -145,6 +151,28 @@ def _read_address(table: YamlMapping, model: Mapping[str, Any], previous: list[d
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]*", address):
         configured.reject(f"'{address}' is neither a PCI address nor a kernel name")
     return address
+
+
+def _read_links(table: YamlMapping, position: int) -> dict[str, Any]:
+    """Return what the GPU is connected to: the bridges above it with their first IOMMU group, and GPUs by NVLink."""
+    return {
+        "behind": read_bridges(table),
+        "bridge_group": FIRST_BRIDGE_GROUP + MAX_BRIDGES * position,
+        "nvlink": sorted(normalize_pci(value.text()) or value.text() for value in table.items("nvlink")),
+    }
+
+
+def read_bridges(table: YamlMapping) -> list[str]:
+    """Return the addresses of the bridges above a device, from the root port down; empty: a root port of its own."""
+    bridges = []
+    for value in table.items("behind"):
+        address = normalize_pci(value.text())
+        if address is None or address in bridges:
+            value.reject(f"'{value.text()}' is not the PCI address of another bridge; write it like 0000:3a:00.0")
+        bridges.append(address)
+    if len(bridges) > MAX_BRIDGES:
+        table.require("behind").reject(f"at most {MAX_BRIDGES} bridges")
+    return bridges
 
 
 def _next_address(taken: set[str]) -> str:

@@ -86,6 +86,8 @@ ON_THE_OTHERS = (
     "reboot-vm vdi-1",
     "list-images",
     "attach-vgpu vdi-1 --profile A100-4C",
+    "attach-gpu vdi-1 --gpus 1",
+    "detach-gpu vdi-1 --gpu 0000:3b:00.0",
     "ensure-vm vdi-1 --profile A100-4C",
     "refresh-vm vdi-1",
     "set-profile vdi-1 A100-8C",

@@ -268,6 +268,9 @@ def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatc
         off = ["--no-start"] if "set-profile" in typed else []
         off += ["--image", "/srv/images/ubuntu-24.04.qcow2"] if "refresh-vm" in typed else []
         assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C", *off).status == 0
+    if "train-1" in typed and "create-vm" not in typed:
+        words = ["create-vm", "train-1", "--mode", "passthrough", "--gpus", "2", "--no-start"]
+        assert vgpuctl("--host", "sim:h100-pcie-x8", *words).status == 0
     ran = vgpuctl(*shlex.split(typed)[1:])
     assert ran.status == 0, ran.err
 

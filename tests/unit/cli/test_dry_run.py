@@ -51,6 +51,8 @@ OTHERS = {
     "set-mig": ("h100-mig", f"{GPU} --for H100-1-10C:4 --drain"),
     "set-mixed-size": ("rtx-pro-6000", f"{GPU} off --drain"),
     "set-scheduler": ("t4", f"{GPU} --policy equal_share --via modprobe --drain"),
+    "attach-gpu": ("h100-pcie-x8", "off --gpus 2"),
+    "detach-gpu": ("h100-pcie-x8", "off --gpu 0000:3d:00.0"),
 }
 LINES = {**{name: ("mixed", line) for name, line in MIXED.items()}, **OTHERS}
 
@@ -89,7 +91,8 @@ def test_nothing_is_written(command: str, vgpuctl: Callable[..., Ran], tmp_path:
         return vgpuctl("--host", f"sim:{name}", "--json", *shlex.split(text.replace("SPEC", str(spec))))
 
     profile = {"h100-mig": "H100-1-10C", "rtx-pro-6000": "DC-4Q", "t4": "T4-4Q"}.get(name, "A100-4C")
-    made = [run(f"create-vm {vm} --profile {profile}") for vm in ("runs", "off")]
+    gives = "--mode passthrough --gpus 2" if name == "h100-pcie-x8" else f"--profile {profile}"
+    made = [run(f"create-vm {vm} {gives}") for vm in ("runs", "off")]
     assert [ran.status for ran in (*made, run("stop-vm off"))] == [0, 0, 0], made[0].out
     if name == "mixed":
         assert run("create-vm cloned --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2").status == 0

@@ -25,7 +25,7 @@ def vgpu(**more: Any) -> dict[str, Any]:
 
 GPU: dict[str, Any] = {
     "address": "0000:3b:00.0", "model": "NVIDIA A100-PCIE-40GB", "backend": "vendor-vf", "mode": "vgpu",
-    "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None,
+    "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None, "pcie_switch": None,
     "vfs": {"total": 16, "enabled": 16, "used": 2},
     "vgpus": [vgpu(), vgpu(ownership="unmanaged", vm=None, profile=None)], "problems": ["a fan is loud"],
     "desired_mode": None, "cordoned": False, "allowed_profiles": None, "reserved_for": [], "mixed_size": None,
@@ -72,9 +72,9 @@ def test_gpus() -> None:
     wide = pages.page("list-gpus", result("list-gpus", [GPU, bare]), View(wide=True))
     assert render(wide.blocks).splitlines()[1:] == [
         "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf  nvidia"
-        "     0      -  -",
+        "     0      -  -       -",
         "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0  0                -              -          -     "
-        "     0      -  -",
+        "     0      -  -       -",
     ]
     assert page.stderr_lines == ["0000:3b:00.0: a fan is loud"]
 

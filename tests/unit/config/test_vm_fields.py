@@ -38,7 +38,7 @@ def test_every_example_passes_its_rule(name: str) -> None:
             "storage_pool": rules.resource_name,
             "labels": labels.labels, "owner": labels.owner}.get(name) or getattr(rules, name, None)  # fmt: skip
     example = FIELD_BY_NAME[name].example
-    if name in ("vcpus", "hotplug_slots", "numa_node"):
+    if name in ("vcpus", "hotplug_slots", "numa_node", "gpus"):
         rules.whole_number(0, 100)(int(example))
     elif example and rule is not None:
         rule(example)

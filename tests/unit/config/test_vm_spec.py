@@ -217,6 +217,17 @@ def test_contradictions(text: str, line: str) -> None:
         ({"gpu": "0"}, "--gpu: '0' is not a GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"),
         ({"not_gpu": ("",)}, "--not-gpu: '' is not a GPU"),
         ({"not_gpu": ("A40",), "gpu": ("A40",)}, "--not-gpu: 'A40' is also given as gpu"),
+        ({"gpus": "0", "mode": "passthrough"}, "--gpus: 0 is not between 1 and 16"),
+        ({"gpus": "2"}, "--gpus: gpus counts whole GPUs or plain VFs: specify mode passthrough or sriov"),
+        (
+            {"gpus": "3", "mode": "passthrough", "gpu": ("0000:3b:00.0", "3c:00.0")},
+            "--gpus: 3 are requested, but gpu names only 2",
+        ),
+        (
+            {"mode": "passthrough", "gpu": ("L40S", "3c:00.0")},
+            "--gpu: 2 are given, and not all are addresses: gpus (--g",
+        ),
+        ({"mode": "passthrough", "gpu": ("3b:00.0", "0000:3b:00.0")}, "--gpu: the GPU '0000:3b:00.0' is given twice"),
         ({"numa_node": "x"}, "--numa-node: 'x' is not a whole number"),
         ({"numa_node": "1024"}, "--numa-node: 1024 is not between 0 and 1023"),
         ({"spread_group": "a b"}, "--spread-group: 'a b' is not a name"),
@@ -275,6 +286,23 @@ def test_options_are_named_in_messages(typed: dict[str, object], line: str) -> N
 def test_every_field_has_its_option_in_that_test() -> None:
     parameters = test_options_are_named_in_messages.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {key for typed, _ in parameters for key in typed} == {"name", *FIELD_BY_NAME}
+
+
+@pytest.mark.parametrize(
+    ("typed", "count", "source"),
+    [
+        ({"gpu": ("H100",), "mode": "passthrough"}, 1, "default"),
+        ({"gpus": "2", "mode": "passthrough"}, 2, "command-line"),
+        ({"gpu": ("3b:00.0", "3c:00.0"), "mode": "passthrough"}, 2, "command-line"),
+        ({"gpu": ("3b:00.0", "3c:00.0", "3d:00.0"), "gpus": "2", "mode": "passthrough"}, 2, "command-line"),
+        ({"gpu": ("H100", "L40S"), "gpus": "2", "mode": "passthrough"}, 2, "command-line"),
+        ({"gpu": ("3b:00.0", "3c:00.0"), "mode": "sriov"}, 1, "default"),
+        ({"gpu": ("3b:00.0", "3c:00.0"), "profile": ("A100-4C",)}, 1, "default"),
+    ],
+)
+def test_every_whole_gpu_that_is_named_by_address_is_requested(typed, count, source) -> None:
+    request = build_request(parse_options(name="vm", **typed))
+    assert (request.gpus, request.sources["gpus"]) == (count, source)
 
 
 def test_all_wrong_options_are_reported_at_once() -> None:

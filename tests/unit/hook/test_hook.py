@@ -403,3 +403,30 @@ def test_a_running_commands_vm_is_left_alone():
     ports.claims.add(replace(claim, operation=living_operation(ports).id))
     hook.release(ports, xml_of(ports))
     assert len(devices(ports)) == 1
+
+
+WHOLE = [f"0000:{bus}:00.0" for bus in ("1a", "1b")]
+
+
+def test_several_whole_gpus_are_claimed_again_after_a_reboot() -> None:
+    ports = open_simulated_host("h100-pcie-x8")
+    create(ports, request(name="vm", mode="passthrough", gpus=2), start=False)
+    open_host("h100-pcie-x8").reboot()
+    ports = open_simulated_host("h100-pcie-x8")
+    assert ports.claims.all() == ()
+    hook.prepare(ports, xml_of(ports))
+    assert sorted(claim.carrier for claim in ports.claims.all()) == WHOLE
+
+
+def test_whole_gpus_that_are_reserved_while_the_vm_runs_are_all_claimed_or_none() -> None:
+    ports = open_simulated_host("h100-pcie-x8")
+    create(ports, request(name="vm", mode="passthrough", gpus=2, reserve="running"), start=False)
+    hook.prepare(ports, xml_of(ports))
+    assert sorted(claim.carrier for claim in ports.claims.all()) == WHOLE
+    hook.release(ports, xml_of(ports))
+    assert ports.claims.all() == ()
+    create(ports, request(name="other", mode="passthrough", gpus=1), start=False)
+    with pytest.raises(InUse, match=r"reserves .* only while it runs, and other uses it") as raised:
+        hook.prepare(ports, xml_of(ports))
+    assert raised.value.hint == "vgpuctl start-vm vm assigns a free one"
+    assert [claim.vm for claim in ports.claims.all()] == ["other"]

@@ -167,6 +167,19 @@ int nvmlGpuInstanceSetVgpuSchedulerState_v2(gi *one, state2 *s) {
 #endif
 """
 
+NVLINK = r"""
+#ifdef NVLINK
+typedef struct { char legacy[16]; u domain, bus, device, id, subsystem; char bus_id[32]; } pci_info;
+int nvmlDeviceGetNvLinkState(void *h, u link, u *active) {
+    *active = link != 1; return link < 4 ? SUCCESS : 2; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, u link, pci_info *pci) {
+    strcpy(pci->bus_id, link == 3 ? "00000000:05:00.0" : NVLINK); return SUCCESS; }
+#ifndef OLD_NVLINK
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *h, u link, u *kind) { *kind = link == 3 ? 2 : 0; return SUCCESS; }
+#endif
+#endif
+"""
+
 GUESTS = r"""
 #ifdef GUESTS
 int nvmlDeviceGetActiveVgpus(void *h, u *count, u *ids) {

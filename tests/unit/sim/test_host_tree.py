@@ -108,3 +108,25 @@ def test_a_new_mdev_is_everywhere_at_once(make: MakeHost) -> None:
     assert host.sysfs.listdir(MDEV) == (uuid(1),)
     assert uuid(1) in host.sysfs.listdir(PF)
     assert len(host.sysfs.listdir("/sys/kernel/iommu_groups")) == before + 1
+
+
+def test_gpus_behind_one_switch_share_the_path_of_its_upstream_port(make: MakeHost) -> None:
+    sysfs = make("h100-pcie-x8").sysfs
+    devices = "/sys/bus/pci/devices"
+    first, second = (sysfs.readlink(f"{devices}/0000:{bus}:00.0") for bus in ("1a", "1b"))
+    assert first == "../../../devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0"
+    assert first.split("/")[:-2] == second.split("/")[:-2]
+    assert {"0000:19:00.0", "0000:19:01.0", "class"} <= set(sysfs.listdir(f"{devices}/0000:18:00.0"))
+    assert sysfs.read("/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:01.0/class") == "0x060400\n"
+
+
+def test_an_nvswitch_is_a_bridge_device_of_nvidia_in_a_group_of_its_own(make: MakeHost) -> None:
+    sysfs = make("hgx-h100").sysfs
+    path = "/sys/bus/pci/devices/0000:03:00.0"
+    assert [sysfs.read(f"{path}/{name}") for name in ("class", "vendor", "device")] == [
+        "0x068000\n",
+        "0x10de\n",
+        "0x22a3\n",
+    ]
+    group = sysfs.readlink(f"{path}/iommu_group").rpartition("/")[2]
+    assert sysfs.listdir(f"/sys/kernel/iommu_groups/{group}/devices") == ("0000:03:00.0",)

@@ -17,12 +17,16 @@ from vgpuctl.sim.scenario import compile_scenario
 def test_addresses_paths_and_groups_are_unique(name: str) -> None:
     compiled = compile_scenario(_read_source(name)[0], name)
     machine = build_machine(json.loads(json.dumps(compiled)))
-    everything = [function for gpu in machine.gpus.values() for function in gpu.functions]
-    assert len(machine.functions) == len(everything)
+    of_gpus = [function for gpu in machine.gpus.values() for function in gpu.functions]
+    assert len({function.address for function in of_gpus}) == len(of_gpus)
+    everything = list(machine.functions.values())
+    assert {f.address for f in of_gpus} <= machine.functions.keys()
     assert len({function.path for function in everything}) == len(everything)
     virtual = [function.group for function in everything if function.kind == "vf"]
     assert len(set(virtual)) == len(virtual)
-    names = [f.serial for f in everything if f.kind in ("pf", "vf", "extra")]
+    names = [f.serial for f in everything if f.kind in ("pf", "vf", "extra", "nvswitch")]
+    groups = [f.group for f in everything if f.kind in ("port", "nvswitch")]
+    assert len(set(groups)) == len(groups)
     assert len(set(names)) == len(names)
     assert all(is_pci_address(f.address) for f in everything if f.kind != "parent")
 

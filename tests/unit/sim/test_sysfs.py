@@ -29,7 +29,7 @@ def test_paths_are_followed_as_the_kernel_does(make: MakeHost) -> None:
     host = make("a100-40")
     assert host.sysfs.read(f"{PF}/virtfn0/physfn/virtfn1/../vendor") == "0x8086\n", "the port is above"
     assert host.sysfs.read("/sys//bus/pci/devices/../devices/0000:3b:00.0/vendor") == "0x10de\n"
-    assert host.sysfs.listdir("/") == ("dev", "etc", "proc", "sys")
+    assert host.sysfs.listdir("/") == ("dev", "etc", "proc", "sys", "usr")
     assert host.sysfs.listdir("/sys/bus/pci/") == ("devices", "drivers", "drivers_probe")
 
 

@@ -55,6 +55,10 @@ if TYPE_CHECKING:
             "three VMs, with the static addresses in net-1.yaml to net-3.yaml",
         ),
         (
+            "vgpuctl --host sim:h100-pcie-x8 create-vm train-1 --mode passthrough --gpus 2",
+            "two whole GPUs that are behind one PCIe switch",
+        ),
+        (
             "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C --network default"
             " --network bridge=br0,mac=52:54:00:12:34:56 --hugepages=2MiB --cpu-pin=auto",
             "two network cards, huge pages, and the CPUs of the GPU's NUMA node",
@@ -88,7 +92,7 @@ def create_vm(
     name: str | None,
     **explicit: Any,
 ) -> int:
-    """Create and start a VM with a vGPU, a plain virtual function or a whole GPU.
+    """Create and start a VM with vGPUs, plain virtual functions or whole GPUs.
 
     The command places the vGPU, creates its device, the disk and the domain, starts the VM and reads everything back.
     If a step fails, all earlier steps are undone. Without --image, --disk and --cdrom the VM gets an empty 40 GiB disk

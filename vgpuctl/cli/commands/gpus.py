@@ -123,6 +123,7 @@ STATUS_BY_FIT = {True: 0, False: 4, None: 1}
             "vgpuctl --host sim:l40s-x4 fits --profile L40S-4Q:14 --profile L40S-8Q:8",
             "both together: a place for each, or the fewest that do not fit",
         ),
+        ("vgpuctl --host sim:hgx-h100 fits --gpus 4", "the four whole GPUs that one VM would get"),
     ),
 )
 @click.option(
@@ -130,13 +131,13 @@ STATUS_BY_FIT = {True: 0, False: 4, None: 1}
     "profiles",
     metavar="PROFILE[:N]",
     multiple=True,
-    required=True,
     shell_complete=complete.profiles,
     help="A vGPU profile, with :N for N of it; repeatable.",
 )
 @click.option("--gpu", metavar="GPU", shell_complete=complete.gpus, help="Only on this GPU, or on those of this model.")
+@click.option("--gpus", metavar="N", help="Instead of profiles: N whole GPUs for one VM (passthrough).")
 @click.pass_obj
-def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> int:
+def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None, gpus: str | None) -> int:
     """Check whether these vGPUs, each in a VM of its own, fit on this host together now. Nothing is reserved.
 
     Exit status 0: they fit, and the page shows the GPU for each. 4: they do not fit, and the page shows the fewest to
@@ -146,7 +147,7 @@ def fits(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> int:
     return run.call(
         settings,
         "fits",
-        lambda host: host.fits(*profiles, gpu=gpu),
+        lambda host: host.fits(*profiles, gpu=gpu, gpus=gpus),
         lambda result: CommandOutput(result, status=STATUS_BY_FIT[result.data.fits]),
     )
 

@@ -65,6 +65,10 @@ class HostNvml:
         """Return the vGPUs that VMs use on a GPU."""
         return self._query(address, device.read_guests)
 
+    def nvlink_peers(self, address: str) -> tuple[str, ...] | None:
+        """Return the GPUs at the other ends of a GPU's NVLinks."""
+        return self._query(address, device.read_nvlink_peers)
+
     def placements(self, address: str) -> Mapping[int, tuple[PlacementSpan, ...]]:
         """Return each type's possible placements in heterogeneous mode."""
         return self._query(address, device.read_placements) or EMPTY_MAPPING

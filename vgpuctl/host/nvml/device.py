@@ -24,6 +24,7 @@ from typing import Any
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import mig, vgpu_scheduler
 from vgpuctl.host.nvml.library import NOT_SUPPORTED, NvmlLibrary
+from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.mig import PlacementSpan
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlVgpuType
 from vgpuctl.value import EMPTY_MAPPING
@@ -153,6 +154,33 @@ def _read_guest(library: NvmlLibrary, vgpu: Any) -> NvmlGuest:
         vm_uuid=_decode(vm_id[0]).lower() if vm_id is not None and vm_id[1] == _VM_ID_IS_UUID else None,
         driver_version=version if _VERSION.fullmatch(version) else None,
     )
+
+
+_MAX_LINKS = 18
+_LINK_ACTIVE = 1
+_REMOTE_IS_GPU = 0
+
+
+def read_nvlink_peers(library: NvmlLibrary, handle: Any) -> tuple[str, ...] | None:
+    """Return the GPUs at the other ends of a GPU's active NVLinks; none on a GPU without NVLink.
+
+    A link to an NVSwitch has no GPU at its other end. A link that the GPU does not have is an error of NVML.
+    Source: nvml.h, nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType and NVML_NVLINK_MAX_LINKS.
+    """
+    if not library.has("nvmlDeviceGetNvLinkState") or not library.has("nvmlDeviceGetNvLinkRemotePciInfo"):
+        return None
+    peers = set()
+    for link in range(_MAX_LINKS):
+        if library.query("nvmlDeviceGetNvLinkState", handle, link) != _LINK_ACTIVE:
+            continue
+        if library.query("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) not in (None, _REMOTE_IS_GPU):
+            continue
+        remote = library.query("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+        address = None if remote is None else normalize_pci(_decode(remote.busId))
+        if address is None:
+            return None
+        peers.add(address)
+    return tuple(sorted(peers))
 
 
 def _decode(text: bytes | str) -> str:

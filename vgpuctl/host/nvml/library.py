@@ -31,6 +31,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 _VERSIONED_NAMES = {
     "nvmlDeviceGetHandleByPciBusId": "nvmlDeviceGetHandleByPciBusId_v2",
     "nvmlDeviceGetGpuInstancePossiblePlacements": "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+    "nvmlDeviceGetNvLinkRemotePciInfo": "nvmlDeviceGetNvLinkRemotePciInfo_v2",
 }
 """pynvml's functions that call a library function of another name."""
 

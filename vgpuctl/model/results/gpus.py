@@ -76,6 +76,7 @@ class GpuResult(Value):
     `allowed_profiles`: the only profiles that host.yaml allows on it, null for all. `reserved_for`: patterns of the
     names of VMs that it is reserved for, empty for all.
 
+    `pcie_switch`: the upstream port of the PCIe switch that the GPU is behind, null if it is behind none.
     `mixed_size` is null if the GPU does not support mixed sizes, or that is not known. `scheduler` is null if NVIDIA's
     driver does not schedule vGPUs and host.yaml configures none.
     """
@@ -88,6 +89,7 @@ class GpuResult(Value):
     framebuffer_mib: int | None
     numa_node: int | None
     iommu_group: int | None
+    pcie_switch: str | None
     vfs: VfsResult
     vgpus: tuple[VgpuResult, ...]
     problems: tuple[str, ...]

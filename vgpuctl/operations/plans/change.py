@@ -12,14 +12,16 @@ from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, InvalidInput, NotFound
 from vgpuctl.gpu.profiles import check_combination
-from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.request import DesignHostdev, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
 from vgpuctl.observe.ownership import MAX_VGPU_INDEXES
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, make_steps
 from vgpuctl.operations.plans.remove import own_record
-from vgpuctl.operations.plans.vm_diff import resolve_vm_profile
+from vgpuctl.operations.plans.vm_diff import count_devices, format_gpu_names, recorded_constraints, resolve_vm_profile
+from vgpuctl.operations.plans.whole_gpus import describe_record, whole_functions
 from vgpuctl.operations.steps.attach import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim
 from vgpuctl.ports.step import Step
@@ -106,9 +108,27 @@ def record_with_vgpus(record: VmRecord, vgpus: Sequence[AssignedVgpu], new_profi
         profile_by_carrier = {v.carrier: str(t) for v, t in zip(record.vgpus, recorded_profiles, strict=True)}
     remaining_profiles = iter(new_profiles)
     profiles = [profile_by_carrier.get(v.carrier) or next(remaining_profiles, None) or v.profile or "" for v in vgpus]
-    fields["profile"] = profiles
+    fields["profile"] = profiles if any(profiles) else []
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return replace(record, vgpus=tuple(vgpus), request_json=text)
+
+
+def with_gpu_fields(record: VmRecord, names: Sequence[str] = ()) -> VmRecord:
+    """Return the record with the request for the whole GPUs that it has now; `names`: those named for added ones."""
+    whole = whole_functions(record)
+    fields = record.request_fields
+    if not whole and fields.get("mode") != str(GpuMode.PASSTHROUGH):
+        return record
+    addresses = {v.gpu for v in whole}
+    before = recorded_constraints(fields).gpus
+    kept = [name for name in before if normalize_pci(name) is None or name in addresses]
+    count = count_devices(whole)
+    return with_request_fields(
+        record,
+        mode=str(GpuMode.PASSTHROUGH),
+        gpus=count if count > 1 else None,
+        gpu=format_gpu_names(tuple(dict.fromkeys((*kept, *names)))) if before else None,
+    )
 
 
 def with_request_fields(record: VmRecord, **values: object) -> VmRecord:
@@ -136,13 +156,15 @@ def attach_steps(
     new: Sequence[AssignedVgpu],
     *,
     live: bool,
+    new_record: VmRecord | None = None,
 ) -> tuple[Step, ...]:
-    """Return the steps after the claims: record, create, attach.
+    """Return the steps after the claims: record, create, attach. `new_record`: the record afterwards, if it is planned.
 
     A stopped VM that reserves its slots only while it runs gets no device.
     """
-    new_record = record_with_vgpus(record, (*record.vgpus, *new), new_profiles)
-    steps: list[Step] = [WriteRecord(vm.name, vm.uuid, new_record, vm.record)]
+    new_record = new_record or record_with_vgpus(record, (*record.vgpus, *new), new_profiles)
+    summary = describe_record(vm, new_record) if whole_functions(new_record) else ""
+    steps: list[Step] = [WriteRecord(vm.name, vm.uuid, new_record, vm.record, summary)]
     for vgpu in new if live or not record.reserve_while_running else ():
         steps += make_steps(snapshot, vgpu)
     steps += [AttachDevice(vm.name, vm.uuid, v.carrier, hostdev_xml(design_hostdev(v, record)), live) for v in new]
@@ -163,21 +185,25 @@ def detach_steps(
             steps.append(DetachDevice(vm.name, vm.uuid, vgpu.carrier, wait_seconds))
         if vgpu.carrier not in keep_devices:
             steps += backend_for(vgpu.backend).remove_steps(vgpu)
-        new_record = record_with_vgpus(current_record, [v for v in current_record.vgpus if v.carrier != vgpu.carrier])
+        remaining = [v for v in current_record.vgpus if v.carrier != vgpu.carrier]
+        new_record = with_gpu_fields(record_with_vgpus(current_record, remaining))
         kept_record = new_record if new_record.vgpus or new_record.created_vm else None
-        steps += [WriteRecord(vm.name, vm.uuid, kept_record, current_record), ReleaseClaim(vgpu.carrier, vm.uuid)]
+        summary = describe_record(vm, new_record) if kept_record and whole_functions(current_record) else ""
+        steps.append(WriteRecord(vm.name, vm.uuid, kept_record, current_record, summary))
+        steps.append(ReleaseClaim(vgpu.carrier, vm.uuid))
         current_record = new_record
     return tuple(steps)
 
 
 def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[AssignedVgpu, ...]:
-    """Return the VM's vGPUs with these carriers; its only one if none is given.
+    """Return the VM's vGPUs with these carriers; its only one if none is given. A whole GPU goes with all its functions.
 
     Raises:
         NotFound: it has no such vGPU.
         InvalidInput: none is given, and it has several.
     """
-    if not carriers and len(record.vgpus) > 1:
+    whole_gpus = {v.gpu for v in whole_functions(record)}
+    if not carriers and len({v.gpu if v.gpu in whole_gpus else v.carrier for v in record.vgpus}) > 1:
         named = [word for vgpu in record.vgpus for word in ("--vgpu", vgpu.carrier)]
         raise InvalidInput(
             f"{vm.name} has {len(record.vgpus)} vGPUs, and none is named: {', '.join(map(_vgpu_text, record.vgpus))}",
@@ -195,7 +221,8 @@ def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[Ass
             vm=vm.name,
             carriers=sorted(vm_carriers),
         )
-    return tuple(v for v in record.vgpus if not requested or v.carrier in requested)
+    whole = {v.gpu for v in whole_functions(record) if v.carrier in requested}
+    return tuple(v for v in record.vgpus if not requested or v.carrier in requested or v.gpu in whole)
 
 
 def _vgpu_text(vgpu: AssignedVgpu) -> str:

@@ -17,10 +17,9 @@ from vgpuctl.model.gpu import Gpu, GpuFunction, GpuMode, Ownership, Vgpu
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.placement.constraints import add_spread_group, select_allowed_gpus, why_excluded
-from vgpuctl.placement.policy_placement import choose_gpu_for_vf
-from vgpuctl.placement.restrictions import why_restricted
-from vgpuctl.placement.vm_placement import place_vgpus, stuck_write_error
+from vgpuctl.operations.plans.choose_whole import choose_vf_gpu, choose_whole_gpus
+from vgpuctl.placement.constraints import select_allowed_gpus
+from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.ports.step import Step
 from vgpuctl.value import replace
 
@@ -57,8 +56,9 @@ def choose_vgpus(
     refuse_invalid_host_file(snapshot)
     if request.mode == "vgpu":
         return _choose_by_profile(snapshot, request, uuid, kept_profiles)
-    gpu = _choose_gpu(snapshot, request, vm_name(request, uuid), uuid)
-    return backend_of_mode(request.mode).assign(snapshot, gpu, force_console=request.force_console)
+    if request.mode == "sriov":
+        return _choose_vfs(snapshot, request, uuid)
+    return choose_whole_gpus(snapshot, request, vm_name(request, uuid), uuid)
 
 
 def refuse_invalid_host_file(snapshot: Snapshot) -> None:
@@ -149,47 +149,29 @@ def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
         )
 
 
-def _choose_gpu(snapshot: Snapshot, request: VmRequest, vm: str, uuid: str) -> Gpu:
-    gpus = _candidate_gpus(snapshot, request, uuid)
-    stuck = {s.gpu: s for s in snapshot.stuck_writes}
-    if len(gpus) == 1 and gpus[0].address in stuck:
-        raise stuck_write_error(stuck[gpus[0].address])
-    restricted = {g.address: why for g in gpus if (why := why_restricted(g, request.mode, vm)) is not None}
-    if len(restricted) == len(gpus):
-        raise NoCapacity(
-            f"no GPU accepts a new vGPU: {'; '.join(f'{a}: {why}' for a, why in restricted.items())}",
-            hint=f"vgpuctl uncordon {gpus[0].address}" if gpus[0].cordoned else "vgpuctl list-gpus --all",
-            gpus=sorted(restricted),
-        )
-    gpus = tuple(g for g in gpus if g.address not in restricted)
-    usable = [g for g in gpus if g.address not in stuck]
-    if request.mode == "sriov":
-        with_vfs = [g for g in usable if backend_for(g.backend).mode == request.mode]
-        chosen = choose_gpu_for_vf(snapshot, with_vfs, request.constraints.policy, vm)
-        return chosen or (with_vfs or usable or list(gpus))[0]
-    free = [g for g in usable if not snapshot.vgpus_on(g.address)]
-    return (free or usable or list(gpus))[0]
-
-
-def _candidate_gpus(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[Gpu, ...]:
-    """Return the GPUs that a request for a whole GPU or a plain VF can choose from.
-
-    Raises:
-        NoCapacity: none is left; the message names for each GPU the constraint that excludes it.
-    """
-    constraints = add_spread_group(snapshot, request.constraints, uuid)
-    gpus = select_allowed_gpus(snapshot, constraints)
-    excluded = {g.address: why for g in gpus if (why := why_excluded(snapshot, g, constraints, uuid)) is not None}
-    if gpus and len(excluded) == len(gpus):
-        details = "; ".join(
-            f"{exclusion.constraint} excludes {address}: {exclusion.reason}" for address, exclusion in excluded.items()
-        )
-        raise NoCapacity(
-            f"no GPU meets all conditions: {details}",
-            hint="vgpuctl list-gpus --all",
-            gpus=sorted(excluded),
-        )
-    return tuple(g for g in gpus if g.address not in excluded)
+def _choose_vfs(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[AssignedVgpu, ...]:
+    """Return the plain VFs of a VM: each from the GPU that the policy chooses, as if those before were taken."""
+    name, backend = vm_name(request, uuid), backend_of_mode(request.mode)
+    chosen: list[AssignedVgpu] = []
+    current = snapshot
+    for number in range(request.gpus):
+        gpu = choose_vf_gpu(current, request, name, uuid)
+        try:
+            (vf,) = backend.assign(current, gpu, force_console=request.force_console)
+        except NoCapacity as error:
+            if not chosen:
+                raise
+            raise NoCapacity(
+                f"{request.gpus} plain VFs requested, but only {number} can be given now: {error.message}",
+                hint=error.hint,
+                requested=request.gpus,
+                free=number,
+                gpu=gpu.address,
+            ) from error
+        chosen.append(replace(vf, index=number))
+        taken = as_taken_vgpu(vf, name, uuid, request.constraints.spread_group)
+        current = replace(current, vgpus=(*current.vgpus, taken))
+    return tuple(chosen)
 
 
 def make_steps(snapshot: Snapshot, vgpu: AssignedVgpu) -> tuple[Step, ...]:

@@ -16,8 +16,9 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
 from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name, make_steps, vm_name
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, HostFacts, choose_firmware, creates_disks, has_boot_source
+from vgpuctl.operations.plans.gpu_topology import topology_notes
 from vgpuctl.operations.plans.guest_devices import default_nic_model, hugepages_kib, needs_opengl, resolve_pins
-from vgpuctl.operations.plans.pci_window import supports_maxphysaddr, window_mib, window_warnings
+from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
 from vgpuctl.operations.plans.pools import is_logical
 from vgpuctl.operations.plans.vm_diff import request_fields_json
 from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
@@ -82,7 +83,7 @@ def design_domain(
     if request.cdrom is not None:
         disks.append(DesignDisk("cdrom", request.cdrom, "raw"))
     disks += [DesignDisk("cdrom", d.path, "raw") for d in managed_disks if d.role is DiskRole.SEED]
-    window = window_mib(request, facts.bars_mib)
+    window = window_mib(request.pci_window, gpu_bars_mib(facts.bars_mib, vgpus))
     pins = resolve_pins(snapshot, request.cpu_pin, vgpus, facts.guest.topology)
     return DomainDesign(
         name=vm_name(request, uuid),
@@ -159,7 +160,12 @@ def _create_disk_step(disk: ManagedDisk, request: VmRequest, design: DomainDesig
 
 def creation_notes(snapshot: Snapshot, request: VmRequest, design: DomainDesign, facts: HostFacts) -> tuple[str, ...]:
     """Return notes for the user about the plan."""
-    window = (*window_warnings(snapshot, request, design, facts.bars_mib), *_old_data_notes(design))
+    bars = gpu_bars_mib(facts.bars_mib, design.record.vgpus)
+    window = (
+        *topology_notes(snapshot, design.record.vgpus),
+        *window_warnings(snapshot, request, design, bars),
+        *_old_data_notes(design),
+    )
     if has_boot_source(request):
         return window
     boots = "it boots from the network" if request.nics else "nothing boots"

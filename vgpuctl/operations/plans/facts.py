@@ -41,22 +41,28 @@ class GpuHolders(Value):
     compute: tuple[str, ...] = ()
 
 
-def refuse_open_gpu(gpu: str, holders: GpuHolders, *, force_console: bool) -> None:
-    """Refuse a whole GPU that a process has open: unbinding it would wait in the kernel for that process.
+def refuse_open_gpus(holders: Mapping[str, GpuHolders], *, force_console: bool) -> None:
+    """Refuse whole GPUs that a process has open: unbinding one would wait in the kernel for that process.
 
     Raises:
         InUse: naming the processes. `force_console` waives only those that hold the display nodes.
     """
-    processes = (*holders.compute, *(() if force_console else holders.display))
-    if processes:
-        hint = "stop them first" if holders.compute else "stop them first, or take the console with --force-console"
-        raise InUse(f"{gpu} is held by {', '.join(processes)}", hint=hint, gpu=gpu, holders=list(processes))
+    for gpu, its_holders in holders.items():
+        processes = (*its_holders.compute, *(() if force_console else its_holders.display))
+        if processes:
+            hint = (
+                "stop them first"
+                if its_holders.compute
+                else "stop them first, or take the console with --force-console"
+            )
+            raise InUse(f"{gpu} is held by {', '.join(processes)}", hint=hint, gpu=gpu, holders=list(processes))
 
 
 class HostFacts(Value):
     """Facts of the host. `files` maps every path in the request (image, disks, cdrom) to its file, None for no file.
 
-    `holders`: the processes that have the GPU of a passthrough request open; `bars_mib`: the size of its BARs.
+    `holders`: the processes that have a GPU of a passthrough request open, by GPU; `bars_mib`: the size of the BARs of
+    each function.
     `chains`: who already uses which file. `image_hints`: for a path without an image, the hint that names images.
     `file_system_bytes`: the size of the file system that holds the pool, or would hold it. `guest`: what the network
     cards, CPUs and huge pages of the request need.
@@ -66,8 +72,8 @@ class HostFacts(Value):
     pool: PoolInfo | None
     template: DomainTemplate
     files: Mapping[str, ImageInfo | None] = EMPTY_MAPPING
-    holders: GpuHolders = GpuHolders()
-    bars_mib: int = 0
+    holders: Mapping[str, GpuHolders] = EMPTY_MAPPING
+    bars_mib: Mapping[str, int] = EMPTY_MAPPING
     chains: BackingChains = NO_BACKING_CHAINS
     image_hints: Mapping[str, str] = EMPTY_MAPPING
     host_memory_mib: int | None = None
@@ -91,8 +97,7 @@ def check_facts(
     warnings = check_files(
         facts.chains, facts.files, facts.image_hints, bases=[request.image] if request.image else [], disks=disks
     )
-    if vgpus:
-        refuse_open_gpu(vgpus[0].gpu, facts.holders, force_console=request.force_console)
+    refuse_open_gpus(facts.holders, force_console=request.force_console)
     if needs_pool(request):
         check_pool(request.storage_pool, facts.pool)
         check_full_size(facts.pool, _disk_sizes(request, facts), vms=vms)

@@ -42,6 +42,7 @@ def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
         framebuffer_mib=gpu.framebuffer_mib,
         numa_node=gpu.numa_node,
         iommu_group=gpu.iommu_group,
+        pcie_switch=gpu.pcie_switch,
         vfs=VfsResult(gpu.vfs_total, gpu.vfs_enabled, used=len({v.function for v in taken} & vf_addresses)),
         vgpus=vgpu_results(taken),
         problems=tuple(problems),

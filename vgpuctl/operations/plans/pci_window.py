@@ -5,14 +5,25 @@ OVMF's 64-bit window is 32 GiB in old versions. In new ones it is an eighth of t
 knows the width of its addresses. A BAR that does not fit gets no address, and the guest's driver then has no GPU. So
 vgpuctl gives the guest the host's width (libvirt: `<maxphysaddr>`, from 8.7 on) and a window of its own size
 (`<pcihole64>`). Sources: OvmfPkg/Library/PlatformInitLib/MemDetect.c; libvirt, formatdomain.
+
+An OVMF from before 2022-11 has another way only: `-fw_cfg name=opt/ovmf/X-PciMmio64Mb`. libvirt refuses that name in
+`<sysinfo type='fwcfg'>` (qemu_validate.c: "That firmware name is reserved"), so only a template with
+`<qemu:commandline>` can give it.
+
+Each GPU is behind a root port of its own. A BAR begins at a multiple of its size, and so does the window of the port
+above it, which the GPU's smaller BARs make a little larger than the large one (PCI Local Bus Specification 3.0,
+6.2.5.1; MdeModulePkg/Bus/Pci/PciBusDxe/PciResourceSupport.c). So several GPUs need the next power of two for each.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from vgpuctl.config.size_text import format_size, parse_memory_size
 from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO, PCI_WINDOW_NONE
 from vgpuctl.model.request import DomainDesign, VmRequest
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import AssignedVgpu
 
 DEFAULT_WINDOW_MIB = 32 * 1024
 MAXPHYSADDR_SINCE = 8_007_000
@@ -36,18 +47,38 @@ def bars_mib(resource: str) -> int:
     return -(-total >> 20)
 
 
-def window_mib(request: VmRequest, needed_mib: int) -> int | None:
+def gpu_bars_mib(bars: Mapping[str, int], vgpus: Iterable[AssignedVgpu]) -> tuple[int, ...]:
+    """Return the total size of the BARs of each whole GPU of a VM; `bars`: by function.
+
+    A GPU whose BARs were not read counts as the largest one that was: another one was chosen since.
+    """
+    totals: dict[str, int] = {}
+    largest = max(bars.values(), default=0)
+    for vgpu in vgpus:
+        own = bars.get(vgpu.function, largest if vgpu.function == vgpu.gpu else 0)
+        totals[vgpu.gpu] = totals.get(vgpu.gpu, 0) + own
+    return tuple(totals.values())
+
+
+def window_mib(pci_window: str, gpus_mib: Sequence[int]) -> int | None:
     """Return the window that a VM gets, in MiB; None keeps the default window.
 
-    `needed_mib`: the BARs of its whole GPU. Twice that is enough for the BARs and the guest's other devices.
+    `pci_window`: what is requested. `gpus_mib`: the BARs of each of its whole GPUs. The next power of two for each, and
+    then for all, is enough for them and the guest's other devices.
     """
-    if request.pci_window == PCI_WINDOW_NONE:
+    if pci_window == PCI_WINDOW_NONE:
         return None
-    if request.pci_window != PCI_WINDOW_AUTO:
-        return parse_memory_size(request.pci_window)
-    if needed_mib < DEFAULT_WINDOW_MIB:
+    if pci_window != PCI_WINDOW_AUTO:
+        return parse_memory_size(pci_window)
+    if sum(gpus_mib) < DEFAULT_WINDOW_MIB:
         return None
-    return 1 << needed_mib.bit_length()
+    return 1 << (sum(1 << bars.bit_length() for bars in gpus_mib) - 1).bit_length()
+
+
+def _least_mib(gpus_mib: Sequence[int]) -> int:
+    """Return the smallest window that has room for the BARs: a GPU behind another begins at the next power of two."""
+    *others, largest = sorted(gpus_mib) or [0]
+    return sum(1 << bars.bit_length() for bars in others) + largest
 
 
 def supports_maxphysaddr(snapshot: Snapshot) -> bool:
@@ -55,15 +86,19 @@ def supports_maxphysaddr(snapshot: Snapshot) -> bool:
     return (snapshot.hypervisor.libvirt_version or 0) >= MAXPHYSADDR_SINCE
 
 
-def window_warnings(snapshot: Snapshot, request: VmRequest, design: DomainDesign, needed_mib: int) -> tuple[str, ...]:
+def window_warnings(
+    snapshot: Snapshot, request: VmRequest, design: DomainDesign, gpus_mib: Sequence[int]
+) -> tuple[str, ...]:
     """Return reasons why the guest may still assign a BAR no address."""
+    needed_mib = sum(gpus_mib)
     if needed_mib < DEFAULT_WINDOW_MIB:
         return ()
-    bars = f"the BARs of its GPU need {needed_mib >> 10} GiB of address space"
+    what = "GPU" if len(gpus_mib) == 1 else f"{len(gpus_mib)} GPUs"
+    bars = f"the BARs of its {what} need {needed_mib >> 10} GiB of address space"
     if design.pci_window_mib is None:
         return (f"{bars}, and --pci-window {request.pci_window} keeps the guest's default window, which may be 32 GiB",)
-    if design.pci_window_mib <= needed_mib:
-        return (f"{bars}, and --pci-window is {format_size(design.pci_window_mib)}: too small for the GPU",)
+    if design.pci_window_mib <= _least_mib(gpus_mib):
+        return (f"{bars}, and --pci-window is {format_size(design.pci_window_mib)}: too small for the {what}",)
     if design.firmware != "uefi":
         return (f"{bars}, which many BIOS guests lack: boot with UEFI (--os linux, and an image that can)",)
     if not supports_maxphysaddr(snapshot):

@@ -13,11 +13,12 @@ from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
 from vgpuctl.gpu.room import compute_room
 from vgpuctl.model.gpu import Gpu, GpuFunction, Ownership, Vgpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_invalid_host_file
-from vgpuctl.operations.plans.vm_diff import recorded_constraints
+from vgpuctl.operations.plans.vm_diff import count_devices, recorded_constraints
 from vgpuctl.placement.constraints import why_group_conflicts
 from vgpuctl.placement.restrictions import why_restricted, why_unschedulable
 from vgpuctl.value import replace
@@ -53,12 +54,15 @@ def without_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[Assigned
 def request_from_record(vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...]) -> VmRequest:
     """Return the request for which these vGPUs of a VM were created, with its original GPU constraints."""
     fields = record.request_fields
+    whole = [v for v in vgpus if v.profile is None]
+    mode = backend_for(whole[0].backend).mode if whole else None
     profiles = [v.profile for v in vgpus if v.profile is not None]
     return VmRequest(
         name=vm.name,
         profiles=tuple((name, profiles.count(name)) for name in dict.fromkeys(profiles)),
         constraints=recorded_constraints(fields),
-        mode=str(fields.get("mode") or "vgpu"),
+        mode=str(mode or ("vgpu" if profiles else fields.get("mode")) or "vgpu"),
+        gpus=count_devices(whole) or 1,
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
         image=None,
@@ -101,9 +105,18 @@ def choose_slots(
     chosen = list(choose_vgpus(snapshot, request_from_record(vm, record, without), record.vm_uuid))
     result = []
     for assigned in without:
-        match = next(c for c in chosen if c.profile == assigned.profile)
+        match = next((c for c in chosen if c.profile == assigned.profile), None)
+        if match is None:
+            break
         chosen.remove(match)
         result.append(with_identity(match, assigned, record))
+    if chosen or len(result) < len(without):
+        raise NoCapacity(
+            f"{vm.name} has {count_text(len(without), 'PCI function')} of whole GPUs, and the GPUs that are free have"
+            " another number",
+            hint=f"vgpuctl detach-vgpu {vm.name}, then attach-gpu with other GPUs",
+            vm=vm.name,
+        )
     return tuple(result)
 
 

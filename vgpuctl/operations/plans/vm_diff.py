@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
+from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_fields import CPU_PIN_AUTO, NONE, PCI_WINDOW_AUTO
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
@@ -20,7 +21,7 @@ from vgpuctl.model.ranges import format_ranges
 from vgpuctl.model.request import ExistingDisk, GpuConstraints, NewDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import AssignedVgpu, Vm
 from vgpuctl.operations.plans.guest_devices import hugepages_text
 
 FieldValues = dict[str, object]
@@ -132,6 +133,7 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         **dict.fromkeys(PLACEMENT_FIELDS),
     }
     recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
+    recorded["gpus"] = count_devices(record.vgpus) if record else 0
     gpu = request_fields.get("gpu") or ", ".join(sorted(record_gpus(vm))) or None
     return values | recorded | {"gpu": gpu}
 
@@ -163,6 +165,12 @@ def cloud_init_paths(request: VmRequest) -> dict[str, str]:
     return {name: file.path for name, file in files.items() if file is not None}
 
 
+def count_devices(vgpus: Iterable[AssignedVgpu]) -> int:
+    """Return how many whole GPUs and plain VFs a VM has; the other functions of a GPU's slot go with it."""
+    whole = [v for v in vgpus if v.profile is None]
+    return len({v.gpu if backend_for(v.backend).takes_whole_gpu else v.carrier for v in whole})
+
+
 def record_gpus(vm: Vm) -> set[str]:
     """Return the addresses of the GPUs that hold a VM's vGPUs."""
     return {v.gpu for v in vm.record.vgpus} if vm.record else set()
@@ -175,6 +183,8 @@ def request_fields_json(request: VmRequest) -> str:
     """
     values = requested_values(request)
     fields = {f: values[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
+    if request.gpus > 1:
+        fields["gpus"] = request.gpus
     if request.pci_window != PCI_WINDOW_AUTO:
         fields["pci_window"] = request.pci_window
     fields |= {f: values[f] for f in PLACEMENT_FIELDS if values[f] is not None}
@@ -239,6 +249,7 @@ def requested_values(request: VmRequest) -> FieldValues:
         "spread_group": request.constraints.spread_group,
         "scheduler": str(request.constraints.scheduler) if request.constraints.scheduler is not None else None,
         "mode": request.mode,
+        "gpus": request.gpus,
         "os": request.os,
         "template": request.template,
         "hotplug_slots": request.hotplug_slots,

@@ -41,6 +41,9 @@ def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldV
     if "disk" in rest:
         rest.discard("disk")
         hints.append(f"vgpuctl resize-disk {names} SIZE grows a disk; otherwise write the current sizes into the spec")
+    if "gpus" in rest and "mode" not in rest:
+        rest.discard("gpus")
+        hints.append(_gpus_hint(names, before["gpus"], after["gpus"]))
     restrictions = sorted(rest & set(PLACEMENT_FIELDS))
     if restrictions:
         hints.append(f"only a new VM is placed by {', '.join(restrictions)}: omit that for one that exists")
@@ -51,6 +54,14 @@ def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldV
             f" vgpuctl delete-vm {names}"
         )
     return "; ".join(hints)
+
+
+def _gpus_hint(names: str, before: object, after: object) -> str:
+    """Return the command that gives VMs the requested number of whole GPUs."""
+    if not isinstance(before, int) or not isinstance(after, int) or before < after:
+        missing = after - before if isinstance(before, int) and isinstance(after, int) else "N"
+        return f"vgpuctl attach-gpu {names} --gpus {missing} adds the missing GPUs while the VM is off"
+    return f"vgpuctl detach-gpu {names} --gpu ADDRESS removes one; vgpuctl show-vm {names} shows their addresses"
 
 
 def label_hint(vms: Sequence[str], after: FieldValues) -> str:

@@ -17,7 +17,7 @@ from vgpuctl.operations.plans.facts import (
     check_facts,
     choose_firmware,
     needs_pool,
-    refuse_open_gpu,
+    refuse_open_gpus,
 )
 from vgpuctl.operations.plans.guest_devices import GuestHost
 from vgpuctl.value import replace
@@ -51,7 +51,12 @@ def test_a_host_that_has_everything_gives_no_warning():
         ),
         ({"pool": PoolInfo("default", "rbd", True, None)}, HostCannot, "kind rbd", "--storage-pool"),
         ({"pool": PoolInfo("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "delete"),
-        ({"holders": GpuHolders(display=("Xorg (pid 7)",))}, InUse, "Xorg (pid 7)", "--force-console"),
+        (
+            {"holders": {"0000:3b:00.0": GpuHolders(display=("Xorg (pid 7)",))}},
+            InUse,
+            "Xorg (pid 7)",
+            "--force-console",
+        ),
     ],
 )
 def test_missing_things_are_named_with_a_fix(changes, kind, word, hint):
@@ -72,9 +77,9 @@ def test_missing_things_are_named_with_a_fix(changes, kind, word, hint):
 def test_force_console_waives_the_display_and_nothing_else(holders, force, refused):
     if refused:
         with pytest.raises(InUse):
-            refuse_open_gpu("0000:3b:00.0", holders, force_console=force)
+            refuse_open_gpus({"0000:3b:00.0": holders}, force_console=force)
     else:
-        refuse_open_gpu("0000:3b:00.0", holders, force_console=force)
+        refuse_open_gpus({"0000:3b:00.0": holders}, force_console=force)
     assert refused == bool(holders.compute or not force)
 
 

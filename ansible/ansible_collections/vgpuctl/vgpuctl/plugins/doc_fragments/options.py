@@ -20,9 +20,15 @@ options:
   gpu:
     type: raw
     description:
-      - 'Use this GPU, by address or by model; a list to allow several.'
+      - 'Use this GPU, by address or by model; a list to allow several, or to pass several through.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
+  gpus:
+    type: int
+    description:
+      - 'How many whole GPUs (O(mode) passthrough) or plain VFs (O(mode) sriov) the VM gets, all of them or
+        none; whole GPUs near each other are preferred: one PCIe switch, then one NUMA node.'
+      - 'For example V(2).'
   not_gpu:
     type: list
     elements: str
@@ -56,7 +62,8 @@ options:
     type: str
     choices: [vgpu, sriov, passthrough]
     description:
-      - 'vgpu: vGPUs of O(profile); sriov: a plain VF of O(gpu); passthrough: the whole O(gpu).'
+      - 'vgpu: vGPUs of O(profile); sriov: plain VFs, of O(gpu); passthrough: whole GPUs, every address of
+        O(gpu) or O(gpus) N.'
       - 'Without it, V(vgpu).'
   memory:
     type: str
@@ -196,7 +203,7 @@ options:
   gpu:
     type: raw
     description:
-      - 'Use this GPU, by address or by model; a list to allow several.'
+      - 'Use this GPU, by address or by model; a list to allow several, or to pass several through.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   not_gpu:

@@ -7,6 +7,7 @@ from __future__ import annotations
 VM = {
     "profile": {"type": "list", "elements": "str"},
     "gpu": {"type": "raw"},
+    "gpus": {"type": "int"},
     "not_gpu": {"type": "list", "elements": "str"},
     "numa_node": {"type": "int"},
     "spread_group": {"type": "str"},

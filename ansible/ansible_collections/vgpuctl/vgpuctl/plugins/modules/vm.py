@@ -10,7 +10,7 @@ module: vm
 short_description: Ensure that a VM with a vGPU exists, or does not
 version_added: 0.1.0
 description:
-  - Creates and starts a VM with a vGPU, a plain virtual function or a whole GPU, unless it exists and matches.
+  - Creates and starts a VM with a vGPU, plain virtual functions or whole GPUs, unless it exists and matches.
   - Changes the state of an existing VM in place. While the VM is off it also changes profile, memory, vcpus, networks,
     hugepages, cpu_pin, display and reserve. Any other difference is refused and shown; a VM is never rebuilt.
   - For a VM that exists O(name) is enough.
@@ -72,6 +72,13 @@ EXAMPLES = r"""
     name: 'vdi-{:03}'
     count: 100
     state: absent
+
+- name: A VM with four whole H100, near each other
+  vgpuctl.vgpuctl.vm:
+    name: train-1
+    mode: passthrough
+    gpu: H100
+    gpus: 4
 
 - name: Another profile for a VM that is off
   vgpuctl.vgpuctl.vm:
