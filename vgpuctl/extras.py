@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 PACKAGE_PREFIX = "/usr/lib/vgpuctl"
@@ -12,7 +13,7 @@ PACKAGE_PYTHON = f"{PACKAGE_PREFIX}/bin/python3"
 LOCAL_LIBRARIES = "/usr/local/lib/vgpuctl"
 """The Debian package also loads libraries from here, where pip may install some that Debian lacks."""
 EXTRAS = {
-    "host": ("libvirt", "libvirtmod", "pynvml", "pycdlib"),
+    "host": ("libvirt", "libvirtmod", "pynvml"),
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
     "plot": ("matplotlib",),
@@ -26,6 +27,10 @@ _PIP_NAMES = {
     "ruamel": "ruamel.yaml",
 }
 _DEBIAN_NAMES = {"libvirtmod": "python3-libvirt", "ruamel": "python3-ruamel.yaml"}
+_LIBVIRT_MODULES = ("libvirt", "libvirtmod")
+_SEE_SYSTEM_PACKAGES = "sed -i 's/^include-system-site-packages.*/include-system-site-packages = true/'"
+"""pip would compile libvirt's module, and not for the host's libvirt. An environment of the distribution's Python can
+use the distribution's module instead."""
 _NOT_IN_DEBIAN = ("pynvml",)
 _FIRST_PYTHON_WITH_HIGHSPY = (3, 13)
 """Debian 13 has highspy, Debian 12 (Python 3.11) does not."""
@@ -53,16 +58,36 @@ def install_command(library: str) -> str:
     debian = _debian_package(library)
     if debian is not None and (_DEBIAN_PACKAGES_PATH in sys.path or library in sys.stdlib_module_names):
         return f"apt install {debian}"
+    if library in _LIBVIRT_MODULES and sys.base_prefix == "/usr" and os.path.exists(f"{sys.prefix}/pyvenv.cfg"):
+        return f"apt install {debian} && {_SEE_SYSTEM_PACKAGES} {shlex.quote(f'{sys.prefix}/pyvenv.cfg')}"
     extra = find_extra(library)
-    wanted = f"vgpuctl[{extra}]" if extra else _PIP_NAMES.get(library, library)
+    wanted = f"vgpuctl[{extra}]" if extra and extra != "host" else _requirement(library)
     if sys.prefix == PACKAGE_PREFIX:
         package = _PIP_NAMES.get(library, library)
         return f"apt install python3-pip && python3 -m pip install --target {LOCAL_LIBRARIES} {package}"
     if os.path.exists(f"{sys.prefix}/pipx_metadata.json"):
         return f"pipx inject vgpuctl {shlex.quote(wanted)}"
     if os.path.exists(f"{sys.prefix}/uv-receipt.toml"):
-        return f"uv tool install --force {shlex.quote(_uv_requirement(extra))}"
+        more = f" --with {shlex.quote(wanted)}" if extra == "host" else ""
+        return f"uv tool install --force {shlex.quote(_uv_requirement(extra if extra != 'host' else None))}{more}"
     return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(wanted)}"
+
+
+def _requirement(library: str) -> str:
+    """Return pip's name of a library, with the versions that vgpuctl needs."""
+    from importlib import metadata
+
+    name = _PIP_NAMES.get(library, library)
+    try:
+        lines = metadata.requires("vgpuctl") or []
+    except metadata.PackageNotFoundError:
+        lines = []
+    for line in lines:
+        requirement = line.partition(";")[0].strip()
+        named = re.match(r"[\w.-]+", requirement)
+        if named is not None and re.sub("[-_.]+", "-", named[0]).lower() == re.sub("[-_.]+", "-", name).lower():
+            return name + requirement[named.end() :]
+    return name
 
 
 def _debian_package(library: str) -> str | None:

@@ -207,7 +207,10 @@ def pip_without_compiler(root: BareRoot, deb: Path) -> None:
     script = "python3 -m venv ~/v && ~/v/bin/pip install -q --no-index --find-links /wheels /packages/*.whl"
     root.run(script, user="admin")
     root.run(f"PATH=~/v/bin:$PATH\n{QUICKSTART}", user="admin")
-    assert "pip install 'vgpuctl[host]'" in root.run("~/v/bin/vgpuctl show-vm a 2>&1", user="admin", status=6)
+    assert "apt install python3-libvirt && sed -i" in root.run("~/v/bin/vgpuctl show-vm a 2>&1", user="admin", status=6)
+    seed = "printf '#cloud-config\\nhostname: a\\n' > ud; ~/v/bin/vgpuctl --host sim:a100-40 create-vm seeded"
+    image = "--profile A100-4C --image /srv/images/ubuntu-24.04.qcow2"
+    root.run(f"{seed} {image} --cloud-init ud", user="admin")
     remote = root.run("~/v/bin/vgpuctl --host ssh://a list-gpus 2>&1", user="admin", status=6)
     assert "pip install 'vgpuctl[ssh]'" in remote
     root.run("test -f ~/v/share/man/man1/vgpuctl.1", user="admin")

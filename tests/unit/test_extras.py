@@ -25,9 +25,31 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+SED = "sed -i 's/^include-system-site-packages.*/include-system-site-packages = true/'"
+
+
 def test_pip(prefix: Path) -> None:
-    assert extras.install_command("libvirt") == f"{sys.executable} -m pip install 'vgpuctl[host]'"
-    assert extras.install_command("click") == f"{sys.executable} -m pip install click"
+    """No hint installs the extra host for one library: pip would compile libvirt's module with it."""
+    nvml = "'nvidia-ml-py<14,>=13.595.45'"
+    assert extras.install_command("pynvml") == f"{sys.executable} -m pip install {nvml}"
+    assert extras.install_command("click") == f"{sys.executable} -m pip install 'click>=8.1.3'"
+    assert extras.install_command("pycdlib") == f"{sys.executable} -m pip install 'pycdlib>=1.12'"
+    assert extras.install_command("paramiko") == f"{sys.executable} -m pip install 'vgpuctl[ssh]'"
+
+
+@pytest.mark.parametrize("tool", ["", "pipx_metadata.json", "uv-receipt.toml"])
+def test_libvirts_module_comes_from_the_distribution(prefix: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    (prefix / "pyvenv.cfg").touch()
+    if tool:
+        (prefix / tool).touch()
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    for library in ("libvirt", "libvirtmod"):
+        assert extras.install_command(library) == f"apt install python3-libvirt && {SED} {prefix}/pyvenv.cfg"
+
+
+def test_libvirts_module_for_another_python_is_pips_alone(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "base_prefix", "/opt/python")
+    assert extras.install_command("libvirt") == f"{sys.executable} -m pip install 'libvirt-python>=9.0'"
 
 
 def test_pipx(prefix: Path) -> None:
@@ -41,6 +63,7 @@ def test_uv_replaces_the_environment_so_its_other_extras_are_named_too(prefix: P
     assert command.startswith("uv tool install --force ")
     words = shlex.split(extras.install_command("highspy"))
     assert words[4].split(" @ ")[0] == requirement, "the environment of these tests has all extras"
+    assert shlex.split(extras.install_command("pynvml"))[5:] == ["--with", "nvidia-ml-py<14,>=13.595.45"]
 
 
 def test_debian_libraries_come_from_debian_where_they_are_visible(
@@ -48,7 +71,7 @@ def test_debian_libraries_come_from_debian_where_they_are_visible(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, DEBIAN])
     assert extras.install_command("libvirtmod") == "apt install python3-libvirt"
-    assert extras.install_command("pynvml") == f"{sys.executable} -m pip install 'vgpuctl[host]'"
+    assert extras.install_command("pynvml").endswith("-m pip install 'nvidia-ml-py<14,>=13.595.45'")
     assert extras.install_command("zlib") == "apt install python3"
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vgpuctl.cli import complete
 from vgpuctl.config import vm_fields as table
 from vgpuctl.config.vm_fields import FIELD_BY_NAME, VM_FIELDS, SpecField
+from vgpuctl.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from vgpuctl.model import file_content
+else:
+    file_content = LazyModule("vgpuctl.model.file_content")
 
 _COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus, "not_gpu": complete.gpus}
 CONSTRAINT_FIELDS = tuple(name for name in table.CONSTRAINT_FIELDS if name != "spread_group")
@@ -39,8 +45,11 @@ def with_absolute_paths(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def absolute_path(path: str | None) -> str | None:
-    """Return a path as it is or, if it is relative, below the working directory. An empty one is left to the rules."""
-    if not path or path.startswith("/"):
+    """Return a path as it is or, if it is relative, below the working directory.
+
+    The rules refuse an empty one, and content.
+    """
+    if not path or path.startswith("/") or file_content.is_file_content(path):
         return path
     try:
         return os.path.abspath(path)

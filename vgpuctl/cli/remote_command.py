@@ -13,6 +13,7 @@ import click
 from vgpuctl.cli import command_line, failures, field_options, remote_result, signals, streams
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.file_content import is_file_content
 from vgpuctl.remote import fanout
 from vgpuctl.remote.session import RemoteCommand
 from vgpuctl.remote.target import parse_url
@@ -134,9 +135,9 @@ def _refuse_relative_paths(context: click.Context) -> None:
         for path in value if isinstance(value, tuple) else (value,):
             if isinstance(path, str) and path and not path.startswith("/"):
                 option = "PATH" if name == "paths" else f"--{name.removesuffix('_image').replace('_', '-')}"
+                shown = "this text" if is_file_content(path) else f"'{path}'"
                 raise InvalidInput(
-                    f"{option}: '{path}' is not an absolute path, and the file is on the other host: start with /",
-                    path=path,
+                    f"{option}: {shown} is not an absolute path, and the file is on the other host: start with /"
                 )
 
 

@@ -20,7 +20,10 @@ from vgpuctl.value import Value
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KeyPath = tuple[str | int, ...]
-FORMATS_HELP = "a file with vgpu-configs: or mig-configs:, what mdevctl list -d --dumpjson prints, or /etc/mdevctl.d"
+FORMATS_HELP = (
+    "a file with vgpu-configs: or mig-configs:, a ConfigMap with one, what mdevctl list -d --dumpjson prints, "
+    "or /etc/mdevctl.d"
+)
 
 
 class MdevDefinition(Value):
@@ -74,9 +77,30 @@ def parse_import(text: str, name: str, config: str | None) -> ImportedConfig:
         for key, source in (("vgpu-configs", "vgpu-device-manager"), ("mig-configs", "mig-parted")):
             if key in top:
                 return ImportedConfig(source, device_configs=_parse_chosen_config(document, top, key, config))
+        if top.get("kind") == "ConfigMap":
+            return _parse_config_map(document, top, config)
     if isinstance(top, list):
         return ImportedConfig("mdevctl", definitions=_parse_mdevctl_list(document, top))
     raise _problem_error(document, (), f"this is not one of the known formats: {FORMATS_HELP}")
+
+
+def _parse_config_map(document: Document, top: Mapping[str, Any], config: str | None) -> ImportedConfig:
+    """Read the only file of a Kubernetes ConfigMap that is in one of the formats; lines are those of the ConfigMap."""
+    files: dict[str, str] = {}
+    for key, text in (_require_mapping(document, ("data",), top.get("data") or {})).items():
+        if isinstance(text, str) and re.search(r"^(vgpu|mig)-configs:", text, re.MULTILINE):
+            files[key] = text
+    if len(files) != 1:
+        which = f"several files, {', '.join(files)}" if files else "no file with vgpu-configs: or mig-configs:"
+        raise _problem_error(
+            document,
+            ("data",) if "data" in top else (),
+            f"this ConfigMap has {which}: save the one to import in a file of its own (kubectl get configmap NAME "
+            "-o yaml shows them below data:)",
+        )
+    ((key, text),) = files.items()
+    lines_before = document.position(("data", key)).line if "\n" in text else 0
+    return parse_import("\n" * lines_before + text, document.name, config)
 
 
 def parse_mdevctl_definition(text: str, name: str, parent: str, uuid: str) -> MdevDefinition:

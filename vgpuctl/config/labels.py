@@ -27,6 +27,8 @@ def labels(value: object) -> dict[str, str]:
         pairs = [_split_label(as_text(line)) for line in ([value] if isinstance(value, str) else value)]
     else:
         raise ValueError("expected a mapping (key: value) or a list of key=value")
+    if len(pairs) > MAX_LABELS:
+        raise ValueError(_too_many(len(pairs)))
     checked: dict[str, str] = {}
     for key, entry in pairs:
         _check_label(key, entry)
@@ -42,8 +44,12 @@ def limit_labels(checked: Mapping[str, str]) -> dict[str, str]:
         ValueError: there are too many.
     """
     if len(checked) > MAX_LABELS:
-        raise ValueError(f"{len(checked)} labels are too many: a VM has at most {MAX_LABELS}")
+        raise ValueError(_too_many(len(checked)))
     return dict(sorted(checked.items()))
+
+
+def _too_many(count: int) -> str:
+    return f"{count} labels are too many: a VM has at most {MAX_LABELS}"
 
 
 def owner(value: object) -> str:

@@ -72,12 +72,14 @@ def expand_braces(text: str) -> tuple[str, ...]:
     parts = _BRACES.split(text)
     if any("{" in part or "}" in part for part in parts):
         raise InvalidInput(f"'{text}': the braces do not match, or are nested", hint=_HINT, value=text)
-    choices = [_alternatives(part, text) if number % 2 else (part,) for number, part in enumerate(parts)]
+    choices: list[tuple[str, ...]] = []
     count = 1
-    for choice in choices:
-        count *= len(choice)
-    if count > MAX_NAMES:
-        raise InvalidInput(f"'{text}' stands for {count} names; at most {MAX_NAMES} are allowed", value=text)
+    for number, part in enumerate(parts):
+        choices.append(_alternatives(part, text) if number % 2 else (part,))
+        count *= len(choices[-1])
+        if count > MAX_NAMES:
+            more = "at least " if number + 1 < len(parts) - 1 else ""
+            raise InvalidInput(f"'{text}' stands for {more}{count} names; at most {MAX_NAMES} are allowed", value=text)
     return tuple("".join(words) for words in product(*choices))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.config import name_patterns
@@ -31,6 +32,7 @@ from vgpuctl.config.vm_fields import (
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.file_content import is_file_content
 from vgpuctl.value import Value
 from vgpuctl.visible_characters import is_visible
 
@@ -256,6 +258,20 @@ def path(value: object) -> str:
     if _has_unprintable(text) or text.endswith("/"):
         raise ValueError(f"{_quote(text)} is not the path of a file")
     return text
+
+
+def secret_path(value: object) -> str:
+    """Check the path of a file that may hold secrets. A value that is none is not quoted: it may be the content."""
+    checked: str | None = None
+    if isinstance(value, str) and not is_file_content(value):
+        with suppress(ValueError):
+            checked = path(value)
+    if checked is None:
+        raise ValueError(
+            "expected the absolute path of a file, not its content: start with / "
+            "(the value is not shown, because it may contain passwords)"
+        )
+    return checked
 
 
 def resource_name(value: object) -> str:

@@ -20,6 +20,9 @@ Rule = Callable[[object], object]
 Raises ValueError, or ValidationError with several problems.
 """
 
+MAX_UNKNOWN_FIELDS = 20
+"""At most this many unknown fields of one mapping are listed: a suggestion for each takes time."""
+
 CrossCheck = Callable[[Mapping[str, object]], tuple[Problem, ...]]
 
 
@@ -54,7 +57,11 @@ class Shape(Value):
         """
         if not isinstance(value, Mapping):
             raise ValidationError((Problem((), "expected a mapping (key: value)"),))
-        problems = [self._unknown(str(name)) for name in value if name not in self.names]
+        unknown = [str(name) for name in value if name not in self.names]
+        problems = [self._unknown(name) for name in unknown[:MAX_UNKNOWN_FIELDS]]
+        if len(unknown) > MAX_UNKNOWN_FIELDS:
+            text = f"{len(unknown)} unknown fields; the first {MAX_UNKNOWN_FIELDS} are listed"
+            problems.append(Problem((unknown[0],), text, at_key=True))
         given: dict[str, object] = {}
         for key in self.keys:
             if key.required and key.name not in value:

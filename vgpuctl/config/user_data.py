@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user-data and the network-config of cloud-init, checked before a VM gets them.
-
-Text that cloud-init would ignore is refused.
+"""The user-data of cloud-init, checked before a VM gets it: text that cloud-init would ignore is refused.
 
 cloud-init recognizes the format of user-data by the first line (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP) or
 by a MIME header, and only warns in the guest's log about anything else. For cloud-config the YAML is parsed too. Its
@@ -24,8 +22,6 @@ _ARCHIVE = "#cloud-config-archive"
 _JINJA = "## template: jinja"
 _INCLUDES = ("#include", "#include-once")
 _HEADERS = (CLOUD_CONFIG, _ARCHIVE, "#cloud-config-jsonp", "#cloud-boothook", *_INCLUDES, "#part-handler")
-_NETWORK_SECTIONS = {"1": ("config",), "2": ("ethernets", "bonds", "bridges", "vlans", "wifis")}
-"""What a network configuration of each version must have for any card to be configured."""
 _MIME = ("mime-version:", "content-type: multipart/")
 
 
@@ -35,7 +31,7 @@ def parse_user_data(text: str, path: str) -> CloudInitFile:
     Raises:
         InvalidInput: the first problem, as `file:line:column: what is wrong`.
     """
-    _check_text(text, path)
+    check_text(text, path)
     if text.startswith("\ufeff"):
         raise _problem_error(path, 1, "it begins with a byte order mark, after which cloud-init finds no header")
     lines = [line.rstrip() for line in text.split("\n")]
@@ -50,84 +46,27 @@ def parse_user_data(text: str, path: str) -> CloudInitFile:
         raise _problem_error(path, 1 + jinja, f"cloud-init would ignore it: {where} must begin with one of {allowed}")
     has_url_in_header = bool(rest) and word in _INCLUDES
     if not jinja and word in (CLOUD_CONFIG, _ARCHIVE):  # a Jinja template becomes YAML only in the guest
-        _check_yaml(text, path, SequenceNode if word == _ARCHIVE else MappingNode)
+        check_yaml(text, path, SequenceNode if word == _ARCHIVE else MappingNode)
     elif not any(lines[1 + jinja :]) and not has_url_in_header:
         raise _problem_error(path, 1, "nothing follows its header")
     return CloudInitFile(path, text)
 
 
-def parse_network_config(text: str, path: str) -> CloudInitFile:
-    """Return a network configuration that cloud-init understands: a YAML mapping of version 1 or 2.
-
-    cloud-init ignores a file without a version it knows, and the guest then has no network (cloudinit/net/
-    network_state.py); it takes `network:` around the mapping too.
-
-    Raises:
-        InvalidInput: the first problem, as `file:line:column: what is wrong`.
-    """
-    _check_text(text, path)
-    root = _check_yaml(text, path, MappingNode)
-    config = _find_value(root, "network") or root
-    if not isinstance(config, MappingNode):
-        raise _node_error(path, config, "expected a mapping (key: value)")
-    version = _find_value(config, "version")
-    if version is None:
-        raise _node_error(path, config, "it has no version: cloud-init reads version: 1 and version: 2")
-    if not isinstance(version, ScalarNode) or version.value not in _NETWORK_SECTIONS:
-        raise _node_error(path, version, "cloud-init reads version: 1 and version: 2")
-    sections = _NETWORK_SECTIONS[version.value]
-    if not any(_find_value(config, name) is not None for name in sections):
-        raise _node_error(path, config, f"version {version.value} needs one of {', '.join(sections)}")
-    return CloudInitFile(path, text)
-
-
-def static_addresses(file: CloudInitFile) -> tuple[str, ...]:
-    """Return the static addresses in a checked network configuration, as they are written."""
-    root = _check_yaml(file.text, file.path, MappingNode)
-    config = _find_value(root, "network") or root
-    cards = [card for name in _NETWORK_SECTIONS["2"] for card in _values(_find_value(config, name))]
-    lists = [_find_value(card, "addresses") for card in cards]
-    subnets = [
-        subnet for item in _values(_find_value(config, "config")) for subnet in _values(_find_value(item, "subnets"))
-    ]
-    lists += [_find_value(subnet, "address") for subnet in subnets]
-    return tuple(address for node in lists if node is not None for address in _texts(node))
-
-
-def _texts(node: Node) -> list[str]:
-    """Return the texts of a value, of a list of them, or the keys of mappings in it, as netplan writes options."""
-    if isinstance(node, ScalarNode):
-        return [node.value] if node.value else []
-    if isinstance(node, MappingNode):
-        return [str(key.value) for key, _ in node.value[:1]]
-    return [text for item in node.value for text in _texts(item)]
-
-
-def _check_text(text: str, path: str) -> None:
+def check_text(text: str, path: str) -> None:
+    """Refuse a text that is too large, or is none."""
     if len(text.encode()) > MAX_USER_DATA_BYTES:
         raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
     if "\0" in text:
         raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it contains a NUL byte")
 
 
-def _find_value(mapping: Node, key: str) -> Node | None:
-    pairs: list[tuple[Node, Node]] = mapping.value if isinstance(mapping, MappingNode) else []
-    return next((value for name, value in pairs if name.value == key), None)
-
-
-def _values(node: Node | None) -> list[Node]:
-    """Return the entries of a list, or the values of a mapping."""
-    if isinstance(node, MappingNode):
-        return [value for _, value in node.value]
-    return list(node.value) if isinstance(node, SequenceNode) else []
-
-
-def _node_error(path: str, node: Node, text: str) -> InvalidInput:
+def node_error(path: str, node: Node, text: str) -> InvalidInput:
+    """Return the error for a place in a text."""
     return problems_error(path, [LocatedProblem(node.start_mark.line + 1, node.start_mark.column + 1, "", text)])
 
 
-def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[SequenceNode]) -> Node:
-    """Return the text's YAML, which must be of the expected kind.
+def check_yaml(text: str, path: str, expected: type[MappingNode] | type[SequenceNode]) -> Node:
+    """Return a text's YAML, which must be of the expected kind.
 
     The parser's own error quotes the text. So ours is raised outside `except`, where it gets no `__context__`.
     """
@@ -144,7 +83,7 @@ def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[Sequenc
     if node is None or (isinstance(node, ScalarNode) and not node.value):
         raise _problem_error(path, 1, f"nothing follows its first line; expected {kind}")
     if not isinstance(node, expected):
-        raise _node_error(path, node, f"expected {kind}")
+        raise node_error(path, node, f"expected {kind}")
     return node
 
 

@@ -112,7 +112,7 @@ _NETWORK_CONFIG_SCHEMA: JsonSchema = {"anyOf": [_PATH_SCHEMA, {"type": "object"}
 def _network_config(value: object) -> str:
     """Check the path of a network configuration; one that is in the spec itself becomes JSON, which is YAML too."""
     if not isinstance(value, Mapping):
-        return rules.path(value)
+        return rules.secret_path(value)
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -134,7 +134,7 @@ _FIELD_RULES: dict[str, tuple[Rule, JsonSchema]] = {
     "image": (rules.path, _PATH_SCHEMA),
     "disk": (single_or_list(rules.disk), _list_schema(_DISK_SCHEMA)),
     "cdrom": (rules.path, _PATH_SCHEMA),
-    "cloud_init": (rules.path, _PATH_SCHEMA),
+    "cloud_init": (rules.secret_path, _PATH_SCHEMA),
     "network_config": (_network_config, _NETWORK_CONFIG_SCHEMA),
     "networks": (nonempty_list(device_rules.network), _list_schema(_NETWORK_SCHEMA)),
     "hugepages": (device_rules.hugepages, _pattern_schema(f"({NONE}|2M(iB)?|1G(iB)?)")),

@@ -17,10 +17,14 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from vgpuctl.config.rules import Problem, ValidationError, format_path
 from vgpuctl.config.shape import Shape
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.yaml_text import TOO_DEEP_PROBLEM, YamlError, compose_yaml
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 KeyPath = tuple[str | int, ...]
+
+MAX_PROBLEMS = 50
+"""An error lists at most this many problems, the first ones of the file."""
 
 _CORE = "tag:yaml.org,2002:"
 _CORE_TAGS = ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "merge", "value")
@@ -113,10 +117,14 @@ def parse_document(text: str, name: str, shape: Shape) -> dict[str, object]:
 def problems_error(name: str, problems: list[LocatedProblem]) -> InvalidInput:
     """Return one InvalidInput that lists the problems in the order of the text."""
     ordered = sorted(dict.fromkeys(problems), key=lambda entry: (entry.line, entry.column))
-    lines = [_format_problem(name, entry) for entry in ordered]
-    facts = [{"file": name, "line": e.line, "column": e.column, "path": e.path, "problem": e.text} for e in ordered]
-    message = lines[0] if len(lines) == 1 else "\n".join([f"{name} has {len(lines)} problems", *lines])
-    return InvalidInput(message, problems=facts)
+    shown = ordered[:MAX_PROBLEMS]
+    lines = [_format_problem(name, entry) for entry in shown]
+    facts = [{"file": name, "line": e.line, "column": e.column, "path": e.path, "problem": e.text} for e in shown]
+    if len(ordered) > 1:
+        lines.insert(0, f"{name} has {len(ordered)} problems")
+    if len(ordered) > len(shown):
+        lines.append(f"and {count_text(len(ordered) - len(shown), 'more problem')}")
+    return InvalidInput("\n".join(lines), problems=facts)
 
 
 def _locate_problem(document: Document, problem: Problem) -> LocatedProblem:
@@ -145,7 +153,7 @@ class _NodeReader:
             return None
         self._visited.add(id(node))
         if str(node.tag) not in _TAGS:
-            self._problem(node, path, f"the tag {node.tag} is not allowed here")
+            self._problem(node, path, "a tag (!name) is not allowed here; a text that begins with ! needs quotes")
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):

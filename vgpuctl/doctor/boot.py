@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes back after a reboot: the libvirt hook, the restore unit, and what libvirt-guests does at shutdown.
 
-Source: libvirt's hooks.html (the hook must be executable; `qemu.d` since 6.5) and libvirt-guests(8).
+Source: libvirt's hooks.html (the hook must be executable; `qemu.d` since 6.5) and libvirt-guests(8), a shell script
+that reads its file with `.`.
 """
 
 from __future__ import annotations
+
+import re
 
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
@@ -28,8 +31,14 @@ RESTORE_UNIT = "vgpuctl-restore.service"
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 WANTS_DIRECTORY = "/etc/systemd/system/multi-user.target.wants"
 LIBVIRT_GUESTS_UNIT = "libvirt-guests.service"
-LIBVIRT_GUESTS_CONFIGS = ("/etc/default/libvirt-guests", "/etc/sysconfig/libvirt-guests")
+LIBVIRT_GUESTS_FOLDERS = ("/etc/sysconfig", "/etc/conf.d", "/etc/default")
+"""Where distributions have its file: Red Hat and SUSE; Arch and Gentoo; Debian, which has neither of the others."""
+LIBVIRT_GUESTS_CONFIGS = tuple(f"{folder}/libvirt-guests" for folder in LIBVIRT_GUESTS_FOLDERS)
+DEFAULT_SHUTDOWN_ACTION = "suspend"
+"""ON_SHUTDOWN without a file, or without a line in it (libvirt-guests(8)); only the exact word shutdown differs."""
 INSTALL_COMMAND = "vgpuctl install-host"
+_ASSIGNMENT = re.compile(r"""\s*(?:export\s+)?ON_SHUTDOWN=((?:"[^"]*"|'[^']*'|[^\s;&|"'])*)""")
+_QUOTED = re.compile(r""""[^"]*"|'[^']*'|[^"']+""")
 
 
 def _check_start_hook(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -90,29 +99,47 @@ def _check_libvirt_guests(context: CheckContext) -> Finding:
         return ok(f"{LIBVIRT_GUESTS_UNIT} is not enabled ({WANTS_DIRECTORY})")
     if context.snapshot is not None and context.snapshot.hypervisor.available and not _has_hostdevs(context.snapshot):
         return not_applicable("no VM here has a GPU or a vGPU")
-    for path in LIBVIRT_GUESTS_CONFIGS:
-        read = context.file(path)
-        if read.problem is not None:
-            return unknown(read.problem)
-        if read.text is not None:
-            return _check_shutdown_action(path, read.text)
-    return unknown(f"{LIBVIRT_GUESTS_UNIT} is enabled, but neither {' nor '.join(LIBVIRT_GUESTS_CONFIGS)} exists")
+    problems = [problem for path in LIBVIRT_GUESTS_CONFIGS if (problem := context.file(path).problem) is not None]
+    if problems:
+        return unknown(*problems)
+    texts = {path: text for path in LIBVIRT_GUESTS_CONFIGS if (text := context.file(path).text) is not None}
+    return _check_shutdown_actions({path: _shutdown_action(text) for path, text in texts.items()}, context)
 
 
-def _check_shutdown_action(path: str, text: str) -> Finding:
-    action = "not set"
-    for line in text.splitlines():
-        name, _, value = line.strip().partition("=")
-        if name == "ON_SHUTDOWN":
-            action = value.strip().strip("\"'").lower()
-    if action == "shutdown":
-        return ok(f"{path}: ON_SHUTDOWN={action}")
-    return warn(
-        f"{path}: ON_SHUTDOWN is {action}; VMs with devices cannot be suspended to disk, so a shutdown of the host "
-        "would"
-        " not stop them properly",
-        fix=f"write ON_SHUTDOWN=shutdown into {path}",
+def _check_shutdown_actions(actions: dict[str, str | None], context: CheckContext) -> Finding:
+    """Return the finding for what each file says, None for what a shell would have to compute."""
+    lines = [
+        f"{path}: ON_SHUTDOWN is {action or 'computed, which vgpuctl cannot do'}" for path, action in actions.items()
+    ]
+    path = next(iter(actions), None) or next(
+        (f"{folder}/libvirt-guests" for folder in LIBVIRT_GUESTS_FOLDERS if context.folder(folder).names is not None),
+        LIBVIRT_GUESTS_CONFIGS[-1],
     )
+    if not actions:
+        names = f"{', '.join(LIBVIRT_GUESTS_CONFIGS[:-1])} nor {LIBVIRT_GUESTS_CONFIGS[-1]}"
+        lines = [
+            f"{LIBVIRT_GUESTS_UNIT} is enabled, and neither {names} exists: ON_SHUTDOWN is {DEFAULT_SHUTDOWN_ACTION}"
+        ]
+    elif None in actions.values():
+        return unknown(*lines)
+    elif set(actions.values()) == {"shutdown"}:
+        return ok(*lines)
+    return warn(
+        *lines,
+        "VMs with devices cannot be suspended to disk, so a shutdown of the host would not stop them properly",
+        fix=f"echo ON_SHUTDOWN=shutdown >> {path}",
+    )
+
+
+def _shutdown_action(text: str) -> str | None:
+    """Return the value of ON_SHUTDOWN as the shell reads it, None if it depends on something else."""
+    action: str | None = DEFAULT_SHUTDOWN_ACTION
+    for line in text.splitlines():
+        assignment = _ASSIGNMENT.match(line)
+        if assignment is not None:
+            words = "".join(part[1:-1] if part[0] in "\"'" else part for part in _QUOTED.findall(assignment[1]))
+            action = None if "$" in words or "`" in words else words or "empty"
+    return action
 
 
 def _loses_vgpus_at_reboot(snapshot: Snapshot) -> bool:
@@ -143,7 +170,7 @@ CHECKS = (
         title="VMs are shut down with the host, not suspended",
         looks_at=f"`ON_SHUTDOWN` in `{'` or `'.join(LIBVIRT_GUESTS_CONFIGS)}`, `{WANTS_DIRECTORY}`",
         run=_check_libvirt_guests,
-        paths=PathsToRead(files=LIBVIRT_GUESTS_CONFIGS, folders=(WANTS_DIRECTORY,)),
+        paths=PathsToRead(files=LIBVIRT_GUESTS_CONFIGS, folders=(WANTS_DIRECTORY, *LIBVIRT_GUESTS_FOLDERS)),
         needs_vms=True,
     ),
 )

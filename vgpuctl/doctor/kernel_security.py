@@ -2,7 +2,8 @@
 """Checks of AppArmor (can libvirt confine VMs?) and Secure Boot (does it keep the NVIDIA driver out?).
 
 Sources: Linux Documentation/admin-guide/LSM/apparmor.rst; the UEFI specification's variable SecureBoot, which Linux
-shows with 4 bytes of attributes before its one byte (Documentation/filesystems/efivarfs.rst).
+shows with 4 bytes of attributes before its one byte (Documentation/filesystems/efivarfs.rst); firmware without Secure
+Boot has no such variable.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ APPARMOR_ENABLED = "/sys/module/apparmor/parameters/enabled"
 APPARMOR_PROFILES = "/sys/kernel/security/apparmor/profiles"
 LIBVIRT_PROFILES = ("libvirtd", "virtqemud", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud")
 EFI_DIRECTORY = "/sys/firmware/efi"
-SECURE_BOOT_VARIABLE = f"{EFI_DIRECTORY}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+EFI_VARIABLES = f"{EFI_DIRECTORY}/efivars"
+SECURE_BOOT_VARIABLE = f"{EFI_VARIABLES}/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
 def _check_apparmor(context: CheckContext) -> Finding:
@@ -42,6 +44,8 @@ def _check_secure_boot(context: CheckContext) -> Finding:
     variable = context.file(SECURE_BOOT_VARIABLE)
     if efi_directory.names is None and efi_directory.problem is None:
         return not_applicable(f"this host was not booted by UEFI (no {EFI_DIRECTORY})")
+    if variable.text is None and variable.problem is None and context.folder(EFI_VARIABLES).names:
+        return ok("Secure Boot is off: the firmware does not have it (no variable SecureBoot)")
     if variable.text is None:
         return unknown(variable.problem or f"{SECURE_BOOT_VARIABLE} does not exist")
     if not variable.text.endswith("\x01"):  # the last byte is the value, behind four bytes of attributes
@@ -72,7 +76,7 @@ CHECKS = (
         title="Secure Boot does not block the vendor's driver",
         looks_at=f"`{SECURE_BOOT_VARIABLE}`, the GPUs' drivers",
         run=_check_secure_boot,
-        paths=PathsToRead(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY,)),
+        paths=PathsToRead(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY, EFI_VARIABLES)),
         explains=("mode", "vfs-off", "vfio-dev"),
     ),
 )

@@ -24,13 +24,14 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.gpus import shorten
 from vgpuctl.makers import maker_of
+from vgpuctl.model.address import PCI_IN_TEXT, normalize_device
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import Value
 
 VGPU_MGR = "nvidia-vgpu-mgr"
 _MAX_LINE_LENGTH = 160
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f:.]+)\): ([0-9]{1,9})", re.IGNORECASE)
-_ADDRESS = re.compile(r"\b(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?\b", re.IGNORECASE)
+_ADDRESS = re.compile(PCI_IN_TEXT, re.IGNORECASE)
 _JOURNAL_COMMANDS = "journalctl -k -b -g NVRM; journalctl -b -u nvidia-vgpu-mgr"
 
 
@@ -193,11 +194,10 @@ def _match_patterns(lines: tuple[str, ...], patterns: tuple[LogPattern, ...], sn
 
 def _find_gpu(text: str, snapshot: Snapshot) -> str | None:
     """Return the GPU that an address in the log belongs to: its own or a VF's, with or without domain and function."""
-    lower = text.lower()
-    full_address = lower if lower.count(":") == 2 else f"0000:{lower}"
-    for gpu in snapshot.gpus:
+    full_address = normalize_device(text)
+    for gpu in snapshot.gpus if full_address is not None else ():
         for address in (gpu.address, *(f.address for f in gpu.functions)):
-            if full_address in (address, address.partition(".")[0]):
+            if full_address == (address if "." in text else normalize_device(address.partition(".")[0])):
                 return gpu.address
     return None
 

@@ -15,6 +15,7 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.errors import InvalidInput
+from vgpuctl.gpu.offered_profiles import find_impossible_profiles
 from vgpuctl.model.port_values import FilePermissions
 
 RUN_DIRECTORY = "/run/vgpuctl"
@@ -58,6 +59,9 @@ def _check_host_file(context: CheckContext) -> Finding:
             "users other than root could change this host's setup",
             fix=f"chown root:root {HOST_FILE}; chmod 644 {HOST_FILE}",
         )
+    impossible = find_impossible_profiles(spec, context.gpus, content.text, HOST_FILE)
+    if impossible:
+        return warn(*impossible, fix="vgpuctl list-profiles shows what the GPUs offer; correct host.yaml")
     if spec.warnings:
         return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
     if permissions is None:
@@ -96,9 +100,10 @@ CHECKS = (
     Check(
         id="host-file",
         title="host.yaml is valid, and only root can write it",
-        looks_at=f"`{HOST_FILE}`, its owner and mode",
+        looks_at=f"`{HOST_FILE}`, its owner and mode, and whether GPUs here can offer its profiles",
         run=_check_host_file,
         paths=PathsToRead(files=(HOST_FILE,), permissions=(HOST_FILE,)),
+        needs_types=True,
     ),
     Check(
         id="machine-id",

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from vgpuctl.model.address import format_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.vm import HostdevRef
 
@@ -54,9 +55,8 @@ def carrier_of(address: Element) -> str | None:
     if address.get("slot") is None or address.get("bus") is None or address.get("type") not in (None, "pci"):
         return None
     parts = [parse_integer(str(address.get(key, "0"))) for key in ("domain", "bus", "slot", "function")]
-    if None in parts:
-        return None
-    return f"{parts[0]:04x}:{parts[1]:02x}:{parts[2]:02x}.{parts[3]:x}"
+    numbers = [part for part in parts if part is not None]
+    return format_pci(*numbers) if len(numbers) == len(parts) else None
 
 
 def _named_by_devices(devices: Element) -> Iterator[HostdevRef]:
@@ -90,8 +90,7 @@ def _named_in_texts(element: Element) -> Iterator[HostdevRef]:
 def _carrier_of_match(match: re.Match[str]) -> str:
     if match["uuid"] is not None:
         return match["uuid"].lower()
-    domain, bus, slot = (int(match[part] or "0", 16) for part in ("domain", "bus", "slot"))
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{match['function']}"
+    return format_pci(*(int(match[part] or "0", 16) for part in ("domain", "bus", "slot", "function")))
 
 
 def _first_child(element: Element, tag: str) -> Element | None:

@@ -11,17 +11,16 @@ from __future__ import annotations
 from contextlib import suppress
 from pickle import PickleError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jinja2
-from jinja2 import BytecodeCache, FunctionLoader, StrictUndefined, TemplateSyntaxError
+from jinja2 import BytecodeCache, FunctionLoader, TemplateSyntaxError
 from jinja2 import Template as Compiled
-from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 from markupsafe import Markup
 
 from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.template_sandbox import TemplateEnvironment, start_work
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.address import is_pci_address, split_pci
 from vgpuctl.model.request import DomainDesign
@@ -30,15 +29,11 @@ from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
     from jinja2.bccache import Bucket
-    from jinja2.runtime import Context
 
     from vgpuctl.ports.system import Scratch
 
 _SOURCE_NAME = "<template>"
 """The file name that jinja2 gives to a template made from a string; its frames in a traceback have it."""
-
-_MAX_FACTOR = 1 << 32
-"""More than any number that a domain's XML multiplies; with larger ones a template could allocate all memory."""
 
 
 class DomainTemplate(Value):
@@ -79,6 +74,7 @@ def render_domain(design: DomainDesign, template: DomainTemplate) -> str:
         InvalidInput: the template is invalid; says where.
     """
     record = Markup(record_to_xml(design.record))  # noqa: S704 - lxml escaped it
+    start_work()
     try:
         text = template.compiled.render(vm=design, record=record)
     except VgpuctlError:
@@ -120,7 +116,7 @@ class _BytecodeCache(BytecodeCache):
         self._scratch = scratch
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
-        return f"{name}-jinja2-{jinja2.__version__}-vgpuctl-{__version__}"
+        return f"{name}-jinja2-{jinja2.__version__}-vgpuctl-{__version__}-counted"
 
     def load_bytecode(self, bucket: Bucket) -> None:
         data = self._scratch.read(bucket.key)
@@ -132,27 +128,8 @@ class _BytecodeCache(BytecodeCache):
         self._scratch.write(bucket.key, bucket.bytecode_to_string())
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, which also refuses numbers and texts that would fill the host's memory."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or not all(
-            isinstance(side, (int, float)) and abs(side) < _MAX_FACTOR for side in (left, right)
-        ):
-            raise SecurityError(f"a template may multiply numbers up to {_MAX_FACTOR} only, not {operator} others")
-        return super().call_binop(context, operator, left, right)
-
-
-def _environment(scratch: Scratch | None) -> ImmutableSandboxedEnvironment:
-    environment = _Environment(
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        bytecode_cache=_BytecodeCache(scratch) if scratch is not None else None,
-    )
+def _environment(scratch: Scratch | None) -> TemplateEnvironment:
+    environment = TemplateEnvironment(_BytecodeCache(scratch) if scratch is not None else None)
     environment.globals["disk_name"] = disk_name
     environment.filters["pci"] = format_pci_address
     return environment

@@ -162,7 +162,7 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
         )
     vfs_off_gpus = [g for g in gpus if g.backend is None and g.vfs_total]
     without_vfs = next(
-        (g for g in vfs_off_gpus if any(_is_board_of_model(g.model, board) for board in requested_boards)), None
+        (g for g in vfs_off_gpus if any(is_board_of_model(g.model, board) for board in requested_boards)), None
     )
     if without_vfs is not None:
         return vfs_off_error(without_vfs, f", and it may offer {text} once they are on")
@@ -195,7 +195,7 @@ _MODEL_SUFFIXES = ("", "d", "dx", "x", "l", "xl", "xm", "xs", "p", "c")
 """What NVIDIA's board names append to a model for its memory and form factor: A100D, H100XM (vgpuConfig.xml)."""
 
 
-def _is_board_of_model(model: str, board: str) -> bool:
+def is_board_of_model(model: str, board: str) -> bool:
     """Return whether a board name in lower case may be a GPU's model: A100D is NVIDIA A100 80GB PCIe."""
     words = re.findall("[a-z0-9]+", model.lower())
     names = {"".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, len(words) + 1)}

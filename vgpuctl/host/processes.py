@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.host.files import HostFiles
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.file_content import CONTENT_OPTIONS, is_file_content
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId
 
@@ -52,16 +53,22 @@ def is_secret_key(key: str) -> bool:
 
 
 def _redact_words(words: Sequence[str], quote: Callable[[str], str]) -> Iterator[str]:
-    hide_next = False
+    hide_next = hide_content = False
     for word in words:
         option = _SECRET_OPTION.fullmatch(word)
-        if hide_next:
+        name, equals, value = word.partition("=")
+        if hide_next or (hide_content and is_file_content(word)):
             yield "***"
         elif option is not None and option[2] is not None:
             yield f"{option[1]}=***"
+        elif equals and name in CONTENT_OPTIONS and is_file_content(value):
+            yield f"{name}=***"
+        elif "\n" in word:
+            yield "***"
         else:
             yield _SECRET_IN_URI.sub(r"\1***@", quote(word))
         hide_next = option is not None and option[2] is None
+        hide_content = word in CONTENT_OPTIONS
 
 
 class ProcessTable(Protocol):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
+from vgpuctl.config.network_config import parse_network_config, static_addresses
 from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
-from vgpuctl.config.user_data import parse_network_config, parse_user_data, static_addresses
+from vgpuctl.config.user_data import parse_user_data
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, VmSpec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.text_file import display_name, read_text

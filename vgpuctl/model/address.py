@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI addresses in the one spelling that vgpuctl uses: `0000:3b:00.0`, lower case, four-digit domain.
+"""PCI addresses in the one spelling that vgpuctl uses: `0000:3b:00.0`, lower case, a domain of at least four digits.
 
 nvidia-smi and NVML print an eight-digit domain in upper case (`00000000:3B:00.0`), sysfs four digits in lower case, and
 people omit the domain. Two spellings of one address would not match, and a command would silently do nothing. So every
-address is normalized here once, when it enters the program.
+address is normalized here once, when it enters the program. Intel's VMD and virtual bridges have domains above ffff:
+the kernel prints them with as many digits as they need, `10000:01:00.0`. So nothing but this module may count digits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import re
 from vgpuctl.errors import InvalidInput
 
 _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7])", re.ASCII)
+PCI_IN_TEXT = r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?\b"
+"""An address within a text, as in the kernel's log: with or without domain and function, in lower case."""
+
 _KERNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
@@ -21,9 +25,17 @@ def normalize_pci(text: str) -> str | None:
     match = _PCI.fullmatch(text.strip().lower())
     if match is None:
         return None
-    domain, bus, slot, function = match.groups()
-    number = int(domain or "0", 16)
-    return f"{number:04x}:{int(bus, 16):02x}:{int(slot, 16):02x}.{function}"
+    return format_pci(*(int(number or "0", 16) for number in match.groups()))
+
+
+def normalize_device(text: str) -> str | None:
+    """Return the sysfs spelling of an address that may omit its function, which is then 0, as drivers print them."""
+    return normalize_pci(text if "." in text else f"{text}.0")
+
+
+def format_pci(domain: int, bus: int, slot: int, function: int) -> str:
+    """Return the sysfs spelling of an address that is given in numbers."""
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
 
 
 def parse_gpu_address(text: str) -> str:

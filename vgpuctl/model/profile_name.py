@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an NVIDIA profile's name: `A100-4C`, `A100-1-5CME`, and `4C`, which omits the board."""
+"""The parts of an NVIDIA profile's name: `A100-4C`, `A100-1-5CME`, and `4C`, which omits the board.
+
+vgpu-device-manager writes the GPU instance's attribute after it: ME, NOME, MEALL or GFX (pkg/types/vgpu_type.go).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 from vgpuctl.value import Value
 
 _NVIDIA = re.compile(
-    r"(?:(?P<board>[A-Za-z].*?|\d+[A-Za-z].*?)-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?P<suffix>4|ME)?)",
+    r"(?:(?P<board>[A-Za-z].*?|\d+[A-Za-z].*?)-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?P<suffix>4|ME|NOME|MEALL|GFX)?)",
     re.IGNORECASE,
 )
 
@@ -36,7 +39,7 @@ def parse_profile_name(profile: str) -> ProfileName | None:
     if match is None:
         return None
     series, suffix = match["series"].upper(), (match["suffix"] or "").upper()
-    exclusive = series in "AB" or suffix == "ME"
+    exclusive = series in "AB" or suffix in ("ME", "MEALL")
     return ProfileName(match["board"] or "", match["rest"], int(match["slices"] or 0), series, exclusive)
 
 

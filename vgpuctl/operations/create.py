@@ -22,6 +22,7 @@ from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.choose import choose_vgpus, vm_name
 from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
+from vgpuctl.operations.plans.network_configs import check_network_configs
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.plans.vm_diff import cloud_init_paths
@@ -78,7 +79,7 @@ def prepare_vm(host: Host, look: Callable[[ReadScope], Snapshot], request: VmReq
     has_slots = reserves_slots(request, start=start)
     vgpus = choose_vgpus(snapshot, request, uuid) if has_slots else tentative_placement(snapshot, request, uuid)
     facts = gather_host_facts(host, snapshot, request, vgpus)
-    warnings = check_facts(snapshot, request, vgpus, facts)
+    warnings = (*check_facts(snapshot, request, vgpus, facts), *check_network_configs(snapshot, [request]))
     design = design_domain(snapshot, request, facts, uuid, vgpus)
     return PreparedVm(snapshot, request, uuid, facts, design, warnings, start)
 

@@ -33,6 +33,7 @@ from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_libvirt, require_system_libvirt, require_writable
 from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
+from vgpuctl.operations.plans.network_configs import check_network_configs
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.plans.vm_batch import VgpuChoices, choose_batch_vgpus
 from vgpuctl.operations.plans.vm_diff import FieldValues
@@ -179,7 +180,10 @@ class _Batch:
         self.choices: VgpuChoices = choose_batch_vgpus(snapshot, request, self.vms, reserve_slots=self.reserves)
         vgpus = _flatten(self.choices)
         self.facts: HostFacts = gather_host_facts(host, snapshot, request, vgpus)
-        self.warnings = check_facts(snapshot, request, vgpus, self.facts, vms=len(requests))
+        self.warnings = (
+            *check_facts(snapshot, request, vgpus, self.facts, vms=len(requests)),
+            *check_network_configs(snapshot, requests.values()),
+        )
         self.designs = self._designs()
 
     def _designs(self) -> tuple[DomainDesign, ...]:

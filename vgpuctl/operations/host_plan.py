@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import list_models, merge_gpu_entries
-from vgpuctl.config.host_spec import GpuSpec
+from vgpuctl.config.host_spec import GpuSpec, HostSpec
 from vgpuctl.errors import InvalidInput, NotFound, Refused, VgpuctlError
+from vgpuctl.gpu.offered_profiles import find_impossible_profiles
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.model.address import address_sort_key, is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
@@ -71,7 +72,7 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
     """
     gpus = desired.spec.gpus
     models = list_models(gpus)
-    snapshot = observe(host, ReadScope())
+    snapshot = observe(host, ReadScope(types=_names_profiles(desired.spec)))
     requested_addresses = [key for key in gpus if is_pci_address(key)]
     if any(snapshot.gpu(key) is None for key in (*requested_addresses, *desired.current.gpus) if is_pci_address(key)):
         snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
@@ -92,7 +93,12 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
     ]
     if desired.spec.ignored != desired.current.ignored:
         notes += [f"{desired.file.name}: {warning}" for warning in desired.spec.warnings]
+    notes += find_impossible_profiles(desired.spec, snapshot.gpus, desired.file.text, desired.file.name)
     return snapshot, tuple(notes)
+
+
+def _names_profiles(spec: HostSpec) -> bool:
+    return bool(spec.vgpus) or any(entry.profiles for entry in spec.gpus.values())
 
 
 def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, options: ApplyOptions) -> tuple[GpuPlan, ...]:

@@ -22,7 +22,7 @@ def import_host(host: Host, imported_config: ImportedConfig) -> QueryResult[Impo
     Raises:
         NotFound, InvalidInput: the imported configuration does not fit this host.
     """
-    snapshot = observe(host, ReadScope(types=bool(imported_config.definitions)))
+    snapshot = observe(host, ReadScope(types=True))
     converted = convert_import(imported_config, snapshot)
     header_lines = (
         f"from the files of {imported_config.source}",

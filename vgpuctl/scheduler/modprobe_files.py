@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from vgpuctl.errors import InvalidInput, Refused
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.address import normalize_device
 from vgpuctl.scheduler.registry_dword import MAX_DWORD, REGISTRY_KEY
 from vgpuctl.value import Value
 
@@ -192,8 +192,7 @@ def _entry_value(part: str) -> str:
 
 def _parse_address(text: str) -> str | None:
     """Return the GPU that `pci=` names: DDDD:BB:SS.F, DDDD:BB:SS or BB:SS."""
-    whole = text if "." in text else f"{text}.0"
-    return normalize_pci(whole if whole.count(":") == 2 else f"0000:{whole}")
+    return normalize_device(text)
 
 
 def _parse_dword(text: str | None) -> int | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.address import format_pci
 from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
 from vgpuctl.value import Value
 
@@ -294,7 +295,7 @@ def normalise_hostdev(device: _Element) -> None:
 
 def _format_address(address: _Element) -> str:
     domain, bus, slot, function = (int(address.get(name, "0"), 0) for name in ("domain", "bus", "slot", "function"))
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+    return format_pci(domain, bus, slot, function)
 
 
 def _assign_mac(interface: _Element, seed: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from vgpuctl.errors import HostCannot, LibvirtFailed
+from vgpuctl.model.symptoms import find_hint
 from vgpuctl.sim.core import Core, FaultInjected, StateChange
 from vgpuctl.sim.state import State
 
@@ -112,7 +113,13 @@ def translate_error(error: VirError | FaultInjected, call: str, subject: str) ->
     """Return vgpuctl's error for libvirt's, with the same wording and number as the real libvirt port."""
     function, template = _LIBVIRT_CALLS[call]
     code = error.code if isinstance(error, VirError) else error.fault.code
-    return LibvirtFailed(f"{template.format(subject)}: {error}", libvirt_code=code, call=function, subject=subject)
+    return LibvirtFailed(
+        f"{template.format(subject)}: {error}",
+        hint=find_hint(str(error)),
+        libvirt_code=code,
+        call=function,
+        subject=subject,
+    )
 
 
 def require_libvirt(core: Core, call: str) -> None:

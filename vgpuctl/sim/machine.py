@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from vgpuctl.model.address import format_pci, split_pci
 from vgpuctl.model.mig import GiProfile, PlacementSpan
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
@@ -196,9 +197,8 @@ def function_addresses(raw: Mapping[str, Any]) -> tuple[str, ...]:
     address = raw["address"]
     if ":" not in address:
         return (address,)
-    domain, bus = int(address[:4], 16), int(address[5:7], 16)
     others = (f"{address[:-1]}{number}" for number in range(1, len(raw["companions"]) + 1))
-    return (address, *others, *(_vf_address(domain, bus, address, number) for number in range(raw["vfs_total"])))
+    return (address, *others, *(_vf_address(address, number) for number in range(raw["vfs_total"])))
 
 
 def _free_root_port(address: str, taken: set[str]) -> str | None:
@@ -206,10 +206,10 @@ def _free_root_port(address: str, taken: set[str]) -> str | None:
 
     A GPU on bus 0 has no root port.
     """
-    if ":" not in address or int(address[5:7], 16) == 0:
+    if ":" not in address or split_pci(address)[1] == 0:
         return None
-    bus = f"{address[:4]}:{int(address[5:7], 16) - 1:02x}"
-    port = next(name for slot in range(32) if (name := f"{bus}:{slot:02x}.0") not in taken)
+    domain, bus, _, _ = split_pci(address)
+    port = next(name for slot in range(32) if (name := format_pci(domain, bus - 1, slot, 0)) not in taken)
     taken.add(port)
     return port
 
@@ -294,8 +294,8 @@ def _functions(raw: Mapping[str, Any], position: int, iommu: bool, bridges: tupl
 
 def _bridge_paths(address: str, bridges: tuple[str, ...]) -> list[str]:
     """Return the paths in /sys/devices of the root bus above a function and of each bridge below that."""
-    bus = bridges[0][5:7] if bridges else address[5:7]
-    paths = [f"{DEVICES_ROOT}/pci{address[:4]}:{bus}"]
+    domain, bus, _, _ = split_pci(bridges[0] if bridges else address)
+    paths = [f"{DEVICES_ROOT}/pci{domain:04x}:{bus:02x}"]
     for bridge in bridges:
         paths.append(f"{paths[-1]}/{bridge}")
     return paths
@@ -337,7 +337,8 @@ def _nvswitch_functions(raw: Mapping[str, Any], number: int, gpu: str, iommu: bo
     return [switch, *_bridges(raw["address"], gpu, bridges, first_group if iommu else None)]
 
 
-def _vf_address(domain: int, bus: int, address: str, number: int) -> str:
+def _vf_address(address: str, number: int) -> str:
     """Return a VF's address: SR-IOV's routing ids start 4 after the PF and may continue on the next bus."""
-    routing = (bus << 8) + (int(address[8:10], 16) << 3) + int(address[11], 16) + 4 + number
-    return f"{domain:04x}:{routing >> 8:02x}:{(routing >> 3) & 0x1F:02x}.{routing & 7}"
+    domain, bus, slot, function = split_pci(address)
+    routing = (bus << 8) + (slot << 3) + function + 4 + number
+    return format_pci(domain, routing >> 8, (routing >> 3) & 0x1F, routing & 7)

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.address import format_pci, normalize_pci
 from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue
 
 GPU_KEYS = (
@@ -178,7 +178,7 @@ def read_bridges(table: YamlMapping) -> list[str]:
 def _next_address(taken: set[str]) -> str:
     for domain in range(LAST_DOMAIN + 1):
         for bus in range(FIRST_BUS, LAST_BUS, BUS_STEP):
-            address = f"{domain:04x}:{bus:02x}:00.0"
+            address = format_pci(domain, bus, 0, 0)
             if address not in taken:
                 return address
     raise AssertionError("more GPUs than a scenario may have")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.address import normalize_device
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.sim import mig
 from vgpuctl.sim.journal import JournalRecord
@@ -173,10 +173,7 @@ def _registry_word(state: State, gpu: SimGpu) -> int:
     for entry in per_device.split(";"):
         name, _, value = entry.partition("=")
         if name == "pci":
-            pci_address = value if "." in value else f"{value}.0"
-            is_this_gpu = (
-                normalize_pci(pci_address if pci_address.count(":") == 2 else f"0000:{pci_address}") == gpu.address
-            )
+            is_this_gpu = normalize_device(value) == gpu.address
         elif is_this_gpu and name == "RmPVMRL":
             word = int(value, 0)
     return word

@@ -19,6 +19,8 @@ BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}
 TEXTS = {
     "nul": "version: 1\0\n",
     "deep sequences": f"{'- ' * 3000}x\n",
+    "a level more than allowed": f"gpus: {'[' * 51}{']' * 51}",
+    "many unknown fields": "".join(f"field{n}: 1\n" for n in range(300)),
     "deep flow": f"gpus: {'[' * 3000}",
     "deep mappings": f"gpus: {'{a: ' * 3000}",
     "bomb": BOMB,
@@ -130,6 +132,9 @@ TEMPLATES = {
     "a large number": "<domain>{{ 9 ** (9 ** 9) }}</domain>",
     "a large text": "<domain>{{ 'x' * 10 ** 11 }}</domain>",
     "deep elements": "<a>" * 3000,
+    "nested loops": "{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}",
+    "a text that doubles": "{% set n = namespace(t='xy') %}"
+    "{% for a in range(99) %}{% set n.t = n.t ~ n.t %}{% endfor %}",
 }
 
 

@@ -60,7 +60,7 @@ def test_what_cloud_init_would_ignore_is_refused_with_its_line(
 def test_a_file_that_is_not_there_or_no_text_is_exit_2(sim: Run, user_data: Path) -> None:
     line = f"create-vm vdi-001 --profile A100-4C --image {IMAGE} --cloud-init"
     assert f"there is no user-data file {user_data}x" in sim(f"{line} {user_data}x").err
-    assert "not an absolute path" in sim(f"{line} ''").err
+    assert "expected the absolute path of a file" in sim(f"{line} ''").err
     user_data.write_bytes(b"#cloud-config\na: \xff\n")
     assert "is not UTF-8 text" in sim(f"{line} {user_data}").err
     user_data.write_text("#cloud-config\na: 1\n")

@@ -109,3 +109,42 @@ def test_invalid_imports_have_their_line(text, reported):
     with pytest.raises(InvalidInput) as raised:
         parse_import(text, "f", None)
     assert reported in raised.value.message
+
+
+CONFIG_MAP = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: vgpu-config}
+data:
+  config.yaml: |
+    version: v1
+    vgpu-configs:
+      small:
+        - devices: all
+          vgpu-devices: {"L40S-8Q": 6}
+"""
+
+
+def test_the_file_in_a_config_map_is_read_with_its_lines():
+    (entry,) = parse_import(CONFIG_MAP, "map.yaml", None).device_configs
+    assert (entry.vgpus, entry.position) == ((("L40S-8Q", 6),), "map.yaml:9")
+    with pytest.raises(InvalidInput, match=r"map.yaml:9:\d+: vgpu-configs.small\[0\].devices"):
+        parse_import(CONFIG_MAP.replace("devices: all", "devices: some"), "map.yaml", None)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            "data: {a: 'mig-configs: {}', b: 'vgpu-configs: {}'}",
+            "map.yaml:2:7: data: this ConfigMap has several files, a, b",
+        ),
+        ("data: {note: text}", "this ConfigMap has no file with vgpu-configs: or mig-configs:"),
+        ("metadata: {}", "this ConfigMap has no file"),
+        ("data: [a]", "data: expected a mapping"),
+    ],
+)
+def test_a_config_map_without_exactly_one_such_file_is_refused(data, message):
+    with pytest.raises(InvalidInput) as caught:
+        parse_import(f"kind: ConfigMap\n{data}\n", "map.yaml", None)
+    assert message in caught.value.message

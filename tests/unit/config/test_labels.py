@@ -41,3 +41,8 @@ def test_an_owner_is_visible_and_short(value: object) -> None:
     assert owner("Jane Doe") == "Jane Doe"
     with pytest.raises(ValueError, match=r"."):
         owner(value)
+
+
+def test_too_many_labels_are_refused_before_they_are_checked():
+    with pytest.raises(ValueError, match="60000 labels are too many: a VM has at most 32"):
+        labels({f"not a key {number}": "x" for number in range(60_000)})

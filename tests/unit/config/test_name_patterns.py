@@ -84,3 +84,8 @@ def test_a_set_of_characters_is_one(text: str) -> None:
 
 def test_commas_in_braces_belong_to_a_pattern() -> None:
     assert split_list("a, b-{1,2},{x,y}, ") == ("a", "b-{1,2}", "{x,y}")
+
+
+def test_the_product_of_many_ranges_is_not_computed():
+    with pytest.raises(InvalidInput, match="stands for at least 25000000 names; at most 10000"):
+        expand_braces("{1..5000}" * 1000)

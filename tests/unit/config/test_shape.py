@@ -54,3 +54,10 @@ def test_a_non_mapping_is_refused(value: object) -> None:
 
 def test_a_required_key_is_not_null() -> None:
     assert problems({"version": None}) == (Problem(("version",), "null is not a whole number"),)
+
+
+def test_many_unknown_fields_are_counted() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Shape("S", "", ()).check({f"f{number}": 1 for number in range(5000)})
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[-1].text == "5000 unknown fields; the first 20 are listed"

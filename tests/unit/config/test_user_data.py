@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from vgpuctl.config.user_data import MAX_USER_DATA_BYTES, parse_network_config, parse_user_data, static_addresses
+from vgpuctl.config.user_data import MAX_USER_DATA_BYTES, parse_user_data
 from vgpuctl.errors import InvalidInput
 
 SECRET = "hunter2"
@@ -69,58 +69,3 @@ def test_ignored_user_data_is_refused_by_line_and_never_quoted(text, message):
 
 def test_repr_hides_the_text():
     assert SECRET not in repr(parse_user_data("#cloud-config\npassword: hunter2\n", "/ud"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "version: 2\nethernets: {lan: {dhcp4: true}}\n",
-        "network:\n  version: 1\n  config: []\n",
-        '{"version": 2, "wifis": {"wlan0": {}}}',
-    ],
-)
-def test_a_network_configuration_of_version_1_or_2_is_taken(text: str) -> None:
-    assert parse_network_config(text, "/nc").text == text
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "/nc:1:1: nothing follows its first line; expected a mapping"),
-        ("- hunter2\n", "/nc:1:1: expected a mapping"),
-        ("a: [hunter2\n", "it is not YAML"),
-        ("ethernets: {}\npassword: hunter2\n", "/nc:1:1: it has no version"),
-        ("version: 3\nhunter2: 1\n", "/nc:1:10: cloud-init reads version: 1 and version: 2"),
-        ("version: 2\nconfig: [hunter2]\n", "/nc:1:1: version 2 needs one of ethernets"),
-        ("network: hunter2\n", "/nc:1:10: expected a mapping"),
-        ("version: 1\0", "/nc:1:1: it is not text"),
-    ],
-)
-def test_another_network_configuration_is_refused_by_line_and_never_quoted(text: str, problem: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        parse_network_config(text, "/nc")
-    assert problem in caught.value.message
-    assert "hunter2" not in repr(caught.value.facts) + caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("text", "addresses"),
-    [
-        (
-            "{version: 2, ethernets: {lan: {addresses: [192.0.2.1/24, '2001:db8::1/64']}}}",
-            ("192.0.2.1/24", "2001:db8::1/64"),
-        ),
-        ("{version: 2, ethernets: {lan: {dhcp4: true, nameservers: {addresses: [192.0.2.53]}}}}", ()),
-        ("{network: {version: 2, vlans: {v: {addresses: [{192.0.2.1/24: {lifetime: 0}}]}}}}", ("192.0.2.1/24",)),
-        (
-            "{version: 1, config: [{type: physical, subnets: [{type: static, address: 192.0.2.1/24}]}]}",
-            ("192.0.2.1/24",),
-        ),
-        (
-            "{version: 1, config: [{type: bond, subnets: [{type: dhcp}]}, {type: nameserver, address: 192.0.2.53}]}",
-            (),
-        ),
-    ],
-)
-def test_static_addresses_are_those_of_the_cards(text: str, addresses: tuple[str, ...]) -> None:
-    assert static_addresses(parse_network_config(text, "/nc")) == addresses

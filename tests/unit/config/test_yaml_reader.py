@@ -48,20 +48,23 @@ def test_an_empty_text_is_nothing() -> None:
     assert load_document("# only a comment\n", "n").value is None
 
 
+TAG = "a tag (!name) is not allowed here; a text that begins with ! needs quotes"
+
+
 def test_all_problems_are_listed() -> None:
     error = refused("a: &x 1\na: 2\nb: *x\nc: !py x\n? [k]\n: 1\n")
     assert error.message.splitlines() == [
         "vm.yaml has 4 problems",
         "vm.yaml:1:4: b: an alias (*name) is not allowed here: write the value out",
         "vm.yaml:2:1: a: the key appears twice (first in line 1)",
-        "vm.yaml:4:4: c: the tag !py is not allowed here",
+        "vm.yaml:4:4: c: a tag (!name) is not allowed here; a text that begins with ! needs quotes",
         "vm.yaml:5:3: a key must be a word",
     ]
     assert error.facts["problems"] == [
         {"file": "vm.yaml", "line": 1, "column": 4, "path": "b", "problem": "an alias (*name) is not allowed here: "
          "write the value out"},
         {"file": "vm.yaml", "line": 2, "column": 1, "path": "a", "problem": "the key appears twice (first in line 1)"},
-        {"file": "vm.yaml", "line": 4, "column": 4, "path": "c", "problem": "the tag !py is not allowed here"},
+        {"file": "vm.yaml", "line": 4, "column": 4, "path": "c", "problem": TAG},
         {"file": "vm.yaml", "line": 5, "column": 3, "path": "", "problem": "a key must be a word"},
     ]  # fmt: skip
 
@@ -69,7 +72,7 @@ def test_all_problems_are_listed() -> None:
 @pytest.mark.parametrize("tag", ["!!python/object:os.system", "!!binary", "!!set"])
 def test_a_tag_in_yamls_own_name_space_is_refused_too(tag: str) -> None:
     value = "{}" if tag == "!!set" else "x"
-    assert refused(f"a: {tag} {value}\n").message.startswith("vm.yaml:1:4: a: the tag tag:yaml.org,2002:")
+    assert refused(f"a: {tag} {value}\n").message.startswith("vm.yaml:1:4: a: a tag (!name) is not allowed here")
 
 
 def test_a_key_twice_deep_inside_is_named_with_its_path() -> None:
@@ -85,7 +88,7 @@ def test_a_key_twice_deep_inside_is_named_with_its_path() -> None:
         ("a: *x\n", "vm.yaml:1:4: it is not YAML: found undefined alias"),
         ("a: 1\n---\nb: 2\n", "vm.yaml:2:1: it is not YAML: expected a single document"),
         ("a: 1\nb: \x01\n", "vm.yaml:2:4: a character that YAML does not allow"),
-        ("[" * 5000, "vm.yaml:1:1: it is nested too deeply"),
+        ("[" * 500, "vm.yaml:1:51: it is nested too deeply: at most 50 levels"),
         ("&a [*a]", "vm.yaml:1:1: [0]: an alias (*name) is not allowed here"),
     ],
 )
@@ -129,3 +132,10 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
         assert isinstance(problems, list)
         assert problems
         assert all(p["line"] >= 1 and p["column"] >= 1 for p in problems)
+
+
+def test_an_error_lists_the_first_problems_and_counts_the_others() -> None:
+    error = refused("".join(f"a{number}: !x 1\n" for number in range(80)))
+    lines = error.message.splitlines()
+    assert (lines[0], lines[-1]) == ("vm.yaml has 80 problems", "and 30 more problems")
+    assert len(error.facts["problems"]) == 50

@@ -77,19 +77,45 @@ def test_passthrough_gpus_need_neither():
 
 
 @pytest.mark.parametrize(
-    ("line", "verdict"),
+    ("text", "verdict"),
     [
         ("ON_SHUTDOWN=shutdown\n", Verdict.OK),
         ("ON_SHUTDOWN=suspend\nON_SHUTDOWN='shutdown'\n", Verdict.OK),
+        ('ON_SHUTDOWN="shutdown"   # suspend breaks VMs with a GPU\n', Verdict.OK),
+        ("  export ON_SHUTDOWN=shut'down'; PARALLEL_SHUTDOWN=4\n", Verdict.OK),
         ("ON_SHUTDOWN=suspend\n", Verdict.WARN),
         ("#ON_SHUTDOWN=shutdown\n", Verdict.WARN),
+        ("", Verdict.WARN),
+        ("ON_SHUTDOWN=\n", Verdict.WARN),
+        ("ON_SHUTDOWN = shutdown\n", Verdict.WARN),
+        ("ON_SHUTDOWN=SHUTDOWN\n", Verdict.WARN),
+        ("ON_SHUTDOWN=shutdown\nON_SHUTDOWN=suspend # again\n", Verdict.WARN),
+        ("ON_SHUTDOWN=shutdown#now\n", Verdict.WARN),
+        ("ON_SHUTDOWN=$ACTION\n", Verdict.UNKNOWN),
     ],
 )
 @pytest.mark.parametrize("path", LIBVIRT_GUESTS_CONFIGS)
-def test_what_libvirt_guests_does_at_shutdown(path, line, verdict):
-    result = run_check("libvirt-guests", HOST, files={path: line}, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
+def test_what_libvirt_guests_does_at_shutdown_is_what_its_shell_reads(path, text, verdict):
+    result = run_check("libvirt-guests", HOST, files={path: text}, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
     assert result.verdict is verdict
     assert path in finding_text(result)
+
+
+@pytest.mark.parametrize(("folder", "number"), [("/etc/sysconfig", 0), ("/etc/conf.d", 1), ("/etc/default", 2)])
+def test_without_a_file_libvirt_guests_suspends(folder, number):
+    folders = {WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,), folder: ()}
+    result = run_check("libvirt-guests", HOST, folders=folders)
+    assert result.verdict is Verdict.WARN
+    assert "ON_SHUTDOWN is suspend" in result.evidence[0]
+    assert result.fix == f"echo ON_SHUTDOWN=shutdown >> {LIBVIRT_GUESTS_CONFIGS[number]}"
+
+
+def test_two_files_must_say_the_same():
+    first, second = LIBVIRT_GUESTS_CONFIGS[::2]
+    folders = {WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}
+    both = run_check("libvirt-guests", HOST, files={first: "ON_SHUTDOWN=shutdown", second: "A=1"}, folders=folders)
+    assert both.verdict is Verdict.WARN
+    assert both.evidence[:2] == (f"{first}: ON_SHUTDOWN is shutdown", f"{second}: ON_SHUTDOWN is suspend")
 
 
 def test_libvirt_guests_without_effect_does_not_matter():
@@ -99,6 +125,3 @@ def test_libvirt_guests_without_effect_does_not_matter():
     )
     idle = run_check("libvirt-guests", snapshot(GPU, vms=(vm(1),)), folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
     assert idle.verdict is Verdict.NOT_APPLICABLE
-    assert (
-        run_check("libvirt-guests", HOST, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}).verdict is Verdict.UNKNOWN
-    )

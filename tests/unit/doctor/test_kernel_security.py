@@ -8,7 +8,13 @@ import pytest
 from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot
 from vgpuctl.doctor.check import FileContent, Verdict
-from vgpuctl.doctor.kernel_security import APPARMOR_ENABLED, APPARMOR_PROFILES, EFI_DIRECTORY, SECURE_BOOT_VARIABLE
+from vgpuctl.doctor.kernel_security import (
+    APPARMOR_ENABLED,
+    APPARMOR_PROFILES,
+    EFI_DIRECTORY,
+    EFI_VARIABLES,
+    SECURE_BOOT_VARIABLE,
+)
 
 ON, OFF = "\x06\x00\x00\x00\x01", "\x06\x00\x00\x00\x00"
 
@@ -54,3 +60,8 @@ def test_secure_boot_only_matters_when_the_driver_is_missing(value, driver, verd
 def test_a_host_that_was_booted_by_bios_has_no_secure_boot():
     assert run_check("secure-boot", snapshot(a100())).verdict is Verdict.NOT_APPLICABLE
     assert run_check("secure-boot", snapshot(a100()), folders={EFI_DIRECTORY: ()}).verdict is Verdict.UNKNOWN
+
+
+def test_firmware_without_the_variable_has_no_secure_boot():
+    folders = {EFI_DIRECTORY: ("efivars",), EFI_VARIABLES: ("BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c",)}
+    assert run_check("secure-boot", snapshot(a100()), folders=folders).verdict is Verdict.OK

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, t4
 from vgpuctl.doctor.check import Verdict
+from vgpuctl.value import replace
 
 GPU = a100()
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>"
@@ -97,3 +98,10 @@ def test_unreadable_logs_are_unknown_unless_the_other_has_errors():
     assert check_logs(None, MANAGER).verdict is Verdict.UNKNOWN
     assert check_logs((), None).verdict is Verdict.UNKNOWN
     assert check_logs(None, (NOT_VGX,)).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("address", ["10000:3b:00", "00010000:3B:00.0"])
+def test_a_gpu_in_a_domain_of_five_digits_is_found(address):
+    gpu = replace(a100(), address="10000:3b:00.0")
+    result = check_logs((f"NVRM: Xid (PCI:{address}): 79, GPU has fallen off the bus.",), gpus=(gpu,))
+    assert result.evidence[0].startswith(gpu.address)

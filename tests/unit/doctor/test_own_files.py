@@ -6,10 +6,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.doctor.check_results import finding_text, run_check
-from tests.values import MACHINE
+from tests.values import MACHINE, a100, snapshot
 from vgpuctl.doctor.check import FileContent, Verdict
 from vgpuctl.doctor.own_files import HOST_FILE, MACHINE_ID, RUN_DIRECTORY
+from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.port_values import FilePermissions
+from vgpuctl.value import replace
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,15 @@ def test_an_invalid_host_file_has_its_line():
 )
 def test_the_machine_id(text, verdict):
     assert run_check("machine-id", files={MACHINE_ID: text}).verdict is verdict
+
+
+def test_a_profile_that_no_gpu_here_can_ever_offer_is_named_with_its_line():
+    text = "version: 1\ngpus:\n  all:\n    profiles: [A100-4C, A100-44C]\n  T4: {profiles: [T4-1Q]}\n"
+    card = replace(a100(), types=(VgpuType("nvidia-468", "GRID A100-4C", "A100-4C", 4096, max_per_gpu=10),))
+    result = run_check("host-file", snapshot(card), files={HOST_FILE: text})
+    assert result.verdict is Verdict.WARN
+    assert result.evidence == (
+        f"{HOST_FILE}:4: gpus.all: {card.address} can never offer the profile A100-44C (did you mean A100-4C?)",
+    )
+    unknown_types = replace(card, types=(), model="10de:20f1", vendor_id="10de", device_id="20f1")
+    assert run_check("host-file", snapshot(unknown_types), files={HOST_FILE: text}).verdict is Verdict.OK

@@ -142,3 +142,18 @@ def test_secrets_are_not_written_down(argv, shown):
 def test_the_command_is_named_without_its_directory():
     assert HostProcesses(argv=["/usr/bin/vgpuctl", "list-gpus"]).command_line() == "vgpuctl list-gpus"
     assert HostProcesses(argv=[]).command_line() == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("--cloud-init", "#cloud-config\npassword: hunter2"), "vgpuctl --cloud-init ***"),
+        (("--cloud-init=password: hunter2", "-v"), "vgpuctl --cloud-init=*** -v"),
+        (("--network-config", '{"wifis": "hunter2"}'), "vgpuctl --network-config ***"),
+        (("create-vm", "web\npassword: hunter2"), "vgpuctl create-vm ***"),
+        (("--cloud-init", "/root/my data.yaml"), "vgpuctl --cloud-init '/root/my data.yaml'"),
+        (("--cloud-init", "user-{:03}.yaml"), "vgpuctl --cloud-init 'user-{:03}.yaml'"),
+    ],
+)
+def test_the_content_of_a_file_is_hidden(words, shown):
+    assert redact_command(("vgpuctl", *words)) == shown

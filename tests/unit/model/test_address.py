@@ -3,18 +3,36 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci, parse_gpu_address, split_pci
+from vgpuctl.model.address import (
+    PCI_IN_TEXT,
+    address_sort_key,
+    format_pci,
+    is_pci_address,
+    normalize_device,
+    normalize_pci,
+    parse_gpu_address,
+    split_pci,
+)
+
+ROOT = Path(__file__).parents[3]
 
 
-@given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
+@given(st.integers(0, 0xFFFFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
 def test_every_spelling_of_an_address_becomes_the_same(domain, bus, slot, function):
     normal = f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
-    assert normalize_pci(normal) == normalize_pci(normal.upper()) == normalize_pci(f"0000{normal}") == normal
+    assert normalize_pci(normal) == normalize_pci(normal.upper()) == normalize_pci(normal.zfill(16)) == normal
+    assert normalize_pci(f"{domain:08X}{normal[-8:]}") == format_pci(domain, bus, slot, function) == normal
+    assert normalize_device(normal) == normal
+    assert normalize_device(normal[:-2]) == format_pci(domain, bus, slot, 0)
+    assert re.findall(PCI_IN_TEXT, f"NVRM: GPU {normal} fell off, (PCI:{normal[:-2]})") == [normal, normal[:-2]]
     assert is_pci_address(normal)
     assert split_pci(normal) == (domain, bus, slot, function)
     if domain == 0:
@@ -45,3 +63,19 @@ def test_an_invalid_gpu_is_refused_with_an_example(text):
 def test_addresses_sort_by_number_and_names_after_them():
     result = sorted(["mtty", "0000:af:00.0", "0000:3b:00.10"[:-1], "0000:05:00.0"], key=address_sort_key)
     assert result == ["0000:05:00.0", "0000:3b:00.1", "0000:af:00.0", "mtty"]
+
+
+COUNTED = re.compile(r"address\[[-0-9]*:?[0-9]+:?\]|\{domain:|:04x\}:|a-f\]\{4\}\)?[:?]*:")
+"""Code that counts an address's digits or formats it itself."""
+
+
+def test_nothing_else_knows_how_an_address_is_written():
+    hits = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for folder in ("vgpuctl", "ansible")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if COUNTED.search(line) and str(path.relative_to(ROOT)) != "vgpuctl/model/address.py"
+    ]
+    other_forms = ("DEVICES_ROOT}/pci{domain:04x}", "domain='0x{domain", "{domain:08X}", "address[:-1]")  # no address
+    assert [hit for hit in hits if not any(form in hit for form in other_forms)] == []

@@ -150,3 +150,45 @@ def ensure(host, what):
         wait_seconds=5,
         progress=Silent(),
     )
+
+
+def with_address(name, address, **changes):
+    text = f"{{version: 2, ethernets: {{ens3: {{addresses: [{address}]}}}}}}"
+    return wanted(name=name, cloud_init=CloudInit(network_config=CloudInitFile(f"/root/{name}", text)), **changes)
+
+
+def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(tmp_path):
+    host = open_sim_host(tmp_path)
+    assert create(host.ports, with_address("web-1", "192.0.2.10/24")).warnings == ()
+    assert create(host.again().ports, with_address("web-2", "192.0.2.11/24")).warnings == ()
+    second = create(host.again().ports, with_address("web-3", "192.0.2.10/25"), dry_run=True)
+    assert second.warnings == ("VM web-1 has the static address 192.0.2.10 too: the two cannot be on one network",)
+    several = ensure_vms(
+        host.again().ports,
+        with_address("v", "192.0.2.9/24"),
+        ("v-1", "v-2"),
+        seeds={"v-2": with_address("v", "192.0.2.11/24").cloud_init},
+        start=False,
+        parallel=1,
+        dry_run=True,
+        wait_seconds=0,
+        progress=Silent(),
+    )
+    assert several.warnings == ("VM web-2 has the static address 192.0.2.11 too: the two cannot be on one network",)
+    delete(host.again().ports, "web-1")
+    assert create(host.again().ports, with_address("web-3", "192.0.2.10/24")).warnings == ()
+
+
+def test_the_address_in_the_record_makes_no_difference_to_a_later_request(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, with_address("vm", "192.0.2.10/24"))
+    assert only_vm(host).record.request_fields["static_addresses"] == ["192.0.2.10"]
+    sources = {"network_config": "command-line"}
+    again = ensure(host.again(), with_address("vm", "192.0.2.10/24", sources=sources))
+    assert not again.changed
+
+
+def test_windows_needs_cloudbase_init_in_the_image(tmp_path):
+    host = open_sim_host(tmp_path)
+    made = create(host.ports, with_address("vm", "192.0.2.10/24", os="windows11", memory_mib=4096, vcpus=2))
+    assert "/root/vm: Windows applies it only if cloudbase-init is in the image" in made.warnings

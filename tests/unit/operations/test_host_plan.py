@@ -73,3 +73,13 @@ def test_what_a_wider_entry_says_of_mig_counts_for_gpus_of_the_mode_vgpu_alone(t
     apart, other = plan(ports, *wide, f"gpus[{H100}].mode=passthrough")
     assert (apart.gpu.address, apart.error, len(apart.planned_requests)) == (H100, None, 1)
     assert "has no vGPU profile A100-1-5C" in str(other.error)
+
+
+def test_a_profile_that_a_gpu_can_never_offer_is_noted_with_its_line(tmp_path):
+    text = f"version: 1\ngpus:\n  '{A100}':\n    profiles: [A100-4C, L40S-8Q]\n  A16: {{profiles: [A16-2Qx]}}\n"
+    ports = open_sim_host(tmp_path, "mixed").ports
+    notes = observe_host(ports, read_desired_state(ports, HostFileText(text, "new.yaml"), ()))[1]
+    assert [note.split("(")[0].strip() for note in notes] == [
+        f"new.yaml:4: gpus.{A100}: {A100} can never offer the profile L40S-8Q",
+        f"new.yaml:5: gpus.A16: {A16} can never offer the profile A16-2Qx",
+    ]

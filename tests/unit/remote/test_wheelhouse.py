@@ -18,7 +18,7 @@ from vgpuctl.remote import wheelhouse
 ROOT = Path(__file__).resolve().parents[3]
 NEEDS = (
     "Requires-Dist: click>=8.2\nRequires-Dist: libvirt-python>=9; extra == 'host'\n"
-    "Requires-Dist: pycdlib>=1.12; extra == 'host'\nRequires-Dist: pytest; extra == 'dev'\n"
+    "Requires-Dist: pycdlib>=1.12\nRequires-Dist: pytest; extra == 'dev'\n"
 )
 
 

@@ -19,6 +19,7 @@ from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError
 from vgpuctl.host.virt import constants
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import HypervisorStatus
+from vgpuctl.model.symptoms import find_hint
 
 if TYPE_CHECKING:
     import libvirt
@@ -183,7 +184,7 @@ class LibvirtConnection:
             )
         return LibvirtFailed(
             f"{failure}: {text}",
-            hint=constants.ERROR_HINTS.get(code),
+            hint=find_hint(text) or constants.ERROR_HINTS.get(code),
             libvirt_domain=error.get_error_domain(),
             **all_facts,
         )

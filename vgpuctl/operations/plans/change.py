@@ -196,7 +196,9 @@ def detach_steps(
 
 
 def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[AssignedVgpu, ...]:
-    """Return the VM's vGPUs with these carriers; its only one if none is given. A whole GPU goes with all its functions.
+    """Return the VM's vGPUs with these carriers; its only one if none is given.
+
+    A whole GPU goes with all its functions.
 
     Raises:
         NotFound: it has no such vGPU.

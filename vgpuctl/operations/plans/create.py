@@ -18,6 +18,7 @@ from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name, make_st
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, HostFacts, choose_firmware, creates_disks, has_boot_source
 from vgpuctl.operations.plans.gpu_topology import topology_notes
 from vgpuctl.operations.plans.guest_devices import default_nic_model, hugepages_kib, needs_opengl, resolve_pins
+from vgpuctl.operations.plans.network_configs import request_addresses
 from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
 from vgpuctl.operations.plans.pools import is_logical
 from vgpuctl.operations.plans.vm_diff import request_fields_json
@@ -72,7 +73,7 @@ def design_domain(
         machine_id=snapshot.machine_id,
         vgpus=vgpus,
         disks=managed_disks,
-        request_json=request_fields_json(request),
+        request_json=request_fields_json(request, request_addresses(request)),
         reserve=request.reserve,
     )
     disks = [DesignDisk("disk", d.path, d.format) for d in managed_disks if d.role is DiskRole.DISK]

@@ -11,6 +11,8 @@ from vgpuctl.config.gpu_entries import ALL_GPUS
 from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.config.import_formats import DeviceConfig, ImportedConfig, MdevDefinition
 from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.gpu.offered_profiles import can_offer, has_no_name, suggest_offered
+from vgpuctl.gpu.profiles import matches_type
 from vgpuctl.makers import maker_of
 from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.gpu import Gpu
@@ -40,8 +42,11 @@ def convert_import(imported_config: ImportedConfig, snapshot: Snapshot) -> Impor
     for device_config in imported_config.device_configs:
         left_out += [f"{device_config.position}: {text}" for text in device_config.unsupported]
         if device_config.mig is not None:
-            _set_mig(device_config, device_config.mig, _mig_gpu_keys(device_config, snapshot), gpus)
+            _set_mig(device_config, device_config.mig, _mig_gpus(device_config, snapshot, left_out), gpus)
         _add_profiles(device_config, snapshot, gpus, left_out)
+    gpus = {address: _usable_spec(snapshot, address, spec, left_out) for address, spec in gpus.items()}
+    if not any(c.device_filter or c.indexes is not None for c in imported_config.device_configs):
+        gpus = _named_all(gpus, snapshot)
     return ImportResult(
         HostSpec(FORMAT_VERSION, gpus=gpus or EMPTY_MAPPING, vgpus=vgpus or EMPTY_MAPPING), tuple(left_out)
     )
@@ -106,77 +111,146 @@ def _parse_params(definition: MdevDefinition) -> dict[str, str]:
 def _add_profiles(
     device_config: DeviceConfig, snapshot: Snapshot, gpus: dict[str, GpuSpec], left_out: list[str]
 ) -> None:
-    """Set the allowed profiles of an entry's GPUs, and the partitioning of those with MIG."""
-    _add_mig_profiles(device_config, snapshot, gpus, left_out)
-    profiles = tuple(sorted(p for p, _ in device_config.vgpus if not _is_mig_profile(p)))
-    if not profiles:
+    """Set the allowed profiles of an entry's GPUs, and the partitioning of those with MIG.
+
+    Each GPU gets the profiles that it can offer: vgpu-device-manager's default names those of many models in one entry.
+    """
+    selected = _select_gpus(device_config, snapshot)
+    selected = tuple(g for g in selected if not has_no_name(g)) or selected  # what a nameless GPU offers is unknown
+    mig_profiles = tuple((p, n) for p, n in device_config.vgpus if _is_mig_profile(p))
+    plain = tuple(sorted(p for p, _ in device_config.vgpus if not _is_mig_profile(p)))
+    unoffered = [p for p in plain if selected and all(can_offer(g, p) is False for g in selected)]
+    left_out += [f"{device_config.position}: {_not_offered(p, selected)}" for p in unoffered]
+    kept = [p for p in plain if p not in unoffered]
+    _add_mig_profiles(device_config, mig_profiles, selected, gpus, left_out)
+    if not kept:
         return
     left_out.append(
-        f"{device_config.position}: the number of {', '.join(profiles)}: vgpuctl creates them on request "
+        f"{device_config.position}: the number of {', '.join(kept)}: vgpuctl creates them on request "
         "(create-vm, create-vgpu)"
     )
-    for key in _gpu_keys(device_config, snapshot):
-        spec = gpus.get(key, GpuSpec())
-        merged = tuple(sorted({*profiles, *(spec.profiles or ())}))
-        gpus[key] = replace(spec, mode="vgpu", profiles=merged)
+    for gpu in selected:
+        profiles = {p for p in kept if can_offer(gpu, p) is not False}
+        if profiles:
+            spec = gpus.get(gpu.address, GpuSpec())
+            gpus[gpu.address] = replace(spec, mode="vgpu", profiles=tuple(sorted({*profiles, *(spec.profiles or ())})))
+
+
+def _not_offered(profile: str, selected: Sequence[Gpu]) -> str:
+    subject = f"{selected[0].address} cannot" if len(selected) == 1 else "none of its GPUs can"
+    return f"{profile}: {subject} offer it{suggest_offered(profile, selected)}"
 
 
 def _add_mig_profiles(
-    device_config: DeviceConfig, snapshot: Snapshot, gpus: dict[str, GpuSpec], left_out: list[str]
+    device_config: DeviceConfig,
+    mig_profiles: tuple[tuple[str, int | None], ...],
+    selected: tuple[Gpu, ...],
+    gpus: dict[str, GpuSpec],
+    left_out: list[str],
 ) -> None:
     """Enable MIG where an entry of vgpu-device-manager requests vGPUs that run in GPU instances."""
-    mig_profiles = tuple((p, n) for p, n in device_config.vgpus if _is_mig_profile(p))
-    counted = tuple((p, n) for p, n in mig_profiles if n)
-    mig_gpus = [g for g in _select_gpus(device_config, snapshot) if g.mig is not None]
-    if mig_profiles and (len(counted) != len(mig_profiles) or not mig_gpus):
-        reason = "no GPU here is known to have MIG" if not mig_gpus else "the number of GPU instances is not specified"
+    if not mig_profiles:
+        return
+    able = tuple(g for g in selected if g.mig is not None)
+    if not able:
         left_out += [
-            f"{device_config.position}: {profile} runs in a GPU instance, and {reason}" for profile, _ in mig_profiles
+            f"{device_config.position}: {profile} runs in a GPU instance, and no GPU here is known to have MIG"
+            for profile, _ in mig_profiles
         ]
-    elif mig_profiles:
-        _set_mig(device_config, MigSpec(vgpus=counted), tuple(g.address for g in mig_gpus), gpus)
+        return
+    offered = [(p, n) for p, n in mig_profiles if any(can_offer(g, p) is not False for g in able)]
+    left_out += [f"{device_config.position}: {_not_offered(p, able)}" for p, n in mig_profiles if (p, n) not in offered]
+    if any(not n for _, n in offered):
+        left_out += [
+            f"{device_config.position}: {profile} runs in a GPU instance, and the number of GPU instances is not "
+            "specified"
+            for profile, _ in offered
+        ]
+        return
+    for gpu in able:
+        vgpus = tuple((p, n) for p, n in offered if n and can_offer(gpu, p) is not False)
+        if vgpus:
+            _set_mig(device_config, MigSpec(vgpus=vgpus), (gpu.address,), gpus)
 
 
-def _set_mig(device_config: DeviceConfig, mig: MigSpec, keys: tuple[str, ...], gpus: dict[str, GpuSpec]) -> None:
+def _set_mig(device_config: DeviceConfig, mig: MigSpec, addresses: tuple[str, ...], gpus: dict[str, GpuSpec]) -> None:
     """Set the partitioning of GPUs; MIG requires the mode vgpu.
 
     Raises:
         InvalidInput: another entry sets another partitioning for one of them.
     """
-    for key in keys:
-        spec = gpus.get(key, GpuSpec())
+    for address in addresses:
+        spec = gpus.get(address, GpuSpec())
         if spec.mig not in (None, mig):
             raise InvalidInput(
-                f"{device_config.position}: an earlier entry partitions {key} differently",
+                f"{device_config.position}: an earlier entry partitions {address} differently",
                 hint="import a configuration in which each GPU has one entry, with --config NAME",
-                gpu=key,
+                gpu=address,
             )
-        gpus[key] = replace(spec, mode="vgpu", mig=mig)
+        gpus[address] = replace(spec, mode="vgpu", mig=mig)
 
 
-def _mig_gpu_keys(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the host.yaml keys of an entry's GPUs that have MIG; of all its GPUs if that is unknown of each."""
+def _mig_gpus(device_config: DeviceConfig, snapshot: Snapshot, left_out: list[str]) -> tuple[str, ...]:
+    """Return the addresses of an entry's GPUs that have MIG with its instances; all of them if MIG is unknown of each.
+
+    What a GPU does not have is left out, with its place.
+    """
     chosen = _select_gpus(device_config, snapshot)
-    mig_keys = tuple(g.address for g in chosen if g.mig is not None)
-    return _gpu_keys(device_config, snapshot) if len(mig_keys) in (0, len(chosen)) else mig_keys
+    able = tuple(g for g in chosen if g.mig is not None) or chosen
+    instances = device_config.mig.instances if device_config.mig is not None else ()
+    kept: list[str] = []
+    for gpu in able:
+        offered = gpu.mig.profiles if gpu.mig is not None else ()
+        known = {name for p in offered for name in (p.name, str(p.profile_id))}
+        missing = sorted(set(instances) - known) if known else []
+        if missing:
+            left_out.append(
+                f"{device_config.position}: {gpu.address} has no GPU instance profile {', '.join(missing)}; "
+                f"it has {', '.join(p.name for p in offered)}"
+            )
+        else:
+            kept.append(gpu.address)
+    return tuple(kept)
+
+
+def _usable_spec(snapshot: Snapshot, address: str, spec: GpuSpec, left_out: list[str]) -> GpuSpec:
+    """Return the settings of a GPU with what its profiles need together: MIG, or vGPUs of several sizes at once."""
+    gpu = snapshot.gpu(address)
+    profiles = spec.profiles or ()
+    if gpu is None or not profiles:
+        return spec
+    if spec.mig is not None and spec.mig != MigSpec():
+        left_out.append(f"{address}: {', '.join(profiles)}: not offered while MIG is on, as this file requests there")
+        return replace(spec, profiles=None)
+    sizes = {_size_text(gpu, profile) for profile in profiles}
+    if len(profiles) > 1 and gpu.has_single_type:
+        left_out.append(f"{address}: {', '.join(profiles)} at once: its driver takes vGPUs of one profile at a time")
+    elif len(sizes) > 1 and gpu.mixed_size is not None:
+        return replace(spec, mixed_size=True)
+    elif len(sizes) > 1:
+        left_out.append(f"{address}: {', '.join(profiles)} at once: it takes vGPUs of one size at a time")
+    return spec
+
+
+def _size_text(gpu: Gpu, profile: str) -> str:
+    """Return what tells the sizes of profiles apart: the framebuffer, or else the number in the name."""
+    size = next((t.framebuffer_mib for t in gpu.types if matches_type(t, profile)), None)
+    name = parse_profile_name(profile)
+    return str(size) if size is not None else name.without_board.rstrip("ABCQ") if name is not None else profile
+
+
+def _named_all(gpus: dict[str, GpuSpec], snapshot: Snapshot) -> dict[str, GpuSpec]:
+    """Return one entry `all` if it means the same: every GPU of this host is in it, with the same settings."""
+    present = {g.address for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address)}
+    specs = list(gpus.values())
+    same = bool(specs) and present == set(gpus) and all(spec == specs[0] for spec in specs)
+    return {ALL_GPUS: specs[0]} if same else gpus
 
 
 def _is_mig_profile(profile: str) -> bool:
     """Say whether a profile is one of NVIDIA's with a number of slices, such as A100-1-5C."""
     name = parse_profile_name(profile)
     return name is not None and name.mig_slices > 0
-
-
-def _gpu_keys(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the host.yaml keys of an entry's GPUs: `all`, or their addresses, in NVIDIA's index order.
-
-    Raises:
-        NotFound: there is no GPU with that index.
-    """
-    others = [g for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address) and not maker_of(g).has_nvml]
-    if device_config.indexes is None and not device_config.device_filter and not others:
-        return (ALL_GPUS,)
-    return tuple(g.address for g in _select_gpus(device_config, snapshot))
 
 
 def _select_gpus(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[Gpu, ...]:

@@ -25,6 +25,8 @@ from vgpuctl.model.vm import AssignedVgpu, Vm
 from vgpuctl.operations.plans.guest_devices import hugepages_text
 
 FieldValues = dict[str, object]
+ADDRESSES_FIELD = "static_addresses"
+"""The record's field of the addresses in the VM's network configuration."""
 CLOUD_INIT_FIELDS = ("cloud_init", "network_config")
 LABEL_FIELDS = ("labels", "owner")
 """Fields that only the record has: they can change at any time."""
@@ -176,7 +178,7 @@ def record_gpus(vm: Vm) -> set[str]:
     return {v.gpu for v in vm.record.vgpus} if vm.record else set()
 
 
-def request_fields_json(request: VmRequest) -> str:
+def request_fields_json(request: VmRequest, static_addresses: Sequence[str] = ()) -> str:
     """Return, as JSON, the fields that a domain does not show; the VM's record keeps them.
 
     The profiles are kept as given, one text for each vGPU, in the order of the record's vGPUs.
@@ -197,6 +199,8 @@ def request_fields_json(request: VmRequest) -> str:
     if request.cpu_pin != NONE:
         fields["cpu_pin"] = request.cpu_pin
     fields |= cloud_init_paths(request)
+    if static_addresses:
+        fields[ADDRESSES_FIELD] = list(static_addresses)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 

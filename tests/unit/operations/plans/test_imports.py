@@ -59,22 +59,68 @@ def test_an_mdev_that_does_not_fit_this_host_is_refused_with_its_place(snapshot,
     assert raised.value.message.startswith("f:1: ")
 
 
-def test_profiles_are_allowed_on_the_selected_nvidia_gpus(snapshot):
-    everywhere = of(snapshot, DeviceConfig(None, (), (("A16-2Q", 1), ("A100-1-5C", None)), None, "f:3"))
-    assert everywhere.host_spec.gpus == {a: GpuSpec("vgpu", profiles=("A16-2Q",)) for a in _nvidia(snapshot)}
+def test_profiles_are_allowed_on_the_selected_gpus_that_can_offer_them(snapshot):
+    everywhere = of(snapshot, DeviceConfig(None, (), (("A16-2Q", 1), ("T4-1Q", 2), ("A100-1-5C", None)), None, "f:3"))
+    assert everywhere.host_spec.gpus == {
+        **{g.address: GpuSpec("vgpu", profiles=("A16-2Q",)) for g in snapshot.gpus if "A16" in g.model},
+        T4: GpuSpec("vgpu", profiles=("T4-1Q",)),
+    }
     assert [line.split(": ")[0] for line in everywhere.left_out] == ["f:3", "f:3"]
     some = of(
         snapshot,
-        DeviceConfig((0, 2), (), (("T4-1Q", 1),), None, "f:3"),
+        DeviceConfig((0, 2), (), (("T4-1Q", 1), ("A16-2Q", 1)), None, "f:3"),
         DeviceConfig((2,), (), (("T4-2Q", 1),), None, "f:4"),
     )
     assert some.host_spec.gpus == {
-        A16: GpuSpec("vgpu", profiles=("T4-1Q",)),
+        A16: GpuSpec("vgpu", profiles=("A16-2Q",)),
         T4: GpuSpec("vgpu", profiles=("T4-1Q", "T4-2Q")),
     }
+    assert f"{T4}: T4-1Q, T4-2Q at once: it takes vGPUs of one size at a time" in some.left_out
     device = snapshot.gpu(T4).device_id
     filtered = of(snapshot, DeviceConfig(None, (f"0x{device.upper()}10DE",), (("T4-1Q", 1),), None, "f:3"))
     assert set(filtered.host_spec.gpus) == {T4}
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ("A16-2X", "f:3: A16-2X: none of its GPUs can offer it"),
+        ("L40S-8Q", "f:3: L40S-8Q: none of its GPUs can offer it"),
+        ("A100-1-5CGFX", "f:3: A100-1-5CGFX: 0000:3b:00.0 cannot offer it (did you mean A100-1-5C"),
+        ("A100-9-5C", "f:3: A100-9-5C: none of its GPUs can offer it"),
+    ],
+)
+def test_a_profile_that_no_gpu_here_can_offer_is_left_out_by_name(snapshot, profile, message):
+    result = of(snapshot, DeviceConfig(None, (), ((profile, 1),), None, "f:3"))
+    assert result.host_spec == HostSpec(1)
+    assert [line[: len(message)] for line in result.left_out] == [message]
+
+
+def test_a_gpu_instance_profile_that_a_gpu_does_not_have_is_left_out(two_h100):
+    result = of(two_h100, DeviceConfig(None, (), (), MigSpec(("1g.5gb",) * 7), "f:3"))
+    assert result.host_spec == HostSpec(1)
+    assert result.left_out[0].startswith(f"f:3: {H100[0]} has no GPU instance profile 1g.5gb; it has ")
+
+
+def test_several_sizes_are_mixed_where_the_gpu_can(tmp_path):
+    snapshot = observe(open_sim_host(tmp_path, "l40s-x4").ports, ReadScope(types=True))
+    entry = DeviceConfig(None, (), (("L40S-8Q", 3), ("L40S-12Q", 2)), None, "f:3")
+    assert of(snapshot, entry).host_spec.gpus == {
+        "all": GpuSpec("vgpu", profiles=("L40S-12Q", "L40S-8Q"), mixed_size=True)
+    }
+    assert of(snapshot, replace(entry, vgpus=(("L40S-8Q", 3), ("L40S-8A", 2)))).host_spec.gpus == {
+        "all": GpuSpec("vgpu", profiles=("L40S-8A", "L40S-8Q"))
+    }
+
+
+def test_profiles_without_mig_are_left_out_where_another_entry_turns_it_on(two_h100):
+    time_sliced = DeviceConfig(None, (), (("H100-10C", 8),), None, "f:3")
+    result = of(two_h100, time_sliced, DeviceConfig((0,), (), (("H100-1-10C", 7),), None, "f:4"))
+    assert result.host_spec.gpus == {
+        H100[0]: GpuSpec("vgpu", mig=MigSpec(vgpus=(("H100-1-10C", 7),))),
+        H100[1]: GpuSpec("vgpu", profiles=("H100-10C",)),
+    }
+    assert f"{H100[0]}: H100-10C: not offered while MIG is on, as this file requests there" in result.left_out
 
 
 def test_all_is_used_if_every_gpu_is_nvidias(tmp_path):
