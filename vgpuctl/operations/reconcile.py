@@ -153,7 +153,7 @@ def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: P
 def _is_unchanged(host: Host, finding: ReconcileFinding) -> bool:
     """Return whether the finding still holds. It does not for a VM started since: that VM keeps its vGPUs."""
     if finding.vm is None:
-        claimed = {c.carrier for c in reread_claims(host, finding.claims)}
+        claimed = {c.carrier for c in reread_claims(host, (c.carrier for c in finding.claims))}
         if any(host.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)
