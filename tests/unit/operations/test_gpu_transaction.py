@@ -120,12 +120,8 @@ def test_what_is_removed_for_a_moment_is_left_alone_by_every_other_vgpuctl(tmp_p
 
     def interfere(number, call, args):
         if call in ("sysfs.write", "nvml.set_scheduler", "hypervisor.shutdown", "hypervisor.start"):
-            for act in (
-                lambda: delete(other.ports, "off"),
-                lambda: drop(other.ports),
-                lambda: start(other.ports, "off"),
-            ):
-                with pytest.raises(Busy, match="process [0-9]+ (is setting up|works on)") as raised:
+            for act in (partial(delete, name="off"), drop, partial(start, name="off")):
+                with pytest.raises(Busy, match=r"process [0-9]+ (is setting up|works on)") as raised:
                     act(other.ports)
                 refusals.append(raised.value)
 
