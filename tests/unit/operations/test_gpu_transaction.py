@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
-from tests.hosts import open_sim_host, picture
-from tests.layouts import FLEX, Signals, Struck, configured_modes, do, drained, numvfs, stand, starts
+from tests.hosts import WAIT_SECONDS, open_sim_host, picture
+from tests.layouts import FLEX, Signals, StrikesTheRequest, Struck, configured_modes, do, drained, numvfs, stand, starts
 from vgpuctl.errors import Interrupted
 from vgpuctl.value import replace
 
@@ -47,6 +47,17 @@ def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
     with pytest.raises(Interrupted) as raised:
         do(replace(host.ports, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
     assert (stand(host), asked, raised.value.left) == (before, [], [])
+
+
+@pytest.mark.parametrize("call", ["find_domain", "shutdown"])
+def test_a_signal_just_before_the_first_request_to_shut_down_leaves_all_running(tmp_path, call):
+    host = drained(tmp_path)
+    signals = StrikesTheRequest(host.ports.hypervisor, call)
+    before, begun = stand(host), host.ports.clock.monotonic()
+    with pytest.raises(Interrupted) as raised:
+        do(replace(host.ports, hypervisor=signals.port()), FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (stand(host), raised.value.left) == (before, [])
+    assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
 
 
 def test_a_signal_during_vm_restart_is_raised_after_all_run(tmp_path):
