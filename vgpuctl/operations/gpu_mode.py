@@ -271,10 +271,8 @@ def restore_gpus(
                 except Refused as refused:
                     raise busy_gpu_error(host, address) or refused from refused
                 unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
-                if plan.lines and not dry_run:
-                    steps += run_transaction(host, transaction, plan, progress)
-                else:
-                    steps += plan.lines
+                is_planned = dry_run or not plan.lines
+                steps += plan.lines if is_planned else run_transaction(host, transaction, plan, progress)
         except Interrupted:
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
