@@ -208,7 +208,7 @@ class Vgpu(Value):
     """A carrier that is taken: by an existing device, by a VM's record, by a claim, or by several of these.
 
     `carrier`: the mdev's UUID, or the address of the VF or function. `present`: the device exists now (for sriov-vf and
-    passthrough: a VM refers to it). `needs_device`: the device of a complete VM is missing, as after a reboot; the VM's
+    passthrough: the function). `needs_device`: the device of a complete VM is missing, as after a reboot; the VM's
     next start creates it. `idle`: its VM is off, reserves nothing while it is off, and has not released this vGPU.
     `reason`: why a device is leaked or idle. `name`: the name of a vGPU that host.yaml keeps without a VM; then `vm` is
     the VM that refers to it, if any. `placement_id`: its current or intended placement on a mixed-size GPU;
