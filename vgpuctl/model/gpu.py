@@ -123,7 +123,8 @@ class Gpu(Value):
     driver has no file that shows or changes a vGPU's placement. `desired_mig`, `desired_mixed_size`: what
     host.yaml configures, None for nothing. `pci_path`: the root bus and the bridges above it, from the top, as in
     /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
-    None where that is not known: NVML reports them only while NVIDIA's driver has the GPU.
+    None where that is not known: NVML reports them only while NVIDIA's driver has the GPU. `is_lost`: NVML answers, but
+    not for this GPU, as when it has fallen off the bus.
     """
 
     address: str
@@ -160,6 +161,12 @@ class Gpu(Value):
     desired_mixed_size: bool | None = None
     pci_path: tuple[str, ...] = ()
     nvlink_peers: tuple[str, ...] | None = None
+    is_lost: bool = False
+
+    @property
+    def lost_text(self) -> str:
+        """What is wrong with a GPU that its driver lost, as a clause; "" if it is not lost."""
+        return "its driver lost it: NVML answers, but not for this GPU; vgpuctl doctor nvml" if self.is_lost else ""
 
     @property
     def pcie_switch(self) -> str | None:

@@ -34,12 +34,28 @@ def require_function(snapshot: Snapshot, vgpu: AssignedVgpu) -> Gpu:
             check="gpu-missing",
             gpu=vgpu.gpu,
         )
+    refuse_lost_gpu(gpu)
     backend = backend_for(vgpu.backend)
     if not backend.takes_whole_gpu:
         _refuse_given_whole(snapshot, gpu, vgpu)
     if not backend.has_carrier(gpu, vgpu.function):
         raise _absent_error(gpu, vgpu)
     return gpu
+
+
+def refuse_lost_gpu(gpu: Gpu) -> None:
+    """Refuse a GPU that its driver lost.
+
+    Raises:
+        HostCannot: with the GPU.
+    """
+    if gpu.is_lost:
+        raise HostCannot(
+            f"{gpu.address} ({gpu.model}) cannot be used: its driver lost it, NVML answers, but not for this GPU",
+            hint="journalctl -k -g 'NVRM: Xid' shows why; reboot the host, or power it off and on",
+            check="gpu-lost",
+            gpu=gpu.address,
+        )
 
 
 def _refuse_given_whole(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> None:

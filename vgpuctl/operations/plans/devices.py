@@ -14,6 +14,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import OFF_OR_UNKNOWN_STATES, AssignedVgpu, Vm, VmRecord
+from vgpuctl.observe.functions import refuse_lost_gpu
 from vgpuctl.operations.plans.choose import make_steps
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.ports.step import Step
@@ -34,6 +35,8 @@ def check_devices(snapshot: Snapshot, record: VmRecord) -> None:
     for assigned in record.vgpus:
         gpu = snapshot.gpu(assigned.gpu)
         function = gpu.find_function(assigned.function) if gpu else None
+        if gpu is not None:
+            refuse_lost_gpu(gpu)
         if gpu is None or function is None:
             continue
         backend_for(assigned.backend).check(snapshot, gpu, function, force_console=uses_force_console(record))
