@@ -37,7 +37,7 @@ from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_prof
 from vgpuctl.operations.plans.facts import refuse_excess_memory
 from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
 from vgpuctl.operations.plans.remove import own_record
-from vgpuctl.operations.plans.reserve import request_from_record
+from vgpuctl.operations.plans.reserve import request_from_record, with_slot
 from vgpuctl.operations.plans.vm_diff import recorded_constraints, vm_gpu_types
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.plans.vm_update import (
@@ -245,7 +245,7 @@ def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm,
             state=str(vm.state),
         )
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
-    refuse_vgpus_in_other_vms(snapshot, vm, record)
+    refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
     return vm, record
 
 

@@ -129,7 +129,7 @@ def _plan(
     refuse_gpus_in_setup(snapshot, [v.gpu for v in target_record.vgpus])
     recheck_devices(host, snapshot, target_record)
     refuse_changed_definition(vm, record, snapshot.gpus)
-    refuse_vgpus_in_other_vms(snapshot, vm, target_record)
+    refuse_vgpus_in_other_vms(snapshot, vm, target_record.vgpus)
     steps: list[Step] = [*missing_device_steps(snapshot, vm, target_record)]
     steps += definition_steps(host, vm, record, target_record, dry_run=dry_run)
     steps += [StartDomain(vm.name, vm.uuid)] if start else []

@@ -211,7 +211,7 @@ def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, *, dry
     """
     refuse_gpus_in_setup(snapshot, [v.gpu for v in record.vgpus])
     refuse_changed_definition(vm, record, snapshot.gpus)
-    refuse_vgpus_in_other_vms(snapshot, vm, record)
+    refuse_vgpus_in_other_vms(snapshot, vm, record.vgpus)
     recheck_devices(host, snapshot, record)
     if not is_drained(host, vm):  # else the settings of the command that drained it run, and that may have been killed
         refuse_unapplied_settings(snapshot, record.vgpus)
@@ -327,7 +327,7 @@ def delete_vm(
     require_system_libvirt(snapshot)
     record = _record_of_held(snapshot, vm)
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
-    refuse_vgpus_in_other_vms(snapshot, vm, record)
+    refuse_vgpus_in_other_vms(snapshot, vm, record.vgpus)
     removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
     refuse_shared_deletion(host, snapshot, vm, removed_record)
     _require_pools(host, removed_record)
@@ -348,7 +348,7 @@ def delete_vm(
                 vm=vm.name,
             )
         record = _record_of_held(current_snapshot, vm)
-        refuse_vgpus_in_other_vms(current_snapshot, vm, record)
+        refuse_vgpus_in_other_vms(current_snapshot, vm, record.vgpus)
         removed_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
         refuse_shared_deletion(host, current_snapshot, vm, removed_record)
         leftovers = read_domain_leftovers(host, vm)
