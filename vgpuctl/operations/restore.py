@@ -23,6 +23,7 @@ from vgpuctl.errors import (
     Stuck,
     Temporary,
     VgpuctlError,
+    named_message,
 )
 from vgpuctl.model.hint_commands import recreate_vgpu_command
 from vgpuctl.model.outcome import Outcome, Progress
@@ -339,9 +340,7 @@ def _not_restored(item: RestoredResult, error: VgpuctlError) -> NotRestoredResul
 def _failed_error(
     failed: list[NotRestoredResult], restored: tuple[RestoredResult, ...], started: list[str], total: int
 ) -> Failed | Busy:
-    lines = "; ".join(
-        f"{f.kind} {'' if f.message.startswith(f'{f.name} ') else f'{f.name}: '}{f.message}" for f in failed
-    )
+    lines = "; ".join(f"{f.kind} {named_message(f.name, f.message)}" for f in failed)
     can_retry = all(f.code in RETRY_CODES for f in failed)
     return (Busy if can_retry else Failed)(
         f"{len(failed)} of {total} could not be restored: {lines}",
