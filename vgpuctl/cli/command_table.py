@@ -29,6 +29,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "attach-gpu": ("vm_gpus", "Add whole GPUs to VMs that are off."),
         "detach-gpu": ("vm_gpus", "Remove whole GPUs from VMs."),
         "resize-disk": ("vm_changes", "Grow disks of VMs, also while they run."),
+        "set-vm": ("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
         "label-vm": ("vm_changes", "Set labels and the owner of VMs."),
         "set-profile": ("vm_changes", "Change the vGPU profile of stopped VMs."),
         "wait": ("vm_access", "Wait until VMs run, are off, or can be reached."),

@@ -69,6 +69,7 @@ KINDS: dict[str, object] = {
     "detach-vgpu": VM_CHANGE,
     "attach-gpu": VM_CHANGE,
     "detach-gpu": VM_CHANGE,
+    "set-vm": VM_CHANGE,
     "set-profile": VM_CHANGE,
     "refresh-vm": VM_CHANGE,
     "label-vm": VM_CHANGE,

@@ -36,6 +36,7 @@ _VM_COMMANDS = (
     "detach-gpu",
     "refresh-vm",
     "resize-disk",
+    "set-vm",
     "label-vm",
     "set-profile",
 )

@@ -10,7 +10,7 @@ import click
 from vgpuctl.cli import complete, field_options, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Rows, Targets, change, of_them_text, running_text
+from vgpuctl.cli.targets import Rows, Targets, change, count_rows, of_them_text, running_text
 from vgpuctl.config.arguments import DEFAULT_PARALLEL
 from vgpuctl.model.numbers import count_text
 
@@ -75,6 +75,49 @@ def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run:
         lambda host, name: host.detach_vgpu(name, vgpu or None, dry_run=dry_run),
         dry_run=dry_run,
     )
+
+
+@make_command(
+    "set-vm",
+    examples=(
+        (
+            "vgpuctl --host sim:a100-40 set-vm vdi-001 --memory 8GiB --vcpus 4 --drain --yes",
+            "shuts it down, if it runs",
+        ),
+        ("vgpuctl set-vm 'vdi-*' --profile A100-4C:2 --dry-run", "what another profile would do"),
+        ("vgpuctl --host sim:a100-40 set-vm vdi-001 --label team=cad --label old- --owner ada", "also while it runs"),
+    ),
+)
+@targets.vms(selectors="--select-")
+@field_options.changes
+@click.option("--drain", is_flag=True, help="Shut a running VM down first, at most --wait seconds, and start it again.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.pass_obj
+def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, **explicit: Any) -> int:
+    """Change VMs: memory, vCPUs, profile, GPU, network cards, labels and more. What is not given stays.
+
+    Labels and the owner change at any time, everything else while the VM is off: --drain shuts a running VM down,
+    changes it and starts it again. Either all that is given changes, or nothing.
+
+    vGPUs that already have one of the new profiles stay where they are. With --gpu all vGPUs go there. --not-gpu,
+    --numa-node, --scheduler and --placement say where vGPUs go that are new or move; unset ones are as when the VM was
+    created. If they have no room, the VM stays as it was.
+
+    Other commands change the rest: refresh-vm the image, resize-disk disks, attach-vgpu and attach-gpu add devices.
+    """
+    return change(
+        settings,
+        "set-vm",
+        targets,
+        lambda host, name: host.set_vm(name, drain=drain, dry_run=dry_run, **explicit),
+        question=_drain_question if drain else None,
+        check=lambda host: host.check_vm_change(**explicit),
+        dry_run=dry_run,
+    )
+
+
+def _drain_question(rows: Rows, _: Rows) -> str:
+    return f"Shut down {count_rows(rows, 'running VM')}, change them, and start them again?"
 
 
 @make_command(
