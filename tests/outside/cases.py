@@ -22,6 +22,7 @@ from tests.hosts import (
     operation,
     request,
     run_reconcile,
+    set_vm,
     start,
     stop,
     yes,
@@ -39,7 +40,6 @@ from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk, VmRequest
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import apply_host
 from vgpuctl.operations.attach import attach, detach
-from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.desired_state import read_desired_state
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
@@ -179,10 +179,13 @@ def _detach_gpu(ports: Host) -> Outcome:
     return detach(ports, "vm", gpus=gpus, dry_run=False, wait_seconds=5, progress=Silent())
 
 
-def _set_profile(ports: Host, kind: str) -> Outcome:
-    return set_profile(
-        ports, request(HOSTS[kind][2], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+def _set_vm(ports: Host, kind: str, *, drain: bool) -> Outcome:
+    wanted = request(HOSTS[kind][2], name="vm", vcpus=3, owner="ada")
+    return set_vm(ports, wanted, "profile", "vcpus", "owner", drain=drain)
+
+
+def _set_owner(ports: Host) -> Outcome:
+    return set_vm(ports, request(name="vm", owner="ada"), "owner")
 
 
 def _refresh(ports: Host, *, drain: bool) -> Outcome:
@@ -318,7 +321,9 @@ def _of_vgpus(kind: str) -> Iterator[Case]:
     yield Case("attach (off)", kind, off, partial(_attach, kind=kind))
     yield Case("detach", kind, on, _detach)
     yield Case("detach (off)", kind, off, _detach)
-    yield Case("set-profile", kind, off, partial(_set_profile, kind=kind))
+    yield Case("set-vm (off)", kind, off, partial(_set_vm, kind=kind, drain=False))
+    yield Case("set-vm --drain", kind, on, partial(_set_vm, kind=kind, drain=True))
+    yield Case("set-vm --owner", kind, on, _set_owner)
     yield Case("ensure-vm (reserve)", kind, off, set_reserve)
     for is_on in (True, False):
         state = "" if is_on else " (off)"

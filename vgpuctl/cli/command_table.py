@@ -31,7 +31,6 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "resize-disk": ("vm_changes", "Grow disks of VMs, also while they run."),
         "set-vm": ("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
         "label-vm": ("vm_changes", "Set labels and the owner of VMs."),
-        "set-profile": ("vm_changes", "Change the vGPU profile of stopped VMs."),
         "wait": ("vm_access", "Wait until VMs run, are off, or can be reached."),
         "console": ("vm_access", "Open a VM's serial console in this terminal."),
         "show-console": ("vms", "Show where a VM's screen and serial console are."),
@@ -135,7 +134,7 @@ SYNONYMS: dict[str, str] = {
     "remove-vm": "delete-vm",
     "reset-vm": "reboot-vm",
     "rebuild-vm": "refresh-vm",
-    "resize-vm": "set-profile",
+    "resize-vm": "set-vm VM --memory SIZE --vcpus N",
     "move-vm": "move-vms",
     "reconcile": "reconcile-host",
     "repair": "reconcile-host",
@@ -143,7 +142,7 @@ SYNONYMS: dict[str, str] = {
     "reset": "reboot-vm",
     "restart": "reboot-vm",
     "restart-vm": "reboot-vm",
-    "resize": "set-profile",
+    "resize": "set-vm VM --memory SIZE --vcpus N",
     "rm": "delete-vm",
     "run": "create-vm",
     "serial": "console",
@@ -151,6 +150,7 @@ SYNONYMS: dict[str, str] = {
     "shutdown": "stop-vm",
     "start": "start-vm",
     "status": "list-gpus",
+    "set-profile": "set-vm VM --profile PROFILE",
     "shutdown-vm": "stop-vm",
     "stop": "stop-vm",
     "types": "list-profiles",
@@ -159,7 +159,7 @@ SYNONYMS: dict[str, str] = {
     "vms": "list-vms",
     "why": "explain",
 }
-"""Names that people try first, and the command for each: only suggested, never run."""
+"""Names that people try first, and the command for each, some with its options: only suggested, never run."""
 
 OPTION_SYNONYMS: dict[str, str] = {
     "--bridge": "--network",

@@ -70,7 +70,6 @@ KINDS: dict[str, object] = {
     "attach-gpu": VM_CHANGE,
     "detach-gpu": VM_CHANGE,
     "set-vm": VM_CHANGE,
-    "set-profile": VM_CHANGE,
     "refresh-vm": VM_CHANGE,
     "label-vm": VM_CHANGE,
     "create-vgpu": Outcome[NamedVgpuResult],

@@ -38,7 +38,6 @@ _VM_COMMANDS = (
     "resize-disk",
     "set-vm",
     "label-vm",
-    "set-profile",
 )
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")
 _GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         set_vm,
         wait,
     )
-    from vgpuctl.operations import change as vm_change
     from vgpuctl.ports.libvirt import ConsoleStream as ConsoleStream
 else:
     attach = LazyModule("vgpuctl.operations.attach")
@@ -82,7 +81,6 @@ else:
     resize_disk = LazyModule("vgpuctl.operations.resize_disk")
     rules = LazyModule("vgpuctl.config.rules")
     set_vm = LazyModule("vgpuctl.operations.set_vm")
-    vm_change = LazyModule("vgpuctl.operations.change")
     vm_results = LazyModule("vgpuctl.model.results.vms")
     wait = LazyModule("vgpuctl.operations.wait")
 
@@ -393,15 +391,6 @@ class VmCalls(Calls):
             raise InvalidInput("gpus: the list is empty", hint=f"vgpuctl show-vm {name} shows the VM's GPUs")
         return attach.detach(
             self._ports, name, gpus=addresses, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
-        )
-
-    @change("set-profile")
-    def set_profile(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
-        """Give a stopped VM the vGPUs of `profile` instead of those that it has."""
-        refuse_other_fields(fields, PlacementFields)
-        request = requests.for_vm(self._ports, name, fields)
-        return vm_change.set_profile(
-            self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
 
     @change("resize-disk")

@@ -61,23 +61,6 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def set_profile(
-    host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
-    """Replace the profiles of a stopped VM.
-
-    Raises:
-        InUse: it runs.
-        NotFound: the constraints of the request match no GPU of this host.
-        VgpuctlError: the reason; the VM is unchanged.
-    """
-    if request.constraints.gpus or request.constraints.not_gpus:
-        select_allowed_gpus(observe(host, ReadScope()), request.constraints)  # raises NotFound
-    return change_vm(
-        host, request, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
-    )
-
-
 def change_vm(
     host: Host,
     request: VmRequest,

@@ -40,7 +40,6 @@ LINES = (
     "attach-gpu vdi-1 --gpus 1",
     "detach-gpu vdi-1 --gpu 0000:3b:00.0",
     "set-vm vdi-1 --vcpus 4",
-    "set-profile vdi-1 --profile A100-4C",
     "resize-disk vdi-1 300GiB",
     "create-vgpu lab --profile A100-4C",
     "delete-vgpu lab",

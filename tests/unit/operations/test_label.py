@@ -26,7 +26,7 @@ def test_labels_are_merged_and_everything_else_stays() -> None:
     assert host.label_vm("vm", {"c": "3"}).changed is False
     host.label_vm("vm", owner="")
     host.stop_vm("vm", force=True)
-    host.set_profile("vm", profile="A100-5C")
+    host.set_vm("vm", profile="A100-5C")
     assert (host.show_vm("vm").data.labels, host.show_vm("vm").data.owner) == ({"b": "2", "c": "3"}, None)
 
 

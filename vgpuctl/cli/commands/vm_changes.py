@@ -121,33 +121,6 @@ def _drain_question(rows: Rows, _: Rows) -> str:
 
 
 @make_command(
-    "set-profile",
-    examples=(
-        ("vgpuctl --host sim:a100-40 set-profile vdi-001 --profile A100-5C", "a VM that is off"),
-        ("vgpuctl set-profile 'vdi-*' --profile A100-4C:2 --dry-run", "what would be done"),
-    ),
-)
-@targets.vms()
-@field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.pass_obj
-def set_profile(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: Any) -> int:
-    """Replace the profiles of stopped VMs.
-
-    vGPUs that already have one of the new profiles stay where they are; --gpu is for the new ones. Nothing else of the
-    VM changes. If the new vGPUs have no room, the VM stays as it was. The options for the GPU are those of create-vm;
-    unset ones are as when the VM was created.
-    """
-    return change(
-        settings,
-        "set-profile",
-        targets,
-        lambda host, name: host.set_profile(name, dry_run=dry_run, **explicit),
-        dry_run=dry_run,
-    )
-
-
-@make_command(
     "refresh-vm",
     examples=(
         (
