@@ -71,7 +71,6 @@ KINDS: dict[str, object] = {
     "detach-gpu": VM_CHANGE,
     "set-vm": VM_CHANGE,
     "refresh-vm": VM_CHANGE,
-    "label-vm": VM_CHANGE,
     "create-vgpu": Outcome[NamedVgpuResult],
     "ensure-vgpu": Outcome[EnsuredVgpuResult | AbsentVgpuResult],
     "delete-vgpu": Outcome[VgpuResult | TargetsResult[VgpuResult]],

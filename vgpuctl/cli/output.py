@@ -37,7 +37,6 @@ _VM_COMMANDS = (
     "refresh-vm",
     "resize-disk",
     "set-vm",
-    "label-vm",
 )
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")
 _GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")

@@ -6,7 +6,6 @@ Size: one call for each command about VMs, with its typed arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import (
@@ -27,7 +26,6 @@ from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import PlacementFields, Texts, VmChangeFields, VmFields, WholeGpuFields, refuse_other_fields
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -333,26 +331,6 @@ class VmCalls(Calls):
             self._ports,
             requests.for_change(self._ports, name, fields),
             drain=drain,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
-
-    @change("label-vm")
-    def label_vm(
-        self,
-        name: str,
-        labels: Mapping[str, str | None] = EMPTY_MAPPING,
-        *,
-        owner: str | None = None,
-        dry_run: bool = False,
-    ) -> Outcome[VmReport]:
-        """Set labels of a VM, and remove those that are None. `owner`: None leaves it as it is, "" removes it."""
-        return set_vm.set_vm(
-            self._ports,
-            requests.for_change(self._ports, name, {"labels": labels, "owner": owner}),
-            drain=False,
             dry_run=dry_run,
             confirm=self._confirm,
             wait_seconds=self._wait,

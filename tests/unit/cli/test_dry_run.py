@@ -30,7 +30,6 @@ MIXED = {
     "attach-vgpu": "off --profile A100-4C",
     "detach-vgpu": "off --vgpu 0000:3b:00.5",
     "set-vm": "runs --profile A100-4C:2 --memory 8GiB --label a=b --drain",
-    "label-vm": "off team=cad",
     "move-vms": "--defragment",
     "resize-disk": "cloned 300GiB",
     "refresh-vm": "cloned --image /srv/images/ubuntu-24.04.qcow2 --drain",

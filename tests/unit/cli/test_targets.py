@@ -156,15 +156,20 @@ def test_a_pattern_changes_no_unmanaged_vm_and_says_so(vgpuctl: Vgpuctl) -> None
 
 
 def test_labels_and_owner_change_while_the_vm_runs(three: Vgpuctl) -> None:
-    assert three(*HOST, "label-vm", "vdi-{001..002}", "team=sim", "room=2/14", "--owner", "Jane Doe").status == 0
-    assert three(*HOST, "label-vm", "vdi-001", "room-", "--owner", "").status == 0
+    assert (
+        three(
+            *HOST, "set-vm", "vdi-{001..002}", "--label", "team=sim", "--label", "room=2/14", "--owner", "Jane Doe"
+        ).status
+        == 0
+    )
+    assert three(*HOST, "set-vm", "vdi-001", "--label", "room-", "--owner", "").status == 0
     rows = {vm["name"]: vm for vm in three(*HOST, "--json", "list-vms").document["data"]}
     assert (rows["vdi-001"]["labels"], rows["vdi-001"]["owner"]) == ({"team": "sim"}, None)
     assert (rows["vdi-002"]["labels"], rows["vdi-002"]["owner"]) == ({"room": "2/14", "team": "sim"}, "Jane Doe")
     assert rows["vdi-002"]["state"] == "running"
     vgpus = {v["vm"]: v["owner"] for v in three(*HOST, "--json", "list-vgpus").document["data"]}
     assert vgpus["vdi-002"] == "Jane Doe"
-    assert three(*HOST, "label-vm", "vdi-001", "te am=x").status == 2
+    assert three(*HOST, "set-vm", "vdi-001", "--label", "te am=x").status == 2
 
 
 def test_ensure_vm_changes_labels_of_a_running_vm(three: Vgpuctl, tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, targets
+from vgpuctl.cli import field_options, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows, of_them_text, running_text
-from vgpuctl.config.arguments import DEFAULT_PARALLEL
 from vgpuctl.model.numbers import count_text
 
 
@@ -189,55 +188,6 @@ def _count_image(rows: Rows, image: str) -> int:
 
 def _left_alone_text(rows: Rows, image: str) -> str:
     return f" {count_text(len(rows), 'other VM')} stay as they are, {_count_image(rows, image)} of them with {image}."
-
-
-@make_command(
-    "label-vm",
-    examples=(
-        ("vgpuctl --host sim:a100-40 label-vm vdi-001 team=cad room=2.14", "sets two labels"),
-        ("vgpuctl label-vm 'vdi-*' team=sim old- --owner sim-team", "sets one, removes 'old', and sets the owner"),
-    ),
-)
-@click.argument("words", nargs=-1, metavar="[VM]... [KEY=VALUE|KEY-]...", shell_complete=complete.vms)
-@click.option("--all", "everything", is_flag=True, help="Every VM that vgpuctl manages.")
-@click.option(
-    "--label",
-    "target_labels",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Only VMs with this label; repeat it for VMs with all of several.",
-)
-@click.option("--owner", metavar="NAME", help="The person or team that uses the VMs; '' removes the owner.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.pass_obj
-def label_vm(
-    settings: Settings,
-    words: tuple[str, ...],
-    everything: bool,
-    target_labels: tuple[str, ...],
-    owner: str | None,
-    dry_run: bool,
-) -> int:
-    """Set or remove labels and the owner of VMs, also while they run.
-
-    KEY=VALUE sets a label, and KEY- removes it. Name the VMs first. Other commands select VMs by --label KEY=VALUE
-    and --owner NAME.
-    """
-    first = next((n for n, word in enumerate(words) if "=" in word or word.endswith("-")), len(words))
-    selected = Targets("VM", words[:first], everything, target_labels, parallel=DEFAULT_PARALLEL)
-    if everything and selected.names:
-        raise click.UsageError("--all and names cannot be combined")
-    targets.require_some(selected)
-    from vgpuctl.config.labels import parse_changes
-
-    changes = parse_changes(words[first:])
-    return change(
-        settings,
-        "label-vm",
-        selected,
-        lambda host, name: host.label_vm(name, changes, owner=owner, dry_run=dry_run),
-        dry_run=dry_run,
-    )
 
 
 @make_command(
