@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Context, Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.sim import SimHost, open_host
+from vgpuctl.sim.core import JOURNAL_FORMAT
 
 WAIT_SECONDS = 30.0
 
@@ -147,6 +149,33 @@ def copied(host: SimulatedHost, directory: Path) -> SimulatedHost:
     """
     copytree(host.directory, directory)
     return open_sim_host(directory, host.scenario)
+
+
+def with_other_hardware(host: SimulatedHost, text: str) -> SimulatedHost:
+    """Boot the same host (VMs, disks, /etc) with the hardware, kernel and driver of another scenario."""
+    kept = ("domain", "pool", "file")
+    old: Any = host.sim._core  # type: ignore[attr-defined]
+    records = [record for record in old.read_state().records() if record[0] in kept]
+    machine_id = old.machine_id
+    host.sim.close()
+    kill_operation(host.ports)
+    (host.directory / "scenario.yaml").write_text(text)
+    shutil.rmtree(host.directory / "state" / "run")
+    for name in ("journal", "lock"):
+        (host.directory / "state" / name).unlink()
+    new: Any = open_sim_host(host.directory, text=text).sim
+    core = new._core
+    with core.journal.locked():
+        found = [record for record in core.machine.scenario["found"] if record[0] not in kept]
+        header = {
+            "vgpuctl-sim": JOURNAL_FORMAT,
+            "digest": core.digest,
+            "machine_id": machine_id,
+            "scenario": core.machine.scenario,
+        }
+        core.journal.replace(header, [*found, *records])
+    new.close()
+    return open_sim_host(host.directory, text=text)
 
 
 _names = (f"vm-{number:03d}" for number in itertools.count(1))

@@ -60,13 +60,18 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
         return fail(*shorten([line for _, line in changed]), fix=fix)
     off = {vm.uuid: vm.name for vm in snapshot.vms if vm.state is VmState.STOPPED}
     missing = sorted({off[v.vm_uuid] for v in snapshot.vgpus if v.vm_uuid in off and v.needs_device})
+    if context.displaced:
+        lines = [f"{vm.name} needs another place: {vm.reason}" for vm in context.displaced]
+        command = context.displaced[0].fix or "vgpuctl list-profiles"
+        finding = warn if command.startswith("vgpuctl start-vm") else fail
+        return finding(*shorten(lines), fix=command)
     if missing:
         first = quote(missing[0])
         return warn(
             f"{count_text(len(missing), 'VM')} that {'is' if len(missing) == 1 else 'are'} off "
             f"{'lacks its' if len(missing) == 1 else 'lack their'} vGPUs, as after a boot without the boot unit",
             *shorten(missing),
-            fix=f"vgpuctl restore-host creates all of them now; vgpuctl start-vm {first} creates those of {missing[0]}",
+            fix=f"all of them now: vgpuctl restore-host; those of one VM at its start: vgpuctl start-vm {first}",
         )
     return ok(f"{count_text(len(running), 'VM')} running, and no VM has lost a vGPU")
 
@@ -123,6 +128,7 @@ CHECKS = (
         run=require_snapshot(_check_lost_vgpus),
         explains=("no-capacity",),
         needs_vms=True,
+        needs_types=True,
     ),
     Check(
         id="vm-states",

@@ -14,7 +14,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, Vm, VmRecord, VmState
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, Vm, VmRecord, VmState
 from vgpuctl.observe.claims import refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
@@ -224,13 +224,16 @@ def refuse_unresponsive_vm(vm: Vm) -> None:
         )
 
 
-def refuse_vgpus_in_other_vms(snapshot: Snapshot, vm: Vm, record: VmRecord) -> None:
+def refuse_vgpus_in_other_vms(snapshot: Snapshot, vm: Vm, vgpus: Iterable[AssignedVgpu]) -> None:
     """Refuse to start or change a VM while another VM, such as a clone, uses a device of it.
+
+    `vgpus`: those that have a slot, or get one. A slot that the VM had last and does not reserve is free for others.
 
     Raises:
         InUse: with the other VM.
     """
-    refuse_shared_vgpus(snapshot.vms, vm, {*(v.carrier for v in record.vgpus), *(h.carrier for h in vm.hostdevs)})
+    carriers = {h.carrier for h in vm.hostdevs if vm.refers_to(h.carrier)} | {v.carrier for v in vgpus}
+    refuse_shared_vgpus(snapshot.vms, vm, carriers)
 
 
 def refuse_busy_vm(host: Host, vm: Vm) -> None:
