@@ -34,10 +34,8 @@ def run_group(names: Sequence[str]) -> list[tuple[str, int, tuple[str, ...]]]:
 
 
 def groups(cells: Sequence[Cell]) -> list[list[str]]:
-    """Return the names of the trials, those that share a host together."""
-    return [
-        [cell.name for cell in group] for _, group in groupby(cells, lambda cell: (cell.kind.name, cell.change.name))
-    ]
+    """Return the names of the trials, those on one kind of host together."""
+    return [[cell.name for cell in group] for _, group in groupby(cells, lambda cell: cell.kind.name)]
 
 
 def main(arguments: Sequence[str]) -> int:
