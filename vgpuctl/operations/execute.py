@@ -114,7 +114,8 @@ def _perform(host: Host, step: Step, performed: list[Step], report: Callable[[fl
     try:
         return step.perform_with_progress(host, report) if isinstance(step, LongStep) else step.perform(host)
     except BaseException as error:
-        if isinstance(step, StartDomain) or isinstance(error, Exists | InUse | FileExistsError):
+        failed_start = isinstance(step, StartDomain) and not isinstance(error, Interrupted | KeyboardInterrupt)
+        if failed_start or isinstance(error, Exists | InUse | FileExistsError):
             performed.pop()  # a VM that runs although our start failed: somebody else started it
         raise
 

@@ -142,15 +142,17 @@ def set_mode(
     request = replace(request, gpu_address=gpu.address, mode=request.mode or _choose_mode(gpu, request))
     plan = _plan_transaction(host, snapshot, request)
     before, after = gpu_settings(current_gpu_spec(gpu)), gpu_settings(_spec_after(gpu, request, plan))
-    if dry_run or not plan.lines:
+    lines = plan.lines
+    if dry_run or not lines:
         result, partition, warnings = gpu_result(snapshot, plan.gpu), partition_result(plan.gpu), snapshot.warnings
     else:
         stops = StopConfirmation(confirm)
         stops.ask(plan)
-        run_transaction(host, mode_transaction(host, request, lambda: _observe(host)), plan, progress, stops)
+        transaction = mode_transaction(host, request, lambda: _observe(host))
+        lines = run_transaction(host, transaction, plan, progress, stops)
         result, partition, warnings = _verify_after(host, snapshot, plan.gpu, request)
     data = extend(SetUpGpuResult, result, partition=partition, before=before, after=after)
-    return Outcome(bool(plan.lines), data, plan.lines, warnings, dry_run=dry_run)
+    return Outcome(bool(lines), data, lines, warnings, dry_run=dry_run)
 
 
 def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpec:
@@ -276,9 +278,10 @@ def restore_gpus(
                 except Refused as refused:
                     raise busy_gpu_error(snapshot, address, host.operations.current().id) or refused from refused
                 unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
-                steps += plan.lines
                 if plan.lines and not dry_run:
-                    run_transaction(host, transaction, plan, progress)
+                    steps += run_transaction(host, transaction, plan, progress)
+                else:
+                    steps += plan.lines
         except Interrupted:
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs

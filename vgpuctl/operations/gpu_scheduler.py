@@ -102,10 +102,11 @@ def set_scheduler(
     method = choose_method(snapshot, gpu, request.via)
     plan = plan_scheduler(host, snapshot, request)
     notes = _notes(host, snapshot, gpu, request, method)
-    if not dry_run and plan.lines:
+    lines = plan.lines
+    if not dry_run and lines:
         stops = StopConfirmation(confirm)
         stops.ask(plan)
-        run_transaction(host, scheduler_transaction(host, request, read_host), plan, progress, stops)
+        lines = run_transaction(host, scheduler_transaction(host, request, read_host), plan, progress, stops)
         result, warnings = _report_after(host, gpu, snapshot, request)
     else:
         result, warnings = gpu_result(snapshot, gpu), snapshot.warnings
@@ -118,7 +119,7 @@ def set_scheduler(
         via=method,
         takes_effect="now" if method == NVML else "when-loaded",
     )
-    return Outcome(bool(plan.lines), data, plan.lines, warnings, notes, dry_run=dry_run)
+    return Outcome(bool(lines), data, lines, warnings, notes, dry_run=dry_run)
 
 
 def _report_after(

@@ -106,9 +106,10 @@ def run_transaction(
     plan: TransactionPlan,
     progress: Progress,
     stops: StopConfirmation | None = None,
-) -> None:
+) -> tuple[str, ...]:
     """Claim the GPU, read it again, stop VMs, change it, release it, and restart the VMs whatever the outcome.
 
+    Returns what was done, one line each: another command may have done a part of `plan` since.
     `stops` asks about VMs that were started since it was asked about the plan; None: nobody is asked.
 
     Raises:
@@ -119,7 +120,7 @@ def run_transaction(
     if not plan.gpu_steps:
         execute_plan(host, Plan(steps=plan.final_steps), progress)
         _restart_vms(host, transaction, plan.vms_to_start, progress, None)
-        return
+        return plan.lines
     claim = _setup_claim(host, plan.gpu.address)
     vms_to_start: tuple[Vm, ...] = ()
     try:
@@ -144,6 +145,7 @@ def run_transaction(
             raise
         raise failure from error
     _restart_vms(host, transaction, vms_to_start, progress, None)
+    return current_plan.lines
 
 
 def _setup_claim(host: Host, address: str) -> Claim:

@@ -67,7 +67,8 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
     """Find and fix problems in rounds until none is left; one failure does not stop the rest and is raised at the end.
 
     A fix may uncover further problems: a VM that is removed leaves claims that were stray. A dry run shows the
-    findings of the first round only.
+    findings of the first round only. The result has what was fixed and what is left: a finding that is gone before its
+    turn was the work of another command, which ended meanwhile.
 
     Raises:
         PartlyApplied: problems remain after the last round.
@@ -76,6 +77,7 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
     if not dry_run:
         require_writable(host)
     all_findings: dict[FindingKey, ReconcileFinding] = {}
+    fixed: set[FindingKey] = set()
     failed: dict[FindingKey, VgpuctlError] = {}
     steps: list[str] = []
     previous: list[FindingKey] = []
@@ -90,21 +92,24 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
         previous = [f.key for f in fixable]
         if rounds == MAX_ROUNDS:
             raise _rounds_error(fixable)
-        steps += [line for f in fixable for line in f.steps]
         if dry_run:
+            steps += [line for f in fixable for line in f.steps]
             break
-        for finding in fixable:
-            error = _fix(host, finding, wait_seconds, progress)
-            if error is not None:
-                failed[finding.key] = error
+        done, errors = _fix_each(host, fixable, wait_seconds, progress)
+        fixed |= {finding.key for finding in done}
+        steps += [line for finding in done for line in finding.steps]
+        failed |= errors
     if not dry_run:
         with report_unreadable("which operations have ended"):
             host.operations.remove_ended()
     if failed:
         first = next(iter(failed.values()))
+        first.changed = first.changed or bool(steps)
         first.left = [line for error in failed.values() for line in (error.left or [error.message])]
         raise first
-    results = tuple(FindingResult(f.kind, f.what, f.action) for f in all_findings.values())
+    results = tuple(
+        FindingResult(f.kind, f.what, f.action) for key, f in all_findings.items() if key in fixed or key in findings
+    )
     notes = (DRY_RUN_NOTE,) if dry_run and steps else ()
     return Outcome(bool(steps), ReconcileResult(results), tuple(steps), snapshot.warnings, notes, dry_run=dry_run)
 
@@ -128,26 +133,43 @@ def _rounds_error(unfixed: list[ReconcileFinding]) -> PartlyApplied:
     return error
 
 
-def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
-    """Take the claims, check that the finding still holds, and fix it; another vgpuctl may have been faster."""
-    try:
-        if finding.vm is not None and finding.starts_vm:
-            start_vm(host, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
-            return None
-        if finding.vm is not None and finding.places_vm:
-            give_place(host, finding.vm.uuid, wait_seconds=wait_seconds, progress=progress)
-            return None
-        plan = finding.plan or Plan(())
-        removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
-        with Transaction(host, Context(progress, wait_seconds)) as tx:
-            tx.take_over(finding.claims, include_missing=finding.vm is not None, leaving=removes)
-            if _is_unchanged(host, finding):
-                tx.carry_out(plan)
-            else:
-                tx.release()
-    except VgpuctlError as error:
-        return error
-    return None
+def _fix_each(
+    host: Host, findings: list[ReconcileFinding], wait_seconds: float, progress: Progress
+) -> tuple[list[ReconcileFinding], dict[FindingKey, VgpuctlError]]:
+    """Fix one after the other; return those that this fixed, and the errors of those that it could not fix."""
+    done: list[ReconcileFinding] = []
+    errors: dict[FindingKey, VgpuctlError] = {}
+    for finding in findings:
+        try:
+            if _fix(host, finding, wait_seconds, progress):
+                done.append(finding)
+        except VgpuctlError as error:
+            errors[finding.key] = error
+    return done, errors
+
+
+def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: Progress) -> bool:
+    """Take the claims, check that the finding still holds, and fix it.
+
+    Returns whether anything was done: another vgpuctl may have been faster.
+
+    Raises:
+        VgpuctlError: why it cannot be fixed.
+    """
+    if finding.vm is not None and finding.starts_vm:
+        vm = finding.vm
+        return start_vm(host, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress).changed
+    if finding.vm is not None and finding.places_vm:
+        return give_place(host, finding.vm.uuid, wait_seconds=wait_seconds, progress=progress)
+    plan = finding.plan or Plan(())
+    removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.take_over(finding.claims, include_missing=finding.vm is not None, leaving=removes)
+        if not _is_unchanged(host, finding):
+            tx.release()
+            return False
+        tx.carry_out(plan)
+    return True
 
 
 def _is_unchanged(host: Host, finding: ReconcileFinding) -> bool:
