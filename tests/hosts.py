@@ -153,29 +153,34 @@ def copied(host: SimulatedHost, directory: Path) -> SimulatedHost:
 
 def with_other_hardware(host: SimulatedHost, text: str) -> SimulatedHost:
     """Boot the same host (VMs, disks, /etc) with the hardware, kernel and driver of another scenario."""
-    kept = ("domain", "pool", "file")
-    old: Any = host.sim._core  # type: ignore[attr-defined]
-    records = [record for record in old.read_state().records() if record[0] in kept]
-    machine_id = old.machine_id
     host.sim.close()
     kill_operation(host.ports)
-    (host.directory / "scenario.yaml").write_text(text)
-    shutil.rmtree(host.directory / "state" / "run")
-    for name in ("journal", "lock"):
-        (host.directory / "state" / name).unlink()
-    new: Any = open_sim_host(host.directory, text=text).sim
-    core = new._core
-    with core.journal.locked():
-        found = [record for record in core.machine.scenario["found"] if record[0] not in kept]
-        header = {
-            "vgpuctl-sim": JOURNAL_FORMAT,
-            "digest": core.digest,
-            "machine_id": machine_id,
-            "scenario": core.machine.scenario,
-        }
-        core.journal.replace(header, [*found, *records])
-    new.close()
+    change_hardware(Path(host.scenario), text, host.directory / "state")
     return open_sim_host(host.directory, text=text)
+
+
+def change_hardware(scenario: Path, text: str, state: Path | None = None) -> None:
+    """Write another text into the file of a simulated host, which keeps VMs and disks, as after a boot."""
+    kept = ("domain", "pool", "file")
+    old: Any = open_host(str(scenario), state_dir=state)
+    core = old._core
+    records = [record for record in core.read_state().records() if record[0] in kept]
+    old.close()
+    shutil.rmtree(old.run_dir)
+    for name in ("journal", "lock"):
+        (core.directory / name).unlink()
+    scenario.write_text(text)
+    new: Any = open_host(str(scenario), state_dir=state)
+    header = {
+        "vgpuctl-sim": JOURNAL_FORMAT,
+        "digest": new._core.digest,
+        "machine_id": core.machine_id,
+        "scenario": new._core.machine.scenario,
+    }
+    with new._core.journal.locked():
+        devices = [record for record in new._core.machine.scenario["found"] if record[0] not in kept]
+        new._core.journal.replace(header, [*devices, *records])
+    new.close()
 
 
 _names = (f"vm-{number:03d}" for number in itertools.count(1))

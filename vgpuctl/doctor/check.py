@@ -32,7 +32,10 @@ NVIDIA_SERVICES = ("nvidia-vgpud", "nvidia-vgpu-mgr")
 
 
 class Finding(Value):
-    """The result of a check. `evidence`: the observed values, with their source; `fix`: a command or a sentence."""
+    """The result of a check. `evidence`: the observed values, with their source; `fix`: commands and sentences.
+
+    Each command of vgpuctl runs as it stands there: it ends at a semicolon, a comma, a bracket or the end of the line.
+    """
 
     verdict: Verdict
     evidence: tuple[str, ...] = ()

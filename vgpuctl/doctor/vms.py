@@ -56,7 +56,7 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
         return fail(*shorten(lines), fix=f"vgpuctl stop-vm {name}, then vgpuctl start-vm {name}, which gives it back")
     changed = [(vm, line) for vm in snapshot.vms if vm.uuid not in running for line in _changed_definition(vm)]
     if changed:
-        fix = f"{start_command(changed[0][0])} puts it back"
+        fix = f"put it back: {start_command(changed[0][0])}"
         return fail(*shorten([line for _, line in changed]), fix=fix)
     off = {vm.uuid: vm.name for vm in snapshot.vms if vm.state is VmState.STOPPED}
     missing = sorted({off[v.vm_uuid] for v in snapshot.vgpus if v.vm_uuid in off and v.needs_device})

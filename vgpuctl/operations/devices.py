@@ -88,14 +88,17 @@ def plan_missing_devices(
     return _plan_from_snapshot(host, observe_record_gpus(host, (record,), vms, cached), vm, record)
 
 
-def find_displaced(host: Host, snapshot: Snapshot, record: VmRecord) -> Mapping[str, str]:
+def find_displaced(
+    host: Host, snapshot: Snapshot, record: VmRecord, *, any_function: bool = False
+) -> Mapping[str, str]:
     """Return the carriers of a record whose slot cannot come back, each with the reason.
 
-    `snapshot`: with the types of the record's GPUs; without them a GPU of another model is not noticed.
+    `snapshot`: with the types of the record's GPUs; without them a GPU of another model is not noticed. `any_function`:
+    as `why_displaced`.
     """
     missing = {v.gpu for v in record.vgpus if snapshot.gpu(v.gpu) is None}
     absent = find_absent(host.sysfs, missing)
-    reasons = {v.carrier: why_displaced(snapshot, absent, v) for v in record.vgpus}
+    reasons = {v.carrier: why_displaced(snapshot, absent, v, any_function=any_function) for v in record.vgpus}
     return {carrier: reason for carrier, reason in reasons.items() if reason is not None}
 
 

@@ -250,7 +250,7 @@ class _Restoration:
         Raises:
             HostCannot: a vGPU of host.yaml cannot come back.
         """
-        reason = next(iter(find_displaced(self._host, snapshot, item.record).values()), None)
+        reason = _why_displaced(self._host, snapshot, item)
         if reason is not None and item.named is not None:
             raise _displaced_vgpu_error(item.named, reason)
         self.displaced_vms += (item.vm,) if reason is not None else ()
@@ -290,6 +290,12 @@ class _Restoration:
 
     def _by_address(self) -> list[RestoredGpu]:
         return [self.gpus[address] for address in sorted(self.gpus)]
+
+
+def _why_displaced(host: Host, snapshot: Snapshot, item: _RestoreItem) -> str | None:
+    """Return why an item's slot cannot come back; a vGPU of host.yaml may be on any function of its GPU."""
+    reasons = find_displaced(host, snapshot, item.record, any_function=item.named is not None)
+    return next(iter(reasons.values()), None)
 
 
 def _displaced_vgpu_error(named: HostVgpu, reason: str) -> HostCannot:
@@ -430,7 +436,7 @@ def _dry_run_outcome(
     snapshot = observe_record_gpus(host, tuple(item.record for item in incomplete_items), vms)
     for item in incomplete_items:
         try:
-            displaced = next(iter(find_displaced(host, snapshot, item.record).values()), None)
+            displaced = _why_displaced(host, snapshot, item)
             reason = _not_ready_reason(snapshot, item)
             if displaced is not None and item.named is not None:
                 raise _displaced_vgpu_error(item.named, displaced)

@@ -15,10 +15,12 @@ from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.value import replace
 
 
-def why_displaced(snapshot: Snapshot, absent: frozenset[str], vgpu: AssignedVgpu) -> str | None:
+def why_displaced(
+    snapshot: Snapshot, absent: frozenset[str], vgpu: AssignedVgpu, *, any_function: bool = False
+) -> str | None:
     """Return why a vGPU can never be at its recorded slot again; None if it is there, or may still come.
 
-    `absent`: the GPUs of records whose address is on no bus.
+    `absent`: the GPUs of records whose address is on no bus. `any_function`: any function of its GPU will do.
     """
     if vgpu.gpu in absent:
         return f"the GPU {vgpu.gpu} is no longer on this host"
@@ -38,7 +40,7 @@ def why_displaced(snapshot: Snapshot, absent: frozenset[str], vgpu: AssignedVgpu
         return f"the driver of {gpu.address} now makes vGPUs as {backend.name}, and {vgpu.carrier} was {vgpu.backend}"
     if _is_other_type(snapshot, gpu, vgpu):
         return f"{gpu.address} no longer offers {vgpu.profile}"
-    if gpu.find_function(vgpu.function) is None and _has_all_functions(gpu):
+    if not any_function and gpu.find_function(vgpu.function) is None and _has_all_functions(gpu):
         return f"{vgpu.function} no longer exists: {gpu.address} has {count_text(gpu.vfs_enabled, 'VF')}, all on"
     return None
 
