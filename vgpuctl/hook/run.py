@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from vgpuctl.domain.host_devices import find_hostdevs
 from vgpuctl.domain.record import ROOT_TAG, parse_record
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
+from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import NoProgress
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
@@ -198,11 +199,12 @@ def _with_whole_gpu_user(host: Host, vm: Vm, record: VmRecord, error: VgpuctlErr
     for xml in _domain_files(host):
         with contextlib.suppress(ElementTree.ParseError):
             root = ElementTree.fromstring(xml)  # noqa: S314 - libvirt wrote it
-            gpu = next((h.carrier for h in find_hostdevs(root) if h.carrier in gpus), None)
+            user = Vm(root.findtext("name") or "", "", VmState.UNKNOWN, 0, 0, hostdevs=find_hostdevs(root))
+            gpu = next((h.carrier for h in user.hostdevs if h.carrier in gpus), None)
             if gpu is not None:
-                name = root.findtext("name") or ""
-                text = f"{error.message}; the definition of VM {name} has all of {gpu}"
-                return InUse(text, hint=f"virsh shutdown {name}; then {error.hint}", vm=name, gpu=gpu)
+                text = f"{error.message}; the definition of VM {user.name} has all of {gpu}"
+                hint = f"{hint_commands.stop_command(user)}; {removal_command(user, gpu)}; then {error.hint}"
+                return InUse(text, hint=hint, vm=user.name, gpu=gpu)
     return error
 
 

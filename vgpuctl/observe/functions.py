@@ -67,11 +67,11 @@ def _refuse_given_whole(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> Non
     user = next((vm for vm in snapshot.vms if _has_whole_gpu(vm, gpu)), None)
     if user is None:
         return
-    again = f", then {_bring_back_command(gpu, vgpu)}" if backend_for(vgpu.backend).on_vfs else ""
+    again = f"; then {_bring_back_command(gpu, vgpu)}" if backend_for(vgpu.backend).on_vfs else ""
     raise InUse(
         f"{vgpu.profile or vgpu.function} is not there: VM {user.name}, which is {user.state}, has the whole GPU "
         f"{gpu.address}, and its vGPUs and VFs are gone while it runs",
-        hint=f"{hint_commands.stop_command(user)}{again}; for good: {removal_command(user, gpu.address)}",
+        hint=f"{hint_commands.stop_command(user)}; {removal_command(user, gpu.address)}{again}",
         gpu=gpu.address,
         vm=user.name,
     )
@@ -155,9 +155,12 @@ def find_endangered(snapshot: Snapshot) -> tuple[Endangered, ...]:
 
 
 def _vgpus_below(snapshot: Snapshot, gpu: Gpu, function: str, vm: Vm) -> tuple[Vgpu, ...]:
-    """Return the managed vGPUs of others on a GPU that need this function, and are not the function itself."""
+    """Return the managed vGPUs of others on a GPU that need this function, and are not functions of the card."""
     is_vf = function != gpu.address and gpu.find_function(function) is not None
     if not is_vf and function.rpartition(".")[0] != gpu.address.rpartition(".")[0]:
         return ()
-    others = (v for v in snapshot.vgpus_on(gpu.address) if v.vm_uuid != vm.uuid and v.carrier != function)
-    return tuple(v for v in others if v.owner is Ownership.MANAGED and (not is_vf or v.function == function))
+    others = (
+        v for v in snapshot.vgpus_on(gpu.address) if v.vm_uuid != vm.uuid and not backend_for(v.backend).takes_whole_gpu
+    )
+    managed = (v for v in others if v.carrier != function and v.owner is Ownership.MANAGED)
+    return tuple(v for v in managed if not is_vf or v.function == function)

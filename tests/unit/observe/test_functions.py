@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, run_reconcile, start
+from tests.hosts import Silent, SimulatedHost, create, open_sim_host, operation, picture, request, run_reconcile, start
 from tests.unit.doctor.check_results import run_check
 from tests.values import T2Q, a100, assigned, snapshot, t4, vm
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, VgpuctlError
@@ -17,6 +17,7 @@ from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.vm import AssignedVgpu, HostdevRef, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.functions import require_function
+from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.queries import list_vms, show_gpu, show_vm
 from vgpuctl.operations.vgpus import list_vgpus
 from vgpuctl.value import replace
@@ -198,3 +199,12 @@ def test_a_function_of_a_slot_may_be_gone_alone():
     audio = assigned_function("0000:3b:00.1", Backend.PASSTHROUGH)
     with pytest.raises(HostCannot, match=r"is no longer on this host, although .* is"):
         require_function(snapshot(gpu), audio)
+
+
+@pytest.mark.parametrize(("scenario", "text", "profile", "mode"), BACKENDS)
+def test_the_command_of_the_hint_brings_the_function_back(tmp_path, scenario, text, profile, mode):
+    host = with_vm(tmp_path, scenario, text, profile, mode)
+    turn_vfs(host, 0)
+    with operation(host.ports):
+        set_mode(host.ports, ModeRequest(gpu_of(host), mode), dry_run=False, progress=Silent())
+    start(host.ports, "web")
