@@ -75,7 +75,8 @@ def follow(site: Site, first: Ran) -> list[str]:
     current = first
     for _ in range(MAX_DEPTH):
         lines = [words for text in texts_of(current) for words in commands_in(text)]
-        wrong += [f"{current.line}: its hint is only itself" for _ in lines[:1] if set(lines) == {current.words}]
+        only = [text for text in texts_of(current) if text.startswith(current.line) and set(lines) == {current.words}]
+        wrong += [f"{current.line}: its hint is itself: {text}" for text in only]
         fresh = [words for words in dict.fromkeys(lines) if words not in tried]
         if not fresh:
             break
