@@ -6,7 +6,7 @@ from __future__ import annotations
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
 from vgpuctl.gpu.division import name_holders
-from vgpuctl.makers import enable_vfs_hint, uses_nvml
+from vgpuctl.makers import enable_vfs_hint, uses_nvml, vgpu_driver_hint
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
@@ -41,6 +41,12 @@ def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
             *shorten(without_driver),
             "without a driver it can only be passed through",
             fix="for vGPUs load the vendor's vGPU host driver; journalctl -k -g 'nvidia|NVRM'",
+        )
+    on_vfio = [g for g in gpus if g.driver == "vfio-pci" and g.desired_mode not in (None, *MODES_WITHOUT_VFS)]
+    if on_vfio:
+        return warn(
+            *shorten([f"{g.address} ({g.model}): vfio-pci has it, host.yaml: mode {g.desired_mode}" for g in on_vfio]),
+            fix=vgpu_driver_hint(on_vfio[0]),
         )
     return ok(*shorten(lines))
 

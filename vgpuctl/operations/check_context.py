@@ -21,7 +21,7 @@ from vgpuctl.doctor.check import (
     Leftover,
     PathsToRead,
 )
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import VgpuctlError, named_message
 from vgpuctl.gpu_setup.sriov_manage import list_driver_nodes
 from vgpuctl.makers import maker_of, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode
@@ -153,7 +153,7 @@ def _drift(host: Host, gpu: Gpu) -> tuple[str, ...]:
     try:
         desired = GpuSpec(mig=resolve_mig_spec(host, gpu, gpu.desired_mig), mixed_size=gpu.desired_mixed_size)
     except VgpuctlError as error:
-        return (f"{gpu.address}: {error.message}",)
+        return (named_message(gpu.address, error.message),)
     return tuple(describe_unapplied_settings(gpu, desired))
 
 

@@ -23,6 +23,7 @@ from vgpuctl.errors import (
     Stuck,
     Temporary,
     VgpuctlError,
+    named_message,
 )
 from vgpuctl.model.hint_commands import recreate_vgpu_command
 from vgpuctl.model.outcome import Outcome, Progress
@@ -232,9 +233,8 @@ class _Restoration:
                 if reason is not None:
                     raise _deadline_error(reason, item, self._spec.boot.deadline_seconds)
                 steps = _make(self._host, item, self._vms, snapshot, self._wait_seconds, self._progress)
-                if steps:
-                    self._steps += steps
-                    self._made.append(_item_result(item))
+                self._steps += steps
+                self._made += [_item_result(item)] * bool(steps)
             except Interrupted:
                 raise
             except VgpuctlError as error:
@@ -339,9 +339,7 @@ def _not_restored(item: RestoredResult, error: VgpuctlError) -> NotRestoredResul
 def _failed_error(
     failed: list[NotRestoredResult], restored: tuple[RestoredResult, ...], started: list[str], total: int
 ) -> Failed | Busy:
-    lines = "; ".join(
-        f"{f.kind} {'' if f.message.startswith(f'{f.name} ') else f'{f.name}: '}{f.message}" for f in failed
-    )
+    lines = "; ".join(f"{f.kind} {named_message(f.name, f.message)}" for f in failed)
     can_retry = all(f.code in RETRY_CODES for f in failed)
     return (Busy if can_retry else Failed)(
         f"{len(failed)} of {total} could not be restored: {lines}",
