@@ -191,8 +191,8 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
                 raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, "could not access KVM kernel module")
             guest_host.require_guest_host(state, element, self._core.machine.libvirt_version)
             host_devices = domain_xml.parse_hostdevs(element)
-            hostdevs.require_displays(state, domain_xml.find_displays(element))
             taken = hostdevs.prepare_hostdevs(state, domain.name, host_devices)
+            hostdevs.require_displays(state, domain_xml.find_displays(element))
             change.add("run", uuid, state.next_pid, [device.carrier for device in host_devices], taken)
 
     def shutdown(self, uuid: str) -> None:
