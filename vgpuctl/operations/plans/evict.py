@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change what the driver changes only on a GPU without vGPUs: VMs to stop, devices to remove and recreate.
 
-The claims on the vGPUs stay in the meantime, so nobody takes their slots.
+The claims on the vGPUs stay in the meantime, so nobody takes their slots; `gpu_transaction` holds them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vgpuctl.gpu_setup.set_scheduler import RemoveTemporarily
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.operations.plans.layout import refuse_unresponsive_vms
 from vgpuctl.operations.plans.transient import refuse_transient_vms
@@ -35,14 +35,10 @@ class EvictionReason(Value):
 
 
 class Eviction(Value):
-    """A change that needs an empty GPU: the running VMs to stop, and the steps while they are off.
-
-    `kept_records`: by VM, the slots that would be released when it stops, because it reserves them only while it runs.
-    """
+    """A change that needs an empty GPU: the running VMs to stop, and the steps while they are off."""
 
     vms_to_stop: tuple[Vm, ...] = ()
     steps: tuple[Step, ...] = ()
-    kept_records: tuple[tuple[str, VmRecord], ...] = ()
 
 
 def plan_eviction(
@@ -85,9 +81,6 @@ def plan_eviction(
     return Eviction(
         vms_to_stop=tuple(sorted(vms_to_stop.values(), key=lambda vm: vm.name)),
         steps=(*suspend_steps, *steps, *restore_steps),
-        kept_records=tuple(
-            (device.holder, device.kept_record) for device in suspended if device.kept_record is not None
-        ),
     )
 
 
@@ -98,12 +91,6 @@ class _SuspendedVgpu(Value):
     vm: Vm | None
     vgpu: AssignedVgpu
     type_id: str | None
-
-    @property
-    def kept_record(self) -> VmRecord | None:
-        """Return the VM's record of this vGPU, if libvirt's hook would release it when the VM stops."""
-        record = self.vm.record if self.vm is not None else None
-        return replace(record, vgpus=(self.vgpu,)) if record is not None and record.reserve_while_running else None
 
     def restore_steps(self) -> tuple[Step, ...]:
         """Return the steps that create it again."""
