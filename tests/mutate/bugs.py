@@ -153,7 +153,9 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/hook/run.py",
         old="    sys.stderr.write(f\"{' '.join(line.split())}\\n\")\n    return 1",
         new="    sys.stderr.write(f\"{' '.join(line.split())}\\n\")\n    return 0",
-        tests=("tests/unit/hook",),
+        tests=(
+            "tests/unit/hook/test_hook.py::test_the_installed_file_stops_each_start_whose_vgpu_cannot_be_made_with_one_line",
+        ),
     ),
     Bug(
         name="exchange-always-decided",
