@@ -99,6 +99,7 @@ def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None
         unfinished_files=open_unfinished_files(
             sim_host.run_dir.parent, sim_host.run_dir, sim_host.host_file, processes
         ),
+        close=sim_host.close,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
+from vgpuctl.gpu.division import name_holders
 from vgpuctl.makers import enable_vfs_hint, uses_nvml
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu
 from vgpuctl.model.numbers import count_text
@@ -126,6 +127,15 @@ def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
     addresses = [g.address for g in snapshot.gpus if uses_nvml(g)]
     if not addresses:
         return not_applicable("no GPU here has NVIDIA's driver")
+    lost = [g for g in snapshot.gpus if g.is_lost]
+    if lost:
+        on = [f"{g.address} ({g.model}): NVML answers, but not for this GPU{_users(snapshot, g)}" for g in lost]
+        return fail(
+            *shorten(on),
+            "the driver lost it, as when it has fallen off the bus; vgpuctl places and starts nothing there",
+            fix="journalctl -k -g 'NVRM: Xid' shows why; shut down the VMs on it, then reboot the host, or power it off"
+            " and on",
+        )
     if snapshot.nvml.available:
         return ok(f"NVML answers, driver {snapshot.nvml.driver_version or 'of unknown version'}")
     reason = snapshot.nvml.reason or "no reason given"
@@ -135,6 +145,12 @@ def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
         f"NVML does not answer ({reason}): sizes and maxima of profiles on {', '.join(addresses)} are not known",
         fix="nvidia-smi shows why; library and driver must have the same version: cat /proc/driver/nvidia/version",
     )
+
+
+def _users(snapshot: Snapshot, gpu: Gpu) -> str:
+    """Return who has something on a GPU, as the end of a sentence."""
+    vgpus = snapshot.vgpus_on(gpu.address)
+    return f"; on it: {name_holders(vgpus)}" if vgpus else ""
 
 
 def shorten(lines: list[str]) -> tuple[str, ...]:
@@ -184,10 +200,10 @@ CHECKS = (
     ),
     Check(
         id="nvml",
-        title="NVML answers",
+        title="NVML answers for each GPU",
         looks_at="NVIDIA's management library",
         run=require_snapshot(_check_nvml),
-        explains=("device-failed", "nvml", "driver"),
+        explains=("device-failed", "nvml", "driver", "gpu-lost"),
         needs_types=True,
     ),
 )

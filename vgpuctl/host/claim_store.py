@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +26,6 @@ from vgpuctl.errors import Locked
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.file_lock import FileLock, lock_directory, make_private_directories
-from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_text import parse_json
 from vgpuctl.model.port_values import ClaimList
@@ -34,6 +34,7 @@ from vgpuctl.value import Value, as_dict, field_names
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import ProcessTable
+    from vgpuctl.ports.run_directory import Operations
     from vgpuctl.ports.system import Clock
 
 RUN_DIR = Path("/run/vgpuctl")
@@ -60,7 +61,7 @@ class ClaimStore:
         self,
         run_dir: Path,
         processes: ProcessTable,
-        operations: OperationFiles,
+        operations: Operations,
         *,
         clock: Clock | None = None,
         read_only: bool = False,
@@ -94,6 +95,12 @@ class ClaimStore:
         """Take the GPU's own lock for creating a vGPU; raises Locked after `wait_seconds`."""
         _require_file_name(gpu)
         return self._make_lock(f"turn-{gpu}", description=f"GPU {gpu} for a new vGPU").hold(wait_seconds)
+
+    def of_operation(self, operations: Operations) -> ClaimStore:
+        """Return this store for another operation. Both share the host lock, which sysfs and libvirt ask about."""
+        store = copy(self)
+        store._operations = operations
+        return store
 
     def _make_lock(self, name: str, description: str = "the host lock") -> FileLock:
         path = None if self._read_only else self._run_dir / name
@@ -167,6 +174,7 @@ class ClaimStore:
 
     def add_drained_vm(self, vm: DrainedVm) -> None:
         """Record that a VM is about to be shut down temporarily."""
+        self._prepare_write()
         self._write_note(self._drained, vm.vm_uuid, vm)
 
     def remove_drained_vm(self, vm_uuid: str, expected: DrainedVm | None = None) -> None:
@@ -184,6 +192,7 @@ class ClaimStore:
 
     def add_vm_in_progress(self, work: VmInProgress) -> None:
         """Record that an operation works on a VM; overwrites an earlier operation's entry."""
+        self._prepare_write()
         self._write_note(self._in_progress, work.vm_uuid, work)
 
     def remove_vm_in_progress(self, vm_uuid: str, expected: VmInProgress | None = None) -> None:
@@ -206,7 +215,11 @@ class ClaimStore:
         return tuple(writes)
 
     def add_stuck_write(self, write: StuckWrite) -> None:
-        """Record a write that has not returned; overwrites the entry of an earlier process with that pid."""
+        """Record a write that has not returned; overwrites the entry of an earlier process with that pid.
+
+        The entry names the process that writes, and no operation.
+        """
+        self._require_writable()
         self._write_note(self._stuck, str(write.process.pid), write)
 
     def remove_stuck_write(self, write: StuckWrite) -> None:
@@ -216,7 +229,6 @@ class ClaimStore:
     def _write_note(self, directory: Path, name: str, note: DrainedVm | VmInProgress | StuckWrite) -> None:
         """Write an entry atomically, over an earlier one."""
         _require_file_name(name)
-        self._prepare_write()
         with self._lock_directory(directory):
             _write_json(directory / name, as_dict(note), overwrite=True)
 

@@ -24,7 +24,7 @@ from vgpuctl.model.json_text import parse_json
 from vgpuctl.value import as_dict
 
 if TYPE_CHECKING:
-    from vgpuctl.host.operation_files import OperationFiles
+    from vgpuctl.ports.run_directory import Operations
     from vgpuctl.ports.system import Clock
 
 _FIRST_PAUSE_SECONDS = 0.001
@@ -137,7 +137,7 @@ class FileLock:
     """
 
     def __init__(
-        self, path: Path | None, operations: OperationFiles, clock: Clock, description: str = "the host lock"
+        self, path: Path | None, operations: Operations, clock: Clock, description: str = "the host lock"
     ) -> None:
         self._path = path
         self._description = description

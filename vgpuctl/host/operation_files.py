@@ -38,11 +38,16 @@ class OperationFiles:
     """
 
     def __init__(self, run_dir: Path, processes: HostProcesses, *, captured: bool = False) -> None:
+        self._run_dir = run_dir
         self._directory = run_dir / OPERATIONS
         self._processes = processes
         self._captured = captured
         self._current: Operation | None = None
         self._descriptor: int | None = None
+
+    def another(self) -> OperationFiles:
+        """Return another operation on the same host, which has not begun."""
+        return OperationFiles(self._run_dir, self._processes, captured=self._captured)
 
     def current(self) -> Operation:
         """Return the current operation; nothing is written."""

@@ -68,7 +68,8 @@ def open_host(
     is called before each step: if it returns True, the work stops and is undone; of several VMs the finished ones
     stay. `command_line`: the command line in the audit journal; default: the process's own.
 
-    One call at a time: open the host once more for another thread.
+    Threads may share the host: each call is an operation of its own. They share `progress`, `confirm` and `cancelled`,
+    too. `close` or a `with` block closes it.
 
     Raises:
         InvalidInput, NotFound: there is no such host, or the arguments contradict each other.

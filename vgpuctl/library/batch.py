@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls one change for several VMs, vGPUs or GPUs. Each is a transaction of its own, with its own undo.
 
-Each worker thread opens the host once more, because a host carries out one operation at a time. The batch is one
+Each worker thread opens the host once more, with a clock that its signal ends. The batch is one
 command for the user: one confirmation, one audit entry, one result.
 """
 
@@ -77,6 +77,15 @@ class Batch(Workers[str], Generic[Data]):
         self._settings = settings
         self._confirm = confirm
         self._local = threading.local()
+        self._hosts: list[GpuHost] = []
+
+    def run(self, steps: tuple[str, ...] = ()) -> None:
+        """Make all calls, and close the hosts of the threads."""
+        try:
+            super().run(steps)
+        finally:
+            for host in self._hosts:
+                host.close()
 
     def name_of(self, job: str) -> str:
         """Return the name."""
@@ -89,6 +98,7 @@ class Batch(Workers[str], Generic[Data]):
         host = getattr(self._local, "host", None)
         if host is None:
             host = self._local.host = self._open_worker(self._worker_settings(), HostClock(self._stop_wait))
+            self._hosts.append(host)
         try:
             self.results[job] = self._call(host, job)
         except _Planned as planned:

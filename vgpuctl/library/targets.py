@@ -96,17 +96,19 @@ class TargetCalls(Calls):
         self._refuse_captured()
         request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
 
-        def act() -> Outcome[TargetsResult[Data]]:
-            try:
-                return self._run_batch(request)
-            except Interrupted:
-                raise
-            except VgpuctlError as error:
-                if isinstance(error.result, Outcome) and _named(command, names).vms:
-                    error.result = self._with_states(error.result)
-                raise
+        with self._one_call() as host:
 
-        return call_library(self._ports, act) if dry_run else self._carry_out(command, _named(command, names), act)
+            def act() -> Outcome[TargetsResult[Data]]:
+                try:
+                    return host._run_batch(request)
+                except Interrupted:
+                    raise
+                except VgpuctlError as error:
+                    if isinstance(error.result, Outcome) and _named(command, names).vms:
+                        error.result = host._with_states(error.result)
+                    raise
+
+            return call_library(host._ports, act) if dry_run else host._carry_out(command, _named(command, names), act)
 
     def _with_states(self, result: Outcome[Any]) -> Outcome[Any]:
         """Return the result with the states that VMs have after a failure, from a new look; unknown ones stay null."""

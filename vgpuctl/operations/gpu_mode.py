@@ -23,7 +23,7 @@ from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.observe.modprobe import driver_version
-from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record
+from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.gpu_scheduler import restore_request, scheduler_transaction
@@ -136,15 +136,17 @@ def set_mode(
     request = replace(request, gpu_address=gpu.address, mode=request.mode or _choose_mode(gpu, request))
     plan = _plan_transaction(host, snapshot, request)
     before, after = gpu_settings(current_gpu_spec(gpu)), gpu_settings(_spec_after(gpu, request, plan))
-    if dry_run or not plan.lines:
+    lines = plan.lines
+    if dry_run or not lines:
         result, partition, warnings = gpu_result(snapshot, plan.gpu), partition_result(plan.gpu), snapshot.warnings
     else:
         stops = StopConfirmation(confirm)
         stops.ask(plan)
-        run_transaction(host, mode_transaction(host, request, lambda: _observe(host)), plan, progress, stops)
+        transaction = mode_transaction(host, request, lambda: _observe(host))
+        lines = run_transaction(host, transaction, plan, progress, stops)
         result, partition, warnings = _verify_after(host, snapshot, plan.gpu, request)
     data = extend(SetUpGpuResult, result, partition=partition, before=before, after=after)
-    return Outcome(bool(plan.lines), data, plan.lines, warnings, dry_run=dry_run)
+    return Outcome(bool(lines), data, lines, warnings, dry_run=dry_run)
 
 
 def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpec:
@@ -267,11 +269,10 @@ def restore_gpus(
                 try:
                     plan = transaction.plan(snapshot)
                 except Refused as refused:
-                    raise busy_gpu_error(snapshot, address, host.operations.current().id) or refused from refused
+                    raise busy_gpu_error(host, address) or refused from refused
                 unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
-                steps += plan.lines
-                if plan.lines and not dry_run:
-                    run_transaction(host, transaction, plan, progress)
+                is_planned = dry_run or not plan.lines
+                steps += plan.lines if is_planned else run_transaction(host, transaction, plan, progress)
         except Interrupted:
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
@@ -319,11 +320,8 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
         if request.update_host_file and request.mode is not None
         else ()
     )
-    claims_to_keep = tuple(c for name, record in eviction.kept_records for c in claims_of_record(host, name, record))
     vms_to_start = find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop)
-    return TransactionPlan(
-        gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start, claims_to_keep
-    )
+    return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start)
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:

@@ -212,8 +212,9 @@ class _Restoration:
                     continue
                 if reason is not None:
                     raise _deadline_error(reason, item, self._spec.boot.deadline_seconds)
-                self._steps += _make(self._host, item, self._vms, snapshot, self._wait_seconds, self._progress)
-                self._made.append(_item_result(item))
+                steps = _make(self._host, item, self._vms, snapshot, self._wait_seconds, self._progress)
+                self._steps += steps
+                self._made += [_item_result(item)] * bool(steps)
             except Interrupted:
                 raise
             except VgpuctlError as error:

@@ -55,8 +55,10 @@ def give_up_place(host: Host, name: str, carrier: str, *, wait_seconds: float, p
 
 def give_place(
     host: Host, name: str, *, wait_seconds: float, progress: Progress, target: MoveTarget | None = None
-) -> None:
+) -> bool:
     """Give a stopped VM that waits for a place one: at `target`, otherwise its last one, or any if that is taken.
+
+    Returns whether it waited for one.
 
     Raises:
         NoCapacity: there is none; the VM waits.
@@ -65,11 +67,11 @@ def give_place(
     require_writable(host)
     vm, record = require_changeable_vm(observe(host, ReadScope(models=False)), name, "place")
     if record.always_reserves:
-        return
-
+        return False
     place_and_start(
         host, vm, record, dry_run=False, wait_seconds=wait_seconds, progress=progress, target=target, start=False
     )
+    return True
 
 
 def why_no_place(host: Host, vm: Vm) -> str | None:

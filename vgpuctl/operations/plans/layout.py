@@ -14,6 +14,7 @@ from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.hint_commands import off_command, stop_command
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
+from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 
@@ -145,6 +146,10 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
         for v in taken
         if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in stopped_states
     }
+    for vgpu in taken:
+        owner = snapshot.vm(vgpu.vm_uuid or "")
+        if owner is not None:
+            refuse_shared_vgpus(snapshot.vms, owner, (vgpu.carrier,))
     refuse_unresponsive_vms(gpu, vms.values())
     refuse_transient_vms(vms.values())
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
