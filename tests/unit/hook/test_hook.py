@@ -159,7 +159,8 @@ def refused_by(ports: Host, tmp_path: Path, why: str) -> tuple[str, str]:
         lock.unlink(missing_ok=True)
         lock.symlink_to("/nowhere")
         return xml, f"vgpuctl: {lock} is a symbolic link to /nowhere"
-    return xml.replace("<hostdev", "<gone").replace("</hostdev", "</gone"), "vgpuctl: the definition of vm lacks A100-4C (0000:3b:00.4)"
+    without = xml.replace("<hostdev", "<gone").replace("</hostdev", "</gone")
+    return without, "vgpuctl: the definition of vm lacks A100-4C (0000:3b:00.4)"
 
 
 @pytest.mark.parametrize("why", ["taken", "unreadable", "linked lock", "device removed"])
