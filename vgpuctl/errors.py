@@ -331,3 +331,8 @@ def mount_point(path: str) -> str:
     while directory != "/" and not os.path.ismount(directory):
         directory = os.path.dirname(directory)
     return directory
+
+
+def named_message(name: str, message: str) -> str:
+    """Return a message with the name that it is about in front, once."""
+    return message if message.startswith(f"{name} ") else f"{name}: {message}"

@@ -60,7 +60,7 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
         return fail(*shorten(lines), fix=fix)
     changed = [(vm, line) for vm in snapshot.vms if vm.uuid not in running for line in _changed_definition(vm)]
     if changed:
-        fix = f"{start_command(changed[0][0])} puts it back"
+        fix = f"put it back: {start_command(changed[0][0])}"
         return fail(*shorten([line for _, line in changed]), fix=fix)
     stopped = [vm for vm in snapshot.vms if vm.state is VmState.STOPPED]
     gone = [(vm, error) for vm in stopped for error in _absent_functions(snapshot, vm)]
@@ -69,13 +69,18 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
         return fail(*shorten(lines), fix="; ".join(dict.fromkeys(str(error.hint) for _, error in gone)))
     off = {vm.uuid: vm.name for vm in stopped}
     missing = sorted({off[v.vm_uuid] for v in snapshot.vgpus if v.vm_uuid in off and v.needs_device})
+    if context.displaced:
+        lines = [f"{vm.name} needs another place: {vm.reason}" for vm in context.displaced]
+        command = context.displaced[0].fix or "vgpuctl list-profiles"
+        finding = warn if command.startswith("vgpuctl start-vm") else fail
+        return finding(*shorten(lines), fix=command)
     if missing:
         first = quote(missing[0])
         return warn(
             f"{count_text(len(missing), 'VM')} that {'is' if len(missing) == 1 else 'are'} off "
             f"{'lacks its' if len(missing) == 1 else 'lack their'} vGPUs, as after a boot without the boot unit",
             *shorten(missing),
-            fix=f"vgpuctl restore-host creates all of them now; vgpuctl start-vm {first} creates those of {missing[0]}",
+            fix=f"all of them now: vgpuctl restore-host; those of one VM at its start: vgpuctl start-vm {first}",
         )
     return ok(f"{count_text(len(running), 'VM')} running, and no VM has lost a vGPU")
 
@@ -150,6 +155,7 @@ CHECKS = (
         run=require_snapshot(_check_lost_vgpus),
         explains=("no-capacity",),
         needs_vms=True,
+        needs_types=True,
     ),
     Check(
         id="vm-states",

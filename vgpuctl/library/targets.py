@@ -85,16 +85,18 @@ class TargetCalls(Calls):
         question: Callable[[Sequence[str]], str] | None = None,
         notes: tuple[str, ...] = (),
         dry_run: bool = False,
+        skips: bool = False,
     ) -> Outcome[TargetsResult[Data]]:
         """Make a change for each name, `parallel` at a time; each is undone by itself if it fails.
 
         `command`: for the audit journal, which gets one entry. `call` gets an opened host and a name; with `dry_run` it
         must be a dry run too. `question`: makes the one question for all from the names; it is for a call that needs
-        confirmation. SomeTargetsFailed: some failed; `result` has all of them.
+        confirmation. `skips`: GPUs that cannot have the change are skipped with a note, if another one can.
+        SomeTargetsFailed: some failed; `result` has all of them.
         """
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         self._refuse_captured()
-        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
+        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run, skips)
 
         with self._one_call() as host:
 

@@ -169,6 +169,11 @@ class Gpu(Value):
         return "its driver lost it: NVML answers, but not for this GPU; vgpuctl doctor nvml" if self.is_lost else ""
 
     @property
+    def pci_id(self) -> str | None:
+        """Its vendor and device id, such as `10de:26b9`; None if it is no PCI device."""
+        return f"{self.vendor_id}:{self.device_id}" if self.vendor_id else None
+
+    @property
     def pcie_switch(self) -> str | None:
         """The upstream port of the PCIe switch that it is behind; None directly below a root port, or not known.
 
@@ -177,7 +182,9 @@ class Gpu(Value):
         return self.pci_path[-2] if len(self.pci_path) > 2 else None
 
     def has_model_name(self, name: str) -> bool:
-        """Return whether `name` is the model's name, consecutive words of it, or a word without its memory suffix."""
+        """Return whether `name` is the model's name, words of it, a word without its memory suffix, or its PCI id."""
+        if name.casefold() == self.pci_id:
+            return True
         words = self.model.casefold().replace("[", " ").replace("]", " ").split()
         name_words = name.casefold().replace("[", " ").replace("]", " ").split()
         word_runs = (words[n : n + len(name_words)] for n in range(len(words)))

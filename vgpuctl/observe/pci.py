@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
@@ -61,7 +62,8 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
         try:
             gpu = _read_pci(sysfs, address, scope, parents, nvswitches)
         except OSError as error:
-            warnings.append(_left_out_warning(address, error, PCI_DEVICES))
+            if not find_absent(sysfs, (address,)):
+                warnings.append(_left_out_warning(address, error, PCI_DEVICES))
             continue
         if gpu is not None:
             gpus.append(gpu)
@@ -72,6 +74,23 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
     if scope.gpu_addresses is not None:
         return GpusRead(by_address, status, tuple(warnings))
     return GpusRead(by_address, status, tuple(warnings), tuple(nvswitches), frozenset(candidates))
+
+
+def find_absent(sysfs: Sysfs, addresses: Iterable[str]) -> frozenset[str]:
+    """Return those of these PCI addresses that are on no bus or belong to a bridge now; none if that is unreadable."""
+    requested = frozenset(a for a in addresses if is_pci_address(a))
+    try:
+        present = frozenset(sysfs.listdir(PCI_DEVICES)) if requested else requested
+    except OSError:
+        return frozenset()
+    return frozenset(a for a in requested if a not in present or _is_bridge(sysfs, a))
+
+
+def _is_bridge(sysfs: Sysfs, address: str) -> bool:
+    try:
+        return _read_pci_id(sysfs, f"{PCI_DEVICES}/{address}/class").startswith(_BRIDGE_CLASS)
+    except OSError:
+        return False
 
 
 def _left_out_warning(name: str, error: OSError, path: str) -> str:

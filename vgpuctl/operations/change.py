@@ -51,7 +51,7 @@ from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Owner, Transaction
-from vgpuctl.placement.constraints import select_allowed_gpus
+from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, field_names, replace
 
@@ -67,18 +67,18 @@ UPDATABLE_FIELDS = frozenset(
 def set_profile(
     host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome[VmReport]:
-    """Replace the profiles of a stopped VM.
+    """Replace the profiles of a stopped VM; its vGPUs on other GPUs than the requested ones move.
 
     Raises:
         InUse: it runs.
         NotFound: the constraints of the request match no GPU of this host.
         VgpuctlError: the reason; the VM is unchanged.
     """
+    fields = {"profile"}
     if request.constraints.gpus or request.constraints.not_gpus:
         select_allowed_gpus(observe(host, ReadScope()), request.constraints)  # raises NotFound
-    return change_vm(
-        host, request, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
-    )
+        fields.add("gpu")
+    return change_vm(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
 
 
 def change_vm(
@@ -100,7 +100,7 @@ def change_vm(
     if (
         not update.vgpu_changes.removed
         and not update.vgpu_changes.added_profiles
-        and not update.changed_fields - {"profile"}
+        and not update.changed_fields - {"profile", "gpu"}
     ):
         return Outcome(False, vm_result(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=dry_run)
 
@@ -218,6 +218,7 @@ def _build_update(
     if "gpu" in fields:
         _refuse_whole_devices(vm, record)
         allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, request.constraints)}
+        allowed -= {gpu.address for name in request.constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
         changes = changes.moving([v for v in changes.kept if v.gpu not in allowed])
     if changes.removed or changes.added_profiles:
         if changes.removed:

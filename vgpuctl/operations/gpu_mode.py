@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import merge_gpu_entries
 from vgpuctl.config.host_spec import GpuSpec, dump_value
-from vgpuctl.errors import Interrupted, Refused, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import is_pci_address
@@ -22,7 +22,9 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
+from vgpuctl.observe.host_file import HOST_FILE_PATH
 from vgpuctl.observe.modprobe import driver_version
+from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
@@ -71,6 +73,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from vgpuctl.ports.host import Host
+
+
+GPU_ABSENT_CHECK = "gpu-absent"
+"""The `check` fact of the error for a GPU of host.yaml that is on no bus."""
 
 
 class ModeRequest(Value):
@@ -264,6 +270,7 @@ def restore_gpus(
         if spec.mode == GpuMode.UNMANAGED or (spec.mode, spec.scheduler, spec.mig, spec.mixed_size) == (None,) * 4:
             continue
         try:
+            _refuse_absent(host, address)
             for transaction in _restore_transactions(host, address, spec, wait_seconds, read_gpus):
                 snapshot = read_gpus()
                 try:
@@ -279,6 +286,21 @@ def restore_gpus(
             error = as_vgpuctl_error(failure)
         results.append(RestoredGpu(address, tuple(steps), error, unverified))
     return tuple(results)
+
+
+def _refuse_absent(host: Host, address: str) -> None:
+    """Refuse a GPU of host.yaml that is on no bus: waiting would not bring it.
+
+    Raises:
+        NotFound: with what to correct.
+    """
+    if find_absent(host.sysfs, (address,)):
+        raise NotFound(
+            f"gpus: in {HOST_FILE_PATH} names {address}, and no such GPU is on this host",
+            hint=f"correct or remove {address} in {HOST_FILE_PATH}; vgpuctl list-gpus shows the GPUs",
+            check=GPU_ABSENT_CHECK,
+            gpu=address,
+        )
 
 
 def _specs_by_address(

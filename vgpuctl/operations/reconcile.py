@@ -290,7 +290,7 @@ def _check_ready(
     if unreferenced and not _is_half_done(host, snapshot, record, unreferenced):
         text = f"another program took {lost_text(unreferenced)} out of the definition of VM {vm.name}"
         forget = hint_commands.detach_command(vm, unreferenced[0].carrier)
-        action = f"nothing: {hint_commands.start_command(vm)} puts it back, {forget} forgets it"
+        action = f"nothing: put it back: {hint_commands.start_command(vm)}; forget it: {forget}"
         return [ReconcileFinding("vgpu-lost", text, action, vm=vm)]
     if unreferenced:
         text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in unreferenced)} of its record"

@@ -91,9 +91,9 @@ def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run:
 def set_profile(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: Any) -> int:
     """Replace the profiles of stopped VMs.
 
-    vGPUs that already have one of the new profiles stay where they are; --gpu is for the new ones. Nothing else of the
-    VM changes. If the new vGPUs have no room, the VM stays as it was. The options for the GPU are those of create-vm;
-    unset ones are as when the VM was created.
+    vGPUs that already have one of the new profiles stay where they are, unless --gpu or --not-gpu excludes their GPU.
+    Nothing else of the VM changes. If the new vGPUs have no room, the VM stays as it was. The options for the GPU are
+    those of create-vm; unset ones are as when the VM was created.
     """
     return change(
         settings,

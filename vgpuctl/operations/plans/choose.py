@@ -12,7 +12,7 @@ from vgpuctl.gpu.gpu_instances import rank_instances
 from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
 from vgpuctl.gpu.profiles import vfs_off_error
 from vgpuctl.gpu.room import compute_room
-from vgpuctl.makers import maker_of
+from vgpuctl.makers import maker_of, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, GpuFunction, GpuMode, Ownership, Vgpu
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
@@ -144,7 +144,7 @@ def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
         mode = backend_for(gpu.backend).mode
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
-            hint=f"install the vGPU host driver, or use vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
+            hint=f"{vgpu_driver_hint(gpu)}; or pass it on whole: vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
             check="mode",
             gpu=gpu.address,
         )

@@ -12,7 +12,7 @@ from vgpuctl.gpu_setup.set_scheduler import RemoveTemporarily
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.operations.plans.layout import refuse_unresponsive_vms
 from vgpuctl.operations.plans.transient import refuse_transient_vms

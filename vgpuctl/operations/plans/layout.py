@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus
+from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.hint_commands import off_command, stop_command
 from vgpuctl.model.snapshot import Snapshot
@@ -43,9 +43,7 @@ def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
     elif vfs_are_for_vgpus(gpu) and gpu.backend is None:
         vf_count = gpu.vfs_total
     else:
-        raise _no_mode_error(
-            gpu, "vgpu", "install the vendor's vGPU host driver; vgpuctl list-gpus shows what each GPU offers"
-        )
+        raise _no_mode_error(gpu, "vgpu", vgpu_driver_hint(gpu))
     if vfs not in (None, vf_count):
         raise InvalidInput(
             f"{gpu.address} has {vf_count} VFs for vGPUs, or none: its driver turns on all of them",
