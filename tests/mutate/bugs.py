@@ -459,8 +459,8 @@ BUGS: tuple[Bug, ...] = (
         name="reconcile-looks-once",
         rule="reconcile looks again before it removes",
         file="vgpuctl/operations/reconcile.py",
-        old="            if _is_unchanged(host, finding):\n",
-        new="            if True:\n",
+        old="        if not _is_unchanged(host, finding):\n",
+        new="        if False:\n",
         tests=(
             "tests/unit/operations/test_reconcile.py",
             "tests/unit/operations/test_safety.py",
@@ -573,7 +573,10 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/observe/definition.py",
         old="if h.managed and h.carrier in bound)",
         new="if h.managed and h.carrier not in bound)",
-        tests=("tests/unit/observe/test_definition.py", "tests/unit/hook",),
+        tests=(
+            "tests/unit/observe/test_definition.py",
+            "tests/unit/hook",
+        ),
     ),
     Bug(
         name="setup-does-not-hold-claims",
