@@ -600,7 +600,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/sim/journal.py",
         old='        new_path = self.path.with_name("journal.new")\n        new_path.unlink(missing_ok=True)\n',
         new="        new_path = self.path\n        new_path.unlink(missing_ok=True)\n",
-        tests=("tests/unit/sim/test_journal.py",),
+        tests=("tests/unit/sim/test_interrupted.py",),
     ),
     Bug(
         name="directory-lock-without-deadline",
