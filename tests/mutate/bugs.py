@@ -607,7 +607,7 @@ BUGS: tuple[Bug, ...] = (
         rule="the lock of a directory has the deadline of --wait",
         file="vgpuctl/host/file_lock.py",
         old="        _acquire(descriptor, str(directory), clock, wait_seconds)\n",
-        new="        _acquire(descriptor, str(directory), clock, 1e9)\n",
+        new="        _acquire(descriptor, str(directory), clock, max(wait_seconds, 5.0))\n",
         tests=("tests/unit/host/test_file_lock.py",),
     ),
     Bug(
