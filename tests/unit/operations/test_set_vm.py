@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults import Watch
+import vgpuctl
+from tests.faults import CHANGING, Watch
 from tests.hosts import (
     SimulatedHost,
     create,
@@ -25,11 +26,13 @@ from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
 from vgpuctl.errors import (
     Busy,
     InUse,
+    InvalidInput,
     LibvirtFailed,
     NeedsConfirmation,
     NoCapacity,
     NotFound,
     PartlyApplied,
+    Unmanaged,
     VgpuctlError,
 )
 from vgpuctl.model.outcome import Outcome
@@ -292,3 +295,37 @@ def labels_of(host: SimulatedHost) -> dict[str, str]:
     record = vm_of(host, "vm").record
     assert record is not None
     return record.labels
+
+
+def test_labels_are_merged_and_everything_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    host = vgpuctl.open_host("sim:a100-40")
+    made = host.create_vm("vm", profile="A100-4C", labels={"a": "1", "b": "2"}, owner="x").data
+    assert host.set_vm("vm", labels={"a": None, "c": "3"}, dry_run=True).changed
+    host.set_vm("vm", labels={"a": None, "c": "3"})
+    vm = host.show_vm("vm").data
+    assert (vm.labels, vm.owner, vm.state, vm.vgpus) == ({"b": "2", "c": "3"}, "x", "running", made.vgpus)
+    assert host.set_vm("vm", labels={"c": "3"}).changed is False
+    host.set_vm("vm", owner="")
+    host.stop_vm("vm", force=True)
+    host.set_vm("vm", profile="A100-5C")
+    assert (host.show_vm("vm").data.labels, host.show_vm("vm").data.owner) == ({"b": "2", "c": "3"}, None)
+
+
+def test_too_many_labels_and_unmanaged_vms_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    host = vgpuctl.open_host("sim:a100-40")
+    host.create_vm("vm", profile="A100-4C", labels={f"k{n}": "" for n in range(32)})
+    with pytest.raises(InvalidInput, match="too many"):
+        host.set_vm("vm", labels={"more": "x"})
+    with pytest.raises(InvalidInput):
+        host.set_vm("vm")
+    with pytest.raises(Unmanaged):
+        vgpuctl.open_host("sim:mixed").set_vm("old-desktop", labels={"a": "1"})
+
+
+def test_a_display_that_the_profile_cannot_have_is_refused_before_anything_is_claimed(tmp_path: Path) -> None:
+    host, watch = with_vm(tmp_path), Watch()
+    with pytest.raises(InvalidInput, match="A100-4C has no display"):
+        run(watch.watch(host.ports), request(name="vm", display=True), "display")
+    assert not set(watch.calls) & CHANGING

@@ -116,7 +116,8 @@ def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, 
 
 
 def _drain_question(rows: Rows, _: Rows) -> str:
-    return f"Shut down {count_rows(rows, 'running VM')}, change them, and start them again?"
+    them = "it" if len(rows) == 1 else "them"
+    return f"Shut down {count_rows(rows, 'running VM')}, change {them}, and start {them} again?"
 
 
 @make_command(
