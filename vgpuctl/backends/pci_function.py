@@ -26,10 +26,6 @@ class SriovVfBackend(GpuBackend):
     mode = GpuMode.SRIOV
     on_vfs = True
 
-    def has_carrier(self, gpu: Gpu, function: str) -> bool:
-        """Look for the VF: another number of VFs may be on."""
-        return gpu.find_function(function) is not None
-
     def assign(
         self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
     ) -> tuple[AssignedVgpu, ...]:
@@ -100,6 +96,10 @@ class PassthroughBackend(GpuBackend):
     name = Backend.PASSTHROUGH
     mode = GpuMode.PASSTHROUGH
     takes_whole_gpu = True
+
+    def has_carrier(self, gpu: Gpu, function: str) -> bool:
+        """Look also for the other functions of its slot; with VFs on they are not read."""
+        return function == gpu.address or gpu.vfs_enabled > 0 or function in {m.address for m in gpu.group_members}
 
     def assign(
         self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()

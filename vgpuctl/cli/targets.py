@@ -195,6 +195,7 @@ def change(
             question=None if question is None else ask,
             notes=(*selected.notes, *notes),
             dry_run=dry_run,
+            skips=targets.everything,
         )
 
     return run.call(settings, kind, change_all)

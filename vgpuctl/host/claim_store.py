@@ -14,18 +14,18 @@ the host lock spends its time on this.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vgpuctl.errors import Locked
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.clock import HostClock
-from vgpuctl.host.file_lock import FileLock, make_private_directories
-from vgpuctl.host.operation_files import OperationFiles
+from vgpuctl.host.file_lock import FileLock, lock_directory, make_private_directories
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_text import parse_json
 from vgpuctl.model.port_values import ClaimList
@@ -34,6 +34,7 @@ from vgpuctl.value import Value, as_dict, field_names
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import ProcessTable
+    from vgpuctl.ports.run_directory import Operations
     from vgpuctl.ports.system import Clock
 
 RUN_DIR = Path("/run/vgpuctl")
@@ -60,11 +61,13 @@ class ClaimStore:
         self,
         run_dir: Path,
         processes: ProcessTable,
-        operations: OperationFiles,
+        operations: Operations,
         *,
         clock: Clock | None = None,
         read_only: bool = False,
+        wait_seconds: float = 60.0,
     ) -> None:
+        """`wait_seconds`: for the lock of a directory, which other processes hold for microseconds."""
         self._run_dir = run_dir
         self._claims = run_dir / "claims"
         self._stuck = run_dir / "stuck"
@@ -76,6 +79,8 @@ class ClaimStore:
         self._parsed_claims: dict[str, tuple[bytes, Claim | None]] = {}
         self._clock = clock or HostClock()
         self._lock = self._make_lock("lock")
+        self._wait_seconds = wait_seconds
+        self._has_waited = False
 
     @property
     def is_locked(self) -> bool:
@@ -90,6 +95,12 @@ class ClaimStore:
         """Take the GPU's own lock for creating a vGPU; raises Locked after `wait_seconds`."""
         _require_file_name(gpu)
         return self._make_lock(f"turn-{gpu}", description=f"GPU {gpu} for a new vGPU").hold(wait_seconds)
+
+    def of_operation(self, operations: Operations) -> ClaimStore:
+        """Return this store for another operation. Both share the host lock, which sysfs and libvirt ask about."""
+        store = copy(self)
+        store._operations = operations
+        return store
 
     def _make_lock(self, name: str, description: str = "the host lock") -> FileLock:
         path = None if self._read_only else self._run_dir / name
@@ -122,7 +133,7 @@ class ClaimStore:
         """Write a claim; FileExistsError, with the file's path, when the carrier is already claimed."""
         _require_file_name(claim.carrier)
         self._prepare_write()
-        with _lock_directory(self._claims):
+        with self._lock_directory(self._claims):
             _write_json(self._claims / claim.carrier, as_dict(claim))
 
     def replace(self, claim: Claim) -> None:
@@ -130,7 +141,7 @@ class ClaimStore:
         _require_file_name(claim.carrier)
         self._prepare_write()
         path = self._claims / claim.carrier
-        with _lock_directory(self._claims):
+        with self._lock_directory(self._claims):
             if path.exists():
                 current = _parse_claim(claim.carrier, _read_or_empty(path))
                 if current is None or current.vm_uuid != claim.vm_uuid:
@@ -148,7 +159,7 @@ class ClaimStore:
         self._require_writable()
         if not self._claims.is_dir():
             return
-        with _lock_directory(self._claims):
+        with self._lock_directory(self._claims):
             claim = _parse_claim(carrier, _read_or_empty(self._claims / carrier))
             if claim is not None and claim.vm_uuid == vm_uuid:
                 os.unlink(self._claims / carrier)
@@ -163,6 +174,7 @@ class ClaimStore:
 
     def add_drained_vm(self, vm: DrainedVm) -> None:
         """Record that a VM is about to be shut down temporarily."""
+        self._prepare_write()
         self._write_note(self._drained, vm.vm_uuid, vm)
 
     def remove_drained_vm(self, vm_uuid: str, expected: DrainedVm | None = None) -> None:
@@ -180,6 +192,7 @@ class ClaimStore:
 
     def add_vm_in_progress(self, work: VmInProgress) -> None:
         """Record that an operation works on a VM; overwrites an earlier operation's entry."""
+        self._prepare_write()
         self._write_note(self._in_progress, work.vm_uuid, work)
 
     def remove_vm_in_progress(self, vm_uuid: str, expected: VmInProgress | None = None) -> None:
@@ -202,7 +215,11 @@ class ClaimStore:
         return tuple(writes)
 
     def add_stuck_write(self, write: StuckWrite) -> None:
-        """Record a write that has not returned; overwrites the entry of an earlier process with that pid."""
+        """Record a write that has not returned; overwrites the entry of an earlier process with that pid.
+
+        The entry names the process that writes, and no operation.
+        """
+        self._require_writable()
         self._write_note(self._stuck, str(write.process.pid), write)
 
     def remove_stuck_write(self, write: StuckWrite) -> None:
@@ -212,8 +229,7 @@ class ClaimStore:
     def _write_note(self, directory: Path, name: str, note: DrainedVm | VmInProgress | StuckWrite) -> None:
         """Write an entry atomically, over an earlier one."""
         _require_file_name(name)
-        self._prepare_write()
-        with _lock_directory(directory):
+        with self._lock_directory(directory):
             _write_json(directory / name, as_dict(note), overwrite=True)
 
     def _remove_note(
@@ -223,11 +239,24 @@ class ClaimStore:
         if self._read_only or not directory.is_dir():
             return
         try:
-            with _lock_directory(directory):
+            with self._lock_directory(directory):
                 if expected is None or _parse_note(type(expected), _read_or_empty(directory / name)) == expected:
                     os.unlink(directory / name)
-        except OSError:  # gone, or no permission: readers check again whether the process is alive
+        except (OSError, Locked):  # gone, locked or no permission: readers check again whether the process is alive
             return
+
+    @contextmanager
+    def _lock_directory(self, directory: Path) -> Iterator[None]:
+        """Keep other writers out of a directory. After one lock that was not free in time, the next is tried once."""
+        make_private_directories(directory.parent, directory)
+        try:
+            with lock_directory(directory, self._clock, 0 if self._has_waited else self._wait_seconds):
+                self._has_waited = False
+                yield
+        except Locked as error:
+            self._has_waited = True
+            error.facts["waited_seconds"] = self._wait_seconds
+            raise
 
     def _prepare_write(self) -> None:
         """Begin the operation that what is about to be written names."""
@@ -329,15 +358,3 @@ def _read_or_empty(path: Path) -> bytes:
 def _write_json(path: Path, data: dict[str, object], *, overwrite: bool = False) -> None:
     """Write a whole file, under the directory's lock; `overwrite`: replace an existing one."""
     write_file(path, json.dumps(data).encode(), overwrite=overwrite, durable=False)
-
-
-@contextmanager
-def _lock_directory(directory: Path) -> Iterator[None]:
-    """Keep other writers out of a directory for the microseconds of one change."""
-    make_private_directories(directory.parent, directory)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

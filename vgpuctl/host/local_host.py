@@ -32,7 +32,7 @@ from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.ports.host import Host
+from vgpuctl.ports.host import Host, nothing_to_close
 
 if TYPE_CHECKING:
     import uuid
@@ -50,6 +50,7 @@ def open_local_host(
     new_uuid: Callable[[], str] | None = None,
     euid: int | None = None,
     clock: HostClock | None = None,
+    wait_seconds: float = 60.0,
 ) -> Host:
     """Return this host, or the captured one whose files are under `root`. `euid` None: this process's own.
 
@@ -62,12 +63,12 @@ def open_local_host(
     clock = clock or HostClock()
     processes = HostProcesses(root)
     operations = OperationFiles(_run_dir(root), processes, captured=captured)
-    claims = ClaimStore(_run_dir(root), processes, operations, clock=clock, read_only=captured)
+    claims = ClaimStore(
+        _run_dir(root), processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds
+    )
     writer = None if captured else UninterruptibleWriter(claims, processes)
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
-    hypervisor, storage = _open_libvirt(
-        connect, clock, claims, allow_commands=not captured, use_libvirt=not captured or bool(connect)
-    )
+    hypervisor, storage, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
     machine_id = read_machine_id(root)
     return Host(
         name=root if captured else "local",
@@ -86,12 +87,15 @@ def open_local_host(
         unprivileged_user=None if captured else _unprivileged_user(os.geteuid() if euid is None else euid),
         audit_log=None if captured else JournalSocket(),
         system=None if captured else HostSystem(),
-        host_file=None if captured else HostFileOnDisk(lock_held=lambda: claims.is_locked),
+        host_file=None
+        if captured
+        else HostFileOnDisk(lock_held=lambda: claims.is_locked, clock=clock, wait_seconds=wait_seconds),
         vendor_commands=None
         if captured
         else HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),
         system_log=None if captured else HostKernelLog(),
         unfinished_files=None if captured else open_unfinished_files(Path(root), RUN_DIR, HOST_FILE_PATH, processes),
+        close=close_libvirt,
     )
 
 
@@ -106,11 +110,11 @@ def _run_dir(root: str) -> Path:
 
 
 def _open_libvirt(
-    connect: str | None, clock: HostClock, claims: ClaimStore, *, allow_commands: bool, use_libvirt: bool
-) -> tuple[Hypervisor, Storage]:
-    """Return the hypervisor and storage ports of one connection, or their absent versions."""
-    if not use_libvirt:
-        return AbsentHypervisor("--root"), AbsentStorage("--root")
+    connect: str | None, clock: HostClock, claims: ClaimStore, *, captured: bool
+) -> tuple[Hypervisor, Storage, Callable[[], None]]:
+    """Return the hypervisor and storage ports of one connection and what closes it, or their absent versions."""
+    if captured and not connect:
+        return AbsentHypervisor("--root"), AbsentStorage("--root"), nothing_to_close
     connection = LibvirtConnection(connect, lambda: claims.is_locked)
 
     def find_qemu_user() -> QemuUser | None:
@@ -119,10 +123,11 @@ def _open_libvirt(
         return session_qemu_user() if connection.uri.partition("?")[0].endswith("/session") else read_qemu_user()
 
     def find_tool(name: str) -> str | None:
-        return find_command(name) if allow_commands else None
+        return None if captured else find_command(name)
 
     images = ImageInspector(find_qemu_user, find_tool)
-    return LibvirtHypervisor(connection, clock), LibvirtStorage(connection, clock, images.inspect)
+    storage = LibvirtStorage(connection, clock, images.inspect)
+    return LibvirtHypervisor(connection, clock), storage, connection.close
 
 
 def _read_only_reason(root: str, captured: bool, identity: str | None) -> str | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vgpuctl.host.processes import HostProcesses
 
 OPERATIONS = "operations"
+MAX_ATTEMPTS = 1000
 _ID_BYTES = 8
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -37,11 +38,16 @@ class OperationFiles:
     """
 
     def __init__(self, run_dir: Path, processes: HostProcesses, *, captured: bool = False) -> None:
+        self._run_dir = run_dir
         self._directory = run_dir / OPERATIONS
         self._processes = processes
         self._captured = captured
         self._current: Operation | None = None
         self._descriptor: int | None = None
+
+    def another(self) -> OperationFiles:
+        """Return another operation on the same host, which has not begun."""
+        return OperationFiles(self._run_dir, self._processes, captured=self._captured)
 
     def current(self) -> Operation:
         """Return the current operation; nothing is written."""
@@ -55,10 +61,16 @@ class OperationFiles:
 
         Raises:
             OSError: with the path; the operation has not begun.
+            HostCannot: something else has the directory's name.
         """
+        attempts = MAX_ATTEMPTS
         while self._descriptor is None:
-            with suppress(FileNotFoundError, BlockingIOError):  # `remove_ended` found the file before it was locked
+            try:
                 self._descriptor = self._create(self.current())
+            except (FileNotFoundError, BlockingIOError):  # `remove_ended` found the file before it was locked
+                attempts -= 1
+                if not attempts:
+                    raise
 
     def _create(self, operation: Operation) -> int:
         """Create the operation's file, locked, and return its descriptor."""

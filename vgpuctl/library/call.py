@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from functools import wraps
+from threading import Lock
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.touched import Touched
 from vgpuctl.model.outcome import NoProgress, Outcome, confirm_everything
+from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ else:
     batch = LazyModule("vgpuctl.library.batch")
 
 P = ParamSpec("P")
-Self = TypeVar("Self", bound="Calls")
+AnyCalls = TypeVar("AnyCalls", bound="Calls")
 Result = TypeVar("Result")
 Data = TypeVar("Data")
 DEFAULT_WAIT_SECONDS = 60.0
@@ -63,8 +67,47 @@ class CallSettings(Value):
     batch_touched: Touched | None = None
 
 
+class _OpenState:
+    """Whether a host is open. Its calls run in any number of threads; the last one closes a host that was closed."""
+
+    def __init__(self, ports: Host) -> None:
+        self._ports = ports
+        self._lock = Lock()
+        self._running_calls = 0
+        self._is_open = True
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Keep the host open for one call.
+
+        Raises:
+            InvalidInput: it is closed.
+        """
+        with self._lock:
+            if not self._is_open:
+                raise InvalidInput(f"host {self._ports.name} is closed", hint="open it again with vgpuctl.open_host")
+            self._running_calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running_calls -= 1
+                self._close_unless_used()
+
+    def close(self) -> None:
+        """Let no further call begin, and close the host when none runs."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                self._close_unless_used()
+
+    def _close_unless_used(self) -> None:
+        if not self._is_open and not self._running_calls:
+            self._ports.close()
+
+
 class Calls:
-    """The host that calls work on. One call at a time: open the host once more for another thread."""
+    """The host that calls work on. Threads may share it: each call has its own operation and its own audit entry."""
 
     def __init__(
         self,
@@ -73,15 +116,46 @@ class Calls:
         captured_root: str | None = None,
         open_again: Callable[[CallSettings, HostClock], GpuHost] | None = None,
     ) -> None:
-        """`open_again` opens the same host for another thread."""
-        self._touched = settings.batch_touched or Touched()
-        self._ports = self._touched.watch(ports)
+        """`open_again` opens the same host with other settings, for a worker thread."""
+        self._ports = ports
+        self._open_state = _OpenState(ports)
         self._open_again = open_again
         self._settings = settings
         self._captured_root = captured_root
         self._wait = settings.wait_seconds
         self._confirm = settings.confirm if settings.batch_touched is not None else _without_empty(settings.confirm)
-        self._progress = _WatchedProgress(settings)
+        self._begin_call()
+
+    def _begin_call(self) -> None:
+        """Create what a call does not share with another one."""
+        self._touched = self._settings.batch_touched or Touched()
+        self._progress = _WatchedProgress(self._settings)
+
+    @contextmanager
+    def _one_call(self: AnyCalls) -> Iterator[AnyCalls]:
+        """Yield this host for one call, with an operation of its own.
+
+        Raises:
+            InvalidInput: it is closed.
+        """
+        with self._open_state.call():
+            call = copy(self)
+            call._begin_call()
+            call._ports = call._touched.watch(for_another_operation(self._ports))
+            yield call
+
+    def close(self) -> None:
+        """Close the host's files and its connection to libvirt. Running calls come to their end; no other one begins.
+
+        `with vgpuctl.open_host() as host:` closes it at the end of the block.
+        """
+        self._open_state.close()
+
+    def __enter__(self: AnyCalls) -> AnyCalls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def name(self) -> str:
@@ -92,8 +166,6 @@ class Calls:
         """Carry out a change and write its entry to the host's audit journal. `named`: what its caller named."""
         if self._settings.batch_touched is not None:
             return call_library(self._ports, act)
-        self._progress.steps = ()
-        self._touched.clear()
         self._touched.add_vms(named.vms)
         for gpu in named.gpus:
             self._touched.add_gpu(gpu)
@@ -136,33 +208,35 @@ class Calls:
             )
 
 
-def query(method: Callable[Concatenate[Self, P], Result]) -> Callable[Concatenate[Self, P], Result]:
+def query(method: Callable[Concatenate[AnyCalls, P], Result]) -> Callable[Concatenate[AnyCalls, P], Result]:
     """Make a method of `Calls` a call that changes nothing."""
 
     @wraps(method)
-    def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        return call_library(self._ports, lambda: method(self, *args, **kwargs))
+    def call(self: AnyCalls, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        with self._one_call() as host:
+            return call_library(host._ports, lambda: method(host, *args, **kwargs))
 
     return call
 
 
 def change(
     command: str,
-) -> Callable[[Callable[Concatenate[Self, P], Outcome[Data]]], Callable[Concatenate[Self, P], Outcome[Data]]]:
+) -> Callable[[Callable[Concatenate[AnyCalls, P], Outcome[Data]]], Callable[Concatenate[AnyCalls, P], Outcome[Data]]]:
     """Make a method of `Calls` a call that changes the host, unless its argument `dry_run` is true.
 
     `command`: what the audit journal calls it.
     """
 
     def decorate(
-        method: Callable[Concatenate[Self, P], Outcome[Data]],
-    ) -> Callable[Concatenate[Self, P], Outcome[Data]]:
+        method: Callable[Concatenate[AnyCalls, P], Outcome[Data]],
+    ) -> Callable[Concatenate[AnyCalls, P], Outcome[Data]]:
         @wraps(method)
-        def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[Data]:
+        def call(self: AnyCalls, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[Data]:
             self._refuse_captured()
-            if kwargs.get("dry_run"):
-                return call_library(self._ports, lambda: method(self, *args, **kwargs))
-            return self._carry_out(command, _named_in(method, args, kwargs), lambda: method(self, *args, **kwargs))
+            with self._one_call() as host:
+                if kwargs.get("dry_run"):
+                    return call_library(host._ports, lambda: method(host, *args, **kwargs))
+                return host._carry_out(command, _named_in(method, args, kwargs), lambda: method(host, *args, **kwargs))
 
         return call
 

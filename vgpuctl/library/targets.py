@@ -97,28 +97,32 @@ class TargetCalls(Calls):
         question: Callable[[Sequence[str]], str] | None = None,
         notes: tuple[str, ...] = (),
         dry_run: bool = False,
+        skips: bool = False,
     ) -> Outcome[TargetsResult[Data]]:
         """Make a change for each name, `parallel` at a time; each is undone by itself if it fails.
 
         `command`: for the audit journal, which gets one entry. `call` gets an opened host and a name; with `dry_run` it
         must be a dry run too. `question`: makes the one question for all from the names; it is for a call that needs
-        confirmation. SomeTargetsFailed: some failed; `result` has all of them.
+        confirmation. `skips`: GPUs that cannot have the change are skipped with a note, if another one can.
+        SomeTargetsFailed: some failed; `result` has all of them.
         """
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         self._refuse_captured()
-        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
+        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run, skips)
 
-        def act() -> Outcome[TargetsResult[Data]]:
-            try:
-                return self._run_batch(request)
-            except Interrupted:
-                raise
-            except VgpuctlError as error:
-                if isinstance(error.result, Outcome) and _named(command, names).vms:
-                    error.result = self._with_states(error.result)
-                raise
+        with self._one_call() as host:
 
-        return call_library(self._ports, act) if dry_run else self._carry_out(command, _named(command, names), act)
+            def act() -> Outcome[TargetsResult[Data]]:
+                try:
+                    return host._run_batch(request)
+                except Interrupted:
+                    raise
+                except VgpuctlError as error:
+                    if isinstance(error.result, Outcome) and _named(command, names).vms:
+                        error.result = host._with_states(error.result)
+                    raise
+
+            return call_library(host._ports, act) if dry_run else host._carry_out(command, _named(command, names), act)
 
     def _with_states(self, result: Outcome[Any]) -> Outcome[Any]:
         """Return the result with the states that VMs have after a failure, from a new look; unknown ones stay null."""

@@ -55,12 +55,6 @@ class Touched:
         """The addresses of the GPUs."""
         return tuple(sorted(self._gpus, key=address_sort_key))
 
-    def clear(self) -> None:
-        """Forget what an earlier call changed."""
-        self.spec = None
-        for known in (self._names, self._vms, self._uuids, self._claims, self._gpus):
-            known.clear()
-
     def watch(self, host: Host) -> Host:
         """Return the host whose claims and domains are watched."""
         claims: Any = _Watched(host.claims, _CLAIM_CALLS, self._on_claim)

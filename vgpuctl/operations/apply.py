@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError, named_message
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
 from vgpuctl.model.results.host import DifferenceResult, GpuDifferenceResult, HostDifferenceResult, RemovedResult
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
+DoneLine = tuple[str, str]
+"""What was done on a GPU, or without one: its address or "", and the line."""
+
+
 def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outcome[HostDifferenceResult]:
     """Return what `apply_host` would do, and what prevents it; nothing is changed.
 
@@ -64,7 +68,7 @@ def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outco
     lines = _plan_lines(gpu_plans, vgpu_plans)
     changed = bool(settings or lines or removed or desired.current_error) or any(plan.differences for plan in gpu_plans)
     file_lines = tuple(step.describe() for step in desired.file_steps)
-    refused = [f"{plan.gpu.address}: {plan.error}" for plan in gpu_plans if plan.error is not None]
+    refused = [named_message(plan.gpu.address, str(plan.error)) for plan in gpu_plans if plan.error is not None]
     refused += [f"vGPU {plan.entry.name}: {plan.error}" for plan in vgpu_plans if plan.error is not None]
     data = _outcome_data(gpu_plans, settings, removed)
     warnings = (*snapshot.warnings, *refused)
@@ -121,8 +125,9 @@ def apply_host(
         _confirm_removals(desired, removed, confirm)
         stops = _confirm_stops(gpu_plans, confirm)
         done = _set_up_gpus(host, gpu_plans, () if vgpu_plans else desired.file_steps, progress, stops)
+        steps = tuple(line for _, line in done)
         if vgpu_plans:
-            _create_vgpus(host, desired, options, done, progress)
+            steps += _create_vgpus(host, desired, options, done, progress)
         warnings = _verify_after(host, gpu_plans, vgpu_plans)
     return Outcome(
         bool(steps),
@@ -203,15 +208,15 @@ def _with_replaced_file(host: Host, desired: DesiredState) -> Host:
 
 
 def _create_vgpus(
-    host: Host, desired: DesiredState, options: ApplyOptions, done: list[str], progress: Progress
-) -> None:
-    """Create the vGPUs and write host.yaml, after the GPUs were set up."""
+    host: Host, desired: DesiredState, options: ApplyOptions, done: list[DoneLine], progress: Progress
+) -> tuple[str, ...]:
+    """Create the vGPUs and write host.yaml, after the GPUs were set up; return what was done."""
     try:
-        make_vgpus(host, desired, options.wait_seconds, progress)
+        return make_vgpus(host, desired, options.wait_seconds, progress)
     except VgpuctlError as error:
         if not done:
             raise
-        raise _partly_applied(error, done, _rerun_hint(desired.file_steps)) from error
+        raise _partly_applied(error, _texts(done), _rerun_hint(desired.file_steps)) from error
 
 
 def _set_up_gpus(
@@ -220,7 +225,7 @@ def _set_up_gpus(
     file_steps: tuple[Step, ...],
     progress: Progress,
     stops: StopConfirmation,
-) -> list[str]:
+) -> list[DoneLine]:
     """Set up the GPUs one after the other, and return what was done.
 
     The last transaction performs `file_steps` too, and undoes its own steps if they fail.
@@ -229,26 +234,30 @@ def _set_up_gpus(
     if not pending:
         if file_steps:
             execute_plan(host, Plan(steps=file_steps), progress)
-        return []
+        return [("", step.describe()) for step in file_steps]
     spec, request, plan = pending[-1]
     pending[-1] = (
         spec,
         replace(request, final_steps=file_steps),
         replace(plan, final_steps=(*plan.final_steps, *file_steps)),
     )
-    done: list[str] = []
+    done: list[DoneLine] = []
     for spec, request, plan in pending:
         try:
-            run_transaction(host, build_transaction(host, request, spec), plan, progress, stops)
+            lines = run_transaction(host, build_transaction(host, request, spec), plan, progress, stops)
         except VgpuctlError as error:
             if not done:
                 raise
-            failure = _partly_applied(error, done, _rerun_hint(file_steps))
+            failure = _partly_applied(error, _texts(done), _rerun_hint(file_steps))
             if failure is error:
                 raise
             raise failure from error
-        done += [f"GPU {request.gpu_address}: {line}" for line in plan.lines]
+        done += [(request.gpu_address, line) for line in lines]
     return done
+
+
+def _texts(done: list[DoneLine]) -> list[str]:
+    return [f"GPU {gpu}: {line}" if gpu else line for gpu, line in done]
 
 
 def _rerun_hint(file_steps: tuple[Step, ...]) -> str:

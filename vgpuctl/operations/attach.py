@@ -165,7 +165,7 @@ def _attachable_record(snapshot: Snapshot, vm: Vm) -> VmRecord:
         if vm.record.waiting_vgpus():  # its definition refers to a place that may be free, and is not its own
             raise Busy(f"{vm.name} waits for a place", hint="vgpuctl reconcile-host assigns one", vm=vm.name)
         refuse_stuck_gpus(snapshot, [v.gpu for v in vm.record.vgpus])
-        refuse_vgpus_in_other_vms(snapshot, vm, vm.record)
+        refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, vm.record))
     elif any(v.vm_uuid == vm.uuid and v.reason == RECORD_LOST for v in snapshot.vgpus):
         raise Busy(f"{vm.name} has lost its record", hint="vgpuctl reconcile-host restores it", vm=vm.name)
     return record
@@ -219,7 +219,7 @@ def detach(
     refuse_unfinished(vm, record)
     removed = whole_gpus.select_whole_gpus(vm, record, gpus) if gpus else change.select_vgpus(vm, record, carriers)
     refuse_stuck_gpus(snapshot, [v.gpu for v in removed])
-    refuse_vgpus_in_other_vms(snapshot, vm, record)
+    refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
     if _is_live(vm):
         _refuse_unplugging_display(vm, removed)
     unproven = unproven_carriers(snapshot, vm, record)

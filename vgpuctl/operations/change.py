@@ -39,7 +39,7 @@ from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_prof
 from vgpuctl.operations.plans.facts import refuse_excess_memory
 from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
 from vgpuctl.operations.plans.remove import own_record
-from vgpuctl.operations.plans.reserve import request_from_record
+from vgpuctl.operations.plans.reserve import request_from_record, with_slot
 from vgpuctl.operations.plans.vm_diff import recorded_constraints, vm_gpu_types, with_all_labels
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.plans.vm_update import (
@@ -56,7 +56,7 @@ from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Owner, Transaction
-from vgpuctl.placement.constraints import select_allowed_gpus
+from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, field_names, replace
 
@@ -100,7 +100,7 @@ def change_vm(
     if (
         not update.vgpu_changes.removed
         and not update.vgpu_changes.added_profiles
-        and not update.changed_fields - {"profile"}
+        and not update.changed_fields - {"profile", "gpu"}
     ):
         return Outcome(False, vm_result(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=dry_run)
     return _make_update(host, prepare, scope, Context(progress, wait_seconds, dry_run))
@@ -249,6 +249,7 @@ def _build_update(
     if "gpu" in fields:
         _refuse_whole_devices(vm, record)
         allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, request.constraints)}
+        allowed -= {gpu.address for name in request.constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
         changes = changes.moving([v for v in changes.kept if v.gpu not in allowed])
     if changes.removed or changes.added_profiles:
         if changes.removed:
@@ -283,7 +284,7 @@ def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm,
     if vm.state not in STOPPED_STATES:
         raise must_be_off_error(vm, what)
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
-    refuse_vgpus_in_other_vms(snapshot, vm, record)
+    refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
     return vm, record
 
 

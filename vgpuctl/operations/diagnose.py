@@ -68,12 +68,13 @@ def fix_problems(
     if dry_run or not steps:
         return Outcome(bool(steps), data, steps, warnings, () if steps else (NOTHING_TO_FIX,), dry_run=dry_run)
     confirm("Fix this?", steps)
+    done = [step.describe() for step in directory_steps]
     if directory_steps:
         execute_plan(host, Plan(directory_steps), progress)
     for fix, plan in planned:
         if plan.steps:
-            fix(host, dry_run=False, wait_seconds=wait_seconds, progress=progress)
-    return Outcome(True, diagnose(host, ids), steps, warnings)
+            done += fix(host, dry_run=False, wait_seconds=wait_seconds, progress=progress).steps
+    return Outcome(bool(done), diagnose(host, ids), tuple(done), warnings)
 
 
 def _restore_now(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome[RestoreResult]:

@@ -20,7 +20,6 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
-from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.cordon import host_file_steps
 from vgpuctl.operations.gpu_transaction import (
     GpuTransaction,
@@ -101,10 +100,11 @@ def set_scheduler(
     method = choose_method(snapshot, gpu, request.via)
     plan = plan_scheduler(host, snapshot, request)
     notes = _notes(host, snapshot, gpu, request, method)
-    if not dry_run and plan.lines:
+    lines = plan.lines
+    if not dry_run and lines:
         stops = StopConfirmation(confirm)
         stops.ask(plan)
-        run_transaction(host, scheduler_transaction(host, request, read_host), plan, progress, stops)
+        lines = run_transaction(host, scheduler_transaction(host, request, read_host), plan, progress, stops)
         result, warnings = _report_after(host, gpu, snapshot, request)
     else:
         result, warnings = gpu_result(snapshot, gpu), snapshot.warnings
@@ -117,7 +117,7 @@ def set_scheduler(
         via=method,
         takes_effect="now" if method == NVML else "when-loaded",
     )
-    return Outcome(bool(plan.lines), data, plan.lines, warnings, notes, dry_run=dry_run)
+    return Outcome(bool(lines), data, lines, warnings, notes, dry_run=dry_run)
 
 
 def _report_after(
@@ -169,14 +169,12 @@ def plan_scheduler(host: Host, snapshot: Snapshot, request: SchedulerRequest) ->
         parameter_steps = modprobe_steps(gpu, request.scheduler, read_modprobe(host), driver)
         return TransactionPlan(gpu, (), (), (*parameter_steps, *file_steps))
     eviction = plan_scheduler_change(gpu, request.scheduler, snapshot, drain=request.drain)
-    claims_to_keep = tuple(c for name, record in eviction.kept_records for c in claims_of_record(host, name, record))
     return TransactionPlan(
         gpu,
         eviction.vms_to_stop,
         eviction.steps,
         file_steps,
         find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop),
-        claims_to_keep,
     )
 
 

@@ -106,8 +106,10 @@ def _check_entry(host: Host, snapshot: Snapshot, desired: DesiredState, vgpu_pla
     refuse_gpus_in_setup(snapshot, [vgpu_plan.entry.gpu])
 
 
-def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress: Progress) -> None:
+def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress: Progress) -> tuple[str, ...]:
     """Claim, create and read back what is missing, then write the desired host.yaml; a failed step undoes all.
+
+    Returns what was done, one line each.
 
     Raises:
         VgpuctlError: the reason; no vGPU was created, and host.yaml is unchanged.
@@ -129,6 +131,7 @@ def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress:
             for claim in _entry_claims(host, vgpu_plan)
         )
         tx.carry_out(Plan((*creation_steps, *desired.file_steps, *takeover_steps)))
+    return (*(vgpu_plan.line for vgpu_plan in vgpu_plans), *(step.describe() for step in desired.file_steps))
 
 
 def _plan_again(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[HostVgpuPlan, ...]]:

@@ -8,14 +8,11 @@ docs/developers/crashes.md has everything that it looks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.gpu import Ownership, Vgpu
-from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
 from vgpuctl.model.snapshot import Snapshot
@@ -28,11 +25,10 @@ from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
-from vgpuctl.operations.plans.change import ADOPTED_ALIAS_PREFIX, detach_steps
+from vgpuctl.operations.plans.change import detach_steps
 from vgpuctl.operations.plans.old_exchange import abandoning_steps, decided, finishing_steps
 from vgpuctl.operations.plans.refresh import spare_removal_plan
 from vgpuctl.operations.plans.remove import (
-    assigned_from_observed,
     release_steps,
     unproven_carriers,
     vm_removal_plan,
@@ -48,6 +44,7 @@ from vgpuctl.operations.unowned import (
     FindingKey,
     ReconcileFinding,
     check_host_vgpus,
+    check_without_record,
     find_unfinished_files,
     find_unowned,
 )
@@ -67,7 +64,8 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
     """Find and fix problems in rounds until none is left; one failure does not stop the rest and is raised at the end.
 
     A fix may uncover further problems: a VM that is removed leaves claims that were stray. A dry run shows the
-    findings of the first round only.
+    findings of the first round only. The result has what was fixed and what is left: a finding that is gone before its
+    turn was the work of another command, which ended meanwhile.
 
     Raises:
         PartlyApplied: problems remain after the last round.
@@ -76,6 +74,7 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
     if not dry_run:
         require_writable(host)
     all_findings: dict[FindingKey, ReconcileFinding] = {}
+    fixed: set[FindingKey] = set()
     failed: dict[FindingKey, VgpuctlError] = {}
     steps: list[str] = []
     previous: list[FindingKey] = []
@@ -90,21 +89,24 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
         previous = [f.key for f in fixable]
         if rounds == MAX_ROUNDS:
             raise _rounds_error(fixable)
-        steps += [line for f in fixable for line in f.steps]
         if dry_run:
+            steps += [line for f in fixable for line in f.steps]
             break
-        for finding in fixable:
-            error = _fix(host, finding, wait_seconds, progress)
-            if error is not None:
-                failed[finding.key] = error
+        done, errors = _fix_each(host, fixable, wait_seconds, progress)
+        fixed |= {finding.key for finding in done}
+        steps += [line for finding in done for line in finding.steps]
+        failed |= errors
     if not dry_run:
         with report_unreadable("which operations have ended"):
             host.operations.remove_ended()
     if failed:
         first = next(iter(failed.values()))
+        first.changed = first.changed or bool(steps)
         first.left = [line for error in failed.values() for line in (error.left or [error.message])]
         raise first
-    results = tuple(FindingResult(f.kind, f.what, f.action) for f in all_findings.values())
+    results = tuple(
+        FindingResult(f.kind, f.what, f.action) for key, f in all_findings.items() if key in fixed or key in findings
+    )
     notes = (DRY_RUN_NOTE,) if dry_run and steps else ()
     return Outcome(bool(steps), ReconcileResult(results), tuple(steps), snapshot.warnings, notes, dry_run=dry_run)
 
@@ -128,32 +130,49 @@ def _rounds_error(unfixed: list[ReconcileFinding]) -> PartlyApplied:
     return error
 
 
-def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
-    """Take the claims, check that the finding still holds, and fix it; another vgpuctl may have been faster."""
-    try:
-        if finding.vm is not None and finding.starts_vm:
-            start_vm(host, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
-            return None
-        if finding.vm is not None and finding.places_vm:
-            give_place(host, finding.vm.uuid, wait_seconds=wait_seconds, progress=progress)
-            return None
-        plan = finding.plan or Plan(())
-        removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
-        with Transaction(host, Context(progress, wait_seconds)) as tx:
-            tx.take_over(finding.claims, include_missing=finding.vm is not None, leaving=removes)
-            if _is_unchanged(host, finding):
-                tx.carry_out(plan)
-            else:
-                tx.release()
-    except VgpuctlError as error:
-        return error
-    return None
+def _fix_each(
+    host: Host, findings: list[ReconcileFinding], wait_seconds: float, progress: Progress
+) -> tuple[list[ReconcileFinding], dict[FindingKey, VgpuctlError]]:
+    """Fix one after the other; return those that this fixed, and the errors of those that it could not fix."""
+    done: list[ReconcileFinding] = []
+    errors: dict[FindingKey, VgpuctlError] = {}
+    for finding in findings:
+        try:
+            if _fix(host, finding, wait_seconds, progress):
+                done.append(finding)
+        except VgpuctlError as error:
+            errors[finding.key] = error
+    return done, errors
+
+
+def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: Progress) -> bool:
+    """Take the claims, check that the finding still holds, and fix it.
+
+    Returns whether anything was done: another vgpuctl may have been faster.
+
+    Raises:
+        VgpuctlError: why it cannot be fixed.
+    """
+    if finding.vm is not None and finding.starts_vm:
+        vm = finding.vm
+        return start_vm(host, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress).changed
+    if finding.vm is not None and finding.places_vm:
+        return give_place(host, finding.vm.uuid, wait_seconds=wait_seconds, progress=progress)
+    plan = finding.plan or Plan(())
+    removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.take_over(finding.claims, include_missing=finding.vm is not None, leaving=removes)
+        if not _is_unchanged(host, finding):
+            tx.release()
+            return False
+        tx.carry_out(plan)
+    return True
 
 
 def _is_unchanged(host: Host, finding: ReconcileFinding) -> bool:
     """Return whether the finding still holds. It does not for a VM started since: that VM keeps its vGPUs."""
     if finding.vm is None:
-        claimed = {c.carrier for c in reread_claims(host, finding.claims)}
+        claimed = {c.carrier for c in reread_claims(host, (c.carrier for c in finding.claims))}
         if any(host.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)
@@ -209,7 +228,7 @@ def _find_drained(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
 def _check_vm(host: Host, snapshot: Snapshot, vm: Vm, *, is_in_progress: bool) -> list[ReconcileFinding]:
     """Return what is wrong with one VM; `is_in_progress`: a live operation holds claims for it."""
     if vm.record is None:
-        return _check_without_record(host, snapshot, vm)
+        return check_without_record(host, snapshot, vm)
     if is_in_progress:
         return []
     held_record = replace(vm.record, vgpus=with_slot(snapshot, vm, vm.record))
@@ -271,7 +290,7 @@ def _check_ready(
     if unreferenced and not _is_half_done(host, snapshot, record, unreferenced):
         text = f"another program took {lost_text(unreferenced)} out of the definition of VM {vm.name}"
         forget = hint_commands.detach_command(vm, unreferenced[0].carrier)
-        action = f"nothing: {hint_commands.start_command(vm)} puts it back, {forget} forgets it"
+        action = f"nothing: put it back: {hint_commands.start_command(vm)}; forget it: {forget}"
         return [ReconcileFinding("vgpu-lost", text, action, vm=vm)]
     if unreferenced:
         text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in unreferenced)} of its record"
@@ -358,41 +377,3 @@ def _check_refresh(
 
 def _is_present(snapshot: Snapshot, carrier: str) -> bool:
     return any(v.carrier == carrier and v.present for v in snapshot.vgpus)
-
-
-def _check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:
-    if vm.copied_record is not None:
-        text = f"VM {vm.name} has the record of VM {vm.copied_record.vm_uuid}: it is a copy"
-        return [ReconcileFinding("copied-record", text, "nothing: vgpuctl does not manage it")]
-    if vm.has_unreadable_record:
-        text = f"VM {vm.name} has a record that this vgpuctl cannot read"
-        action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"
-        return [ReconcileFinding("unreadable-record", text, action)]
-    carriers = {h.carrier: h for h in vm.hostdevs}
-    managed = [v for v in snapshot.vgpus if v.owner is Ownership.MANAGED and v.name is None]
-    proven = [v for v in managed if v.carrier in carriers and v.vm_uuid == vm.uuid]
-    if not proven:
-        return []
-    record = rebuild_record(snapshot.machine_id, vm, proven, lambda v: _alias_index(carriers[v.carrier].alias))
-    plan = Plan((SetRecordState(vm.name, vm.uuid, record),), undo_on_failure=False)
-    text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in proven)} is provably its own"
-    action = f"write the record of {vm.name} again (delete-vm will keep its disks)"
-    return [ReconcileFinding("record-lost", text, action, plan, claims_of_record(host, vm.name, record), vm)]
-
-
-def rebuild_record(machine_id: str, vm: Vm, vgpus: list[Vgpu], index: Callable[[Vgpu], int]) -> VmRecord:
-    """Return a record with what the host itself still proves: the vGPUs. It cannot prove disks, so there are none."""
-    ordered = sorted(vgpus, key=index)
-    return VmRecord(
-        state=RecordState.READY,
-        vm_uuid=vm.uuid,
-        machine_id=machine_id,
-        vgpus=tuple(assigned_from_observed(v, index(v)) for v in ordered),
-        disks=(),
-        request_json="{}",
-        created_vm=not any((h.alias or "").startswith(ADOPTED_ALIAS_PREFIX) for h in vm.hostdevs),
-    )
-
-
-def _alias_index(alias: str | None) -> int:
-    return parse_integer((alias or "").rpartition("-")[2]) or 0

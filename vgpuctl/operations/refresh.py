@@ -174,7 +174,7 @@ def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     refuse_unfinished(vm, record)
     refuse_transient_vms((vm,))
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
-    refuse_vgpus_in_other_vms(snapshot, vm, record)
+    refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
     old_disk = plan.system_disk(vm, record)
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
     image_info = _usable_image(host, image, chains)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transaction: look, choose, claim, look again, plan, carry out; release and undo whatever did not come to its end.
+"""A transaction: look, choose, claim, look again, plan, carry out; undo and release what was not completed.
 
 A carrier is what carries a vGPU: an mdev, a VF or a whole function. A slot is a free carrier with its placement.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, VgpuctlError
+from vgpuctl.model.hint_commands import start_command
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord
@@ -55,8 +56,10 @@ def give_up_place(host: Host, name: str, carrier: str, *, wait_seconds: float, p
 
 def give_place(
     host: Host, name: str, *, wait_seconds: float, progress: Progress, target: MoveTarget | None = None
-) -> None:
+) -> bool:
     """Give a stopped VM that waits for a place one: at `target`, otherwise its last one, or any if that is taken.
+
+    Returns whether it waited for one.
 
     Raises:
         NoCapacity: there is none; the VM waits.
@@ -65,11 +68,11 @@ def give_place(
     require_writable(host)
     vm, record = require_changeable_vm(observe(host, ReadScope(models=False)), name, "place")
     if record.always_reserves:
-        return
-
+        return False
     place_and_start(
         host, vm, record, dry_run=False, wait_seconds=wait_seconds, progress=progress, target=target, start=False
     )
+    return True
 
 
 def why_no_place(host: Host, vm: Vm) -> str | None:
@@ -98,6 +101,6 @@ def check_waiting(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> R
         return ReconcileFinding("no-place", text, action, plan, claims, vm)
     problem = why_no_place(host, vm)
     if problem is not None:
-        action = f"nothing: {problem}; vgpuctl start-vm {vm.name} tries again"
+        action = f"nothing: {problem}; try again: {start_command(vm)}"
         return ReconcileFinding("no-place", text, action, vm=vm)
     return ReconcileFinding("no-place", text, f"give VM {vm.name} a place", vm=vm, places_vm=True)

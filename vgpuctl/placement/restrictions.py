@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether host.yaml, or a stuck kernel write, keeps a GPU from new vGPUs and VMs.
+"""Whether host.yaml, a stuck kernel write, or a driver that lost the GPU keeps it from new vGPUs and VMs.
 
-Existing vGPUs and VMs stay on it, and may start and stop.
+Existing vGPUs and VMs stay on it, and may start and stop, except on a GPU that is lost.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
 
     `vm`: the name of the VM that it is for; None for any VM.
     """
+    if gpu.is_lost:
+        return gpu.lost_text
     if gpu.cordoned:
         return f"it is cordoned; vgpuctl uncordon {gpu.address} allows new vGPUs"
     if gpu.desired_mode is GpuMode.UNMANAGED:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.devices import Nvml, Sysfs, VendorCommands
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from vgpuctl.ports.system import AuditLog, Clock, HostFile, Processes, Scratch, System, SystemLog, UnfinishedFiles
 
 
+def nothing_to_close() -> None:
+    """Do nothing."""
+
+
 class Host(Value):
     """One host. `read_only_reason` says why commands that change the host are refused; None when they are allowed.
 
     `unprivileged_user` is the user who runs this without root, which a change needs; None for root.
 
     `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
-    the drivers' commands, the kernel's log or unfinished files (a captured tree).
+    the drivers' commands, the kernel's log or unfinished files (a captured tree). `close` closes what the ports keep
+    open; none of them can be used afterwards.
     """
 
     name: str
@@ -44,3 +49,10 @@ class Host(Value):
     vendor_commands: VendorCommands | None = None
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
+    close: Callable[[], None] = nothing_to_close
+
+
+def for_another_operation(host: Host) -> Host:
+    """Return the same host for work that is an operation of its own, such as one of several threads."""
+    operations = host.operations.another()
+    return replace(host, operations=operations, claims=host.claims.of_operation(operations))

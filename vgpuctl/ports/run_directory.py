@@ -115,6 +115,9 @@ class Claims(Protocol):
         A missing one is no error. A failure is ignored: the entry counts only while its operation lives.
         """
 
+    def of_operation(self, operations: Operations) -> Claims:
+        """Return the same claims, and the same lock; what is written there names the operation of `operations`."""
+
     def set_permissions(self, mode: int) -> None:
         """Set the permission bits of /run/vgpuctl itself, for `doctor --fix`.
 
@@ -132,6 +135,16 @@ class Operations(Protocol):
 
     def current(self) -> Operation:
         """Return the operation that uses this `Host`. Its file is written before its first claim or note."""
+
+    def begin(self) -> None:
+        """Write the current operation's file unless that is done; the store of claims calls it before each write.
+
+        Raises:
+            OSError: with the path; the operation has not begun.
+        """
+
+    def another(self) -> Operations:
+        """Return another operation on the same host, which has not begun."""
 
     def living(self, ids: frozenset[str | None]) -> frozenset[str | None]:
         """Return those of these operations that are alive, the current one included once it has written something.

@@ -10,6 +10,10 @@ Readers take no lock: only whole lines count, and they never change.
 
 The lock file holds the minimum length of the journal, updated after each line. It distinguishes a journal that
 somebody truncated from one with an unfinished last line, or from a host on which nothing happened yet.
+
+A signal may raise an exception between any two instructions here. The file decides what happened: a line is written
+whole, or is cut. What this process has in memory is marked as stale while it changes, and a stale state is replayed
+from the file before it is used again. So each line counts once, also in the undo that follows the signal.
 """
 
 from __future__ import annotations
@@ -53,7 +57,8 @@ class Journal:
         self._load_header = load_header
         self._apply_records = apply_records
         self._thread_lock = threading.RLock()
-        self._depth = 0
+        self._is_locked = False
+        self._stale = True
         self._file = self._lock = -1
         self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._inode = -1
@@ -80,7 +85,7 @@ class Journal:
         """Apply what other processes appended since the last read."""
         with self._thread_lock:
             stat = os.stat(self.path)
-            if stat.st_ino != self._inode:
+            if self._stale or stat.st_ino != self._inode:
                 self._reopen()
                 stat = os.fstat(self._file)
             if stat.st_size < self._offset:
@@ -92,35 +97,38 @@ class Journal:
     def locked(self) -> Iterator[None]:
         """Lock the journal against other processes. First apply every line and truncate an unfinished last one."""
         with self._thread_lock:
-            self._depth += 1
+            is_outermost = not self._is_locked
             try:
-                if self._depth == 1:
+                if is_outermost:
                     fcntl.flock(self._lock, fcntl.LOCK_EX)
-                    self._check_length()
-                    if self._file >= 0 and os.fstat(self._file).st_size > self._offset:
-                        os.ftruncate(self._file, self._offset)
+                    self._is_locked = True
+                    self._catch_up()
                 yield
             finally:
-                self._depth -= 1
-                if self._depth == 0:
+                if is_outermost:
+                    self._is_locked = False
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def append(self, records: list[JournalRecord]) -> None:
         """Write one operation and apply it. Only inside `locked`."""
-        assert self._depth, "append needs the lock"
+        assert self._is_locked, "append needs the lock"
+        if self._stale:
+            self._catch_up()
         line = encode_line(records)
+        self._stale = True
         written = os.write(self._file, line)
         if written != len(line):
             os.ftruncate(self._file, self._offset)
             raise OSError(28, "the journal of the simulated host could not be written", str(self.path))
-        self._offset += written
-        self._write_length(self._offset)
-        self.lines += 1
         self._apply_records(records)
+        self._offset += written
+        self.lines += 1
+        self._stale = False
+        self._write_length(self._offset)
 
     def replace(self, header: object, records: list[JournalRecord]) -> None:
         """Atomically replace the journal with this header and these records. Only inside `locked`."""
-        assert self._depth, "replace needs the lock"
+        assert self._is_locked, "replace needs the lock"
         new_path = self.path.with_name("journal.new")
         new_path.unlink(missing_ok=True)
         fd = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -136,8 +144,8 @@ class Journal:
     def _write_length(self, length: int) -> None:
         os.pwrite(self._lock, b"%020d\n" % length, 0)
 
-    def _check_length(self) -> None:
-        """Apply new lines and check that nothing is missing. Only inside the lock."""
+    def _catch_up(self) -> None:
+        """Apply every line, check that none is missing, and truncate an unfinished last one. Only inside the lock."""
         exists = self._file >= 0 or self.path.exists()
         if exists:
             self.refresh()
@@ -149,18 +157,24 @@ class Journal:
             )
         if exists and self.lines == 0:
             raise JournalDamaged(f"{self.path} has lost its first line")
+        if exists and os.fstat(self._file).st_size > self._offset:
+            os.ftruncate(self._file, self._offset)
 
     def _reopen(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        self._stale = True
+        old_file, self._file = self._file, -1
+        if old_file >= 0:
+            os.close(old_file)
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         self._inode = os.fstat(self._file).st_ino
         self._offset = 0
         self.lines = 0
+        self._stale = False
 
     def _read_tail(self, size: int) -> None:
         data = os.pread(self._file, size - self._offset, self._offset)
         end = data.rfind(b"\n") + 1
+        self._stale = True
         try:
             for value in _parse_lines(data[:end]):
                 if self.lines == 0:
@@ -169,6 +183,7 @@ class Journal:
                     self._apply_records(value)
                 self.lines += 1
             self._offset += end
+            self._stale = False
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
             raise JournalDamaged(f"{self.path}, line {self.lines + 1}: {exc}") from exc
 

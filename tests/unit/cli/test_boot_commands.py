@@ -71,7 +71,7 @@ def test_a_simulated_boot_without_the_unit_names_the_command_that_installs_it(si
 
 def test_a_simulated_boot_runs_the_boot_unit(sim: Callable[[str], Ran], tmp_path: Path) -> None:
     assert sim("create-vm one --profile A100-4C:2").status == 0
-    assert sim("set-scheduler 0000:3b:00.0 --policy fixed_share --drain").status == 0
+    assert sim("set-scheduler 0000:3b:00.0 --policy fixed_share --drain -y").status == 0
     assert sim("install-host").status == 0
     ran = sim("sim reboot")
     assert ran.out == (

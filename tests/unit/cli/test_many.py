@@ -154,7 +154,7 @@ def test_a_dry_run_shows_the_plan_for_all(vgpuctl: Vgpuctl) -> None:
         (("create-vm", "vdi", "--count", "2", "--profile", "A100-4C"), "'vdi-{:03}' --count 2"),
         (("create-vm", "--count", "2", "--profile", "A100-4C"), "'vdi-{:03}' --count 2"),
         (("create-vm", "vdi-{}", "--count", "0", "--profile", "A100-4C"), "--count"),
-        (("create-vm", "vdi-{}", "--profile", "A100-4C"), "is not a name"),
+        (("create-vm", "vdi-{}", "--profile", "A100-4C"), "--count N makes N of them"),
         (("create-vm", "vdi", "--parallel", "2", "--profile", "A100-4C"), "--count"),
         (("create-vm", "v-{}", "--count", "2", "--wait-for", "guest", "--profile", "A100-4C"), "--wait-for"),
         (("create-vm", "vdi-{}", "--count", "2", "--print-xml", "--profile", "A100-4C"), "--print-xml"),

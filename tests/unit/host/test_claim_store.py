@@ -285,6 +285,7 @@ def test_a_stuck_write_is_known_while_its_process_lives(tmp_path, store):
     alive = StuckWrite(HostProcesses().current_process(), "0000:3b:00.0", "/sys/x/remove", "1")
     gone = StuckWrite(ProcessId(alive.process.pid, 1), "0000:3c:00.0", "/sys/y/remove", "1")
     store.add_stuck_write(gone)
+    assert not (tmp_path / "run/operations").exists()  # it names its process, so no operation begins that nobody ends
     assert store.stuck_writes() == ()
     store.add_stuck_write(gone)
     store.add_stuck_write(alive)

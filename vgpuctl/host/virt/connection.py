@@ -59,12 +59,21 @@ def require_local_uri(uri: str) -> str:
 
 
 class LibvirtConnection:
-    """One connection, opened at the first call and again after it broke."""
+    """One connection, opened at the first call and again after it broke. Threads share it."""
 
     def __init__(self, uri: str | None, lock_held: Callable[[], bool]) -> None:
         self.uri = require_local_uri(uri or SYSTEM_URI)
         self._lock_held = lock_held
         self._connect: virConnect | None = None
+        self._opening = Lock()
+
+    def close(self) -> None:
+        """Close the connection, if one is open."""
+        with self._opening:
+            connect, self._connect = self._connect, None
+        if connect is not None:
+            with suppress(libvirt.libvirtError):
+                connect.close()
 
     @contextmanager
     def call(self, function: str, failure: str, **facts: object) -> Iterator[virConnect]:
@@ -147,9 +156,10 @@ class LibvirtConnection:
     def _get_connection(self) -> virConnect:
         if self._lock_held():
             raise AssertionError("a libvirt call under the host lock")
-        if self._connect is None:
-            self._connect = self._open_connection()
-        return self._connect
+        with self._opening:
+            if self._connect is None:
+                self._connect = self._open_connection()
+            return self._connect
 
     def _open_connection(self) -> virConnect:
         libvirt.registerErrorHandler(_save_last_error, None)  # otherwise the library prints every error itself

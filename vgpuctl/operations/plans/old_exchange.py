@@ -2,7 +2,7 @@
 """Resolve an exchange of places that version 0.1 left unfinished in the records of VMs.
 
 No call changes two definitions, so one of the VMs decided. The records of the others said what they were to have. That
-counts as soon as the record of the deciding VM names its new vGPU; until then it is taken back.
+counts as soon as the record of the deciding VM names its new vGPU; until then it is undone.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
 
 def _with_gpu_restriction(update: VmUpdate, record: VmRecord) -> VmRecord:
     """Return the record with the requested GPUs, or those to which a VM moved that was restricted to other ones."""
-    if "gpu" in update.changed_fields:
+    if "gpu" in update.changed_fields and update.request.constraints.gpus:
         return with_request_fields(record, gpu=requested_values(update.request)["gpu"])
     names = recorded_constraints(record.request_fields).gpus
     gpus = [update.snapshot.gpu(address) for address in sorted({v.gpu for v in record.vgpus})]
