@@ -248,8 +248,7 @@ def _build_update(
         _refuse_whole_devices(vm, record)
     if "gpu" in fields:
         _refuse_whole_devices(vm, record)
-        allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, request.constraints)}
-        allowed -= {gpu.address for name in request.constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
+        allowed = allowed_addresses(snapshot, request.constraints)
         changes = changes.moving([v for v in changes.kept if v.gpu not in allowed])
     if changes.removed or changes.added_profiles:
         if changes.removed:
@@ -260,6 +259,16 @@ def _build_update(
     frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
     freed = changes.kept if frees_slots else ()
     return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, topology=topology)
+
+
+def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:
+    """Return the addresses of the GPUs that constraints name, without the excluded ones.
+
+    Raises:
+        NotFound: they match no GPU of this host.
+    """
+    allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, constraints)}
+    return allowed - {gpu.address for name in constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
 
 
 def _with_vm_off(snapshot: Snapshot, request: VmRequest, fields: frozenset[str]) -> Snapshot:

@@ -95,7 +95,7 @@ WRONG = {
     "": ("nothing to change is given", "the options are --profile, --gpu"),
     "--memory 8X --vcpus none --reserve always": ("--memory: ", ""),
     "--vcpus 0": ("--vcpus: ", ""),
-    "--numa-node 0 --not-gpu T4": ("--not-gpu, --numa-node: says where new vGPUs go", "add --profile or --gpu"),
+    "--numa-node 0 --placement depth": ("--numa-node, --placement: says where", "add --profile, --gpu or --not-gpu"),
     "--label a": ("--label: 'a' is not a label", "KEY=VALUE sets a label, and KEY- removes it"),
     "--label a=1 --label a-": ("--label: the label 'a' is given twice", "KEY=VALUE"),
     "--label 'a b-'": ("--label: 'a b' is not a label's key", "KEY=VALUE"),
@@ -107,6 +107,7 @@ WRONG = {
     "--os windows11": ("no such option '--os'", "only a new VM can have it (create-vm); 'vgpuctl set-vm --help'"),
     "--ram 8GiB": ("no such option '--ram'", "did you mean --memory?"),
     "--gpu T4 --profile A100-5C": ("no GPU", ""),
+    "--not-gpu T4": ("no GPU", ""),
     "--profile A100-9C": ("no GPU on this host offers the profile 'A100-9C'", "did you mean"),
 }
 

@@ -100,6 +100,23 @@ def test_another_gpu_takes_the_vgpus_that_keep_their_profile_too(tmp_path: Path)
     assert record.request_fields["gpu"] == second
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_an_excluded_gpu_loses_the_vgpus_and_the_vm_keeps_the_model_that_it_was_created_for(
+    tmp_path: Path, on: bool
+) -> None:
+    host = open_sim_host(tmp_path, "l40s-x4")
+    create(host.ports, request("L40S-4Q", name="vm", gpu="L40S"), start=on)
+    before = vm_of(host, "vm").record
+    assert before is not None
+    first = before.vgpus[0].gpu
+    wanted = replace(request(name="vm"), constraints=GpuConstraints(not_gpus=(first,)))
+    assert [v.gpu == first for v in run(host.ports, wanted, "not_gpu", drain=on).data.vgpus] == [False]
+    record = vm_of(host, "vm").record
+    assert record is not None
+    assert record.request_fields["gpu"] == "L40S"
+    assert not run(host.ports, wanted, "not_gpu").changed
+
+
 @pytest.mark.parametrize("field", ["profile", "memory", "vcpus", "reserve", "hugepages"])
 def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str) -> None:
     host = with_vm(tmp_path, on=True)
