@@ -117,8 +117,7 @@ class PassthroughBackend(GpuBackend):
             )
         if not gpu.vendor_id:
             raise InvalidInput(f"{gpu.address} is not a PCI device, so it cannot be passed through", gpu=gpu.address)
-        function = gpu.find_function(gpu.address) or GpuFunction(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
-        self._check_alone(snapshot, gpu, function, force_console=force_console, fellows=fellows)
+        self._check_alone(snapshot, gpu, gpu.whole_function, force_console=force_console, fellows=fellows)
         functions = (gpu.address, *(m.address for m in gpu.group_members if m.same_slot))
         _refuse_taken(snapshot, gpu, functions)
         return _assigned_functions(self.name, gpu, *functions)

@@ -107,7 +107,7 @@ def _check_functions(context: CheckContext, snapshot: Snapshot) -> Finding:
         fix = "journalctl -k -n 50; with NVIDIA's driver: systemctl status nvidia-vgpud nvidia-vgpu-mgr"
         faulty = next((g for g in snapshot.gpus if g.vfs_enabled and _has_problem(g)), None)
         if faulty is not None:
-            off, on = (f"vgpuctl set-mode {faulty.address} {mode}" for mode in ("passthrough", faulty.mode))
+            off, on = (f"vgpuctl set-mode {faulty.address} {mode}" for mode in ("passthrough", faulty.settable_mode))
             fix += f"; turn the VFs off and on again: {off}, then {on}"
         return fail(*shorten(problems), fix=fix)
     count = sum(len(g.functions) for g in snapshot.gpus)

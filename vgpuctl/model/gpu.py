@@ -164,6 +164,17 @@ class Gpu(Value):
     is_lost: bool = False
 
     @property
+    def whole_function(self) -> GpuFunction:
+        """The GPU's own function, also while VFs are on: its functions are then only the VFs."""
+        function = self.find_function(self.address)
+        return function or GpuFunction(self.address, self.path, iommu_group=self.iommu_group)
+
+    @property
+    def settable_mode(self) -> GpuMode:
+        """Its mode as set-mode and host.yaml name it: MIG is a setting of mode vgpu there."""
+        return GpuMode.VGPU if self.mode is GpuMode.MIG_VGPU else self.mode
+
+    @property
     def lost_text(self) -> str:
         """What is wrong with a GPU that its driver lost, as a clause; "" if it is not lost."""
         return "its driver lost it: NVML answers, but not for this GPU; vgpuctl doctor nvml" if self.is_lost else ""

@@ -10,13 +10,20 @@ from vgpuctl.config.name_patterns import expand_braces, matches_glob
 from vgpuctl.gpu.profiles import matches_type
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.unapplied import unapplied_settings
 
 
 def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
-    """Return why nothing new is placed on a GPU now: a kernel write has not returned there, or `why_restricted`."""
+    """Return why nothing new is placed on a GPU now.
+
+    A kernel write has not returned there, `why_restricted`, or settings of host.yaml have to be made first.
+    """
     if any(write.gpu == gpu.address for write in snapshot.stuck_writes):
         return "a kernel write on it is blocked"
-    return why_restricted(gpu, mode, vm)
+    restriction = why_restricted(gpu, mode, vm)
+    if restriction is None and mode == GpuMode.VGPU and (differences := unapplied_settings(snapshot, gpu)):
+        return f"it is not set up as host.yaml says: {'; '.join(differences)}; vgpuctl restore-host sets it up"
+    return restriction
 
 
 def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:

@@ -34,10 +34,13 @@ def check_devices(snapshot: Snapshot, record: VmRecord) -> None:
     """
     for assigned in record.vgpus:
         gpu = snapshot.gpu(assigned.gpu)
-        function = gpu.find_function(assigned.function) if gpu else None
-        if gpu is not None:
-            refuse_lost_gpu(gpu)
-        if gpu is None or function is None:
+        if gpu is None:
+            continue
+        refuse_lost_gpu(gpu)
+        function = gpu.find_function(assigned.function)
+        if function is None and assigned.function == gpu.address:  # its functions are its VFs, if any are on
+            function = gpu.whole_function
+        if function is None:
             continue
         backend_for(assigned.backend).check(snapshot, gpu, function, force_console=uses_force_console(record))
 

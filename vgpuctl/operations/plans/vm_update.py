@@ -8,7 +8,7 @@ from typing import Any
 from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_fields import LABEL_FIELDS, NONE
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.errors import NoCapacity
+from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.ranges import format_ranges
@@ -127,7 +127,7 @@ def choose_update_vgpus(snapshot: Snapshot, update: VmUpdate) -> tuple[AssignedV
             *kept_slots,
             *_apply_move_target(snapshot, update, choose_added_vgpus(snapshot, update.request, update.record, removed)),
         )
-    except NoCapacity:
+    except (NoCapacity, HostCannot) as error:
         if not update.reserves_slots:
             return choose_added_vgpus(
                 with_taken(hypothetical_empty(snapshot), update.vm, kept),
@@ -135,7 +135,7 @@ def choose_update_vgpus(snapshot: Snapshot, update: VmUpdate) -> tuple[AssignedV
                 update.record,
                 removed=removed,
             )
-        if not removed:
+        if not removed or isinstance(error, HostCannot):
             raise
         removed_with_slot = [v for v in removed if v in update.vgpus_with_slot]
         freed_snapshot = with_freed(snapshot, removed_with_slot)
