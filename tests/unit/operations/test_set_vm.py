@@ -23,6 +23,7 @@ from tests.hosts import (
     start,
 )
 from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
+from tests.unit.operations.test_states_between import InState
 from vgpuctl.errors import (
     Busy,
     InUse,
@@ -126,6 +127,16 @@ def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str)
         run(host.ports, wanted, field, "owner")
     assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again; or add --drain"
     assert picture(host) == before
+
+
+def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, on=True)
+    ports = replace(host.ports, hypervisor=InState(host.ports.hypervisor, VmState.PAUSED))
+    assert run(ports, request(name="vm", owner="ada"), "owner").data.owner == "ada"
+    with pytest.raises(InUse, match="vm is paused; its vcpus can be changed only while it is off") as raised:
+        run(ports, request(name="vm", vcpus=2), "vcpus")
+    assert str(raised.value.hint).startswith("virsh resume vm, then vgpuctl stop-vm vm; or vgpuctl stop-vm vm --force")
+    assert "--drain" not in str(raised.value.hint)
 
 
 def test_a_field_that_has_its_value_already_needs_no_vm_that_is_off(tmp_path: Path) -> None:
