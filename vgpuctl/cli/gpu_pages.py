@@ -235,7 +235,8 @@ def _create_vgpu_page(result: Outcome[NamedVgpuResult]) -> Page:
     if result.dry_run:
         return dry_run(result)
     data = result.data
-    stderr_lines = [f"vGPU {data.name}: {vgpu_line(data)}", "save the printed element as FILE; then a VM gets the vGPU with:"]
+    usage = "save the printed element as FILE; then a VM gets the vGPU with:"
+    stderr_lines = [f"vGPU {data.name}: {vgpu_line(data)}", usage]
     return Page([data.hostdev], [*stderr_lines, *(f"  {line}" for line in data.usage)])
 
 

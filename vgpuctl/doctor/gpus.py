@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
+from vgpuctl.gpu.division import name_holders
 from vgpuctl.makers import enable_vfs_hint, uses_nvml, vgpu_driver_hint
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu
 from vgpuctl.model.numbers import count_text
@@ -106,7 +107,7 @@ def _check_functions(context: CheckContext, snapshot: Snapshot) -> Finding:
         fix = "journalctl -k -n 50; with NVIDIA's driver: systemctl status nvidia-vgpud nvidia-vgpu-mgr"
         faulty = next((g for g in snapshot.gpus if g.vfs_enabled and _has_problem(g)), None)
         if faulty is not None:
-            off, on = (f"vgpuctl set-mode {faulty.address} {mode}" for mode in ("passthrough", faulty.mode))
+            off, on = (f"vgpuctl set-mode {faulty.address} {mode}" for mode in ("passthrough", faulty.settable_mode))
             fix += f"; turn the VFs off and on again: {off}, then {on}"
         return fail(*shorten(problems), fix=fix)
     count = sum(len(g.functions) for g in snapshot.gpus)
@@ -138,6 +139,15 @@ def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
     addresses = [g.address for g in snapshot.gpus if uses_nvml(g)]
     if not addresses:
         return not_applicable("no GPU here has NVIDIA's driver")
+    lost = [g for g in snapshot.gpus if g.is_lost]
+    if lost:
+        on = [f"{g.address} ({g.model}): NVML answers, but not for this GPU{_users(snapshot, g)}" for g in lost]
+        return fail(
+            *shorten(on),
+            "the driver lost it, as when it has fallen off the bus; vgpuctl places and starts nothing there",
+            fix="journalctl -k -g 'NVRM: Xid' shows why; shut down the VMs on it, then reboot the host, or power it off"
+            " and on",
+        )
     if snapshot.nvml.available:
         return ok(f"NVML answers, driver {snapshot.nvml.driver_version or 'of unknown version'}")
     reason = snapshot.nvml.reason or "no reason given"
@@ -147,6 +157,12 @@ def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
         f"NVML does not answer ({reason}): sizes and maxima of profiles on {', '.join(addresses)} are not known",
         fix="nvidia-smi shows why; library and driver must have the same version: cat /proc/driver/nvidia/version",
     )
+
+
+def _users(snapshot: Snapshot, gpu: Gpu) -> str:
+    """Return who has something on a GPU, as the end of a sentence."""
+    vgpus = snapshot.vgpus_on(gpu.address)
+    return f"; on it: {name_holders(vgpus)}" if vgpus else ""
 
 
 def shorten(lines: list[str]) -> tuple[str, ...]:
@@ -196,10 +212,10 @@ CHECKS = (
     ),
     Check(
         id="nvml",
-        title="NVML answers",
+        title="NVML answers for each GPU",
         looks_at="NVIDIA's management library",
         run=require_snapshot(_check_nvml),
-        explains=("device-failed", "nvml", "driver"),
+        explains=("device-failed", "nvml", "driver", "gpu-lost"),
         needs_types=True,
     ),
 )

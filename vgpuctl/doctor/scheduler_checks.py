@@ -18,14 +18,14 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
-from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
+from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version, parse_scheduler_log
-from vgpuctl.scheduler.limits import running_scheduler, satisfies
+from vgpuctl.scheduler.limits import running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.modprobe_files import (
     DIRECTORIES,
     DRIVER_PARAMS_PATH,

@@ -44,8 +44,9 @@ def add_nvml_facts(host: Host, gpus: tuple[Gpu, ...], scope: ReadScope) -> tuple
     )
     completed: list[Gpu] = []
     for gpu in gpus:
-        nvml_gpu = host.nvml.gpu(gpu.address) if status.available and gpu.address in nvidia_gpus else None
-        with_facts = _with_mode(_with_nvml(gpu, nvml_gpu)) if nvml_gpu else gpu
+        is_queried = status.available and gpu.address in nvidia_gpus
+        nvml_gpu = host.nvml.gpu(gpu.address) if is_queried else None
+        with_facts = _with_mode(_with_nvml(gpu, nvml_gpu)) if nvml_gpu else replace(gpu, is_lost=is_queried)
         if scope.nvlinks and nvml_gpu is not None:
             with_facts = replace(with_facts, nvlink_peers=host.nvml.nvlink_peers(gpu.address))
         completed.append(
@@ -89,6 +90,7 @@ def _with_cached(gpu: Gpu, cached_gpu: Gpu | None) -> Gpu:
         mixed_size=cached_gpu.mixed_size,
         gi_schedulers=cached_gpu.gi_schedulers,
         nvlink_peers=cached_gpu.nvlink_peers,
+        is_lost=cached_gpu.is_lost,
     )
 
 

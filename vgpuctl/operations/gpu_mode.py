@@ -25,7 +25,7 @@ from vgpuctl.observe import observe, observe_devices
 from vgpuctl.observe.host_file import HOST_FILE_PATH
 from vgpuctl.observe.modprobe import driver_version
 from vgpuctl.observe.pci import find_absent
-from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record
+from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.gpu_scheduler import restore_request, scheduler_transaction
@@ -276,12 +276,10 @@ def restore_gpus(
                 try:
                     plan = transaction.plan(snapshot)
                 except Refused as refused:
-                    raise busy_gpu_error(snapshot, address, host.operations.current().id) or refused from refused
+                    raise busy_gpu_error(host, address) or refused from refused
                 unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
-                if plan.lines and not dry_run:
-                    steps += run_transaction(host, transaction, plan, progress)
-                else:
-                    steps += plan.lines
+                is_planned = dry_run or not plan.lines
+                steps += plan.lines if is_planned else run_transaction(host, transaction, plan, progress)
         except Interrupted:
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
@@ -344,11 +342,8 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
         if request.update_host_file and request.mode is not None
         else ()
     )
-    claims_to_keep = tuple(c for name, record in eviction.kept_records for c in claims_of_record(host, name, record))
     vms_to_start = find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop)
-    return TransactionPlan(
-        gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start, claims_to_keep
-    )
+    return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start)
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:

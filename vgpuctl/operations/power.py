@@ -236,10 +236,6 @@ def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
     """
     if vm.record is None or not vm.record.always_reserves:
         return None
-    for vgpu in vm.record.vgpus:
-        gpu = snapshot.gpu(vgpu.gpu)
-        if gpu is not None and gpu.find_function(vgpu.function) is None:
-            return f"{vgpu.gpu} has no {vgpu.function}"
     try:
         _start_plan(host, _with_types(host, snapshot, vm, vm.record), vm, vm.record, dry_run=True)
     except (HostCannot, NoCapacity) as error:

@@ -233,9 +233,8 @@ class _Restoration:
                 if reason is not None:
                     raise _deadline_error(reason, item, self._spec.boot.deadline_seconds)
                 steps = _make(self._host, item, self._vms, snapshot, self._wait_seconds, self._progress)
-                if steps:
-                    self._steps += steps
-                    self._made.append(_item_result(item))
+                self._steps += steps
+                self._made += [_item_result(item)] * bool(steps)
             except Interrupted:
                 raise
             except VgpuctlError as error:

@@ -19,8 +19,8 @@ def vgpu(**more: Any) -> dict[str, Any]:
     return {
         "carrier": "0000:3b:00.4", "profile": "A100-4C", "gpu": "0000:3b:00.0", "function": "0000:3b:00.4",
         "backend": "vendor-vf", "framebuffer_mib": 4096, "vm": "vdi-001", "ownership": "managed", "present": True,
-        "reason": None, "name": None, "placement_id": None, "gpu_instance_id": None, "companions": [], "attached": None, "other_vms": [],
-        **more,
+        "reason": None, "name": None, "placement_id": None, "gpu_instance_id": None, "companions": [],
+        "attached": None, "other_vms": [], **more,
     }  # fmt: skip
 
 

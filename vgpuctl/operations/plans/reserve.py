@@ -189,7 +189,7 @@ def _move_command(vm: Vm, record: VmRecord, gpu: str) -> str:
         return f"vgpuctl detach-vgpu {name} {gone}; vgpuctl {add} --gpu {gpu}"
     counts = ((profile, profiles.count(profile)) for profile in dict.fromkeys(profiles))
     words = " ".join(f"--profile {shlex.quote(f'{p}:{n}' if n > 1 else p)}" for p, n in counts)
-    return f"vgpuctl set-profile {name} {words} --gpu {gpu}"
+    return f"vgpuctl set-vm {name} {words} --gpu {gpu}"
 
 
 def _requested_text(vgpu: AssignedVgpu, record: VmRecord) -> str:
@@ -319,14 +319,21 @@ def tentative_placement(snapshot: Snapshot, request: VmRequest, uuid: str) -> tu
     """
     try:
         return choose_vgpus(snapshot, request, uuid)
-    except (NoCapacity, InUse):
+    except (NoCapacity, InUse, HostCannot):
         return choose_vgpus(hypothetical_empty(snapshot), request, uuid)
 
 
 def hypothetical_empty(snapshot: Snapshot) -> Snapshot:
-    """Return the host as if nothing were on it and no GPU were cordoned."""
+    """Return the host as if nothing were on it, no GPU were cordoned, and each were set up as host.yaml says."""
     gpus = tuple(
-        replace(gpu, cordoned=False, functions=tuple(_empty_function(gpu, f) for f in gpu.functions))
+        replace(
+            gpu,
+            cordoned=False,
+            desired_mig=None,
+            desired_mixed_size=None,
+            desired_scheduler=None,
+            functions=tuple(_empty_function(gpu, f) for f in gpu.functions),
+        )
         for gpu in snapshot.gpus
     )
     return replace(snapshot, gpus=gpus, vms=(), claims=(), vgpus=(), stuck_writes=())

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from vgpuctl.errors import HostCannot, Refused
-from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, scheduler_text, set_scheduler_command
+from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, set_scheduler_command
 from vgpuctl.makers import maker_of, uses_nvml, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies
+from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.registry_dword import driver_generation
 
 NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
