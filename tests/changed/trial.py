@@ -72,6 +72,7 @@ class Trials:
     """Runs trials in a directory. Each is on a copy of a host that is created once."""
 
     def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._made: dict[tuple[str, str], Site] = {}
         self._changed: tuple[tuple[str, str, str], Site] | None = None
@@ -273,7 +274,7 @@ def judge_lists(site: Site) -> list[str]:
     for ran in (vgpus, vms):
         wrong += [f"{ran.line} fails: {_message(ran)}"] if ran.status else []
     for row in vgpus.data or []:
-        if row["present"] != truth.exists(row["carrier"]):
+        if row["present"] != truth.exists(row["carrier"], row["backend"]):
             wrong.append(f"list-vgpus: {row['carrier']} of {row['vm']}: present {row['present']}, which is not so")
     wrong += [
         f"list-vgpus does not show {carrier}"
