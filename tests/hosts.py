@@ -31,11 +31,13 @@ from vgpuctl.model.vm import Claim, Nic, Operation
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
 from vgpuctl.operations.reconcile import reconcile
+from vgpuctl.operations.set_vm import set_vm as set_vm_operation
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Context, Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.sim import SimHost, open_host
 from vgpuctl.sim.core import JOURNAL_FORMAT
+from vgpuctl.value import replace
 
 WAIT_SECONDS = 30.0
 
@@ -262,6 +264,20 @@ def stop(ports: Host, name: str, *, force: bool = True) -> Outcome:
     """Run stop-vm."""
     with operation(ports):
         return stop_vm(ports, name, force=force, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def set_vm(ports: Host, wanted: VmRequest, *fields: str, **options: Any) -> Outcome:
+    """Run set-vm --yes for these fields of a request; `fields` empty: for its profile."""
+    sources = {**wanted.sources, **dict.fromkeys(fields or ("profile",), "command-line")}
+    given: dict[str, Any] = {
+        "drain": False,
+        "dry_run": False,
+        "confirm": yes,
+        "wait_seconds": WAIT_SECONDS,
+        "progress": Silent(),
+        **options,
+    }
+    return set_vm_operation(ports, replace(wanted, sources=sources), **given)
 
 
 def run_reconcile(ports: Host, *, dry_run: bool = False) -> Outcome:

@@ -65,7 +65,7 @@ def all_cells() -> Iterator[Cell]:
 
 
 def _applies(command: str, kind: Kind) -> bool:
-    return bool(kind.profile) or command not in ("explain", "set-profile")
+    return bool(kind.profile) or command not in ("explain", "set-vm")
 
 
 class Trials:
@@ -158,11 +158,11 @@ def _start(site: Site, cell: Cell) -> Judged:
     return ran, wrong + (follow(site, ran) if ran.status else [])
 
 
-def _set_profile(site: Site, cell: Cell) -> Judged:
-    ran, wrong = _main(site, "set-profile", "web", "--profile", cell.kind.other)
+def _set_vm(site: Site, cell: Cell) -> Judged:
+    ran, wrong = _main(site, "set-vm", "web", "--profile", cell.kind.other)
     record = truth_of(site).record("web")
     if not ran.status and (record is None or [v.profile for v in record.vgpus] != [cell.kind.other]):
-        wrong.append(f"set-profile worked, and the record names {record and record.vgpus}")
+        wrong.append(f"set-vm worked, and the record names {record and record.vgpus}")
     return ran, wrong
 
 
@@ -212,7 +212,7 @@ COMMANDS: dict[str, Callable[[Site, Cell], Judged]] = {
     "explain": _explain,
     "create-vm": _create,
     "start-vm": _start,
-    "set-profile": _set_profile,
+    "set-vm": _set_vm,
     "restore-host": lambda site, cell: _main(site, "restore-host"),
     "reconcile-host": lambda site, cell: _main(site, "reconcile-host"),
     "delete-vm": lambda site, cell: _main(site, "delete-vm", "web"),

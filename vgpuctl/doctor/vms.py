@@ -63,7 +63,8 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
         fix = f"put it back: {start_command(changed[0][0])}"
         return fail(*shorten([line for _, line in changed]), fix=fix)
     stopped = [vm for vm in snapshot.vms if vm.state is VmState.STOPPED]
-    gone = [(vm, error) for vm in stopped for error in _absent_functions(snapshot, vm)]
+    elsewhere = {vm.name for vm in context.displaced}
+    gone = [(vm, error) for vm in stopped if vm.name not in elsewhere for error in _absent_functions(snapshot, vm)]
     if gone:
         lines = [f"VM {vm.name} is off, and cannot start: {error.message}" for vm, error in gone]
         return fail(*shorten(lines), fix="; ".join(dict.fromkeys(str(error.hint) for _, error in gone)))

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, Named, call_library, query
+from vgpuctl.library.fields import VmChangeFields, refuse_other_fields
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.library import GpuHost, batch
+    from vgpuctl.library import GpuHost, batch, requests
     from vgpuctl.model.results.targets import SelectedResult, TargetsResult
     from vgpuctl.model.results.vms import VmResult
     from vgpuctl.operations import queries, refresh, select
@@ -23,6 +24,7 @@ else:
     batch = LazyModule("vgpuctl.library.batch")
     queries = LazyModule("vgpuctl.operations.queries")
     refresh = LazyModule("vgpuctl.operations.refresh")
+    requests = LazyModule("vgpuctl.library.requests")
     select = LazyModule("vgpuctl.operations.select")
     selection = LazyModule("vgpuctl.operations.plans.selection")
 
@@ -73,6 +75,16 @@ class TargetCalls(Calls):
         NotFound, InvalidInput, HostCannot, Refused: why not.
         """
         refresh.check_image(self._ports, image)
+        return QueryResult(None)
+
+    @query
+    def check_vm_change(self, **fields: Unpack[VmChangeFields]) -> QueryResult[None]:
+        """Check the values for `set_vm`: once, before it is called for many.
+
+        InvalidInput: what is wrong, whatever VM it is.
+        """
+        refuse_other_fields(fields, VmChangeFields)
+        requests.for_change(self._ports, "", fields)
         return QueryResult(None)
 
     def for_each(

@@ -75,5 +75,5 @@ def test_the_fixes_after_the_cards_moved(vgpuctl: Run, tmp_path: Path) -> None:
     for name, gpu in (("free", ()), ("bound", ("--gpu", "0000:3b:00.0"))):
         assert vgpuctl("--host", host, "create-vm", name, "--profile", "A100-4C", *gpu).status == 0
     change_hardware(path, HEAD + "gpus: [{model: A100, address: '0000:3c:00.0'}]\n")
-    assert "vgpuctl set-profile bound --profile A100-4C --gpu 0000:3c:00.0" in run_fixes(vgpuctl, host)
+    assert "vgpuctl set-vm bound --profile A100-4C --gpu 0000:3c:00.0" in run_fixes(vgpuctl, host)
     assert vgpuctl("--host", host, "start-vm", "free", "bound").status == 0

@@ -32,7 +32,7 @@ def locked_claims(run: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "line", ["create-vm one --profile A100-4C", "set-profile two --profile A100-5C", "delete-vm two -y"]
+    "line", ["create-vm one --profile A100-4C", "set-vm two --profile A100-5C", "delete-vm two -y"]
 )
 def test_a_lock_that_nobody_lets_go_of_ends_with_75_and_names_the_holder(
     sim: Sim, locked_claims: Path, line: str

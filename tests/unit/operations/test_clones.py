@@ -68,7 +68,7 @@ CHANGES = {
     "attach": as_command(
         lambda p: attach(p, request("T4-2Q", name="vm"), dry_run=False, wait_seconds=0, progress=Silent())
     ),
-    "set-profile": lambda host: reprofile(host, "T4-4Q"),
+    "set-vm": lambda host: reprofile(host, "T4-4Q"),
     "refresh": as_command(
         lambda p: refresh_vm(p, "vm", IMAGE, drain=False, dry_run=False, confirm=yes, wait_seconds=0, progress=Silent())
     ),

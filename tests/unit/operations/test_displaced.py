@@ -14,6 +14,7 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
+    set_vm,
     start,
     with_other_hardware,
 )
@@ -24,7 +25,6 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.restore import restore_host
 
 OLD, NEW, OTHER = "0000:3b:00.0", "0000:3c:00.0", "0000:af:00.0"
@@ -135,11 +135,9 @@ def test_a_vm_that_may_be_only_on_a_gpu_that_is_gone_names_the_command_that_move
     before = picture(host)
     with pytest.raises(HostCannot, match=f"one may be only on {OLD}") as raised:
         start(host.ports, "one")
-    assert raised.value.hint == f"vgpuctl set-profile one --profile L40S-8Q --gpu {NEW}"
+    assert raised.value.hint == f"vgpuctl set-vm one --profile L40S-8Q --gpu {NEW}"
     assert picture(host) == before
-    moved = set_profile(
-        host.ports, request("L40S-8Q", name="one", gpu=NEW), dry_run=False, wait_seconds=5.0, progress=Silent()
-    )
+    moved = set_vm(host.ports, request("L40S-8Q", name="one", gpu=NEW), "profile", "gpu")
     assert moved.changed
     assert start(host.ports, "one").changed
     check_is_placed(host, "one", "L40S-8Q", NEW)
@@ -182,17 +180,17 @@ def test_a_gpu_whose_driver_is_not_there_yet_is_waited_for(tmp_path):
     assert host.ports.clock.monotonic() > seconds
 
 
-def test_set_profile_leaves_a_vm_that_is_on_the_requested_gpu(tmp_path):
+def test_set_vm_leaves_a_vm_that_is_on_the_requested_gpu(tmp_path):
     host = open_sim_host(tmp_path, text=BEFORE)
     create(host.ports, request("L40S-8Q", name="one", gpu=OLD), start=False)
     for wanted in (request("L40S-8Q", name="one", gpu=OLD), request("L40S-8Q", name="one")):
-        assert not set_profile(host.ports, wanted, dry_run=False, wait_seconds=5.0, progress=Silent()).changed
+        assert not set_vm(host.ports, wanted, "profile", "gpu").changed
 
 
-def test_set_profile_moves_a_vm_from_an_excluded_gpu(tmp_path):
+def test_set_vm_moves_a_vm_from_an_excluded_gpu(tmp_path):
     host = open_sim_host(tmp_path, text=BEFORE)
     create(host.ports, request("L40S-8Q", name="one"), start=False)
     (vgpu,), _, _ = state_of(host, "one")
     wanted = request("L40S-8Q", name="one", where=GpuConstraints(not_gpus=(vgpu.gpu,)))
-    assert set_profile(host.ports, wanted, dry_run=False, wait_seconds=5.0, progress=Silent()).changed
+    assert set_vm(host.ports, wanted, "profile", "gpu").changed
     check_is_placed(host, "one", "L40S-8Q", OLD if vgpu.gpu == OTHER else OTHER, state="stopped")

@@ -209,7 +209,7 @@ def _move_command(vm: Vm, record: VmRecord, gpu: str) -> str:
         return f"vgpuctl detach-vgpu {name} {gone}; vgpuctl {add} --gpu {gpu}"
     counts = ((profile, profiles.count(profile)) for profile in dict.fromkeys(profiles))
     words = " ".join(f"--profile {shlex.quote(f'{p}:{n}' if n > 1 else p)}" for p, n in counts)
-    return f"vgpuctl set-profile {name} {words} --gpu {gpu}"
+    return f"vgpuctl set-vm {name} {words} --gpu {gpu}"
 
 
 def _requested_text(vgpu: AssignedVgpu, record: VmRecord) -> str:
