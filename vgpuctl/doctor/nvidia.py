@@ -31,7 +31,7 @@ from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH
 VGPUD, VGPU_MGR = NVIDIA_SERVICES
 SLICE_DIRECTORIES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
 """The cgroups of services: with cgroup v2, and in systemd's own hierarchy with v1."""
-LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
+LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 FIRMWARE_OPTION = "NVreg_EnableGpuFirmware"
 _NO_GPU = "no GPU here has NVIDIA's driver"
 _NVIDIA_COMMANDS = ("nvidia-vgpu-mgr", "nvidia-vgpud")
