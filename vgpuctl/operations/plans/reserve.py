@@ -164,8 +164,8 @@ def _unoffered_error(vm: Vm, record: VmRecord, error: NotFound) -> VgpuctlError:
         number = len(record.vgpus)
         one = len({v.profile for v in record.vgpus}) == 1
         text = f"{similar[0]}:{number}" if number > 1 else similar[0]
-        others = f"vgpuctl list-profiles shows what this host offers; then vgpuctl set-profile {name} --profile PROFILE"
-        hint = f"vgpuctl set-profile {name} --profile {text}" if one else others
+        others = f"vgpuctl list-profiles shows what this host offers; then vgpuctl set-vm {name} --profile PROFILE"
+        hint = f"vgpuctl set-vm {name} --profile {text}" if one else others
     return HostCannot(
         f"{vm.name} has {profile}, which no GPU on this host offers", hint=hint, check="profile", vm=vm.name
     )
