@@ -45,10 +45,10 @@ def groups(cells: Sequence[Cell]) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the trials. Unless words or --sample leave some out, write the page and the known ones after each change."""
+    """Run the trials. Unless words leave some out, write the page and the list of known ones after each change."""
     parser = argparse.ArgumentParser(prog="python -m tests.changed", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD", help="only trials whose name has all of these in it")
-    parser.add_argument("--sample", type=int, metavar="N", help="only N trials, drawn with the seed of CI")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N trials, drawn with CI's seed")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many processes")
     options = parser.parse_args(arguments)
     cells = list(all_cells()) if options.sample is None else sampled(options.sample, SEED)
@@ -59,18 +59,21 @@ def main(arguments: Sequence[str]) -> int:
         for rows in pool.imap_unordered(run_group, [(base, names) for names in groups(cells)]):
             found = {name: (status, wrong) for name, status, wrong in rows}
             results += [Result(cell, *found[cell.name]) for cell in cells if cell.name in found]
-            if not options.words and options.sample is None:
-                _write(results)
+            if not options.words:
+                _write(results, known)
     wrong = {r.cell.name for r in results if r.wrong}
     print(f"{len(results)} trials, {len(wrong)} wrong, {time.monotonic() - start:.0f} s")
     return int(bool(wrong - known) or not results)
 
 
-def _write(results: list[Result]) -> None:
+def _write(results: list[Result], known: frozenset[str]) -> None:
+    """Write the page of these results; the list of known ones keeps those that were not tried."""
     order = {cell.name: number for number, cell in enumerate(all_cells())}
     results.sort(key=lambda result: order[result.cell.name])
-    PAGE.write_text(page(results))
-    KNOWN.write_text(KNOWN_HEAD + "".join(f"{r.cell.name}\n" for r in results if r.wrong))
+    PAGE.write_text(page(results, len(order)))
+    tried = {r.cell.name for r in results}
+    wrong = {r.cell.name for r in results if r.wrong} | (known - tried)
+    KNOWN.write_text(KNOWN_HEAD + "".join(f"{name}\n" for name in order if name in wrong))
 
 
 if __name__ == "__main__":

@@ -229,7 +229,7 @@ def judge_run(ran: Ran, cell: Cell) -> list[str]:
     text = f"{ran.out}\n{ran.err}"
     if bug := _BUG.search(text):
         wrong.append(f"{ran.line}: says '{bug[0]}': {_message(ran)}")
-    limit = MAX_BOOT_SECONDS if cell.change.can_come and ran.words[0] == "restore-host" else MAX_SECONDS
+    limit = MAX_BOOT_SECONDS if cell.change.can_come(cell.kind) and ran.words[0] == "restore-host" else MAX_SECONDS
     limit = max(limit, MAX_BUSY_SECONDS) if ran.status == 75 else limit
     if ran.waited_seconds > limit:
         wrong.append(f"{ran.line}: waits {ran.waited_seconds:.0f} s: {_message(ran)}")
