@@ -29,8 +29,8 @@ fixes), and then runs `reconcile-host` until it changes nothing. These rules mus
 - Nobody is told to delete a VM that is whole.
 - Nothing of an unmanaged VM changes, no disk goes, no device is left without an owner.
 
-The host has two GPUs of one model. The VM is off, on, or off and created with `--reserve running`. "Starting" means that
-libvirt has bound the other VM's device to vfio-pci and does not yet show the VM as running.
+The host has two GPUs of one model. The VM is off, on, or off and created with `--reserve running`. "Starting" means
+that libvirt has bound the other VM's device to vfio-pci and does not yet show the VM as running.
 
 {total} of {all_count} trials ran, and {wrong} broke a rule. Made by `.venv/bin/python -m tests.changed`, which
 draws some of them with `--sample N`. A cell shows the trials, and in brackets those that broke a rule.
