@@ -4,6 +4,8 @@
 This module does not call libvirt: libvirt is not running yet, and starts its autostart VMs as soon as it is. Its own
 files list the VMs. Nothing waits for a fixed time: a GPU is ready when its driver is bound, its VFs exist and it lists
 its types. A VM that fails does not stop the others. A GPU that is not ready delays libvirt only for a limited time.
+
+Size: the rounds, what they report and their dry run handle the same items.
 """
 
 from __future__ import annotations
