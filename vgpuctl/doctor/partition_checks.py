@@ -124,7 +124,8 @@ def _check_partition(context: CheckContext, snapshot: Snapshot) -> Finding:
         return warn(
             *shorten(lines),
             "turning VFs off and on, or reloading the driver, removes GPU instances and mixed sizes",
-            fix="vgpuctl restore-host; if VMs run on it: vgpuctl apply --drain",
+            # apply refuses a host.yaml that names a GPU which is gone: the check host-file says that
+            fix="vgpuctl restore-host" + ("" if context.absent_gpus else "; if VMs run on it: vgpuctl apply --drain"),
         )
     return ok(f"partitioned as in host.yaml: {count_text(len(configured), 'GPU')}")
 
