@@ -68,8 +68,10 @@ MAX_DEPTH = 4
 def follow(site: Site, first: Ran) -> list[str]:
     """Paste what the command's hints say, then what the hints of those say. Return what is wrong with the hints.
 
-    After a hint's command worked, the first command must not fail in the same way with the same hint.
+    After a command of its own hint worked, the first command must not fail in the same way with the same hint. What
+    doctor adds to an error may fix something else.
     """
+    own = set(commands_in(first.error.get("hint")))
     wrong: list[str] = []
     tried: set[tuple[str, ...]] = {first.words}
     current = first
@@ -85,7 +87,7 @@ def follow(site: Site, first: Ran) -> list[str]:
             pasted = site.run(*words)
             wrong += refused(current, pasted)
             current = pasted
-            if pasted.status or is_reading(words):
+            if pasted.status or is_reading(words) or words not in own:
                 continue
             again = site.run(*first.words) if first.status else first
             if again.status and (_said(again), texts_of(again)) == (_said(first), texts_of(first)):
