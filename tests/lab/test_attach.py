@@ -39,7 +39,7 @@ def test_a_stopped_vm_gets_another_profile_and_a_gpu_another_number_of_vfs(lab: 
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
-    changed = must(lab, "set-profile", "vm-1", "--profile", "A100-5C")
+    changed = must(lab, "set-vm", "vm-1", "--profile", "A100-5C")
     assert [v["profile"] for v in changed["vgpus"]] == ["A100-5C"]
     assert changed["networks"] == must(lab, "show-vm", "vm-1")["networks"]
     assert changed["uuid"] == made["uuid"]

@@ -23,6 +23,7 @@ from tests.hosts import (
     operation,
     request,
     run_reconcile,
+    set_vm,
     start,
     stop,
     yes,
@@ -41,12 +42,10 @@ from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import apply_host
 from vgpuctl.operations.attach import attach, detach
-from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.desired_state import read_desired_state
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.host_plan import ApplyOptions
-from vgpuctl.operations.label import label_vm
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
 from vgpuctl.operations.reboot import reboot_vm
@@ -188,10 +187,13 @@ def _detach_gpu(ports: Host) -> Outcome:
     return detach(ports, "vm", gpus=gpus, dry_run=False, wait_seconds=5, progress=Silent())
 
 
-def _set_profile(ports: Host, kind: str) -> Outcome:
-    return set_profile(
-        ports, request(HOSTS[kind][2], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+def _set_vm(ports: Host, kind: str, *, drain: bool) -> Outcome:
+    wanted = request(HOSTS[kind][2], name="vm", vcpus=3, owner="ada")
+    return set_vm(ports, wanted, "profile", "vcpus", "owner", drain=drain)
+
+
+def _set_owner(ports: Host, name: str = "vm") -> Outcome:
+    return set_vm(ports, request(name=name, owner="ada"), "owner")
 
 
 def _refresh(ports: Host, *, drain: bool) -> Outcome:
@@ -202,11 +204,6 @@ def _refresh(ports: Host, *, drain: bool) -> Outcome:
 
 def _resize(ports: Host) -> Outcome:
     return resize_disk(ports, "vm", 30 << 10, "vda", dry_run=False, wait_seconds=5, progress=Silent())
-
-
-def _label(ports: Host) -> Outcome:
-    with operation(ports):
-        return label_vm(ports, "vm", {"a": "1"}, None, dry_run=False, wait_seconds=5, progress=Silent())
 
 
 def _reboot(ports: Host) -> Outcome:
@@ -301,7 +298,7 @@ def _apply_scheduler(ports: Host) -> Outcome:
 
 
 def _second(profile: str | None) -> dict[str, Second]:
-    """Return what another vgpuctl does. `profile`: the one that its set-profile takes from the other GPU."""
+    """Return what another vgpuctl does. `profile`: the one that its set-vm takes from the other GPU."""
 
     def in_operation(act: Callable[[Host, str], object]) -> Second:
         def run(ports: Host, name: str) -> None:
@@ -313,14 +310,14 @@ def _second(profile: str | None) -> dict[str, Second]:
     options: dict[str, Any] = {"dry_run": False, "wait_seconds": 5, "progress": Silent()}
     commands: dict[str, Second] = {
         "delete-vm": delete,
-        "label-vm": in_operation(lambda ports, name: label_vm(ports, name, {"a": "1"}, None, **options)),
+        "set-vm --owner": _set_owner,
         "resize-disk": in_operation(lambda ports, name: resize_disk(ports, name, 30 << 10, "vda", **options)),
     }
     if profile is not None:
         moved = request(profile, gpu=OTHER_GPU)
         commands |= {
             "detach-vgpu": in_operation(lambda ports, name: detach(ports, name, **options)),
-            "set-profile": in_operation(lambda ports, name: set_profile(ports, replace(moved, name=name), **options)),
+            "set-vm --profile": lambda ports, name: set_vm(ports, replace(moved, name=name), "profile", "gpu"),
         }
     return commands
 
@@ -372,8 +369,8 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("delete-vm --reserve running", kind, off_reserve, partial(delete, name="vm"))
     yield Case("refresh-vm", kind, off, partial(_refresh, drain=False))
     yield Case("refresh-vm --drain", kind, on, partial(_refresh, drain=True))
-    yield Case("label-vm (on)", kind, on, _label)
-    yield Case("label-vm (off)", kind, off, _label)
+    yield Case("set-vm --owner (on)", kind, on, _set_owner)
+    yield Case("set-vm --owner (off)", kind, off, _set_owner)
     yield Case("resize-disk (on)", kind, on, _resize)
     yield Case("resize-disk (off)", kind, off, _resize)
     yield Case("restore-host", kind, partial(off, reboot=True), _restore)
@@ -398,7 +395,8 @@ def _of_vgpus(kind: str) -> Iterator[Case]:
     yield Case("attach (off)", kind, off, partial(_attach, kind=kind))
     yield Case("detach", kind, on, _detach)
     yield Case("detach (off)", kind, off, _detach)
-    yield Case("set-profile", kind, off, partial(_set_profile, kind=kind))
+    yield Case("set-vm (off)", kind, off, partial(_set_vm, kind=kind, drain=False))
+    yield Case("set-vm --drain", kind, on, partial(_set_vm, kind=kind, drain=True))
     yield Case("ensure-vm (reserve)", kind, off, set_reserve)
     for is_on in (True, False):
         state = "" if is_on else " (off)"

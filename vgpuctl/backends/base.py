@@ -63,8 +63,8 @@ class GpuBackend:
         return None
 
     def has_carrier(self, gpu: Gpu, function: str) -> bool:
-        """Return whether the GPU has this function now, where that is known."""
-        return True
+        """Return whether the GPU has this function now."""
+        return gpu.find_function(function) is not None
 
     def is_unproven(self, gpu: Gpu, vgpu: AssignedVgpu) -> bool:
         """Return whether the device on the carrier of an unclaimed vGPU may be somebody else's."""
@@ -128,7 +128,7 @@ def require_iommu(function: GpuFunction) -> None:
     if function.iommu_group is None:
         raise HostCannot(
             f"{function.address} has no IOMMU group, so no VM can use it",
-            hint="enable VT-d or AMD-Vi in the firmware and boot with intel_iommu=on (AMD: on by default)",
+            hint="turn the IOMMU on in the firmware; what else is missing: vgpuctl doctor iommu",
             check="iommu",
             function=function.address,
         )

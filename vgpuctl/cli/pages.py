@@ -116,7 +116,7 @@ def _vm(data: VmResult) -> Page:
     files = (("user-data", data.cloud_init), ("network-config", data.network_config))
     items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("labels", _value_text(data.labels))] if data.labels else []
-    items += [("vgpu", vgpu_line(v)) for v in data.vgpus]
+    items += [("vgpu", vgpu_line(v, data.name)) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
 
@@ -317,14 +317,19 @@ def _vgpu_cell(vgpu: VgpuResult) -> str:
     return f"{vgpu.profile} on {vgpu.gpu}" if vgpu.profile else str(vgpu.carrier)
 
 
-def vgpu_line(vgpu: VgpuResult) -> str:
-    """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
+def vgpu_line(vgpu: VgpuResult, vm: str | None = None) -> str:
+    """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`.
+
+    `vm`: the VM that is shown; it may only name the vGPU of another VM.
+    """
     line = f"{vgpu.profile} on GPU {vgpu.gpu}" if vgpu.profile else f"GPU {vgpu.gpu}"
     line += f", {location(vgpu)}" if location(vgpu) else ""
     line += f" with {', '.join(vgpu.companions)}" if vgpu.companions else ""
     missing = "" if vgpu.present else f", {vgpu.reason or 'missing'}"
     missing += ", but the running VM lacks it" if vgpu.attached is False else ""
-    missing += f", also in {', '.join(vgpu.other_vms)}" if vgpu.other_vms else ""
+    missing += f", of {vgpu.vm}" if vm and vgpu.vm not in (None, vm) else ""
+    others = [name for name in vgpu.other_vms if name != vm]
+    missing += f", also in {', '.join(others)}" if others else ""
     return f"{line} ({vgpu.carrier}{missing})" if vgpu.carrier != vgpu.gpu else f"{line}{missing}"
 
 

@@ -59,9 +59,17 @@ def _check_host_file(context: CheckContext) -> Finding:
             "users other than root could change this host's setup",
             fix=f"chown root:root {HOST_FILE}; chmod 644 {HOST_FILE}",
         )
+    if context.absent_gpus:
+        return warn(
+            *(
+                f"{HOST_FILE} names {address}, and no such GPU is on this host"
+                for address in sorted(context.absent_gpus)
+            ),
+            fix=f"correct or remove the address in {HOST_FILE}; the GPUs of this host: vgpuctl list-gpus",
+        )
     impossible = find_impossible_profiles(spec, context.gpus, content.text, HOST_FILE)
     if impossible:
-        return warn(*impossible, fix="vgpuctl list-profiles shows what the GPUs offer; correct host.yaml")
+        return warn(*impossible, fix=f"correct {HOST_FILE}; what the GPUs offer: vgpuctl list-profiles")
     if spec.warnings:
         return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
     if permissions is None:
@@ -91,7 +99,7 @@ def _describe_permissions(path: str, permissions: FilePermissions) -> str:
 CHECKS = (
     Check(
         id="run-directory",
-        title="only root can write vgpuctl's claims",
+        title="who can write vgpuctl's claims",
         looks_at=f"owner and mode of `{RUN_DIRECTORY}`",
         run=_check_run_directory,
         paths=PathsToRead(permissions=(RUN_DIRECTORY,)),
@@ -99,7 +107,7 @@ CHECKS = (
     ),
     Check(
         id="host-file",
-        title="host.yaml is valid, and only root can write it",
+        title="host.yaml, and who can write it",
         looks_at=f"`{HOST_FILE}`, its owner and mode, and whether GPUs here can offer its profiles",
         run=_check_host_file,
         paths=PathsToRead(files=(HOST_FILE,), permissions=(HOST_FILE,)),
@@ -107,7 +115,7 @@ CHECKS = (
     ),
     Check(
         id="machine-id",
-        title="the host has a machine id",
+        title="the host's machine id",
         looks_at=f"`{MACHINE_ID}`",
         run=_check_machine_id,
         paths=PathsToRead(files=(MACHINE_ID,)),

@@ -141,6 +141,7 @@ def observe_devices(
             claim_list.unreadable,
             host_vgpus=named,
             owners_known=owners_known,
+            functions=gpus_read.addresses,
         ),
         stuck_writes=stuck,
         hypervisor=status,

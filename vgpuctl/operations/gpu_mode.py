@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import merge_gpu_entries
 from vgpuctl.config.host_spec import GpuSpec, dump_value
-from vgpuctl.errors import Interrupted, Refused, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import is_pci_address
@@ -22,7 +22,9 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
+from vgpuctl.observe.host_file import HOST_FILE_PATH
 from vgpuctl.observe.modprobe import driver_version
+from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
@@ -71,6 +73,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from vgpuctl.ports.host import Host
+
+
+GPU_ABSENT_CHECK = "gpu-absent"
+"""The `check` fact of the error for a GPU of host.yaml that is on no bus."""
 
 
 class ModeRequest(Value):
@@ -264,6 +270,7 @@ def restore_gpus(
         if spec.mode == GpuMode.UNMANAGED or (spec.mode, spec.scheduler, spec.mig, spec.mixed_size) == (None,) * 4:
             continue
         try:
+            _refuse_absent(host, address)
             for transaction in _restore_transactions(host, address, spec, wait_seconds, read_gpus):
                 snapshot = read_gpus()
                 try:
@@ -271,16 +278,29 @@ def restore_gpus(
                 except Refused as refused:
                     raise busy_gpu_error(host, address) or refused from refused
                 unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
-                if plan.lines and not dry_run:
-                    steps += run_transaction(host, transaction, plan, progress)
-                else:
-                    steps += plan.lines
+                is_planned = dry_run or not plan.lines
+                steps += plan.lines if is_planned else run_transaction(host, transaction, plan, progress)
         except Interrupted:
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
             error = as_vgpuctl_error(failure)
         results.append(RestoredGpu(address, tuple(steps), error, unverified))
     return tuple(results)
+
+
+def _refuse_absent(host: Host, address: str) -> None:
+    """Refuse a GPU of host.yaml that is on no bus: waiting would not bring it.
+
+    Raises:
+        NotFound: with what to correct.
+    """
+    if find_absent(host.sysfs, (address,)):
+        raise NotFound(
+            f"gpus: in {HOST_FILE_PATH} names {address}, and no such GPU is on this host",
+            hint=f"correct or remove {address} in {HOST_FILE_PATH}; vgpuctl list-gpus shows the GPUs",
+            check=GPU_ABSENT_CHECK,
+            gpu=address,
+        )
 
 
 def _specs_by_address(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.scheduler_spec import dump_scheduler
 from vgpuctl.errors import HostCannot, VgpuctlError
-from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
+from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
 from vgpuctl.model.results.gpus import ChangedSchedulerResult, GpuResult
@@ -42,6 +42,7 @@ from vgpuctl.operations.plans.scheduler_plan import (
     refuse_unsupported_scheduler,
 )
 from vgpuctl.ports.step import Step
+from vgpuctl.scheduler.limits import scheduler_text
 from vgpuctl.scheduler.modprobe_files import find_loaded_dword
 from vgpuctl.value import Value, extend, replace
 

@@ -8,14 +8,11 @@ docs/developers/crashes.md has everything that it looks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.gpu import Ownership, Vgpu
-from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
 from vgpuctl.model.snapshot import Snapshot
@@ -28,11 +25,10 @@ from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
-from vgpuctl.operations.plans.change import ADOPTED_ALIAS_PREFIX, detach_steps
+from vgpuctl.operations.plans.change import detach_steps
 from vgpuctl.operations.plans.old_exchange import abandoning_steps, decided, finishing_steps
 from vgpuctl.operations.plans.refresh import spare_removal_plan
 from vgpuctl.operations.plans.remove import (
-    assigned_from_observed,
     release_steps,
     unproven_carriers,
     vm_removal_plan,
@@ -48,6 +44,7 @@ from vgpuctl.operations.unowned import (
     FindingKey,
     ReconcileFinding,
     check_host_vgpus,
+    check_without_record,
     find_unfinished_files,
     find_unowned,
 )
@@ -231,7 +228,7 @@ def _find_drained(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
 def _check_vm(host: Host, snapshot: Snapshot, vm: Vm, *, is_in_progress: bool) -> list[ReconcileFinding]:
     """Return what is wrong with one VM; `is_in_progress`: a live operation holds claims for it."""
     if vm.record is None:
-        return _check_without_record(host, snapshot, vm)
+        return check_without_record(host, snapshot, vm)
     if is_in_progress:
         return []
     held_record = replace(vm.record, vgpus=with_slot(snapshot, vm, vm.record))
@@ -293,7 +290,7 @@ def _check_ready(
     if unreferenced and not _is_half_done(host, snapshot, record, unreferenced):
         text = f"another program took {lost_text(unreferenced)} out of the definition of VM {vm.name}"
         forget = hint_commands.detach_command(vm, unreferenced[0].carrier)
-        action = f"nothing: {hint_commands.start_command(vm)} puts it back, {forget} forgets it"
+        action = f"nothing: put it back: {hint_commands.start_command(vm)}; forget it: {forget}"
         return [ReconcileFinding("vgpu-lost", text, action, vm=vm)]
     if unreferenced:
         text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in unreferenced)} of its record"
@@ -380,41 +377,3 @@ def _check_refresh(
 
 def _is_present(snapshot: Snapshot, carrier: str) -> bool:
     return any(v.carrier == carrier and v.present for v in snapshot.vgpus)
-
-
-def _check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:
-    if vm.copied_record is not None:
-        text = f"VM {vm.name} has the record of VM {vm.copied_record.vm_uuid}: it is a copy"
-        return [ReconcileFinding("copied-record", text, "nothing: vgpuctl does not manage it")]
-    if vm.has_unreadable_record:
-        text = f"VM {vm.name} has a record that this vgpuctl cannot read"
-        action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"
-        return [ReconcileFinding("unreadable-record", text, action)]
-    carriers = {h.carrier: h for h in vm.hostdevs}
-    managed = [v for v in snapshot.vgpus if v.owner is Ownership.MANAGED and v.name is None]
-    proven = [v for v in managed if v.carrier in carriers and v.vm_uuid == vm.uuid]
-    if not proven:
-        return []
-    record = rebuild_record(snapshot.machine_id, vm, proven, lambda v: _alias_index(carriers[v.carrier].alias))
-    plan = Plan((SetRecordState(vm.name, vm.uuid, record),), undo_on_failure=False)
-    text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in proven)} is provably its own"
-    action = f"write the record of {vm.name} again (delete-vm will keep its disks)"
-    return [ReconcileFinding("record-lost", text, action, plan, claims_of_record(host, vm.name, record), vm)]
-
-
-def rebuild_record(machine_id: str, vm: Vm, vgpus: list[Vgpu], index: Callable[[Vgpu], int]) -> VmRecord:
-    """Return a record with what the host itself still proves: the vGPUs. It cannot prove disks, so there are none."""
-    ordered = sorted(vgpus, key=index)
-    return VmRecord(
-        state=RecordState.READY,
-        vm_uuid=vm.uuid,
-        machine_id=machine_id,
-        vgpus=tuple(assigned_from_observed(v, index(v)) for v in ordered),
-        disks=(),
-        request_json="{}",
-        created_vm=not any((h.alias or "").startswith(ADOPTED_ALIAS_PREFIX) for h in vm.hostdevs),
-    )
-
-
-def _alias_index(alias: str | None) -> int:
-    return parse_integer((alias or "").rpartition("-")[2]) or 0

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import FileFailed
 from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim, HostVgpu, UnfinishedFile, Vm
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim, HostVgpu, RecordState, UnfinishedFile, Vm, VmRecord
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.operations.claim import claims_of_record
-from vgpuctl.operations.plans.remove import leaked_removal_plan
+from vgpuctl.operations.plans.change import ADOPTED_ALIAS_PREFIX
+from vgpuctl.operations.plans.remove import assigned_from_observed, leaked_removal_plan
 from vgpuctl.operations.plans.vgpus import assigned_from_entry, placeholder_owner
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
+from vgpuctl.operations.steps.domain import SetRecordState
 from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
@@ -84,7 +87,7 @@ def _check_host_vgpu(
         return [ReconcileFinding("vgpu-changed", f"{what}: {vgpu.reason}", "nothing: it was changed by hand")]
     if not vgpu.present:
         return [
-            ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host creates it again")
+            ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: create it again: vgpuctl restore-host")
         ]
     if entry.carrier in claimed:
         return []
@@ -212,3 +215,40 @@ class RemoveUnfinishedFile(Value):
 
     def undo(self, host: Host) -> None:
         """Nothing: the file was incomplete."""
+
+
+def check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:
+    """Return the problem of a VM without a readable record of its own: a copy, a newer record, or a lost one."""
+    if vm.copied_record is not None:
+        text = f"VM {vm.name} has the record of VM {vm.copied_record.vm_uuid}: it is a copy"
+        return [ReconcileFinding("copied-record", text, "nothing: vgpuctl does not manage it")]
+    if vm.has_unreadable_record:
+        text = f"VM {vm.name} has a record that this vgpuctl cannot read"
+        action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"
+        return [ReconcileFinding("unreadable-record", text, action)]
+    carriers = {h.carrier: h for h in vm.hostdevs}
+    managed = [v for v in snapshot.vgpus if v.owner is Ownership.MANAGED and v.name is None]
+    proven = [v for v in managed if v.carrier in carriers and v.vm_uuid == vm.uuid]
+    if not proven:
+        return []
+    record = _rebuild_record(snapshot.machine_id, vm, proven)
+    plan = Plan((SetRecordState(vm.name, vm.uuid, record),), undo_on_failure=False)
+    text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in proven)} is provably its own"
+    action = f"write the record of {vm.name} again (delete-vm will keep its disks)"
+    return [ReconcileFinding("record-lost", text, action, plan, claims_of_record(host, vm.name, record), vm)]
+
+
+def _rebuild_record(machine_id: str, vm: Vm, vgpus: list[Vgpu]) -> VmRecord:
+    """Return a record with what the host itself still proves: the vGPUs. It cannot prove disks, so there are none."""
+    aliases = {h.carrier: h.alias or "" for h in vm.hostdevs}
+    indexes = {v.carrier: parse_integer(aliases[v.carrier].rpartition("-")[2]) or 0 for v in vgpus}
+    ordered = sorted(vgpus, key=lambda v: indexes[v.carrier])
+    return VmRecord(
+        state=RecordState.READY,
+        vm_uuid=vm.uuid,
+        machine_id=machine_id,
+        vgpus=tuple(assigned_from_observed(v, indexes[v.carrier]) for v in ordered),
+        disks=(),
+        request_json="{}",
+        created_vm=not any(alias.startswith(ADOPTED_ALIAS_PREFIX) for alias in aliases.values()),
+    )

@@ -25,6 +25,7 @@ from vgpuctl.model.vm import StuckWrite
 from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
 from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted, why_unschedulable
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
+from vgpuctl.placement.unapplied import unapplied_error, unapplied_settings
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def place_vgpus(
     Raises:
         NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
         Stuck: on every GPU that could serve, a kernel write has not returned.
+        HostCannot: there is no room on the others, and a GPU that could serve lacks settings of host.yaml.
         NotFound, InvalidInput, Refused: this host cannot serve the profiles or GPUs.
     """
     constraints = add_spread_group(snapshot, constraints or NO_CONSTRAINTS, uuid)
@@ -89,6 +91,7 @@ def place_vgpus(
     if chosen is None:
         chosen = _search_combinations(snapshot, candidates, [(request_of[text], count) for text, count in largest], vm)
     if chosen is None:
+        _refuse_unapplied(snapshot, serving, vm)
         raise _no_room_error(snapshot, gpus, profiles, types_of, vm, excluded)
     slots: dict[str, list[Slot]] = {}
     for request, slot in zip(ordered, chosen, strict=True):
@@ -179,6 +182,13 @@ def _refuse_stuck(snapshot: Snapshot, gpus: Sequence[Gpu]) -> None:
         raise stuck_write_error(writes[gpus[0].address])
 
 
+def _refuse_unapplied(snapshot: Snapshot, gpus: Sequence[Gpu], vm: str | None) -> None:
+    """Refuse when a GPU that could serve only lacks settings of host.yaml: restore-host helps, making room does not."""
+    for gpu in gpus:
+        if why_restricted(gpu, "vgpu", vm) is None and (differences := unapplied_settings(snapshot, gpu)):
+            raise unapplied_error(gpu, differences)
+
+
 def list_rooms(
     snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], vm: str | None = None
 ) -> tuple[tuple[Gpu, Room], ...]:
@@ -197,7 +207,8 @@ def list_rooms(
         room = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type)
         reason = why_unschedulable(snapshot, gpu, "vgpu", vm) or why_profile_forbidden(gpu, vgpu_type)
         if reason is not None:
-            room = replace(room, free=0, functions=(), reasons=(reason, *room.reasons))
+            others = () if gpu.is_lost else room.reasons  # what is not known of a lost GPU does not matter
+            room = replace(room, free=0, functions=(), reasons=(reason, *others))
         rooms.append((gpu, room))
     return tuple(rooms)
 

@@ -47,6 +47,7 @@ class SimHotplug:
         try:
             element = domain_xml.parse(xml)
             domain_xml.validate(element)
+            domain_xml.check_architecture(element, domain_xml.host_arch(self._core.machine.scenario))
             _, name = domain_xml.normalise(element)
         except VirError as exc:
             raise translate_error(exc, "redefine", uuid) from exc
@@ -86,7 +87,7 @@ class SimHotplug:
                 _remove_device(config_element, alias)
             if live:
                 live_element = domain_xml.parse(_require_running(state, uuid).xml)
-                shown = domain_xml.find_displays(live_element)
+                shown = {display.carrier for display in domain_xml.find_displays(live_element)}
                 carrier = _remove_device(live_element, alias)
                 if carrier in shown:
                     text = "Device 'vfio-pci-nohotplug' does not support hotplugging"

@@ -38,7 +38,7 @@ from vgpuctl.sim.machine import version_number
 from vgpuctl.sim.objects import RunningDomain, SimDomain
 from vgpuctl.sim.state import FIRST_PID, State
 
-EMULATOR = "/usr/bin/qemu-system-x86_64"
+EMULATOR_PREFIX = "/usr/bin/qemu-system-"
 
 
 @serialize_calls
@@ -66,12 +66,14 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
     def capabilities(self) -> HypervisorCapabilities:
         """Return what domains may use on this host."""
         with read_call(self._core, "capabilities") as state:
-            libvirt = state.machine.scenario["libvirt"]
+            libvirt, arch = state.machine.scenario["libvirt"], domain_xml.host_arch(state.machine.scenario)
             return HypervisorCapabilities(
                 kvm=libvirt["kvm"],
                 uefi=libvirt["uefi"],
-                emulator=EMULATOR,
-                secure_boot=libvirt["uefi"] and libvirt.get("secure_boot", True),
+                emulator=f"{EMULATOR_PREFIX}{arch}",
+                arch=arch,
+                machine=domain_xml.PCIE_MACHINES[arch],
+                secure_boot=libvirt["uefi"] and libvirt.get("secure_boot", True) and arch == "x86_64",
                 tpm=libvirt.get("tpm", True),
             )
 
@@ -130,6 +132,7 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         try:
             element = domain_xml.parse(xml)
             domain_xml.validate(element)
+            domain_xml.check_architecture(element, domain_xml.host_arch(self._core.machine.scenario))
             uuid, name = domain_xml.normalise(element)
         except VirError as exc:
             raise translate_error(exc, "define", "?") from exc
@@ -191,8 +194,8 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
                 raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, "could not access KVM kernel module")
             guest_host.require_guest_host(state, element, self._core.machine.libvirt_version)
             host_devices = domain_xml.parse_hostdevs(element)
-            hostdevs.require_displays(state, domain_xml.find_displays(element))
             taken = hostdevs.prepare_hostdevs(state, domain.name, host_devices)
+            hostdevs.require_displays(state, domain_xml.find_displays(element))
             change.add("run", uuid, state.next_pid, [device.carrier for device in host_devices], taken)
 
     def shutdown(self, uuid: str) -> None:
@@ -227,11 +230,11 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         """Return a domain as the port shows it. The result is cached until the domain changes."""
         running = state.running.get(domain.uuid)
         live, pid = (running.xml, running.pid) if running else (None, 0)
+        power = VmState(running.state) if running else VmState.STOPPED
         cached = self._domain_infos.get(domain.uuid)
         unchanged = cached is not None and cached[0] is domain.xml and cached[1] == (live, pid)
-        if cached is not None and unchanged and cached[2].persistent == domain.persistent:
+        if cached is not None and unchanged and (cached[2].persistent, cached[2].state) == (domain.persistent, power):
             return cached[2]
-        power = VmState.RUNNING if running else VmState.STOPPED
         shown_live_xml = live_xml(running) if running else None
         info = DomainInfo(
             domain.name, domain.uuid, power, strip_passwords(domain.xml), shown_live_xml, domain.persistent

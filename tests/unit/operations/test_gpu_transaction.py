@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from tests.faults import Watch
-from tests.hosts import delete, open_sim_host, picture, start
-from tests.layouts import FLEX, Signals, Struck, configured_modes, do, drained, numvfs, stand, starts
+from tests.hosts import WAIT_SECONDS, delete, open_sim_host, picture, start
+from tests.layouts import FLEX, Signals, StrikesTheRequest, Struck, configured_modes, do, drained, numvfs, stand, starts
 from tests.schedulers import SMALL, TWO_MS, with_vms
 from tests.schedulers import act as set_scheduler
 from tests.vgpus import drop, make
@@ -52,6 +52,17 @@ def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
     with pytest.raises(Interrupted) as raised:
         do(replace(host.ports, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
     assert (stand(host), asked, raised.value.left) == (before, [], [])
+
+
+@pytest.mark.parametrize("call", ["find_domain", "shutdown"])
+def test_a_signal_just_before_the_first_request_to_shut_down_leaves_all_running(tmp_path, call):
+    host = drained(tmp_path)
+    signals = StrikesTheRequest(host.ports.hypervisor, call)
+    before, begun = stand(host), host.ports.clock.monotonic()
+    with pytest.raises(Interrupted) as raised:
+        do(replace(host.ports, hypervisor=signals.port()), FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (stand(host), raised.value.left) == (before, [])
+    assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
 
 
 def test_a_signal_during_vm_restart_is_raised_after_all_run(tmp_path):

@@ -104,7 +104,7 @@ def test_a_fault_exposed_by_a_fix_is_fixed(tmp_path: Path) -> None:
     host.ports.hypervisor.set_record(uuid_of_vm, text)
     host.ports.claims.add(replace(claim_of(host, 1), vm="vm", vm_uuid=uuid_of_vm))
     later = host.again()
-    assert [f.kind for f in run_reconcile(later.ports).data.findings][:2] == ["half-removed", "half-changed"]
+    assert [f.kind for f in run_reconcile(later.ports).data.findings][:2] == ["half-removed", "leaked"]
     now = picture(later)
     assert now.claims == now.mdevs == now.domains == {}
     assert run_reconcile(later.ports).data.findings == ()

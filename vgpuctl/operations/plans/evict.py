@@ -13,6 +13,7 @@ from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm
+from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.operations.plans.layout import refuse_unresponsive_vms
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.plans.vgpus import assigned_from_entry
@@ -124,7 +125,7 @@ def _suspended_vgpus(snapshot: Snapshot, gpu: Gpu, reason: EvictionReason) -> li
     """Return each device on the GPU, sorted by holder and index.
 
     Raises:
-        InUse: one is not managed by vgpuctl, or is in a running VM that vgpuctl would not restart with it.
+        InUse: one is not managed by vgpuctl, or is in a running VM that vgpuctl would not restart with it, as a clone.
         Busy: creation or removal of its VM is unfinished.
     """
     suspended = [
@@ -147,6 +148,7 @@ def _suspended_vgpu(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, reason: EvictionRe
             vm=vm.name,
         )
     if vgpu.owner is Ownership.MANAGED and vm is not None and assigned is not None:
+        refuse_shared_vgpus(snapshot.vms, vm, (vgpu.carrier,))
         restored = replace(assigned, gpu=vgpu.gpu, function=vgpu.function, placement_id=vgpu.placement_id)
         return _SuspendedVgpu(vm.name, vm, restored, vgpu.type_id)
     if entry is not None:

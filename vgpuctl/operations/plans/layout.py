@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus
+from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.hint_commands import detach_command, off_command, stop_command
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
-from vgpuctl.observe.definition import removal_command
+from vgpuctl.observe.definition import refuse_shared_vgpus, removal_command
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 
@@ -43,9 +44,7 @@ def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
     elif vfs_are_for_vgpus(gpu) and gpu.backend is None:
         vf_count = gpu.vfs_total
     else:
-        raise _no_mode_error(
-            gpu, "vgpu", "install the vendor's vGPU host driver; vgpuctl list-gpus shows what each GPU offers"
-        )
+        raise _no_mode_error(gpu, "vgpu", vgpu_driver_hint(gpu))
     if vfs not in (None, vf_count):
         raise InvalidInput(
             f"{gpu.address} has {vf_count} VFs for vGPUs, or none: its driver turns on all of them",
@@ -136,7 +135,7 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
         raise _in_use_error(snapshot, gpu, host_vgpus, "which host.yaml has")
     removed = [v for v in taken if v.function not in remaining_functions and not _needs_no_vf(v)]
     if removed:
-        raise _in_use_error(snapshot, gpu, removed, f"whose VF does not exist with {vf_count} VFs")
+        raise _in_use_error(snapshot, gpu, removed, f"whose VF does not exist with {count_text(vf_count, 'VF')}")
     unmanaged = [v for v in taken if v.name is None and (_is_not_managed(v) or snapshot.vm(v.vm_uuid or "") is None)]
     if unmanaged:
         raise _in_use_error(snapshot, gpu, unmanaged, "which vgpuctl did not create and cannot drain")
@@ -146,6 +145,10 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
         for v in taken
         if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in stopped_states
     }
+    for vgpu in taken:
+        owner = snapshot.vm(vgpu.vm_uuid or "")
+        if owner is not None:
+            refuse_shared_vgpus(snapshot.vms, owner, (vgpu.carrier,))
     refuse_unresponsive_vms(gpu, vms.values())
     refuse_transient_vms(vms.values())
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
