@@ -60,12 +60,17 @@ def resolve_ownership(
     *,
     host_vgpus: tuple[HostVgpu, ...] = (),
     owners_known: bool = True,
+    of_vm: str | None = None,
 ) -> tuple[Vgpu, ...]:
     """Return every taken carrier once, sorted by GPU, function and carrier.
+
+    `of_vm`: only what one VM has, by name or uuid, and what is on these GPUs.
 
     `owners_known` False: some VMs, or part of host.yaml, could not be read; then no claim counts as leaked.
     """
     present = _existing_devices(gpus)
+    if of_vm is not None:
+        vms = _vms_on(gpus, vms, present, of_vm)
     by_carrier = _always_reserved_vgpus(vms, present)
     not_held = _add_running_vgpus(by_carrier, vms, claims, present, live_carriers)
     by_carrier = {entry.carrier: _host_vgpu(entry, gpus, vms, claims, present) for entry in host_vgpus} | by_carrier
@@ -93,6 +98,21 @@ def resolve_ownership(
     if groups:
         vgpus = (replace(v, spread_group=groups.get(v.vm_uuid or "")) for v in vgpus)
     return tuple(sorted(_with_users(vgpus, vms), key=lambda v: (v.gpu, v.function, v.carrier)))
+
+
+def _vms_on(gpus: tuple[Gpu, ...], vms: tuple[Vm, ...], present: Mapping[str, Vgpu], name: str) -> tuple[Vm, ...]:
+    """Return the VM of this name or uuid, and those that have something on these GPUs or name a device of that VM."""
+    addresses = {gpu.address for gpu in gpus}
+    own = next((vm for vm in vms if name in (vm.name, vm.uuid)), None)
+    carriers = {f.address for gpu in gpus for f in gpu.functions}.union(present)
+    carriers |= {h.carrier for h in own.hostdevs} if own is not None else set()
+    return tuple(
+        vm
+        for vm in vms
+        if vm is own
+        or any(h.carrier in carriers for h in vm.hostdevs)
+        or (vm.record is not None and any(v.gpu in addresses for v in vm.record.vgpus))
+    )
 
 
 def _with_users(vgpus: Iterable[Vgpu], vms: tuple[Vm, ...]) -> Iterator[Vgpu]:

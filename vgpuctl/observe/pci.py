@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
@@ -65,6 +66,20 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
     with_placements = [add_placements(sysfs, gpu) for gpu in with_facts]
     by_address = tuple(sorted(with_placements, key=lambda g: address_sort_key(g.address)))
     return GpusRead(by_address, status, tuple(warnings), None if scope.gpu_addresses is not None else tuple(nvswitches))
+
+
+def find_gpus(sysfs: Sysfs, functions: Iterable[str]) -> frozenset[str]:
+    """Return the GPUs of PCI functions: themselves, or those of which they are VFs; leave others out."""
+    gpus: set[str] = set()
+    for address in (a for a in functions if is_pci_address(a)):
+        path = f"{PCI_DEVICES}/{address}"
+        try:
+            if _read_pci_id(sysfs, f"{path}/class").startswith(_GPU_CLASSES):
+                is_vf = "physfn" in sysfs.listdir(path)
+                gpus.add(_read_link_name(sysfs, f"{path}/physfn") or address if is_vf else address)
+        except OSError:
+            continue  # it is gone: a record or a claim may still name its GPU
+    return frozenset(gpus)
 
 
 def _left_out_warning(name: str, error: OSError, path: str) -> str:

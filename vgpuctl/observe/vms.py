@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
 from vgpuctl.domain.domain_xml import names_other_devices, parse_domain, parse_hostdevs
 from vgpuctl.errors import LibvirtFailed
@@ -14,7 +16,13 @@ from vgpuctl.value import replace
 
 def read_vm(host: Host, domain: DomainInfo) -> Vm:
     """Convert one domain to a Vm, including devices of the running domain that its persistent config lacks."""
-    vm = parse_domain(domain.xml, domain.state, host.machine_id)
+    return _parse(domain, host.machine_id)
+
+
+@lru_cache(maxsize=2048)
+def _parse(domain: DomainInfo, machine_id: str) -> Vm:
+    """Convert a domain; cached, because a command for many VMs reads each of them again and again, mostly unchanged."""
+    vm = parse_domain(domain.xml, domain.state, machine_id)
     if not domain.persistent:
         vm = replace(vm, persistent=False)
     if domain.live_xml is None:

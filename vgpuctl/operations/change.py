@@ -20,7 +20,7 @@ from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib
@@ -96,7 +96,8 @@ def change_vm(
     scope = _scope_of_fields(request, changed_fields)
     if "memory" in fields:
         refuse_excess_memory(request.memory_mib, host_memory_mib(host))
-    update = _build_update(host, observe(host, scope), request, changed_fields, dry_run=dry_run)
+    own_scope = replace(scope, vm=request.name)  # enough to see whether anything changes
+    update = _build_update(host, observe(host, own_scope), request, changed_fields, dry_run=dry_run)
     if (
         not update.vgpu_changes.removed
         and not update.vgpu_changes.added_profiles
@@ -198,7 +199,7 @@ def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
         return ReadScope(types=True, every_function=True)
     if "gpu" in fields:
         return ReadScope(types=True)
-    return scope_of_profiles(request) if "profile" in fields else ReadScope(models=False)
+    return scope_of_profiles(request) if "profile" in fields else scope_of_vm(request.name or "")
 
 
 def _build_update(

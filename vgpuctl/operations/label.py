@@ -11,7 +11,7 @@ from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import VmRecord
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.guards import find_vm, refuse_busy_vm, require_system_libvirt, require_writable
 from vgpuctl.operations.plans.change import with_request_fields
 from vgpuctl.operations.plans.remove import own_record
@@ -49,7 +49,7 @@ def label_vm(
     """
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "label")

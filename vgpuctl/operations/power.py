@@ -12,7 +12,7 @@ from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import RecordState, Vm, VmRecord
-from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_vm
 from vgpuctl.observe.definition import refuse_changed_definition
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
@@ -77,7 +77,7 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
     """Start a VM; vGPUs that are missing, as after a reboot, are created again first."""
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "start")
@@ -172,7 +172,7 @@ def reobserve_vm(host: Host, vm: Vm) -> tuple[Snapshot, Vm]:
     Raises:
         NotFound: it was deleted.
     """
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(vm.uuid))
     current_vm = snapshot.vm(vm.uuid)
     if current_vm is None:
         raise deleted_meanwhile(vm)
@@ -253,7 +253,7 @@ def stop_for_restart(
     """Stop a VM as `stop_vm` does, and keep the note that it must be started again."""
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "stop")
@@ -309,7 +309,7 @@ def delete_vm(
     """Remove a VM with its vGPUs and the disks that vgpuctl created; never a base image or an unmanaged VM."""
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = _record_of_held(snapshot, vm)
