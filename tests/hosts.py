@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,10 +31,13 @@ from vgpuctl.model.vm import Claim, Nic, Operation
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
 from vgpuctl.operations.reconcile import reconcile
+from vgpuctl.operations.set_vm import set_vm as set_vm_operation
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Context, Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.sim import SimHost, open_host
+from vgpuctl.sim.core import JOURNAL_FORMAT
+from vgpuctl.value import replace
 
 WAIT_SECONDS = 30.0
 
@@ -149,6 +153,38 @@ def copied(host: SimulatedHost, directory: Path) -> SimulatedHost:
     return open_sim_host(directory, host.scenario)
 
 
+def with_other_hardware(host: SimulatedHost, text: str) -> SimulatedHost:
+    """Boot the same host (VMs, disks, /etc) with the hardware, kernel and driver of another scenario."""
+    host.sim.close()
+    kill_operation(host.ports)
+    change_hardware(Path(host.scenario), text, host.directory / "state")
+    return open_sim_host(host.directory, text=text)
+
+
+def change_hardware(scenario: Path, text: str, state: Path | None = None) -> None:
+    """Write another text into the file of a simulated host, which keeps VMs and disks, as after a boot."""
+    kept = ("domain", "pool", "file")
+    old: Any = open_host(str(scenario), state_dir=state)
+    core = old._core
+    records = [record for record in core.read_state().records() if record[0] in kept]
+    old.close()
+    shutil.rmtree(old.run_dir)
+    for name in ("journal", "lock"):
+        (core.directory / name).unlink()
+    scenario.write_text(text)
+    new: Any = open_host(str(scenario), state_dir=state)
+    header = {
+        "vgpuctl-sim": JOURNAL_FORMAT,
+        "digest": new._core.digest,
+        "machine_id": core.machine_id,
+        "scenario": new._core.machine.scenario,
+    }
+    with new._core.journal.locked():
+        devices = [record for record in new._core.machine.scenario["found"] if record[0] not in kept]
+        new._core.journal.replace(header, [*devices, *records])
+    new.close()
+
+
 _names = (f"vm-{number:03d}" for number in itertools.count(1))
 
 
@@ -228,6 +264,20 @@ def stop(ports: Host, name: str, *, force: bool = True) -> Outcome:
     """Run stop-vm."""
     with operation(ports):
         return stop_vm(ports, name, force=force, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def set_vm(ports: Host, wanted: VmRequest, *fields: str, **options: Any) -> Outcome:
+    """Run set-vm --yes for these fields of a request; `fields` empty: for its profile."""
+    sources = {**wanted.sources, **dict.fromkeys(fields or ("profile",), "command-line")}
+    given: dict[str, Any] = {
+        "drain": False,
+        "dry_run": False,
+        "confirm": yes,
+        "wait_seconds": WAIT_SECONDS,
+        "progress": Silent(),
+        **options,
+    }
+    return set_vm_operation(ports, replace(wanted, sources=sources), **given)
 
 
 def run_reconcile(ports: Host, *, dry_run: bool = False) -> Outcome:

@@ -83,3 +83,21 @@ class Struck:
             return getattr(self.real, name)(*args, **more)
 
         return call
+
+
+class StrikesTheRequest(Signals):
+    """A signal at the last moment before the first guest is asked to shut down.
+
+    It comes in the call `call` of libvirt: in the look-up of the step, or in the request itself, which is not sent.
+    """
+
+    def __init__(self, hypervisor, call):
+        super().__init__()
+        self.hypervisor, self.call, self.stopping = hypervisor, call, False
+
+    def on_step_start(self, number, text):
+        self.stopping = text.startswith("shut down VM")
+        super().on_step_start(number, text)
+
+    def port(self):
+        return Struck(self.hypervisor, self, lambda name, _: name == self.call and self.stopping and not self.received)

@@ -221,6 +221,8 @@ class Interrupted(VgpuctlError):
     def __init__(self, message: str, *, signal_number: int, hint: str | None = None, **facts: object) -> None:
         super().__init__(message, hint=hint, **facts)
         self.signal_number = signal_number
+        self.changed_nothing = False
+        """Whether the step that it stopped knows that it had not begun."""
 
 
 STATUSES_WORST_FIRST = (5, 1, 3, 6, 2, 4, 75, 7)
@@ -329,3 +331,8 @@ def mount_point(path: str) -> str:
     while directory != "/" and not os.path.ismount(directory):
         directory = os.path.dirname(directory)
     return directory
+
+
+def named_message(name: str, message: str) -> str:
+    """Return a message with the name that it is about in front, once."""
+    return message if message.startswith(f"{name} ") else f"{name}: {message}"

@@ -37,14 +37,16 @@ else:
 PREFIX = "sim:"
 
 
-def open_simulated_host(scenario: str, clock: HostClock | None = None) -> Host:
+def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seconds: float = 60.0) -> Host:
     """Return the simulated host of a built-in scenario, by its name, or of a scenario file.
+
+    `wait_seconds`: for the locks that other processes hold for microseconds.
 
     Raises:
         NotFound: there is no such scenario.
         InvalidInput: its file is invalid, or was changed since the host was first used.
     """
-    return _join_ports(sim.open_host(scenario), f"{PREFIX}{scenario}", clock)
+    return _join_ports(sim.open_host(scenario), f"{PREFIX}{scenario}", clock, wait_seconds)
 
 
 @contextmanager
@@ -68,11 +70,12 @@ def open_host_with_card(model: str, directory: Path) -> Iterator[Host]:
         sim_host.close()
 
 
-def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None) -> Host:
+def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None, wait_seconds: float = 60.0) -> Host:
     """Return the ports of a simulated host."""
+    clock = clock or HostClock()
     processes = SimProcesses(sim_host)
     operations = OperationFiles(sim_host.run_dir, processes)
-    claims = SimClaims(processes, operations, sim_host)
+    claims = SimClaims(processes, operations, sim_host, clock, wait_seconds)
     sim_host.lock_held = lambda: claims.is_locked
     return Host(
         name=name,
@@ -83,12 +86,14 @@ def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None
         processes=processes,
         operations=operations,
         claims=claims,
-        clock=clock or HostClock(),
+        clock=clock,
         machine_id=sim_host.machine_id,
         new_uuid=lambda: str(uuid4()),
         audit_log=sim_host.audit,
         system=_system(sim_host),
-        host_file=HostFileOnDisk(sim_host.host_file, lock_held=lambda: claims.is_locked),
+        host_file=HostFileOnDisk(
+            sim_host.host_file, lock_held=lambda: claims.is_locked, clock=clock, wait_seconds=wait_seconds
+        ),
         vendor_commands=sim_host.vendor,
         system_log=sim_host.kernel_log,
         unfinished_files=open_unfinished_files(
@@ -160,8 +165,15 @@ class SimProcesses(HostProcesses):
 class SimClaims(ClaimStore):
     """The claims below the simulated host's /run, and the writes that are stuck in its kernel."""
 
-    def __init__(self, processes: SimProcesses, operations: OperationFiles, host: sim.SimHost) -> None:
-        super().__init__(host.run_dir, processes, operations)
+    def __init__(
+        self,
+        processes: SimProcesses,
+        operations: OperationFiles,
+        host: sim.SimHost,
+        clock: HostClock,
+        wait_seconds: float,
+    ) -> None:
+        super().__init__(host.run_dir, processes, operations, clock=clock, wait_seconds=wait_seconds)
         self._host = host
 
     def stuck_writes(self) -> tuple[StuckWrite, ...]:

@@ -114,6 +114,14 @@ def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uu
     assert record.state is VmState.STOPPED
 
 
+def test_a_missing_mdev_whose_screen_is_wanted_is_the_missing_mdev(site: Site, uuid: str) -> None:
+    shown = NO_SUCH_MDEV.replace("type='mdev'", "type='mdev' display='on' ramfb='on'")
+    define(site, uuid, devices=f"{shown}<graphics type='vnc'/><video><model type='none'/></video>")
+    with pytest.raises(LibvirtFailed) as caught:
+        site.ports.hypervisor.start(uuid)
+    assert libvirt_code(caught) == 99
+
+
 def test_each_start_gives_a_domain_another_id(site: Site, uuid: str) -> None:
     define(site, uuid)
     ids = []

@@ -102,3 +102,22 @@ def test_available_instances_of_a_card_count_down(site: Site, function: str) -> 
 def test_removing_a_missing_mdev_is_enoent(site: Site) -> None:
     with pytest.raises(FileNotFoundError):
         site.remove(new_uuid())
+
+
+@pytest.mark.forms("mdev-pf")
+@pytest.mark.parametrize("other", [None, "vfio-pci"])
+def test_a_parent_without_its_own_driver_offers_no_types(site: Site, other: str | None) -> None:
+    bus, write = "/sys/bus/pci/drivers", site.ports.sysfs.write
+    driver = site.ports.sysfs.readlink(f"{PCI}/{site.gpu}/driver").rpartition("/")[2]
+    write(f"{PCI}/{site.gpu}/driver_override", f"{other or driver}\n")
+    write(f"{bus}/{driver}/unbind", f"{site.gpu}\n")
+    if other is not None:
+        write("/sys/bus/pci/drivers_probe", f"{site.gpu}\n")
+    entries = site.ports.sysfs.listdir(f"{PCI}/{site.gpu}")
+    if other is not None:
+        write(f"{bus}/{other}/unbind", f"{site.gpu}\n")
+    write(f"{PCI}/{site.gpu}/driver_override", "\n")
+    write(f"{bus}/{driver}/bind", f"{site.gpu}\n")
+    assert "mdev_supported_types" not in entries
+    assert ("driver" in entries) is (other is not None)
+    assert "mdev_supported_types" in site.ports.sysfs.listdir(f"{PCI}/{site.gpu}")

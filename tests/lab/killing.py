@@ -191,11 +191,11 @@ def detach(chance: random.Random) -> list[str]:
     return ["detach-vgpu", VM, "--vgpu", chance.choice(have(2))["carrier"]]
 
 
-def set_profile(_chance: random.Random) -> list[str]:
+def set_vm(_chance: random.Random) -> list[str]:
     """Change the profile of the VM's vGPU."""
     (first,) = have(1)
     other = PROFILES[first["profile"] == PROFILES[0]]
-    return ["set-profile", VM, "--profile", other]
+    return ["set-vm", VM, "--profile", other]
 
 
 def refresh(_chance: random.Random) -> list[str]:
@@ -254,7 +254,7 @@ def three(_chance: random.Random) -> list[str]:
             must("delete-vm", vm["name"])
     (first,) = have(1)
     if first["profile"] != PROFILES[0]:
-        must("set-profile", VM, "--profile", PROFILES[0])  # the GPU takes one size at a time
+        must("set-vm", VM, "--profile", PROFILES[0])  # the GPU takes one size at a time
     return AT_ONCE
 
 
@@ -264,7 +264,7 @@ OPERATIONS = (
     Operation("attach", attach),
     Operation("attach, running", attach_running),
     Operation("detach", detach),
-    Operation("set-profile", set_profile),
+    Operation("set-vm", set_vm),
     Operation("refresh-vm", refresh),
     Operation("resize-disk", resize),
     Operation("refresh-vm --drain, running", refresh_drained, LONG_GUESS_SECONDS, runs=True),

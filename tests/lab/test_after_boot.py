@@ -44,7 +44,6 @@ def test_a_vgpu_is_restored_after_a_boot_and_a_plain_start_creates_a_missing_one
     assert lab.run("ls /etc/libvirt/hooks/qemu.d", check=False).stdout.strip() == ""
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_a_gpu_that_is_not_ready_does_not_block_libvirt_and_its_vm_starts_later(lab: Lab) -> None:
     lab.run(INSTALLED)
@@ -68,7 +67,6 @@ def test_a_gpu_that_is_not_ready_does_not_block_libvirt_and_its_vm_starts_later(
     must(lab, "uninstall-host")
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
     lab.run(INSTALLED)

@@ -71,7 +71,6 @@ def test_check_mode_shows_a_stock_debians_gaps_without_change(lab: Lab, site: Ca
     assert lab.run("ls /opt/vgpuctl").stdout.split() == ["lib", "src"]
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(1200)
 def test_the_site_play_previews_repairs_and_is_idempotent(lab: Lab, site: Callable[..., Ran]) -> None:
     put_gpu(lab, "vendor-vf", vfs=0)

@@ -48,7 +48,6 @@ print(json.dumps([watch.wait(), seen]))
 """
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_ctrl_c_ends_a_batch_between_vms_and_the_same_command_continues(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

@@ -73,7 +73,6 @@ def test_each_backend_makes_starts_and_deletes_a_confined_vm(lab_apparmor: Lab, 
     assert leftovers(lab) == before
 
 
-@pytest.mark.quick
 def test_an_image_that_qemus_user_cannot_read_is_refused(lab_apparmor: Lab) -> None:
     lab, hidden = lab_apparmor, "/root/hidden"
     put_gpu(lab, "vendor-vf")

@@ -63,7 +63,6 @@ def test_twenty_callers_for_ten_slots_make_exactly_ten_vms(lab: Lab) -> None:
     assert len({v["vgpus"][0]["carrier"] for v in vms}) == 10
 
 
-@pytest.mark.quick
 def test_without_libvirtd_gpus_are_listed_and_create_vm_says_what_to_start(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
@@ -77,7 +76,6 @@ def test_without_libvirtd_gpus_are_listed_and_create_vm_says_what_to_start(lab: 
     assert "systemctl start" in refused["hint"]
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_vm_undefined_with_virsh_leaves_a_leak_for_reconcile(lab: Lab) -> None:
     put_gpu(lab, "mdev-vf")

@@ -30,7 +30,6 @@ print(json.dumps(answers))
 """
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_reconcile_cleans_up_after_a_kill_at_any_time(lab: Lab) -> None:
     seed = int(os.environ.get("VGPUCTL_SEED") or random.randrange(2**32))
@@ -58,7 +57,6 @@ def test_libvirtd_restarted_during_create_vm_leaves_complete_vms_and_nothing_els
     assert len(disks) == len(vms) + 1
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_vm_without_its_record_and_its_clone_are_recognized(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")
@@ -84,7 +82,6 @@ def test_a_vm_without_its_record_and_its_clone_are_recognized(lab: Lab) -> None:
     assert lab.run("ls /run/vgpuctl/claims /sys/bus/mdev/devices", check=False).stdout.split("\n")[1] == ""
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_full_pool_or_run_directory_fails_cleanly(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
@@ -107,7 +104,6 @@ def test_a_full_pool_or_run_directory_fails_cleanly(lab: Lab) -> None:
     must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_vm_with_a_vgpu_that_cannot_be_saved_keeps_it_and_its_claim(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

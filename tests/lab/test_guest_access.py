@@ -93,7 +93,6 @@ def test_a_console_reaches_the_guest_and_always_gives_the_terminal_back(lab: Lab
     assert leftovers(lab) == before
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_a_guest_reboots_when_asked_and_when_reset_and_the_journal_tells(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

@@ -12,7 +12,6 @@ INODES = "mount -o remount,nr_inodes={} {}"
 KNOB = "/sys/module/vgpulab/parameters/clear_in_use"
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_a_read_only_etc_blocks_only_writes_there(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
@@ -45,7 +44,6 @@ def test_a_read_only_etc_blocks_only_writes_there(lab: Lab) -> None:
         must(lab, "delete-vm", "vm-1")
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_without_inodes_in_pool_or_run_it_fails_cleanly(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")

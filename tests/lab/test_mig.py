@@ -66,7 +66,6 @@ def test_a_pending_mig_mode_gets_its_gpu_reset_once_no_process_has_the_driver_op
     assert (driver_lines(lab, "mig"), instances(lab)) == (OFF, [])
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_a_boot_that_loses_mig_mode_restores_all_and_passthrough_disables_it_until_vgpu_mode(
     lab: Lab,

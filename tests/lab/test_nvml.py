@@ -96,7 +96,6 @@ def test_nvml_names_the_vm_that_has_a_vgpu(lab: Lab, form: str) -> None:
     assert active(lab)[0][-1] == "0"
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_library_of_another_version_is_too_old_and_an_old_one_of_the_same_is_not(lab: Lab) -> None:
     build, option = OLD

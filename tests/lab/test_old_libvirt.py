@@ -11,7 +11,6 @@ from tests.lab.old_libvirt import old_libvirt
 from tests.lab.vgpuctl_in import call, leftovers, must, put_gpu, use_defaults
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_libvirt_9_refuses_vendor_vfs_and_create_vm_says_so_before_it_creates_anything(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")

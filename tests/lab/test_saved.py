@@ -36,7 +36,6 @@ def guest_boot(lab: Lab, name: str) -> str:
     )
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_saved_vm_keeps_vgpu_and_claim_and_resumes_also_after_a_boot(lab: Lab) -> None:
     lab.run(f"{INSTALLED}\nmodprobe mtty")

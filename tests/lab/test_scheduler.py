@@ -78,7 +78,6 @@ def test_an_old_library_sets_it_through_version_1_and_a_driver_unbind_loses_it(l
     assert in_driver(lab) == [1, 0, 0, 0]
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_modprobe_file_takes_effect_at_the_next_driver_load_as_the_kernel_log_shows(lab: Lab) -> None:
     lab.run("cat > /etc/modprobe.d/vgpulab.conf", stdin=f"options vgpulab pf={IGB} form=mdev-pf\n")

@@ -63,7 +63,6 @@ def test_vfs_are_enabled_and_disabled_and_restored_after_a_boot(lab: Lab, form: 
     assert must(lab, "reconcile-host")["findings"] == []
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_vgpuctl_closes_the_driver_and_names_other_openers(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf", vfs=0)

@@ -28,7 +28,6 @@ print(json.dumps([claim["carrier"], other]))
 """
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_claims_of_the_version_before_are_kept_under_a_running_guest(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")

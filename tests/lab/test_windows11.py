@@ -88,7 +88,6 @@ def test_the_firmware_for_windows_11_measures_its_boot_and_refuses_unsigned_load
     assert windows_leftovers(lab) == before
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_without_swtpm_or_firmware_with_keys_windows_11_is_refused_before_any_change(lab: Lab) -> None:
     put_gpu(lab, "mdev-vf")

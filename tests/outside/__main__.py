@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from tests.outside.cases import all_cases
+from tests.outside.cases import all_cases, two_commands
 from tests.outside.page import FULL, PAGE, page
 from tests.outside.trial import Result, Trials
 
 SEED = 14
-SAMPLED = f"at most N trials of each command with other devices than {FULL}, and of move-vms"
+OF_TWO_COMMANDS = 4
+SAMPLED = (
+    f"at most N trials of each command with other devices than {FULL}, and of move-vms; "
+    f"{OF_TWO_COMMANDS} times as many of each command that changes a GPU while another vgpuctl works"
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,15 +34,19 @@ def main(arguments: Sequence[str]) -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vgpuctl-outside-") as base:
         for number, case in enumerate(
-            sorted(all_cases(), key=lambda case: ("move-vms" in case.command, case.kind != FULL))
+            sorted(
+                (*all_cases(), *two_commands()),
+                key=lambda case: (bool(case.second), "move-vms" in case.command, case.kind != FULL),
+            )
         ):
             if words and not any(word in case.name for word in words):
                 continue
             trials = Trials(case, Path(base) / str(number))
             instants = list(trials.instants())
-            run_all = case.kind == FULL and "move-vms" not in case.command
-            if options.sample is not None and not run_all and len(instants) > options.sample:
-                instants = Random(SEED).sample(instants, options.sample)
+            run_all = case.kind == FULL and "move-vms" not in case.command and not case.second
+            count = (options.sample or 0) * (OF_TWO_COMMANDS if case.second else 1)
+            if options.sample is not None and not run_all and len(instants) > count:
+                instants = Random(SEED).sample(instants, count)
             batch = [trials.run(instant) for instant in instants]
             results += batch
             bad = [r for r in batch if r.wrong]

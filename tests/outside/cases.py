@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.faults import Watch
 from tests.hosts import (
@@ -22,6 +23,7 @@ from tests.hosts import (
     operation,
     request,
     run_reconcile,
+    set_vm,
     start,
     stop,
     yes,
@@ -36,10 +38,10 @@ from tests.schedulers import small as one_card
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk, VmRequest
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import apply_host
 from vgpuctl.operations.attach import attach, detach
-from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.desired_state import read_desired_state
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
@@ -77,18 +79,24 @@ TWO_GPUS = {
     "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
     "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
 }
+GPU, OTHER_GPU, GPU_OF_VFS = "0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0"
+Second = Callable[[Host, str], object]
 SEED = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A command on a host that `prepared` creates. `targets`: the VMs that another program acts on, one at a time."""
+    """A command on a host that `prepared` creates. `targets`: the VMs that another program acts on, one at a time.
+
+    `second`: the commands of another vgpuctl that run instead of virsh, each with the name of a VM.
+    """
 
     command: str
     kind: str
     prepared: Callable[[Path], SimulatedHost]
     act: Act
     targets: tuple[str, ...] = ("vm",)
+    second: Mapping[str, Second] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -179,10 +187,13 @@ def _detach_gpu(ports: Host) -> Outcome:
     return detach(ports, "vm", gpus=gpus, dry_run=False, wait_seconds=5, progress=Silent())
 
 
-def _set_profile(ports: Host, kind: str) -> Outcome:
-    return set_profile(
-        ports, request(HOSTS[kind][2], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+def _set_vm(ports: Host, kind: str, *, drain: bool) -> Outcome:
+    wanted = request(HOSTS[kind][2], name="vm", vcpus=3, owner="ada")
+    return set_vm(ports, wanted, "profile", "vcpus", "owner", drain=drain)
+
+
+def _set_owner(ports: Host, name: str = "vm") -> Outcome:
+    return set_vm(ports, request(name=name, owner="ada"), "owner")
 
 
 def _refresh(ports: Host, *, drain: bool) -> Outcome:
@@ -272,6 +283,70 @@ def _scheduled(directory: Path) -> SimulatedHost:
     return host.again()
 
 
+def _busy_gpu(directory: Path, gpus: str, profile: str, more: str = "") -> SimulatedHost:
+    """Return a host whose first GPU has two VMs with a disk: `vm` runs, `vm-2` is off."""
+    host = open_sim_host(directory, text=f"{HEAD}{more}gpus: [{gpus}]\n")
+    for name in ("vm", "vm-2"):
+        vm_request = request(profile, name=name, gpu=GPU, disks=(NewDisk(1024),))
+        create(host.ports, vm_request, start=name == "vm")
+    return host.again()
+
+
+def _apply_scheduler(ports: Host) -> Outcome:
+    desired = read_desired_state(ports, None, (f"gpus[{GPU}].scheduler.policy=equal_share",))
+    return apply_host(ports, desired, ApplyOptions(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
+
+
+def _second(profile: str | None) -> dict[str, Second]:
+    """Return what another vgpuctl does. `profile`: the one that its set-vm takes from the other GPU."""
+
+    def in_operation(act: Callable[[Host, str], object]) -> Second:
+        def run(ports: Host, name: str) -> None:
+            with operation(ports):
+                act(ports, name)
+
+        return run
+
+    options: dict[str, Any] = {"dry_run": False, "wait_seconds": 5, "progress": Silent()}
+    commands: dict[str, Second] = {
+        "delete-vm": delete,
+        "set-vm --owner": _set_owner,
+        "resize-disk": in_operation(lambda ports, name: resize_disk(ports, name, 30 << 10, "vda", **options)),
+    }
+    if profile is not None:
+        moved = request(profile, gpu=OTHER_GPU)
+        commands |= {
+            "detach-vgpu": in_operation(lambda ports, name: detach(ports, name, **options)),
+            "set-vm --profile": lambda ports, name: set_vm(ports, replace(moved, name=name), "profile", "gpu"),
+        }
+    return commands
+
+
+def two_commands() -> Iterator[Case]:
+    """Yield every command that changes a GPU, while another vgpuctl changes or removes the VMs on it."""
+
+    def case(command: str, kind: str, gpu: str, profiles: tuple[str, str], act: Act, more: str = "") -> Case:
+        gpus = f'{{address: "{GPU}", {gpu}}}, {{address: "{OTHER_GPU}", {gpu}}}'
+        host = partial(_busy_gpu, gpus=gpus, profile=profiles[0], more=more)
+        return Case(command, kind, host, act, ("vm", "vm-2"), _second(profiles[1]))
+
+    schedule = partial(set_scheduler, gpu=GPU, wanted=SchedulerSpec(SchedulerPolicy.EQUAL_SHARE), drain=True)
+    a100, kernel = "model: A100, vfs: {total: 3, enabled: 3}", 'kernel: "5.14.0"\n'
+    a16 = "model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 3, enabled: 3}"
+    h100 = "model: H100, mig: [1g.10gb, 1g.10gb, 1g.10gb, 3g.40gb]"
+    mig_act = partial(partition, gpu=GPU, wanted=mig("4g.40gb", "1g.10gb", "1g.10gb", "1g.10gb"), drain=True)
+    yield case("set-scheduler --drain", "vendor-vf", a100, ("A100-4C", "A100-5C"), schedule)
+    yield case("set-scheduler --drain", "mdev-pf", "model: T4, profiles: [T4-2Q, T4-4Q]", ("T4-2Q", "T4-4Q"), schedule)
+    yield case("set-scheduler --drain", "mdev-vf", a16, ("A16-2Q", "A16-4Q"), schedule, kernel)
+    yield case("apply --drain (scheduler)", "vendor-vf", a100, ("A100-4C", "A100-5C"), _apply_scheduler)
+    yield case("set-mig --drain", "vendor-vf", h100, ("H100-1-10C", "H100-3-40C"), mig_act)
+    mixed_act = partial(partition, gpu=GPU, mixed=True, drain=True)
+    yield case("set-mixed-size --drain", "vendor-vf", "model: H100", ("H100-10C", "H100-20C"), mixed_act)
+    flex, drain = partial(_flex, on=True), partial(set_mode, gpu=GPU_OF_VFS, mode="sriov", vfs=2, drain=True)
+    yield Case("set-mode --drain", "sriov", flex, drain, ("vm", "vm-2"), _second(None))
+    yield Case("apply --drain", "sriov", flex, _apply, ("vm", "vm-2"), _second(None))
+
+
 def _of_kind(kind: str) -> Iterator[Case]:
     """Yield the cases that every kind of device has."""
     reserve = {"reserve": "running"}
@@ -294,6 +369,8 @@ def _of_kind(kind: str) -> Iterator[Case]:
     yield Case("delete-vm --reserve running", kind, off_reserve, partial(delete, name="vm"))
     yield Case("refresh-vm", kind, off, partial(_refresh, drain=False))
     yield Case("refresh-vm --drain", kind, on, partial(_refresh, drain=True))
+    yield Case("set-vm --owner (on)", kind, on, _set_owner)
+    yield Case("set-vm --owner (off)", kind, off, _set_owner)
     yield Case("resize-disk (on)", kind, on, _resize)
     yield Case("resize-disk (off)", kind, off, _resize)
     yield Case("restore-host", kind, partial(off, reboot=True), _restore)
@@ -318,7 +395,8 @@ def _of_vgpus(kind: str) -> Iterator[Case]:
     yield Case("attach (off)", kind, off, partial(_attach, kind=kind))
     yield Case("detach", kind, on, _detach)
     yield Case("detach (off)", kind, off, _detach)
-    yield Case("set-profile", kind, off, partial(_set_profile, kind=kind))
+    yield Case("set-vm (off)", kind, off, partial(_set_vm, kind=kind, drain=False))
+    yield Case("set-vm --drain", kind, on, partial(_set_vm, kind=kind, drain=True))
     yield Case("ensure-vm (reserve)", kind, off, set_reserve)
     for is_on in (True, False):
         state = "" if is_on else " (off)"

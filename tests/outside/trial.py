@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one command while another program starts, destroys or undefines a VM, and checks the invariants.
+"""Runs one command while another program or another vgpuctl acts on a VM, and checks the invariants.
 
 A VM that is not off keeps its disks, record, definition, devices and claims. The command ends with a documented status.
 Repeated `reconcile` runs reach a state without changes, leave running VMs alone and leave nothing without an owner.
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 from shutil import rmtree
 from typing import Any
 
 from tests.faults import CHANGING, Watch
-from tests.hosts import SimulatedHost, copied, kill_operation, open_sim_host, run_reconcile
+from tests.hosts import Act, EagerClock, SimulatedHost, copied, kill_operation, open_sim_host, run_reconcile
 from tests.outside.cases import Case
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_xml import parse_domain
@@ -35,7 +35,7 @@ LOOKS = frozenset({"sysfs.read", "sysfs.readlink", "sysfs.listdir"})
 
 @dataclass(frozen=True)
 class Instant:
-    """An action of another program on one VM, before one port call."""
+    """An action of another program, or a command of another vgpuctl, on one VM, before one port call."""
 
     action: str
     target: str
@@ -44,7 +44,7 @@ class Instant:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a trial. `effective`: libvirt allowed the action. `wrong`: the violated invariants."""
+    """The result of a trial. `effective`: the action was carried out. `wrong`: the violated invariants."""
 
     case: Case
     instant: Instant
@@ -150,20 +150,25 @@ class Trials:
         for number, (call, states) in enumerate(self.seen, start=1):
             if not (last in LOOKS and call in LOOKS):
                 for target, state in states.items():
-                    yield from (Instant(a, target, number) for a in ACTIONS if state in possible[a])
+                    names = self.case.second or (a for a in ACTIONS if state in possible[a])
+                    yield from (Instant(name, target, number) for name in names if state)
             last = call
 
     def run(self, instant: Instant) -> Result:
         """Run the command with the action at that instant; then reconcile, and check the invariants."""
         directory = self.directory / f"{instant.action}-{instant.target}-{instant.number}"
         host = copied(self.made, directory)
-        other = open_sim_host(host.directory, host.scenario)
+        other = open_sim_host(host.directory, host.scenario, clock=EagerClock())  # it does not wait for a lock
         running, files = Running(other), set(other.sim._core.read_state().files)
         running.check("before")
         effective: list[str] = []
 
         def before(number: int, call: str, args: tuple[Any, ...]) -> None:
-            if number == instant.number and (uuid := _interfere(other, instant)) is not None:
+            if number == instant.number and self.case.second:
+                error, bare = _outcome(partial(self.case.second[instant.action], name=instant.target), other.ports)
+                effective.extend([instant.target] if error is None else [])
+                running.wrong += [*bare, *_of_error(error)]
+            elif number == instant.number and (uuid := _interfere(other, instant)) is not None:
                 effective.append(uuid)
                 if instant.action == "undefine":
                     running.undefined(uuid)
@@ -173,7 +178,7 @@ class Trials:
             if call in CHANGING:
                 running.check(f"after call {number} {call}")
 
-        error, wrong = _outcome(self.case, Watch(before=before, after=after).watch(host.ports))
+        error, wrong = _outcome(self.case.act, Watch(before=before, after=after).watch(host.ports))
         wrong += _of_error(error)
         kill_operation(host.ports)
         running.check("at the end")
@@ -223,9 +228,9 @@ def _hook(host: SimulatedHost, uuid: str) -> None:
         prepare(host.ports, xml)
 
 
-def _outcome(case: Case, ports: Any) -> tuple[VgpuctlError | None, list[str]]:
+def _outcome(act: Act, ports: Any) -> tuple[VgpuctlError | None, list[str]]:
     try:
-        case.act(ports)
+        act(ports)
     except VgpuctlError as error:
         return error, []
     except Exception as error:  # noqa: BLE001 - the trial reports any error that is not vgpuctl's
@@ -289,12 +294,14 @@ def _leaks(host: SimulatedHost, files: set[str], *, undefined: bool, failed: boo
     return wrong
 
 
-def sampled(trials: list[Trials], count: int, seed: int) -> list[tuple[Trials, Instant]]:
-    """Return this many random instants for this seed, taken from all cases in turn."""
+def sampled(
+    trials: list[Trials], count: int, seed: int, calls: frozenset[str] | set[str] | None = None
+) -> list[tuple[Trials, Instant]]:
+    """Return this many random instants for this seed, taken from all cases in turn; with `calls` only before those."""
     random = Random(seed)
     decks = []
     for each in trials:
-        deck = list(each.instants())
+        deck = [i for i in each.instants() if calls is None or each.seen[i.number - 1][0] in calls]
         random.shuffle(deck)
         decks.append((each, deck))
     drawn: list[tuple[Trials, Instant]] = []

@@ -63,8 +63,8 @@ class GpuBackend:
         return None
 
     def has_carrier(self, gpu: Gpu, function: str) -> bool:
-        """Return whether the GPU has this function now, where that is known."""
-        return True
+        """Return whether the GPU has this function now."""
+        return gpu.find_function(function) is not None
 
     def is_unproven(self, gpu: Gpu, vgpu: AssignedVgpu) -> bool:
         """Return whether the device on the carrier of an unclaimed vGPU may be somebody else's."""

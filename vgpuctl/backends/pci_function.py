@@ -26,10 +26,6 @@ class SriovVfBackend(GpuBackend):
     mode = GpuMode.SRIOV
     on_vfs = True
 
-    def has_carrier(self, gpu: Gpu, function: str) -> bool:
-        """Look for the VF: another number of VFs may be on."""
-        return gpu.find_function(function) is not None
-
     def assign(
         self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
     ) -> tuple[AssignedVgpu, ...]:
@@ -101,6 +97,10 @@ class PassthroughBackend(GpuBackend):
     mode = GpuMode.PASSTHROUGH
     takes_whole_gpu = True
 
+    def has_carrier(self, gpu: Gpu, function: str) -> bool:
+        """Look also for the other functions of its slot; with VFs on they are not read."""
+        return function == gpu.address or gpu.vfs_enabled > 0 or function in {m.address for m in gpu.group_members}
+
     def assign(
         self, snapshot: Snapshot, gpu: Gpu, *, force_console: bool, fellows: frozenset[str] = frozenset()
     ) -> tuple[AssignedVgpu, ...]:
@@ -117,8 +117,7 @@ class PassthroughBackend(GpuBackend):
             )
         if not gpu.vendor_id:
             raise InvalidInput(f"{gpu.address} is not a PCI device, so it cannot be passed through", gpu=gpu.address)
-        function = gpu.find_function(gpu.address) or GpuFunction(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
-        self._check_alone(snapshot, gpu, function, force_console=force_console, fellows=fellows)
+        self._check_alone(snapshot, gpu, gpu.whole_function, force_console=force_console, fellows=fellows)
         functions = (gpu.address, *(m.address for m in gpu.group_members if m.same_slot))
         _refuse_taken(snapshot, gpu, functions)
         return _assigned_functions(self.name, gpu, *functions)

@@ -11,7 +11,7 @@ import click
 
 from vgpuctl.cli import complete
 from vgpuctl.config import vm_fields as table
-from vgpuctl.config.vm_fields import FIELD_BY_NAME, VM_FIELDS, SpecField
+from vgpuctl.config.vm_fields import CHANGE_FIELDS, FIELD_BY_NAME, VM_FIELDS, SpecField
 from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ def fields(*names: str, required: tuple[str, ...] = ()) -> OptionDecorator:
     return lambda function: _add_options(function, [_option(FIELD_BY_NAME[n], required=n in required) for n in names])
 
 
+def changes(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of the fields that can change in a VM that exists: what is not given stays."""
+    return _add_options(function, [_option(FIELD_BY_NAME[name], changing=True) for name in CHANGE_FIELDS])
+
+
 def with_absolute_paths(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the options' values; a path that is relative to the working directory becomes absolute."""
     return {name: absolute_path(value) if name in PATH_FIELDS else value for name, value in fields.items()}
@@ -64,18 +69,22 @@ def _add_options(function: Callable[..., int], options: list[click.Option]) -> C
     return function
 
 
-def _option(field: SpecField, *, required: bool = False) -> click.Option:
-    """Return the option of one field; its value stays text, and the spec's rules check it."""
-    first_word = field.help.split()[0]
-    text = (
-        field.help if first_word.endswith(":") or not first_word.islower() else field.help[0].upper() + field.help[1:]
-    )
+def _option(field: SpecField, *, required: bool = False, changing: bool = False) -> click.Option:
+    """Return the option of one field; its value stays text, and the spec's rules check it.
+
+    `changing`: it changes a VM that exists, so it has no default, and a flag can be taken back.
+    """
+    text = (changing and field.change_help) or field.help
+    first_word = text.split()[0]
+    text = text if first_word.endswith(":") or not first_word.islower() else text[0].upper() + text[1:]
     text = text.rstrip(".") + "."
-    if field.default not in (None, False):
+    if field.default not in (None, False) and not changing:
         text = f"{text} [{field.default}]"
     arguments: dict[str, Any] = {"help": text, "required": required}
+    spelling = field.option
     if field.flag:
-        arguments["is_flag"] = True
+        arguments |= {"is_flag": True, "default": None}
+        spelling += f"/--no-{field.option[2:]}" if changing else ""
     elif field.choices:
         arguments["type"] = click.Choice(field.choices)
     else:
@@ -84,4 +93,4 @@ def _option(field: SpecField, *, required: bool = False) -> click.Option:
         arguments |= {"is_flag": False, "flag_value": field.optional_value}
     if field.repeatable:
         arguments["multiple"] = True
-    return click.Option([field.option, field.name], shell_complete=_COMPLETIONS.get(field.name), **arguments)
+    return click.Option([spelling, field.name], shell_complete=_COMPLETIONS.get(field.name), **arguments)

@@ -36,8 +36,7 @@ _VM_COMMANDS = (
     "detach-gpu",
     "refresh-vm",
     "resize-disk",
-    "label-vm",
-    "set-profile",
+    "set-vm",
 )
 _VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")
 _GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")

@@ -116,7 +116,7 @@ def _vm(data: VmResult) -> Page:
     files = (("user-data", data.cloud_init), ("network-config", data.network_config))
     items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("labels", _value_text(data.labels))] if data.labels else []
-    items += [device_item(v) for v in data.vgpus]
+    items += [device_item(v, data.name) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
 
@@ -142,7 +142,7 @@ def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.Many
     if isinstance(data, vm_results.ManyVmsResult):
         return _batch_page(data)
     blocks: list[Block] = [f"{data.name}: {data.state}"]
-    blocks += [f"  {label:<4}  {text}" for label, text in map(device_item, data.vgpus)]
+    blocks += [f"  {label:<4}  {text}" for label, text in (device_item(v, data.name) for v in data.vgpus)]
     blocks += [f"  disk  {_disk_line(disk)}" for disk in data.disks]
     if isinstance(data, vm_results.ChangedVmResult):
         blocks += [f"  net   {_network_line(network)}" for network in data.networks]
@@ -317,20 +317,25 @@ def _vgpu_cell(vgpu: VgpuResult) -> str:
     return f"{vgpu.profile} on {vgpu.gpu}" if vgpu.profile else str(vgpu.carrier)
 
 
-def device_item(vgpu: VgpuResult) -> tuple[str, str]:
+def device_item(vgpu: VgpuResult, vm: str) -> tuple[str, str]:
     """Return the label and the line of a VM's device: a whole GPU, or a VF without a profile, is no vGPU."""
-    line = vgpu_line(vgpu)
+    line = vgpu_line(vgpu, vm)
     return ("vgpu", line) if vgpu.profile else ("gpu", line.removeprefix("GPU "))
 
 
-def vgpu_line(vgpu: VgpuResult) -> str:
-    """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
+def vgpu_line(vgpu: VgpuResult, vm: str | None = None) -> str:
+    """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`.
+
+    `vm`: the VM that is shown; it may only name the vGPU of another VM.
+    """
     line = f"{vgpu.profile} on GPU {vgpu.gpu}" if vgpu.profile else f"GPU {vgpu.gpu}"
     line += f", {location(vgpu)}" if location(vgpu) else ""
     line += f" with {', '.join(vgpu.companions)}" if vgpu.companions else ""
     missing = "" if vgpu.present else f", {vgpu.reason or 'missing'}"
     missing += ", but the running VM lacks it" if vgpu.attached is False else ""
-    missing += f", also in {', '.join(vgpu.other_vms)}" if vgpu.other_vms else ""
+    missing += f", of {vgpu.vm}" if vm and vgpu.vm not in (None, vm) else ""
+    others = [name for name in vgpu.other_vms if name != vm]
+    missing += f", also in {', '.join(others)}" if others else ""
     return f"{line} ({vgpu.carrier}{missing})" if vgpu.carrier != vgpu.gpu else f"{line}{missing}"
 
 

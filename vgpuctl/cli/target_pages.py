@@ -21,7 +21,6 @@ _CHANGE_WORDS = {
     "refresh-vm": ("refreshed", "left alone"),
     "cordon": ("cordoned", "already cordoned"),
     "uncordon": ("uncordoned", "not cordoned before"),
-    "label-vm": ("labeled", "unchanged"),
 }
 """What a command does, in a word, and what it says of one that needs no change."""
 _NAME_HEADERS = {"show-gpu": "GPU"}

@@ -32,7 +32,10 @@ Question = Callable[[Rows, Rows], str]
 
 
 class Targets(Value):
-    """What the user typed. `what`: "VM", "vGPU" or "GPU". `parallel`: how many at a time."""
+    """What the user typed. `what`: "VM", "vGPU" or "GPU". `parallel`: how many at a time.
+
+    `selectors`: how the options that select VMs by label or owner begin.
+    """
 
     what: str
     names: tuple[str, ...]
@@ -40,6 +43,7 @@ class Targets(Value):
     labels: tuple[str, ...] = ()
     owner: str | None = None
     parallel: int = 1
+    selectors: str = "--"
 
     @property
     def filtered(self) -> bool:
@@ -53,8 +57,11 @@ class Targets(Value):
         return self.names[0] if plain and not self.everything and not self.filtered else None
 
 
-def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
-    """Return a decorator that adds VM... and the options that select VMs; the command gets them as `targets`."""
+def vms(*, parallel: bool = True, selectors: str = "--") -> Callable[[Command], Command]:
+    """Return a decorator that adds VM... and the options that select VMs; the command gets them as `targets`.
+
+    `selectors`: how these options begin, for a command in which --label and --owner mean something else.
+    """
 
     def decorate(function: Command) -> Command:
         @wraps(function)
@@ -62,7 +69,7 @@ def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
             names, everything = kwargs.pop("names"), kwargs.pop("everything")
             labels, owner = kwargs.pop("target_labels"), kwargs.pop("target_owner")
             at_a_time = kwargs.pop("parallel", None) or DEFAULT_PARALLEL
-            targets = Targets("VM", names, everything, labels, owner, at_a_time)
+            targets = Targets("VM", names, everything, labels, owner, at_a_time, selectors)
             if everything and names:
                 raise click.UsageError("--all and names cannot be combined")
             require_some(targets)
@@ -76,9 +83,11 @@ def vms(*, parallel: bool = True) -> Callable[[Command], Command]:
                 type=click.IntRange(1, MAX_PARALLEL),
                 help=f"Of several VMs, work on P at a time. [{DEFAULT_PARALLEL}]",
             )(decorated)
-        decorated = click.option("--owner", "target_owner", metavar="NAME", help="Only VMs of this owner.")(decorated)
+        decorated = click.option(f"{selectors}owner", "target_owner", metavar="NAME", help="Only VMs of this owner.")(
+            decorated
+        )
         decorated = click.option(
-            "--label",
+            f"{selectors}label",
             "target_labels",
             metavar="KEY=VALUE",
             multiple=True,
@@ -144,7 +153,8 @@ def require_some(targets: Targets) -> None:
         click.UsageError: saying what can be given.
     """
     if not targets.names and not targets.everything and not targets.filtered:
-        label = ", --all, --label KEY=VALUE or --owner NAME" if targets.what == "VM" else " or --all"
+        begin = targets.selectors
+        label = f", --all, {begin}label KEY=VALUE or {begin}owner NAME" if targets.what == "VM" else " or --all"
         raise click.UsageError(f"Missing argument '{targets.what}': name one or several{label}.")
 
 
@@ -185,6 +195,7 @@ def change(
             question=None if question is None else ask,
             notes=(*selected.notes, *notes),
             dry_run=dry_run,
+            skips=targets.everything,
         )
 
     return run.call(settings, kind, change_all)
@@ -228,7 +239,7 @@ def select(host: GpuHost, targets: Targets, *, managed_only: bool) -> QueryResul
         return host.select_vgpus(*targets.names, everything=targets.everything)
     from vgpuctl.config.labels import parse_selector
 
-    labels = parse_selector(targets.labels)
+    labels = parse_selector(targets.labels, f"{targets.selectors}label")
     return host.select_vms(
         *targets.names, everything=targets.everything, labels=labels, owner=targets.owner, managed_only=managed_only
     )

@@ -13,6 +13,7 @@ import click
 
 from vgpuctl.cli import complete
 from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS, WATCHABLE
+from vgpuctl.config.vm_fields import OTHER_COMMANDS, VM_FIELDS
 
 _WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
 _FILTERS = {"--owner": "owner=NAME", "--label": "labels=KEY=VALUE"}
@@ -54,7 +55,7 @@ def suggest_command(args: list[str], names: list[str]) -> str | None:
     for candidate in [*candidates, f"{first}s", first.removesuffix("s")]:
         if candidate in names:
             return candidate
-    if SYNONYMS.get(first) in names:
+    if SYNONYMS.get(first, "").partition(" ")[0] in names:
         return SYNONYMS[first]
     for candidate in candidates:
         close = get_close_matches(candidate, names, n=1, cutoff=0.7)
@@ -153,6 +154,10 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
         return f"it goes after the command's name: {context.command_path} list-vms {given}"
     if commands:
         return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in commands)}"
+    field = next((field for field in VM_FIELDS if field.option == given), None)
+    if field is not None and context.command.name == "set-vm":
+        options = f"'{context.command_path} --help' shows what can change"
+        return OTHER_COMMANDS.get(field.name) or f"only a new VM can have it (create-vm); {options}"
     spellings = [spelling for p in params if isinstance(p, click.Option) for spelling in p.opts]
     suggestion = suggest_option(given, spellings)
     return f"did you mean {suggestion}? '{context.command_path} --help' shows every option" if suggestion else None

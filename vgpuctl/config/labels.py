@@ -64,8 +64,8 @@ def owner(value: object) -> str:
     return text
 
 
-def parse_selector(texts: Iterable[str]) -> dict[str, str]:
-    """Return the labels that VMs must have, from `key=value` texts.
+def parse_selector(texts: Iterable[str], option: str = "--label") -> dict[str, str]:
+    """Return the labels that VMs must have, from `key=value` texts of an option.
 
     Raises:
         InvalidInput: one of them is not `key=value`, or one key has two values, which no VM has.
@@ -73,29 +73,34 @@ def parse_selector(texts: Iterable[str]) -> dict[str, str]:
     try:
         return labels(tuple(texts))
     except ValueError as error:
-        raise InvalidInput(f"--label: {error}", hint="vgpuctl list-vms --json shows the labels") from error
+        raise InvalidInput(f"{option}: {error}", hint="vgpuctl list-vms --json shows the labels") from error
 
 
-def parse_changes(texts: Iterable[str]) -> dict[str, str | None]:
-    """Return label changes: `key=value` sets a label, and `key-` removes it, which is None.
+def parse_changes(value: object) -> dict[str, str | None]:
+    """Return label changes: `key=value` sets a label, and `key-` removes it; in a mapping None removes it.
 
     Raises:
         InvalidInput: one of them is neither.
     """
     changes: dict[str, str | None] = {}
-    for text in texts:
-        try:
-            if "=" not in text and text.endswith("-"):
-                key, entry = text[:-1], None
-                _check_label(key, "")
-            else:
-                key, entry = _split_label(text)
-                _check_label(key, entry)
-        except ValueError as error:
-            raise InvalidInput(str(error), hint="key=value sets a label, and key- removes it") from error
-        if changes.setdefault(key, entry) != entry:
-            raise InvalidInput(f"the label '{key}' is given twice", hint="omit one of them")
+    try:
+        for key, entry in _split_changes(value):
+            _check_label(key, entry or "")
+            if changes.setdefault(key, entry) != entry:
+                raise ValueError(f"the label '{key}' is given twice")
+    except ValueError as error:
+        raise InvalidInput(f"--label: {error}", hint="KEY=VALUE sets a label, and KEY- removes it") from error
     return changes
+
+
+def _split_changes(value: object) -> list[tuple[str, str | None]]:
+    if isinstance(value, Mapping):
+        return [(as_text(key), None if entry is None else as_text(entry)) for key, entry in value.items()]
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple):
+        raise ValueError("expected a mapping (key: value) or a list of key=value and key-")
+    words = [as_text(text) for text in texts]
+    return [(w[:-1], None) if "=" not in w and w.endswith("-") else _split_label(w) for w in words]
 
 
 def _split_label(text: str) -> tuple[str, str]:

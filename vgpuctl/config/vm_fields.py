@@ -13,7 +13,8 @@ from vgpuctl.value import Value
 class SpecField(Value):
     """One field: `name` in a spec file, `option` on the command line ("" = only in a spec file).
 
-    `optional_value`: the value of an option that is given without one.
+    `optional_value`: the value of an option that is given without one. `change_help`: the help where the option changes
+    a VM that exists, if it is another.
     """
 
     name: str
@@ -26,6 +27,7 @@ class SpecField(Value):
     choices: tuple[str, ...] = ()
     default: object = None
     optional_value: str = ""
+    change_help: str = ""
 
 
 VM_MODES = ("vgpu", "sriov", "passthrough")
@@ -60,6 +62,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
         "0000:3b:00.0",
         repeatable=True,
         metavar="ADDRESS|MODEL",
+        change_help="put the vGPUs on this GPU, by address or by model; repeat it to allow several",
     ),
     SpecField(
         "gpus",
@@ -245,8 +248,16 @@ VM_FIELDS: tuple[SpecField, ...] = (
         "team=cad",
         repeatable=True,
         metavar="KEY=VALUE",
+        change_help="set this label, or remove it with KEY-; repeatable",
     ),
-    SpecField("owner", "--owner", "the person or team that uses the VM", "cad-team", metavar="NAME"),
+    SpecField(
+        "owner",
+        "--owner",
+        "the person or team that uses the VM",
+        "cad-team",
+        metavar="NAME",
+        change_help="set the person or team that uses the VM; '' removes it",
+    ),
     SpecField(
         "force_console",
         "--force-console",
@@ -259,6 +270,26 @@ VM_FIELDS: tuple[SpecField, ...] = (
 
 CONSTRAINT_FIELDS = ("gpu", "not_gpu", "numa_node", "spread_group", "scheduler", "placement")
 """The fields that restrict the placement."""
+
+UPDATABLE_FIELDS = ("profile", "gpu", "memory", "vcpus", "hugepages", "cpu_pin", "networks", "display", "reserve")
+"""The fields of a VM that can change while it is off, without creating it again."""
+
+LABEL_FIELDS = ("labels", "owner")
+"""The fields that only a VM's record has: they can change at any time."""
+
+CHANGE_FIELDS = tuple(
+    field.name
+    for field in VM_FIELDS
+    if field.name in {*UPDATABLE_FIELDS, *LABEL_FIELDS, *CONSTRAINT_FIELDS} - {"spread_group"}
+)
+"""What set-vm takes: with a change of profile or GPU also where the vGPUs go. Only a new VM can join a spread group."""
+
+OTHER_COMMANDS = {
+    "image": "vgpuctl refresh-vm VM --image IMAGE gives a VM a new first disk",
+    "disk": "vgpuctl resize-disk VM SIZE grows a disk",
+    "gpus": "vgpuctl attach-gpu VM --gpus N and vgpuctl detach-gpu VM --gpu ADDRESS",
+}
+"""The commands that change other fields."""
 
 FIELD_BY_NAME = {f.name: f for f in VM_FIELDS}
 

@@ -84,7 +84,6 @@ class VmSpec(Value):
 
 
 _FIELD_ORDER = ("name", *(entry.name for entry in VM_FIELDS))
-_FLAGS = tuple(entry.name for entry in VM_FIELDS if entry.flag)
 VM_SHAPE = Shape(
     "VmSpec",
     str(VmSpec.__doc__),
@@ -165,16 +164,12 @@ def parse_vm_spec(text: str, path: str, shape: Shape = VM_SHAPE) -> VmSpec:
 def parse_options(**explicit: object) -> VmSpec:
     """Build a spec from the command line: field names with texts, numbers or tuples of texts.
 
-    None, an empty tuple and a flag that is off mean "not given".
+    None and an empty tuple mean "not given".
 
     Raises:
         InvalidInput: each problem as `--option: what is wrong`.
     """
-    given = {
-        name: _parse_number(name, value)
-        for name, value in explicit.items()
-        if value is not None and value != () and not (value is False and name in _FLAGS)
-    }
+    given = {name: _parse_number(name, value) for name, value in explicit.items() if value is not None and value != ()}
     try:
         checked: dict[str, Any] = VM_SHAPE.check(given)
     except rules.ValidationError as exc:

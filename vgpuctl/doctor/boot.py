@@ -54,7 +54,7 @@ def _check_start_hook(context: CheckContext, snapshot: Snapshot) -> Finding:
             f"{VGPUCTL_HOOK} does not exist, and {LIBVIRT_HOOK} does not call vgpuctl: after a reboot VMs do "
             "not start with virsh or"
             " autostart, because nothing creates their vGPUs",
-            fix=f"{INSTALL_COMMAND}, or start VMs with vgpuctl start-vm",
+            fix=INSTALL_COMMAND,
         )
     path = VGPUCTL_HOOK if in_folder else LIBVIRT_HOOK
     permissions = context.permissions.get(path)

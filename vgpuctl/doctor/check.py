@@ -32,7 +32,10 @@ NVIDIA_SERVICES = ("nvidia-vgpud", "nvidia-vgpu-mgr")
 
 
 class Finding(Value):
-    """The result of a check. `evidence`: the observed values, with their source; `fix`: a command or a sentence."""
+    """The result of a check. `evidence`: the observed values, with their source; `fix`: commands and sentences.
+
+    Each command of vgpuctl runs as it stands there: it ends at a semicolon, a comma, a bracket or the end of the line.
+    """
 
     verdict: Verdict
     evidence: tuple[str, ...] = ()
@@ -73,6 +76,14 @@ class Leftover(Value):
     action: str
 
 
+class DisplacedVm(Value):
+    """A VM that is off and whose slot cannot come back. `fix`: the command that gives it another one, None if none."""
+
+    name: str
+    reason: str
+    fix: str | None
+
+
 class CheckContext(Value):
     """The input of all checks.
 
@@ -82,7 +93,8 @@ class CheckContext(Value):
     `NVIDIA_SERVICES`; None: that log cannot be read. `holders`: processes that have NVIDIA's driver open, None for the
     reason in `holders_problem`. By GPU: `ecc`; `guests`, the vGPUs of VMs, where NVML reports them; `partition_drift`,
     how MIG and mixed sizes differ from host.yaml; `instance_types`, every type of a GPU with MIG on. `host_file_hint`:
-    what to do if host.yaml is broken.
+    what to do if host.yaml is broken. `displaced`: the VMs that need another slot. `absent_gpus`: addresses in
+    host.yaml that are on no bus.
     """
 
     snapshot: Snapshot | None = None
@@ -103,6 +115,8 @@ class CheckContext(Value):
     guests: Mapping[str, tuple[NvmlGuest, ...]] = EMPTY_MAPPING
     partition_drift: Mapping[str, tuple[str, ...]] = EMPTY_MAPPING
     host_file_hint: str = ""
+    displaced: tuple[DisplacedVm, ...] = ()
+    absent_gpus: frozenset[str] = frozenset()
     instance_types: Mapping[str, tuple[VgpuType, ...]] = EMPTY_MAPPING
 
     def file(self, path: str) -> FileContent:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
-from vgpuctl.makers import enable_vfs_hint, uses_nvml
+from vgpuctl.gpu.division import name_holders
+from vgpuctl.makers import enable_vfs_hint, uses_nvml, vgpu_driver_hint
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
@@ -41,6 +42,12 @@ def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
             "without a driver it can only be passed through",
             fix="for vGPUs load the vendor's vGPU host driver; journalctl -k -g 'nvidia|NVRM'",
         )
+    on_vfio = [g for g in gpus if g.driver == "vfio-pci" and g.desired_mode not in (None, *MODES_WITHOUT_VFS)]
+    if on_vfio:
+        return warn(
+            *shorten([f"{g.address} ({g.model}): vfio-pci has it, host.yaml: mode {g.desired_mode}" for g in on_vfio]),
+            fix=vgpu_driver_hint(on_vfio[0]),
+        )
     return ok(*shorten(lines))
 
 
@@ -75,8 +82,8 @@ def _check_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
             *shorten(
                 [f"{g.address} ({g.model}): 0 of {g.vfs_total} VFs are on: it offers nothing to VMs" for g in off]
             ),
-            fix=f"{'; '.join(enable_vfs_hint(g) for g in off)}; if this is intended: vgpuctl set-mode ADDRESS"
-            " passthrough, or unmanaged",
+            fix=f"{'; '.join(enable_vfs_hint(g) for g in off)}; if this is intended: "
+            f"vgpuctl set-mode {off[0].address} passthrough",
         )
     return ok(*shorten(lines))
 
@@ -97,13 +104,19 @@ def _check_functions(context: CheckContext, snapshot: Snapshot) -> Finding:
         if (problem := backend_for(g.backend).function_problem(f)) is not None
     ]
     if problems:
-        return fail(
-            *shorten(problems),
-            fix="journalctl -k -n 50; with NVIDIA's driver systemctl status nvidia-vgpud nvidia-vgpu-mgr, then turn"
-            " the VFs off and on again: vgpuctl set-mode ADDRESS passthrough, then vgpu",
-        )
+        fix = "journalctl -k -n 50; with NVIDIA's driver: systemctl status nvidia-vgpud nvidia-vgpu-mgr"
+        faulty = next((g for g in snapshot.gpus if g.vfs_enabled and _has_problem(g)), None)
+        if faulty is not None:
+            off, on = (f"vgpuctl set-mode {faulty.address} {mode}" for mode in ("passthrough", faulty.settable_mode))
+            fix += f"; turn the VFs off and on again: {off}, then {on}"
+        return fail(*shorten(problems), fix=fix)
     count = sum(len(g.functions) for g in snapshot.gpus)
     return ok(f"{count_text(count, 'function')} of {count_text(len(snapshot.gpus), 'GPU')} without a problem")
+
+
+def _has_problem(gpu: Gpu) -> bool:
+    backend = backend_for(gpu.backend)
+    return bool(gpu.problems) or any(f.problem or backend.function_problem(f) for f in gpu.functions)
 
 
 def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -117,7 +130,7 @@ def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
         return fail(
             *shorten(lines),
             fix="systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr; a GPU in MIG mode offers types only for GPU"
-            " instances that exist: vgpuctl set-mig GPU PROFILE[:N]...",
+            " instances that exist: vgpuctl doctor mig-instances",
         )
     return ok(*shorten(lines))
 
@@ -126,6 +139,15 @@ def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
     addresses = [g.address for g in snapshot.gpus if uses_nvml(g)]
     if not addresses:
         return not_applicable("no GPU here has NVIDIA's driver")
+    lost = [g for g in snapshot.gpus if g.is_lost]
+    if lost:
+        on = [f"{g.address} ({g.model}): NVML answers, but not for this GPU{_users(snapshot, g)}" for g in lost]
+        return fail(
+            *shorten(on),
+            "the driver lost it, as when it has fallen off the bus; vgpuctl places and starts nothing there",
+            fix="journalctl -k -g 'NVRM: Xid' shows why; shut down the VMs on it, then reboot the host, or power it off"
+            " and on",
+        )
     if snapshot.nvml.available:
         return ok(f"NVML answers, driver {snapshot.nvml.driver_version or 'of unknown version'}")
     reason = snapshot.nvml.reason or "no reason given"
@@ -135,6 +157,12 @@ def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
         f"NVML does not answer ({reason}): sizes and maxima of profiles on {', '.join(addresses)} are not known",
         fix="nvidia-smi shows why; library and driver must have the same version: cat /proc/driver/nvidia/version",
     )
+
+
+def _users(snapshot: Snapshot, gpu: Gpu) -> str:
+    """Return who has something on a GPU, as the end of a sentence."""
+    vgpus = snapshot.vgpus_on(gpu.address)
+    return f"; on it: {name_holders(vgpus)}" if vgpus else ""
 
 
 def shorten(lines: list[str]) -> tuple[str, ...]:
@@ -184,10 +212,10 @@ CHECKS = (
     ),
     Check(
         id="nvml",
-        title="NVML answers",
+        title="NVML answers for each GPU",
         looks_at="NVIDIA's management library",
         run=require_snapshot(_check_nvml),
-        explains=("device-failed", "nvml", "driver"),
+        explains=("device-failed", "nvml", "driver", "gpu-lost"),
         needs_types=True,
     ),
 )

@@ -21,6 +21,7 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.hint_commands import recreate_vgpu_command
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 
@@ -83,6 +84,9 @@ def _check_host_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
             fix = (
                 "remove entries whose place another vGPU has from /etc/vgpuctl/host.yaml; then run vgpuctl restore-host"
             )
+        elif entry.gpu in context.absent_gpus:
+            lines.append(f"{entry.name}: the GPU {entry.gpu} is no longer on this host")
+            fix = recreate_vgpu_command(entry)
         elif vgpu.reason is not None or not vgpu.present:
             lines.append(f"{entry.name}: {vgpu.reason or f'{entry.profile} on {entry.gpu} is missing'}")
     if lines:

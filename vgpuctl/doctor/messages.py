@@ -70,7 +70,7 @@ _KERNEL_PATTERNS = (
         "Required FB for heterogeneous vGPU",
         "too little memory is left for vGPUs of mixed sizes: ECC and retired pages take some",
         Verdict.WARN,
-        "use one size: vgpuctl set-mixed-size GPU off",
+        "use one size on each GPU: vgpuctl set-mixed-size --all off",
     ),
     LogPattern(
         "API mismatch",
@@ -82,7 +82,7 @@ _KERNEL_PATTERNS = (
         "Could not acquire UnbindLock",
         "a program used the GPU while sriov-manage needed it: its VFs did not change, unless a later try worked",
         Verdict.WARN,
-        "if VFs are missing: systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, then vgpuctl apply",
+        "if VFs are missing: systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, then vgpuctl restore-host",
     ),
     LogPattern(
         ": start failed",

@@ -126,8 +126,8 @@ def _check_holders(context: CheckContext, snapshot: Snapshot) -> Finding:
     return warn(
         *shorten(pending),
         *shorten([f"{user} has the driver open" for user in users]),
-        fix="systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter (those that run), then vgpuctl apply or"
-        " the command that failed",
+        fix="systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter (those that run); then the command that"
+        " failed, or vgpuctl restore-host",
     )
 
 

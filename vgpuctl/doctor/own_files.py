@@ -59,9 +59,17 @@ def _check_host_file(context: CheckContext) -> Finding:
             "users other than root could change this host's setup",
             fix=f"chown root:root {HOST_FILE}; chmod 644 {HOST_FILE}",
         )
+    if context.absent_gpus:
+        return warn(
+            *(
+                f"{HOST_FILE} names {address}, and no such GPU is on this host"
+                for address in sorted(context.absent_gpus)
+            ),
+            fix=f"correct or remove the address in {HOST_FILE}; the GPUs of this host: vgpuctl list-gpus",
+        )
     impossible = find_impossible_profiles(spec, context.gpus, content.text, HOST_FILE)
     if impossible:
-        return warn(*impossible, fix="vgpuctl list-profiles shows what the GPUs offer; correct host.yaml")
+        return warn(*impossible, fix=f"correct {HOST_FILE}; what the GPUs offer: vgpuctl list-profiles")
     if spec.warnings:
         return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
     if permissions is None:

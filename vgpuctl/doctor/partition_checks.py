@@ -7,6 +7,8 @@ vGPUs". With vendor-specific VFIO, a bus reset hangs hosts with Linux 7 and newe
 
 from __future__ import annotations
 
+from shlex import quote
+
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import (
     Check,
@@ -55,8 +57,7 @@ def _check_mig_mode(context: CheckContext, snapshot: Snapshot) -> Finding:
     return warn(
         *shorten(lines),
         fix="reboot the host, or stop the programs that have the driver open (vgpuctl doctor driver-holders) and run "
-        "vgpuctl set-mig"
-        " again; no nvidia-smi --gpu-reset while VFs are on",
+        "set-mig again; no nvidia-smi --gpu-reset while VFs are on",
     )
 
 
@@ -66,30 +67,36 @@ def _check_mig_instances(context: CheckContext, snapshot: Snapshot) -> Finding:
     ]
     if not mig_gpus:
         return not_applicable("no GPU for vGPUs has MIG on")
-    without_instances = [
-        f"{gpu.address} ({gpu.model}): MIG is on, but it has no GPU instance"
-        for gpu, mig in mig_gpus
-        if not mig.instances
-    ]
-    if without_instances:
+    empty = [(gpu, mig) for gpu, mig in mig_gpus if not mig.instances]
+    if empty:
         return fail(
-            *shorten(without_instances),
+            *shorten([f"{gpu.address} ({gpu.model}): MIG is on, but it has no GPU instance" for gpu, _ in empty]),
             "no vGPU can be created on it",
-            fix="vgpuctl set-mig GPU PROFILE[:N]... creates GPU instances (--off turns MIG off); or those of host.yaml:"
-            " vgpuctl restore-host",
+            fix=_suggest_instances(*empty[0]),
         )
     unusable = [
-        f"{gpu.address}: GPU instance {instance.gi_id} ({_profile_name(mig, instance)}) has no vGPU type"
+        (gpu, f"{gpu.address}: GPU instance {instance.gi_id} ({_profile_name(mig, instance)}) has no vGPU type")
         for gpu, mig in mig_gpus
         for instance in mig.instances
         if not _has_type(context, gpu, instance)
     ]
     if unusable:
+        first = unusable[0][0]
+        profile = context.instance_types[first.address][0].profile
         return warn(
-            *shorten(unusable),
-            fix="vgpuctl set-mig GPU --for VGPU_PROFILE[:N] creates those that vGPUs need",
+            *shorten([line for _, line in unusable]),
+            fix=f"create those that vGPUs need, for instance: vgpuctl set-mig {first.address} --for {quote(profile)}",
         )
     return ok(*shorten([f"{gpu.address}: {len(mig.instances)} GPU instances" for gpu, mig in mig_gpus]))
+
+
+def _suggest_instances(gpu: Gpu, mig: MigState) -> str:
+    """Return the commands that make a GPU with MIG on and without instances usable."""
+    off = f"turn MIG off: vgpuctl set-mig {gpu.address} --off"
+    if gpu.desired_mig is not None:
+        return f"create those of host.yaml: vgpuctl restore-host; {off}"
+    example = f"vgpuctl set-mig {gpu.address} {mig.profiles[0].name}; " if mig.profiles else ""
+    return f"{f'create GPU instances, for instance: {example}' if example else ''}{off}"
 
 
 def _has_type(context: CheckContext, gpu: Gpu, instance: GpuInstance) -> bool:

@@ -18,14 +18,14 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.doctor.gpus import shorten
-from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
+from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version, parse_scheduler_log
-from vgpuctl.scheduler.limits import running_scheduler, satisfies
+from vgpuctl.scheduler.limits import running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.modprobe_files import (
     DIRECTORIES,
     DRIVER_PARAMS_PATH,
@@ -72,7 +72,7 @@ def _suggest_fixes(snapshot: Snapshot, differing: list[tuple[Gpu, SchedulerSpec]
         if not _is_settable(gpu) or any(v.present for v in snapshot.vgpus_on(gpu.address))
     ]
     if len(by_drain) < len(differing):
-        yield "vgpuctl restore-host" + (" for the GPUs without vGPUs" if by_drain else "")
+        yield ("for the GPUs without vGPUs: " if by_drain else "") + "vgpuctl restore-host"
     if by_drain:
         yield f"{set_scheduler_command(by_drain[0][0].address, by_drain[0][1])} --drain"
     if not all(_is_settable(gpu) for gpu, _ in differing):
@@ -171,10 +171,11 @@ def _check_registry_word(context: CheckContext, snapshot: Snapshot) -> Finding:
         if (why := _explain_word(generation, dword)) is not None
     ]
     if wrong_dwords:
-        return warn(
-            *shorten(wrong_dwords),
-            fix="vgpuctl set-scheduler GPU --policy POLICY --via modprobe writes the value for this driver version",
+        first = next(gpu for gpu, _, _ in dwords if wrong_dwords[0].startswith(gpu.address))
+        command = set_scheduler_command(
+            first.address, first.desired_scheduler or SchedulerSpec(SchedulerPolicy.BEST_EFFORT)
         )
+        return warn(*shorten(wrong_dwords), fix=f"write the value for this driver version: {command} --via modprobe")
     return ok(
         *shorten(
             [f"{label}: {scheduler_text(decode_dword(generation, dword))}" for label, generation, dword in decodable]

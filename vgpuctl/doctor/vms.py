@@ -12,12 +12,14 @@ from shlex import quote
 from vgpuctl.backends import backend_for
 from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
 from vgpuctl.doctor.gpus import shorten
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.hint_commands import run_command, start_command
+from vgpuctl.model.hint_commands import run_command, start_command, stop_command
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, RecordState, Vm, VmState
 from vgpuctl.observe.definition import find_harmful_hostdevs, find_unreferenced_vgpus, lost_text, removal_command
+from vgpuctl.observe.functions import find_endangered, require_function
 
 
 def _check_managed_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -52,23 +54,50 @@ def _check_lost_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
             + (f"{v.profile or v.backend} on {v.function} is gone" if not v.present else f"lacks {_vgpu_text(v)}")
             for v in lost
         ]
-        name = quote(running[lost[0].vm_uuid or ""])
-        return fail(*shorten(lines), fix=f"vgpuctl stop-vm {name}, then vgpuctl start-vm {name}, which gives it back")
+        victim = next(vm for vm in snapshot.vms if vm.uuid == lost[0].vm_uuid)
+        between = "".join(f"{error.hint}, then " for error in _absent_functions(snapshot, victim)[:1])
+        fix = f"{stop_command(victim)}, then {between}{start_command(victim)}, which gives it back"
+        return fail(*shorten(lines), fix=fix)
     changed = [(vm, line) for vm in snapshot.vms if vm.uuid not in running for line in _changed_definition(vm)]
     if changed:
-        fix = f"{start_command(changed[0][0])} puts it back"
+        fix = f"put it back: {start_command(changed[0][0])}"
         return fail(*shorten([line for _, line in changed]), fix=fix)
-    off = {vm.uuid: vm.name for vm in snapshot.vms if vm.state is VmState.STOPPED}
+    stopped = [vm for vm in snapshot.vms if vm.state is VmState.STOPPED]
+    elsewhere = {vm.name for vm in context.displaced}
+    gone = [(vm, error) for vm in stopped if vm.name not in elsewhere for error in _absent_functions(snapshot, vm)]
+    if gone:
+        lines = [f"VM {vm.name} is off, and cannot start: {error.message}" for vm, error in gone]
+        return fail(*shorten(lines), fix="; ".join(dict.fromkeys(str(error.hint) for _, error in gone)))
+    off = {vm.uuid: vm.name for vm in stopped}
     missing = sorted({off[v.vm_uuid] for v in snapshot.vgpus if v.vm_uuid in off and v.needs_device})
+    if context.displaced:
+        lines = [f"{vm.name} needs another place: {vm.reason}" for vm in context.displaced]
+        command = context.displaced[0].fix or "vgpuctl list-profiles"
+        finding = warn if command.startswith("vgpuctl start-vm") else fail
+        return finding(*shorten(lines), fix=command)
     if missing:
         first = quote(missing[0])
         return warn(
             f"{count_text(len(missing), 'VM')} that {'is' if len(missing) == 1 else 'are'} off "
             f"{'lacks its' if len(missing) == 1 else 'lack their'} vGPUs, as after a boot without the boot unit",
             *shorten(missing),
-            fix=f"vgpuctl restore-host creates all of them now; vgpuctl start-vm {first} creates those of {missing[0]}",
+            fix=f"all of them now: vgpuctl restore-host; those of one VM at its start: vgpuctl start-vm {first}",
         )
     return ok(f"{count_text(len(running), 'VM')} running, and no VM has lost a vGPU")
+
+
+def _absent_functions(snapshot: Snapshot, vm: Vm) -> list[VgpuctlError]:
+    """Return why a VM cannot start with a vGPU that it lacks: what carries it, and no start creates again, is gone."""
+    if vm.record is None or vm.record.state is not RecordState.READY:
+        return []
+    absent = {v.carrier for v in snapshot.vgpus if v.vm_uuid == vm.uuid and not v.present}
+    errors: list[VgpuctlError] = []
+    for vgpu in (v for v in vm.record.vgpus if v.carrier in absent):
+        try:
+            require_function(snapshot, vgpu)
+        except VgpuctlError as error:
+            errors.append(error)
+    return errors
 
 
 def _vgpu_text(vgpu: Vgpu) -> str:
@@ -87,9 +116,13 @@ def _changed_definition(vm: Vm) -> list[str]:
 def _check_shared_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not snapshot.hypervisor.available:
         return unknown("the VMs are not known: libvirt does not answer")
+    endangered = find_endangered(snapshot)
+    if endangered:
+        fix = removal_command(endangered[0].vm, endangered[0].function)
+        return fail(*shorten([e.text for e in endangered]), fix=fix)
     shared = [v for v in snapshot.vgpus if v.other_vms]
     if not shared:
-        return ok("no two VMs name the same device")
+        return ok("no VM names a device that another VM needs")
     other = next(vm for vm in snapshot.vms if vm.name == shared[0].other_vms[0])
     lines = [f"{', '.join(filter(None, (v.vm or v.name, *v.other_vms)))}: {v.profile or v.carrier} on {v.function}"
              for v in shared]  # fmt: skip
@@ -123,6 +156,7 @@ CHECKS = (
         run=require_snapshot(_check_lost_vgpus),
         explains=("no-capacity",),
         needs_vms=True,
+        needs_types=True,
     ),
     Check(
         id="vm-states",
@@ -133,7 +167,7 @@ CHECKS = (
     ),
     Check(
         id="shared-vgpus",
-        title="no two VMs name the same device",
+        title="no VM names a device that another VM needs",
         looks_at="every device that a VM's definition names, in elements and in QEMU's arguments",
         run=require_snapshot(_check_shared_vgpus),
         explains=("in-use",),

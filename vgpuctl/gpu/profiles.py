@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
+from vgpuctl.gpu.division import is_given_whole, name_holders
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.makers import enable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
@@ -176,15 +177,17 @@ def _unknown_profile_error(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -
     if vfs_off_gpus:
         hint += f"; the VFs of {', '.join(g.address for g in vfs_off_gpus)} are off; they offer profiles only when on"
     if not offered:
-        hint = "no GPU here offers vGPU profiles now; vgpuctl list-gpus --all shows why"
+        on_gpus = [(g, snapshot.vgpus_on(g.address)) for g in gpus]
+        whole = [f"all of {g.address} is assigned to {name_holders(on)}" for g, on in on_gpus if is_given_whole(g, on)]
+        hint = "; ".join(["no GPU here offers vGPU profiles now", *whole, "vgpuctl list-gpus --all shows why"])
     return NotFound(f"no GPU on this host offers the profile '{text}'", hint=hint, profile=text, near=similar)
 
 
-def vfs_off_error(gpu: Gpu, consequence: str = "") -> HostCannot:
-    """Return the error for a GPU that offers nothing because its VFs are off."""
+def vfs_off_error(gpu: Gpu, consequence: str = "", hint: str | None = None) -> HostCannot:
+    """Return the error for a GPU that offers nothing because its VFs are off; `hint`: what helps, if not set-mode."""
     return HostCannot(
         f"the VFs of {gpu.address} ({gpu.model}) are off: 0 of {gpu.vfs_total} enabled{consequence}",
-        hint=enable_vfs_hint(gpu),
+        hint=hint or enable_vfs_hint(gpu),
         check="vfs-off",
         gpu=gpu.address,
         vfs_total=gpu.vfs_total,

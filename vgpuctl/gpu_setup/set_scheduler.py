@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyFailed, VgpuctlError
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler.limits import satisfies, spec_from_state
+from vgpuctl.scheduler.limits import satisfies, scheduler_text, spec_from_state
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
@@ -31,16 +31,6 @@ _REASONS: dict[int, tuple[str, str]] = {
 }
 """NVML's error number -> cause and remedy. Source: nvml.h, nvmlReturn_t and nvmlDeviceSetVgpuSchedulerState."""
 _ERROR_CLASSES: dict[int, type[VgpuctlError]] = {2: InvalidInput, 16: Failed, 4: Failed}
-
-
-def scheduler_text(spec: SchedulerSpec) -> str:
-    """Return a scheduler as text: `fixed_share, time slice 2 ms`."""
-    numbers = (
-        (spec.time_slice_ms, "time slice {} ms"),
-        (spec.frequency_hz, "{} Hz"),
-        (spec.averaging_factor, "averaging factor {}"),
-    )
-    return ", ".join([str(spec.policy), *(text.format(n) for n, text in numbers if n is not None)])
 
 
 def set_scheduler_command(gpu: str, spec: SchedulerSpec) -> str:

@@ -8,18 +8,20 @@ where, the numbers, and what helps. HEAD is the part of the XML that the shell s
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from vgpuctl.domain.host_devices import find_hostdevs
 from vgpuctl.domain.record import ROOT_TAG, parse_record
-from vgpuctl.errors import Busy, InUse, Temporary, VgpuctlError
+from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
+from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import NoProgress
-from vgpuctl.model.vm import RecordState, Vm, VmState
+from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
 from vgpuctl.operations.devices import (
     DOMAIN_XML_DIRECTORY,
@@ -116,10 +118,13 @@ def prepare(host: Host, xml: str) -> None:
     if not has_missing_devices(host, vm, vm.record):
         return
     require_writable(host)
-    if vm.record.always_reserves:
-        make_devices(host, vm, vm.record, (vm,), LOCK_SECONDS, NoProgress())
-    else:
-        place_and_make(host, vm, vm.record, (vm, *_other_vms(host, vm)), LOCK_SECONDS, NoProgress())
+    try:
+        if vm.record.always_reserves:
+            make_devices(host, vm, vm.record, (vm,), LOCK_SECONDS, NoProgress())
+        else:
+            place_and_make(host, vm, vm.record, (vm, *_other_vms(host, vm)), LOCK_SECONDS, NoProgress())
+    except (HostCannot, NoCapacity) as error:
+        raise _with_whole_gpu_user(host, vm, vm.record, error) from error
 
 
 def release(host: Host, xml: str) -> None:
@@ -170,18 +175,37 @@ def _other_vms(host: Host, vm: Vm) -> tuple[Vm, ...]:
     The vGPUs in a file that cannot be parsed are known only by their claims or devices.
     """
     vms = []
-    try:
-        names = host.sysfs.listdir(DOMAIN_XML_DIRECTORY)
-    except FileNotFoundError:
-        return ()
-    for name in (n for n in names if n.endswith(".xml")):
-        try:
-            other = parse_vm(host.sysfs.read(f"{DOMAIN_XML_DIRECTORY}/{name}"), host.machine_id)
-        except (OSError, ValueError, VgpuctlError):
-            continue
-        if other is not None and other.uuid != vm.uuid:
-            vms.append(other)
+    for xml in _domain_files(host):
+        with contextlib.suppress(ValueError, VgpuctlError):
+            other = parse_vm(xml, host.machine_id)
+            if other is not None and other.uuid != vm.uuid:
+                vms.append(other)
     return tuple(vms)
+
+
+def _domain_files(host: Host) -> Iterator[str]:
+    """Yield the definition of each VM from libvirt's own files, except those that cannot be read."""
+    names: tuple[str, ...] = ()
+    with contextlib.suppress(FileNotFoundError):
+        names = host.sysfs.listdir(DOMAIN_XML_DIRECTORY)
+    for name in (n for n in names if n.endswith(".xml")):
+        with contextlib.suppress(OSError):
+            yield host.sysfs.read(f"{DOMAIN_XML_DIRECTORY}/{name}")
+
+
+def _with_whole_gpu_user(host: Host, vm: Vm, record: VmRecord, error: VgpuctlError) -> VgpuctlError:
+    """Return the error with the VM whose definition has all of a GPU that carries a vGPU of `vm`, if there is one."""
+    gpus = {v.gpu for v in record.vgpus} - {v.carrier for v in record.vgpus}
+    for xml in _domain_files(host):
+        with contextlib.suppress(ElementTree.ParseError):
+            root = ElementTree.fromstring(xml)  # noqa: S314 - libvirt wrote it
+            user = Vm(root.findtext("name") or "", "", VmState.UNKNOWN, 0, 0, hostdevs=find_hostdevs(root))
+            gpu = next((h.carrier for h in user.hostdevs if h.carrier in gpus), None)
+            if gpu is not None:
+                text = f"{error.message}; the definition of VM {user.name} has all of {gpu}"
+                hint = f"{hint_commands.stop_command(user)}; {removal_command(user, gpu)}; then {error.hint}"
+                return InUse(text, hint=hint, vm=user.name, gpu=gpu)
+    return error
 
 
 def parse_vm(xml: str, machine_id: str) -> Vm | None:

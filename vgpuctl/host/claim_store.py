@@ -14,7 +14,6 @@ the host lock spends its time on this.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -23,9 +22,10 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vgpuctl.errors import Locked
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.clock import HostClock
-from vgpuctl.host.file_lock import FileLock, make_private_directories
+from vgpuctl.host.file_lock import FileLock, lock_directory, make_private_directories
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_text import parse_json
 from vgpuctl.model.port_values import ClaimList
@@ -65,7 +65,9 @@ class ClaimStore:
         *,
         clock: Clock | None = None,
         read_only: bool = False,
+        wait_seconds: float = 60.0,
     ) -> None:
+        """`wait_seconds`: for the lock of a directory, which other processes hold for microseconds."""
         self._run_dir = run_dir
         self._claims = run_dir / "claims"
         self._stuck = run_dir / "stuck"
@@ -77,6 +79,8 @@ class ClaimStore:
         self._parsed_claims: dict[str, tuple[bytes, Claim | None]] = {}
         self._clock = clock or HostClock()
         self._lock = self._make_lock("lock")
+        self._wait_seconds = wait_seconds
+        self._has_waited = False
 
     @property
     def is_locked(self) -> bool:
@@ -129,7 +133,7 @@ class ClaimStore:
         """Write a claim; FileExistsError, with the file's path, when the carrier is already claimed."""
         _require_file_name(claim.carrier)
         self._prepare_write()
-        with _lock_directory(self._claims):
+        with self._lock_directory(self._claims):
             _write_json(self._claims / claim.carrier, as_dict(claim))
 
     def replace(self, claim: Claim) -> None:
@@ -137,7 +141,7 @@ class ClaimStore:
         _require_file_name(claim.carrier)
         self._prepare_write()
         path = self._claims / claim.carrier
-        with _lock_directory(self._claims):
+        with self._lock_directory(self._claims):
             if path.exists():
                 current = _parse_claim(claim.carrier, _read_or_empty(path))
                 if current is None or current.vm_uuid != claim.vm_uuid:
@@ -155,7 +159,7 @@ class ClaimStore:
         self._require_writable()
         if not self._claims.is_dir():
             return
-        with _lock_directory(self._claims):
+        with self._lock_directory(self._claims):
             claim = _parse_claim(carrier, _read_or_empty(self._claims / carrier))
             if claim is not None and claim.vm_uuid == vm_uuid:
                 os.unlink(self._claims / carrier)
@@ -225,7 +229,7 @@ class ClaimStore:
     def _write_note(self, directory: Path, name: str, note: DrainedVm | VmInProgress | StuckWrite) -> None:
         """Write an entry atomically, over an earlier one."""
         _require_file_name(name)
-        with _lock_directory(directory):
+        with self._lock_directory(directory):
             _write_json(directory / name, as_dict(note), overwrite=True)
 
     def _remove_note(
@@ -235,11 +239,24 @@ class ClaimStore:
         if self._read_only or not directory.is_dir():
             return
         try:
-            with _lock_directory(directory):
+            with self._lock_directory(directory):
                 if expected is None or _parse_note(type(expected), _read_or_empty(directory / name)) == expected:
                     os.unlink(directory / name)
-        except OSError:  # gone, or no permission: readers check again whether the process is alive
+        except (OSError, Locked):  # gone, locked or no permission: readers check again whether the process is alive
             return
+
+    @contextmanager
+    def _lock_directory(self, directory: Path) -> Iterator[None]:
+        """Keep other writers out of a directory. After one lock that was not free in time, the next is tried once."""
+        make_private_directories(directory.parent, directory)
+        try:
+            with lock_directory(directory, self._clock, 0 if self._has_waited else self._wait_seconds):
+                self._has_waited = False
+                yield
+        except Locked as error:
+            self._has_waited = True
+            error.facts["waited_seconds"] = self._wait_seconds
+            raise
 
     def _prepare_write(self) -> None:
         """Begin the operation that what is about to be written names."""
@@ -341,15 +358,3 @@ def _read_or_empty(path: Path) -> bytes:
 def _write_json(path: Path, data: dict[str, object], *, overwrite: bool = False) -> None:
     """Write a whole file, under the directory's lock; `overwrite`: replace an existing one."""
     write_file(path, json.dumps(data).encode(), overwrite=overwrite, durable=False)
-
-
-@contextmanager
-def _lock_directory(directory: Path) -> Iterator[None]:
-    """Keep other writers out of a directory for the microseconds of one change."""
-    make_private_directories(directory.parent, directory)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

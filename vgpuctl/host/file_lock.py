@@ -33,11 +33,99 @@ _HOLDER_NICE = -20
 
 
 def make_private_directories(*directories: Path) -> None:
-    """Create missing directories, outermost first, with mode 0700; the first one's parents get the default mode."""
+    """Create missing directories, outermost first, with mode 0700; the first one's parents get the default mode.
+
+    Raises:
+        HostCannot: a symbolic link has the name of one.
+    """
     os.makedirs(directories[0].parent, exist_ok=True)
     for directory in directories:
         with suppress(FileExistsError):
             os.mkdir(directory, 0o700)
+        if directory.is_symlink():
+            raise _link_error(directory, "directory")
+
+
+@contextmanager
+def lock_directory(directory: Path, clock: Clock, wait_seconds: float) -> Iterator[None]:
+    """Keep other writers out of a directory for the microseconds of one change.
+
+    Raises:
+        Locked: another process has held the lock for `wait_seconds`, for example because it is stopped.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        _acquire(descriptor, str(directory), clock, wait_seconds)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _link_error(path: Path, expected: str) -> HostCannot:
+    """Return the error for a symbolic link where vgpuctl keeps a file or directory of its own."""
+    return HostCannot(
+        f"{path} is a symbolic link to {os.readlink(path)}; vgpuctl needs a {expected} of its own there",
+        hint=f"ls -ld {path}; move it away: mv {path} {path}.old",
+        check="run-directory",
+        path=str(path),
+    )
+
+
+def _acquire(descriptor: int, description: str, clock: Clock, wait_seconds: float) -> None:
+    """Take a lock. flock has no timeout, and SIGALRM would interrupt the whole process, so this polls."""
+    deadline = clock.monotonic() + wait_seconds
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            remaining = deadline - clock.monotonic()
+            if remaining <= 0:
+                raise _locked_error(descriptor, description, wait_seconds) from None
+            clock.sleep(min(pause, remaining))
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _locked_error(descriptor: int, description: str, wait_seconds: float) -> Locked:
+    try:
+        holder: Any = parse_json(os.pread(descriptor, 4096, 0))
+        pid, command = int(holder["pid"]), str(holder["command"])
+    except (OSError, ValueError, KeyError, TypeError):  # a directory has no text; nor has a file if /run is full
+        return _locked_by_unnamed(descriptor, description, wait_seconds)
+    return Locked(
+        f"another vgpuctl holds {description}: pid {pid} ({command})",
+        hint=f"wait longer with --wait SECONDS; ps -fp {pid} shows the process",
+        pid=pid,
+        command=command,
+        waited_seconds=wait_seconds,
+    )
+
+
+def _locked_by_unnamed(descriptor: int, description: str, wait_seconds: float) -> Locked:
+    """Return the error for a lock whose holder wrote no name: the kernel may know its process."""
+    pid = _find_lock_holder(descriptor)
+    if pid is None:
+        return Locked(f"another vgpuctl holds {description}", hint="try again", waited_seconds=wait_seconds)
+    return Locked(
+        f"another process holds {description}: pid {pid}",
+        hint=f"ps -fp {pid} shows the process; if it is stopped (T), it goes on after: kill -CONT {pid}",
+        pid=pid,
+        waited_seconds=wait_seconds,
+    )
+
+
+def _find_lock_holder(descriptor: int) -> int | None:
+    """Return the process that holds a lock, as the kernel lists it; None if it is not listed (proc_locks(5))."""
+    status = os.fstat(descriptor)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if words[1:2] == ["FLOCK"] and file in words:
+                return int(words[4])
+    return None
 
 
 class FileLock:
@@ -84,7 +172,7 @@ class FileLock:
     def _hold_file_lock(self, path: Path, wait_seconds: float) -> Iterator[None]:
         descriptor = _open_lock_file(path)
         try:
-            self._acquire(descriptor, wait_seconds)
+            _acquire(descriptor, self._description, self._clock, wait_seconds)
             with _raised_priority():
                 with suppress(OSError):
                     self._write_holder(descriptor)
@@ -97,42 +185,12 @@ class FileLock:
         finally:
             os.close(descriptor)
 
-    def _acquire(self, descriptor: int, wait_seconds: float) -> None:
-        """Take the lock. flock has no timeout, and SIGALRM would interrupt the whole process, so this polls."""
-        deadline = self._clock.monotonic() + wait_seconds
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                remaining = deadline - self._clock.monotonic()
-                if remaining <= 0:
-                    raise self._locked_error(descriptor, wait_seconds) from None
-                self._clock.sleep(min(pause, remaining))
-                pause = min(pause * 2, _MAX_PAUSE_SECONDS)
-            else:
-                return
-
     def _write_holder(self, descriptor: int) -> None:
         """Write who holds the lock; first clear what an earlier holder left."""
         os.ftruncate(descriptor, 0)
         operation = self._operations.current()
         text = json.dumps({**as_dict(operation.process), "command": operation.command})
         os.pwrite(descriptor, text.encode(), 0)
-
-    def _locked_error(self, descriptor: int, wait_seconds: float) -> Locked:
-        try:
-            holder: Any = parse_json(os.pread(descriptor, 4096, 0))
-            pid, command = int(holder["pid"]), str(holder["command"])
-        except (ValueError, KeyError, TypeError):  # no text: the holder is taking or releasing it, or /run is full
-            return Locked(f"another vgpuctl holds {self._description}", hint="try again", waited_seconds=wait_seconds)
-        return Locked(
-            f"another vgpuctl holds {self._description}: pid {pid} ({command})",
-            hint=f"wait longer with --wait SECONDS; ps -fp {pid} shows the process",
-            pid=pid,
-            command=command,
-            waited_seconds=wait_seconds,
-        )
 
 
 @contextmanager
@@ -161,6 +219,8 @@ def _open_lock_file(path: Path) -> int:
         if error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
             hint = f"df -h {directory}; df -i {directory}; findmnt -T {directory}"
             raise FileFailed(text, hint=hint, path=str(path), errno=error.errno) from error
+        if error.errno == errno.ELOOP:
+            raise _link_error(path, "file") from error
         raise HostCannot(
             text, hint="run it as root", check="run-directory", path=str(path), errno=error.errno
         ) from error

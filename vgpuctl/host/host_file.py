@@ -10,17 +10,20 @@ lock: the comparison detects its changes.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from vgpuctl.errors import Busy
 from vgpuctl.host.atomic_files import sync_directory, temporary_file, write_file
+from vgpuctl.host.clock import HostClock
+from vgpuctl.host.file_lock import lock_directory
 from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.regular_file import read_regular_file
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.system import Clock
 
 HOST_FILE_PATH = Path("/etc/vgpuctl/host.yaml")
 NEW_MODE = 0o644
@@ -35,9 +38,19 @@ class _ModeAndOwner(TypedDict):
 class HostFileOnDisk:
     """The file at `path`. Writing while `lock_held()` raises AssertionError."""
 
-    def __init__(self, path: Path = HOST_FILE_PATH, *, lock_held: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        path: Path = HOST_FILE_PATH,
+        *,
+        lock_held: Callable[[], bool],
+        clock: Clock | None = None,
+        wait_seconds: float = 60.0,
+    ) -> None:
+        """`wait_seconds`: for another process that writes to the file's directory."""
         self._path = path
         self._lock_held = lock_held
+        self._clock = clock or HostClock()
+        self._wait_seconds = wait_seconds
 
     def read(self) -> str | None:
         """Return the file's text, None when there is none."""
@@ -53,7 +66,7 @@ class HostFileOnDisk:
             raise AssertionError(f"a write to {self._path} under the host lock")
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         target = Path(os.path.realpath(self._path))
-        with _lock_directory(target.parent):
+        with lock_directory(target.parent, self._clock, self._wait_seconds):
             if self.read() != expected:
                 raise Busy(
                     f"{self._path} was changed by another program in the meantime",
@@ -128,13 +141,3 @@ def _status(path: Path) -> os.stat_result | None:
         return path.stat()
     except FileNotFoundError:
         return None
-
-
-@contextlib.contextmanager
-def _lock_directory(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

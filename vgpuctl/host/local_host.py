@@ -50,6 +50,7 @@ def open_local_host(
     new_uuid: Callable[[], str] | None = None,
     euid: int | None = None,
     clock: HostClock | None = None,
+    wait_seconds: float = 60.0,
 ) -> Host:
     """Return this host, or the captured one whose files are under `root`. `euid` None: this process's own.
 
@@ -62,7 +63,9 @@ def open_local_host(
     clock = clock or HostClock()
     processes = HostProcesses(root)
     operations = OperationFiles(_run_dir(root), processes, captured=captured)
-    claims = ClaimStore(_run_dir(root), processes, operations, clock=clock, read_only=captured)
+    claims = ClaimStore(
+        _run_dir(root), processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds
+    )
     writer = None if captured else UninterruptibleWriter(claims, processes)
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
     hypervisor, storage, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
@@ -84,7 +87,9 @@ def open_local_host(
         unprivileged_user=None if captured else _unprivileged_user(os.geteuid() if euid is None else euid),
         audit_log=None if captured else JournalSocket(),
         system=None if captured else HostSystem(),
-        host_file=None if captured else HostFileOnDisk(lock_held=lambda: claims.is_locked),
+        host_file=None
+        if captured
+        else HostFileOnDisk(lock_held=lambda: claims.is_locked, clock=clock, wait_seconds=wait_seconds),
         vendor_commands=None
         if captured
         else HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),

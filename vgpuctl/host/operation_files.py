@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vgpuctl.host.processes import HostProcesses
 
 OPERATIONS = "operations"
+MAX_ATTEMPTS = 1000
 _ID_BYTES = 8
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -60,10 +61,16 @@ class OperationFiles:
 
         Raises:
             OSError: with the path; the operation has not begun.
+            HostCannot: something else has the directory's name.
         """
+        attempts = MAX_ATTEMPTS
         while self._descriptor is None:
-            with suppress(FileNotFoundError, BlockingIOError):  # `remove_ended` found the file before it was locked
+            try:
                 self._descriptor = self._create(self.current())
+            except (FileNotFoundError, BlockingIOError):  # `remove_ended` found the file before it was locked
+                attempts -= 1
+                if not attempts:
+                    raise
 
     def _create(self, operation: Operation) -> int:
         """Create the operation's file, locked, and return its descriptor."""

@@ -78,22 +78,28 @@ def open_host(
     require_seconds("wait_seconds", wait_seconds)
 
     def open_with(settings: CallSettings, clock: HostClock | None = None) -> GpuHost:
-        ports = open_ports(name, root=root, connect=connect, clock=clock)
+        ports = open_ports(name, root=root, connect=connect, clock=clock, wait_seconds=settings.wait_seconds)
         return GpuHost(ports, settings, None if os.path.abspath(root) == "/" else root, open_with)
 
     return open_with(CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line))
 
 
 def open_ports(
-    name: str = LOCAL, *, root: str = "/", connect: str | None = None, clock: HostClock | None = None
+    name: str = LOCAL,
+    *,
+    root: str = "/",
+    connect: str | None = None,
+    clock: HostClock | None = None,
+    wait_seconds: float = DEFAULT_WAIT_SECONDS,
 ) -> Host:
-    """Return the ports of a host. `clock`: with which they wait.
+    """Return the ports of a host. `clock`: with which they wait; `wait_seconds`: for another vgpuctl's writes.
 
     Raises:
         InvalidInput, NotFound: there is no such host, or the arguments contradict each other.
     """
     if name.startswith(_SIMULATED_PREFIX):
-        return simulated.open_simulated_host(simulated.scenario_of(name, root=root, connect=connect), clock)
+        scenario = simulated.scenario_of(name, root=root, connect=connect)
+        return simulated.open_simulated_host(scenario, clock, wait_seconds)
     if name != LOCAL:
         raise InvalidInput(
             f"--host {name}: there is no such host",
@@ -105,7 +111,9 @@ def open_ports(
             f"--connect {connect}: only libvirt on this host can be used",
             hint="use qemu:///system; for another host use --host ssh://HOST",
         )
-    return local_host.open_local_host(root=os.path.abspath(root), connect=connect, clock=clock)
+    return local_host.open_local_host(
+        root=os.path.abspath(root), connect=connect, clock=clock, wait_seconds=wait_seconds
+    )
 
 
 def _suggest_simulated(text: str) -> str:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.errors import (
+    HostCannot,
     Interrupted,
     InUse,
     SomeTargetsFailed,
     VgpuctlError,
     explain_exception,
+    named_message,
     worst_status,
 )
 from vgpuctl.host.clock import HostClock
@@ -40,6 +42,9 @@ Call = Callable[["GpuHost", str], "AnyResult[Data]"]
 OpenWorker = Callable[[CallSettings, HostClock], "GpuHost"]
 MAX_NAMES_IN_FULL = 3
 """Before the user confirms, the steps of at most this many are shown; of more, how much is deleted or stopped."""
+
+CANNOT_HAVE_CHECKS = ("mode", "partition", "scheduler")
+"""The `check` facts of errors which say that a GPU cannot have a setting at all, with its model or its driver."""
 
 
 class Preview(Value):
@@ -69,8 +74,10 @@ class Batch(Workers[str], Generic[Data]):
         progress: BatchProgress,
         settings: CallSettings,
         confirm: Callable[[str], Confirm],
+        skips: bool = False,
     ) -> None:
         super().__init__(names, parallel, progress, "done")
+        self._skips = skips
         self.results: dict[str, AnyResult[Data]] = {}
         self.previews: dict[str, Preview] = {}
         self._open_worker = open_worker
@@ -105,6 +112,10 @@ class Batch(Workers[str], Generic[Data]):
         except _Planned as planned:
             self.previews[job] = planned.preview
 
+    def is_skipped(self, error: VgpuctlError) -> bool:
+        """Return whether the target cannot have what every one that can have it gets."""
+        return self._skips and _is_impossible(error)
+
     def _worker_settings(self) -> CallSettings:
         return CallSettings(
             self._settings.wait_seconds,
@@ -135,7 +146,8 @@ class Batch(Workers[str], Generic[Data]):
 class BatchRequest(Value, Generic[Data]):
     """Which call is made for which names, and how many at a time.
 
-    `question`: makes the one question from the names to ask about; None: the call asks nothing.
+    `question`: makes the one question from the names to ask about; None: the call asks nothing. `skips`: what cannot
+    have the change is skipped with a note, if another one can.
     """
 
     names: tuple[str, ...]
@@ -144,6 +156,7 @@ class BatchRequest(Value, Generic[Data]):
     question: Callable[[Sequence[str]], str] | None = None
     notes: tuple[str, ...] = ()
     dry_run: bool = False
+    skips: bool = False
 
 
 def run(
@@ -157,7 +170,14 @@ def run(
         Interrupted: a signal came, or the caller cancelled it; `result` has all of them.
         NeedsConfirmation: the answer was no; nothing was changed.
     """
-    make_batch = partial(Batch[Data], open_worker, call=request.call, parallel=request.parallel, settings=settings)
+    make_batch = partial(
+        Batch[Data],
+        open_worker,
+        call=request.call,
+        parallel=request.parallel,
+        settings=settings,
+        skips=request.skips,
+    )
     if request.question is None:
         batch = make_batch(
             names=request.names,
@@ -227,7 +247,15 @@ def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
             lines.append(f"also: {', '.join(without_line)}")
         if len(stops) + len(deletions) < len(steps):
             lines.append("--dry-run shows every step, with the paths")
-    return (*lines, *(f"{name} is skipped: {error.message}" for name, error in plans.failed.items()))
+    return (*lines, *(_skipped_text(name, error) for name, error in plans.failed.items()))
+
+
+def _is_impossible(error: VgpuctlError) -> bool:
+    return isinstance(error, HostCannot) and error.facts.get("check") in CANNOT_HAVE_CHECKS
+
+
+def _skipped_text(name: str, error: VgpuctlError) -> str:
+    return f"skipped: {named_message(name, error.message)}"
 
 
 def _report(request: BatchRequest[Data], batches: Sequence[Batch[Data]]) -> AnyResult[Any]:
@@ -240,11 +268,14 @@ def _report(request: BatchRequest[Data], batches: Sequence[Batch[Data]]) -> AnyR
     if interruption is not None:
         not_begun = partial(Interrupted, "not begun", signal_number=interruption.signal_number)
         failed |= {name: not_begun() for name in request.names if name not in results and name not in failed}
-    rows = tuple(
-        _failed_row(name, failed[name]) if name in failed else _row(name, results[name]) for name in request.names
-    )
-    result = combine(rows, tuple(results[name] for name in request.names if name in results), request.notes)
-    raise_failures(result, {name: failed[name] for name in request.names if name in failed}, interruption)
+    skipped = {n: failed.pop(n) for n in request.names if n in failed and request.skips and _is_impossible(failed[n])}
+    if not results:
+        failed, skipped = failed | skipped, {}
+    names = [name for name in request.names if name not in skipped]
+    rows = tuple(_failed_row(name, failed[name]) if name in failed else _row(name, results[name]) for name in names)
+    notes = (*request.notes, *(_skipped_text(name, error) for name, error in skipped.items()))
+    result = combine(rows, tuple(results[name] for name in names if name in results), notes)
+    raise_failures(result, {name: failed[name] for name in names if name in failed}, interruption)
     return result
 
 
@@ -302,8 +333,7 @@ def raise_failures(
 
 
 def _lines(name: str, error: VgpuctlError) -> list[str]:
-    message = error.message if error.message.startswith(f"{name} ") else f"{name}: {error.message}"
-    first, *more = message.splitlines() or [name]
+    first, *more = named_message(name, error.message).splitlines() or [name]
     return [
         f"{first}   [{error.code}]",
         *(f"  {line}" for line in more),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fields of a VM spec as arguments of calls; docs/json/vm-spec.schema.json says what each means.
 
-None, an empty sequence, and False for a flag mean that a field is not given.
+None and an empty sequence mean that a field is not given.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict
 
+from vgpuctl.config.vm_fields import OTHER_COMMANDS
 from vgpuctl.errors import InvalidInput
 
 Texts = str | Sequence[str]
@@ -37,6 +38,24 @@ class WholeGpuFields(TypedDict, total=False):
     not_gpu: Texts
     numa_node: int | str | None
     force_console: bool | None
+
+
+class VmChangeFields(_GpuFields, total=False):
+    """What can change in a VM that exists; what is not given stays.
+
+    `labels` are set, or removed by None or `key-`; the VM's other labels stay. An empty `owner` removes it.
+    """
+
+    profile: Texts
+    memory: str | None
+    vcpus: int | str | None
+    hugepages: str | None
+    cpu_pin: str | None
+    networks: str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
+    display: bool | None
+    reserve: str | None
+    labels: Texts | Mapping[str, str | None]
+    owner: str | None
 
 
 class VgpuFields(_GpuFields, total=False):
@@ -75,7 +94,7 @@ class VmFields(VgpuFields, total=False):
 
 
 def refuse_other_fields(
-    fields: Mapping[str, object], kind: type[PlacementFields | VgpuFields | WholeGpuFields]
+    fields: Mapping[str, object], kind: type[PlacementFields | VgpuFields | VmChangeFields | WholeGpuFields]
 ) -> None:
     """Refuse fields of a VM spec that a call does not use, and a missing or empty `profile` where it needs one.
 
@@ -84,7 +103,11 @@ def refuse_other_fields(
     """
     others = sorted(fields.keys() - kind.__annotations__.keys())
     if others:
-        raise InvalidInput(f"{', '.join(others)}: this takes {', '.join(sorted(kind.__annotations__))} only")
+        hints = [OTHER_COMMANDS[name] for name in others if name in OTHER_COMMANDS] if kind is VmChangeFields else []
+        raise InvalidInput(
+            f"{', '.join(others)}: this takes {', '.join(sorted(kind.__annotations__))} only",
+            hint="; ".join(hints) or None,
+        )
     if kind is WholeGpuFields and not (fields.get("gpu") or fields.get("gpus")):
         raise InvalidInput(
             "no GPU is given: gpu (--gpu) names it, gpus (--gpus) says how many", hint="vgpuctl list-gpus shows them"

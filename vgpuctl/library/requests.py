@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
+from vgpuctl.config.labels import parse_changes
 from vgpuctl.config.network_config import parse_network_config, static_addresses
 from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
 from vgpuctl.config.user_data import parse_user_data
+from vgpuctl.config.vm_fields import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELD_BY_NAME, LABEL_FIELDS
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, VmSpec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.text_file import display_name, read_text
@@ -179,6 +181,28 @@ def _refuse_shared_address(specs: Sequence[VmSpec], seeds: Mapping[str, CloudIni
 def for_vm(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
     """Return the request for an existing VM; `name` may be a name that vgpuctl would not give, or its uuid."""
     return replace(build(host, vm_spec.parse_options(**fields), complete=False), name=name)
+
+
+def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
+    """Return the request that changes an existing VM: labels are added to those that it has, or removed.
+
+    Raises:
+        InvalidInput: a field is invalid, nothing is given, or only where vGPUs go, and none of them is to go anywhere.
+    """
+    labels, owner = parse_changes(fields.get("labels") or ()), fields.get("owner")
+    others = {field: value for field, value in fields.items() if field not in LABEL_FIELDS}
+    spec = vm_spec.parse_options(**others, owner=owner or None)
+    given = {*spec.given_fields(), *(["labels"] if labels else []), *(["owner"] if owner is not None else [])}
+    constraints = sorted(given & {*CONSTRAINT_FIELDS} - {"gpu"})
+    if not given:
+        options = ", ".join(FIELD_BY_NAME[field].option for field in CHANGE_FIELDS)
+        raise InvalidInput("nothing to change is given", hint=f"the options are {options}")
+    if constraints and not given & {"profile", "gpu"}:
+        options = ", ".join(FIELD_BY_NAME[field].option for field in constraints)
+        raise InvalidInput(f"{options}: says where new vGPUs go, and none is new", hint="add --profile or --gpu")
+    request = replace(build(host, spec, complete=False), name=name, label_changes=labels)
+    sources = {**request.sources, **dict.fromkeys(given & {*LABEL_FIELDS}, "command-line")}
+    return replace(request, sources=sources, owner=None if owner == "" else request.owner)
 
 
 def _read_spec(file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[VmSpec], None] | None) -> VmSpec:

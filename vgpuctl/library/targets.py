@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, Named, call_library, query
+from vgpuctl.library.fields import VmChangeFields, refuse_other_fields
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.library import GpuHost, batch
+    from vgpuctl.library import GpuHost, batch, requests
     from vgpuctl.model.results.targets import SelectedResult, TargetsResult
     from vgpuctl.model.results.vms import VmResult
     from vgpuctl.operations import queries, refresh, select
@@ -23,6 +24,7 @@ else:
     batch = LazyModule("vgpuctl.library.batch")
     queries = LazyModule("vgpuctl.operations.queries")
     refresh = LazyModule("vgpuctl.operations.refresh")
+    requests = LazyModule("vgpuctl.library.requests")
     select = LazyModule("vgpuctl.operations.select")
     selection = LazyModule("vgpuctl.operations.plans.selection")
 
@@ -75,6 +77,16 @@ class TargetCalls(Calls):
         refresh.check_image(self._ports, image)
         return QueryResult(None)
 
+    @query
+    def check_vm_change(self, **fields: Unpack[VmChangeFields]) -> QueryResult[None]:
+        """Check the values for `set_vm`: once, before it is called for many.
+
+        InvalidInput: what is wrong, whatever VM it is.
+        """
+        refuse_other_fields(fields, VmChangeFields)
+        requests.for_change(self._ports, "", fields)
+        return QueryResult(None)
+
     def for_each(
         self,
         command: str,
@@ -85,16 +97,18 @@ class TargetCalls(Calls):
         question: Callable[[Sequence[str]], str] | None = None,
         notes: tuple[str, ...] = (),
         dry_run: bool = False,
+        skips: bool = False,
     ) -> Outcome[TargetsResult[Data]]:
         """Make a change for each name, `parallel` at a time; each is undone by itself if it fails.
 
         `command`: for the audit journal, which gets one entry. `call` gets an opened host and a name; with `dry_run` it
         must be a dry run too. `question`: makes the one question for all from the names; it is for a call that needs
-        confirmation. SomeTargetsFailed: some failed; `result` has all of them.
+        confirmation. `skips`: GPUs that cannot have the change are skipped with a note, if another one can.
+        SomeTargetsFailed: some failed; `result` has all of them.
         """
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         self._refuse_captured()
-        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run)
+        request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run, skips)
 
         with self._one_call() as host:
 

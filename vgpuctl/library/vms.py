@@ -6,7 +6,6 @@ Size: one call for each command about VMs, with its typed arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import (
@@ -25,14 +24,12 @@ from vgpuctl.config.arguments import (
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
-from vgpuctl.library.fields import PlacementFields, Texts, VmFields, WholeGpuFields, refuse_other_fields
+from vgpuctl.library.fields import PlacementFields, Texts, VmChangeFields, VmFields, WholeGpuFields, refuse_other_fields
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from vgpuctl.config import labels as label_rules
     from vgpuctl.config import rules
     from vgpuctl.config.vm_spec import VmSpec
     from vgpuctl.library import many_states, requests
@@ -57,15 +54,14 @@ if TYPE_CHECKING:
         ensure_vms,
         guest,
         images,
-        label,
         power,
         queries,
         reboot,
         refresh,
         resize_disk,
+        set_vm,
         wait,
     )
-    from vgpuctl.operations import change as vm_change
     from vgpuctl.ports.libvirt import ConsoleStream as ConsoleStream
 else:
     attach = LazyModule("vgpuctl.operations.attach")
@@ -74,8 +70,6 @@ else:
     ensure_vms = LazyModule("vgpuctl.operations.ensure_vms")
     guest = LazyModule("vgpuctl.operations.guest")
     images = LazyModule("vgpuctl.operations.images")
-    label = LazyModule("vgpuctl.operations.label")
-    label_rules = LazyModule("vgpuctl.config.labels")
     many_states = LazyModule("vgpuctl.library.many_states")
     power = LazyModule("vgpuctl.operations.power")
     queries = LazyModule("vgpuctl.operations.queries")
@@ -84,7 +78,7 @@ else:
     requests = LazyModule("vgpuctl.library.requests")
     resize_disk = LazyModule("vgpuctl.operations.resize_disk")
     rules = LazyModule("vgpuctl.config.rules")
-    vm_change = LazyModule("vgpuctl.operations.change")
+    set_vm = LazyModule("vgpuctl.operations.set_vm")
     vm_results = LazyModule("vgpuctl.model.results.vms")
     wait = LazyModule("vgpuctl.operations.wait")
 
@@ -326,29 +320,21 @@ class VmCalls(Calls):
             self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
 
-    @change("label-vm")
-    def label_vm(
-        self,
-        name: str,
-        labels: Mapping[str, str | None] = EMPTY_MAPPING,
-        *,
-        owner: str | None = None,
-        dry_run: bool = False,
+    @change("set-vm")
+    def set_vm(
+        self, name: str, *, drain: bool = False, dry_run: bool = False, **fields: Unpack[VmChangeFields]
     ) -> Outcome[VmReport]:
-        """Set labels of a VM, and remove those that are None. `owner`: None leaves it as it is, "" removes it."""
-        if not labels and owner is None:
-            raise InvalidInput("no label and no owner is given", hint="key=value, key- or --owner NAME")
-        try:
-            label_rules.labels({key: value for key, value in labels.items() if value is not None})
-            checked_owner = label_rules.owner(owner) if owner else owner
-        except ValueError as error:
-            raise InvalidInput(str(error)) from error
-        return label.label_vm(
+        """Change fields of a VM; those not given stay. Labels and owner change at any time, the others while it is off.
+
+        `labels` are set, or removed by None; "" removes the `owner`. `drain`: a running VM may be shut down for it.
+        """
+        refuse_other_fields(fields, VmChangeFields)
+        return set_vm.set_vm(
             self._ports,
-            name,
-            labels,
-            checked_owner,
+            requests.for_change(self._ports, name, fields),
+            drain=drain,
             dry_run=dry_run,
+            confirm=self._confirm,
             wait_seconds=self._wait,
             progress=self._progress,
         )
@@ -385,15 +371,6 @@ class VmCalls(Calls):
             raise InvalidInput("gpus: the list is empty", hint=f"vgpuctl show-vm {name} shows the VM's GPUs")
         return attach.detach(
             self._ports, name, gpus=addresses, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
-        )
-
-    @change("set-profile")
-    def set_profile(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
-        """Give a stopped VM the vGPUs of `profile` instead of those that it has."""
-        refuse_other_fields(fields, PlacementFields)
-        request = requests.for_vm(self._ports, name, fields)
-        return vm_change.set_profile(
-            self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
 
     @change("resize-disk")

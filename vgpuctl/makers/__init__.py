@@ -52,6 +52,19 @@ def enable_vfs_hint(gpu: Gpu) -> str:
     return own_vf_setting(gpu.driver) or f"vgpuctl set-mode {gpu.address} {mode}"
 
 
+def vgpu_driver_hint(gpu: Gpu) -> str:
+    """Return what gives a GPU the driver that makes vGPUs; vfio-pci may have it, and then the driver may be there."""
+    driver = maker_of(gpu).vgpu_driver
+    if gpu.driver != "vfio-pci" or driver is None:
+        return "install the vendor's vGPU host driver; what each GPU offers: vgpuctl list-gpus"
+    node = f"pci_{gpu.address.replace(':', '_').replace('.', '_')}"
+    return (
+        f"vfio-pci has it; give it to {driver} now: virsh nodedev-reattach {node}; at the next boot vfio-pci takes it "
+        f"again where vfio-pci.ids (kernel command line, /etc/modprobe.d) has {gpu.pci_id}, or where a udev rule or "
+        "driverctl sets its driver_override"
+    )
+
+
 def disable_vfs_hint(gpu: Gpu) -> str:
     """Return the command that turns a GPU's VFs off."""
     return own_vf_setting(gpu.driver) or f"vgpuctl set-mode {gpu.address} passthrough"

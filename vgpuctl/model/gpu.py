@@ -123,7 +123,8 @@ class Gpu(Value):
     driver has no file that shows or changes a vGPU's placement. `desired_mig`, `desired_mixed_size`: what
     host.yaml configures, None for nothing. `pci_path`: the root bus and the bridges above it, from the top, as in
     /sys/devices; empty where the kernel does not show them. `nvlink_peers`: the GPUs at the other ends of its NVLinks,
-    None where that is not known: NVML reports them only while NVIDIA's driver has the GPU.
+    None where that is not known: NVML reports them only while NVIDIA's driver has the GPU. `is_lost`: NVML answers, but
+    not for this GPU, as when it has fallen off the bus.
     """
 
     address: str
@@ -160,6 +161,28 @@ class Gpu(Value):
     desired_mixed_size: bool | None = None
     pci_path: tuple[str, ...] = ()
     nvlink_peers: tuple[str, ...] | None = None
+    is_lost: bool = False
+
+    @property
+    def whole_function(self) -> GpuFunction:
+        """The GPU's own function, also while VFs are on: its functions are then only the VFs."""
+        function = self.find_function(self.address)
+        return function or GpuFunction(self.address, self.path, iommu_group=self.iommu_group)
+
+    @property
+    def settable_mode(self) -> GpuMode:
+        """Its mode as set-mode and host.yaml name it: MIG is a setting of mode vgpu there."""
+        return GpuMode.VGPU if self.mode is GpuMode.MIG_VGPU else self.mode
+
+    @property
+    def lost_text(self) -> str:
+        """What is wrong with a GPU that its driver lost, as a clause; "" if it is not lost."""
+        return "its driver lost it: NVML answers, but not for this GPU; vgpuctl doctor nvml" if self.is_lost else ""
+
+    @property
+    def pci_id(self) -> str | None:
+        """Its vendor and device id, such as `10de:26b9`; None if it is no PCI device."""
+        return f"{self.vendor_id}:{self.device_id}" if self.vendor_id else None
 
     @property
     def pcie_switch(self) -> str | None:
@@ -170,7 +193,9 @@ class Gpu(Value):
         return self.pci_path[-2] if len(self.pci_path) > 2 else None
 
     def has_model_name(self, name: str) -> bool:
-        """Return whether `name` is the model's name, consecutive words of it, or a word without its memory suffix."""
+        """Return whether `name` is the model's name, words of it, a word without its memory suffix, or its PCI id."""
+        if name.casefold() == self.pci_id:
+            return True
         words = self.model.casefold().replace("[", " ").replace("]", " ").split()
         name_words = name.casefold().replace("[", " ").replace("]", " ").split()
         word_runs = (words[n : n + len(name_words)] for n in range(len(words)))
@@ -208,7 +233,7 @@ class Vgpu(Value):
     """A carrier that is taken: by an existing device, by a VM's record, by a claim, or by several of these.
 
     `carrier`: the mdev's UUID, or the address of the VF or function. `present`: the device exists now (for sriov-vf and
-    passthrough: a VM refers to it). `needs_device`: the device of a complete VM is missing, as after a reboot; the VM's
+    passthrough: the function). `needs_device`: the device of a complete VM is missing, as after a reboot; the VM's
     next start creates it. `idle`: its VM is off, reserves nothing while it is off, and has not released this vGPU.
     `reason`: why a device is leaked or idle. `name`: the name of a vGPU that host.yaml keeps without a VM; then `vm` is
     the VM that refers to it, if any. `placement_id`: its current or intended placement on a mixed-size GPU;

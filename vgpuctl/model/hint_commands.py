@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.model.vm import RecordState, Vm, VmState
+from vgpuctl.model.vm import HostVgpu, RecordState, Vm, VmState
 
 if TYPE_CHECKING:
     import shlex
@@ -61,6 +61,13 @@ def remove_transient_command(vm: Vm) -> str:
     """Return the command that removes a VM which runs without a definition."""
     created = vm.record is not None and vm.record.created_vm
     return f"{'vgpuctl delete-vm' if created else 'virsh destroy'} {_quote_name(vm)}"
+
+
+def recreate_vgpu_command(vgpu: HostVgpu) -> str:
+    """Return the commands that create a vGPU of host.yaml again where there is room."""
+    params = "".join(f" --vgpu-param {shlex.quote(param)}" for param in filter(None, vgpu.params.split(",")))
+    create = f"vgpuctl create-vgpu {vgpu.name} --profile {shlex.quote(vgpu.profile)}{params}"
+    return f"vgpuctl delete-vgpu {vgpu.name} --yes; {create}"
 
 
 def _quote_name(vm: Vm) -> str:

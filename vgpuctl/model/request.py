@@ -77,7 +77,8 @@ class VmRequest(Value):
     "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.
     `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
     `hugepages`: their size, or "none". `cpu_pin`: "auto", "none", or a list of CPUs.
-    `owner`: the person or team that uses the VM.
+    `owner`: the person or team that uses the VM. `label_changes`: instead of `labels`, labels to set on a VM that
+    exists, and to remove from it (None); its other labels stay.
     """
 
     name: str | None
@@ -106,6 +107,7 @@ class VmRequest(Value):
     labels: Mapping[str, str] = EMPTY_MAPPING
     owner: str | None = None
     gpus: int = 1
+    label_changes: Mapping[str, str | None] = EMPTY_MAPPING
 
     def is_explicit(self, name: str) -> bool:
         """Return whether the field was given on the command line, not filled from defaults."""

@@ -164,6 +164,7 @@ def observe_devices(
             host_vgpus=named,
             owners_known=owners_known,
             of_vm=scope.vm,
+            functions=gpus_read.addresses,
         ),
         stuck_writes=stuck,
         hypervisor=status,

@@ -42,14 +42,14 @@ def read_claims(host: Host) -> tuple[Claim, ...]:
         return host.claims.all()
 
 
-def reread_claims(host: Host, claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """Return the current claims on the carriers of `claims`.
+def reread_claims(host: Host, carriers: Iterable[str]) -> tuple[Claim, ...]:
+    """Return the current claims on these carriers.
 
     Raises:
         FileFailed: they cannot be read.
     """
     with report_unreadable("the claims"):
-        return host.claims.read(frozenset(claim.carrier for claim in claims)).claims
+        return host.claims.read(frozenset(carriers)).claims
 
 
 def living_operations(host: Host, ids: Iterable[str | None]) -> frozenset[str | None]:
@@ -80,6 +80,16 @@ def is_claim_in_use(host: Host, claim: Claim) -> bool:
     if domain is None or domain.state is VmState.STOPPED:
         return False
     return any(h.carrier == claim.carrier for h in parse_hostdevs(domain.live_xml or domain.xml))
+
+
+def gpu_setup_error(claim: Claim) -> Busy:
+    """Return the error for working on a GPU that another operation sets up; `claim`: that operation's."""
+    return Busy(
+        f"process {claim.process.pid} is setting up {claim.gpu}: {claim.command}",
+        hint="wait for it, then run the command again",
+        gpu=claim.gpu,
+        pid=claim.process.pid,
+    )
 
 
 def refuse_claimed_name(host: Host, owner: str) -> None:

@@ -140,6 +140,11 @@ class HostFileRead(Value):
         )
 
     @property
+    def addresses(self) -> frozenset[str]:
+        """The PCI addresses of GPUs that it names."""
+        return frozenset(key for key in (*self.gpus, *(v.gpu for v in self.host_vgpus)) if is_pci_address(key))
+
+    @property
     def uses_models(self) -> bool:
         """Whether GPUs are named by model, so that their models must be read."""
         return any(key != "all" and not is_pci_address(key) for key in self.gpus)

@@ -8,10 +8,12 @@ from the number of VFs.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.makers import uses_nvml
+from vgpuctl.makers.pci_names import PCI_MODELS
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode, VgpuType
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGpu, NvmlStatus, NvmlVgpuType
@@ -42,16 +44,15 @@ def add_nvml_facts(host: Host, gpus: tuple[Gpu, ...], scope: ReadScope) -> tuple
     )
     completed: list[Gpu] = []
     for gpu in gpus:
-        nvml_gpu = host.nvml.gpu(gpu.address) if status.available and gpu.address in nvidia_gpus else None
-        with_facts = _with_mode(_with_nvml(gpu, nvml_gpu)) if nvml_gpu else gpu
+        is_queried = status.available and gpu.address in nvidia_gpus
+        nvml_gpu = host.nvml.gpu(gpu.address) if is_queried else None
+        with_facts = _with_mode(_with_nvml(gpu, nvml_gpu)) if nvml_gpu else replace(gpu, is_lost=is_queried)
         if scope.nvlinks and nvml_gpu is not None:
             with_facts = replace(with_facts, nvlink_peers=host.nvml.nvlink_peers(gpu.address))
         completed.append(
             replace(with_facts, has_single_type=True) if is_single_type and gpu.address in nvidia_gpus else with_facts
         )
-    if scope.models:
-        completed = _with_names(host.sysfs, completed)
-    return tuple(completed), status
+    return tuple(_with_names(host.sysfs if scope.models else None, completed)), status
 
 
 def _loaded_version(sysfs: Sysfs) -> str:
@@ -89,6 +90,7 @@ def _with_cached(gpu: Gpu, cached_gpu: Gpu | None) -> Gpu:
         mixed_size=cached_gpu.mixed_size,
         gi_schedulers=cached_gpu.gi_schedulers,
         nvlink_peers=cached_gpu.nvlink_peers,
+        is_lost=cached_gpu.is_lost,
     )
 
 
@@ -141,18 +143,35 @@ def _with_mode(gpu: Gpu) -> Gpu:
     return replace(gpu, mode=GpuMode.MIG_VGPU) if mig and gpu.mode is GpuMode.VGPU else gpu
 
 
-def _with_names(sysfs: Sysfs, gpus: list[Gpu]) -> list[Gpu]:
-    """Name the GPUs that NVML did not name: from the driver's /proc file, else from the PCI database, read once."""
-    named = [_from_proc(sysfs, g) for g in gpus]
-    unnamed_ids = {g.model for g in named if g.vendor_id and g.model == f"{g.vendor_id}:{g.device_id}"}
-    if not unnamed_ids:
-        return named
-    database = _from_pci_ids(sysfs, unnamed_ids)
-    return [replace(g, model=database[g.model]) if g.model in database else g for g in named]
+def _with_names(sysfs: Sysfs | None, gpus: list[Gpu]) -> list[Gpu]:
+    """Name the GPUs that NVML did not name.
+
+    From the driver's /proc file, an equal GPU, the PCI database (read once), or else our own table. A GPU that is
+    passed through has no driver that reports its memory, but its model has only one size. `sysfs` None: read no file.
+    """
+    gpus = gpus if sysfs is None else [_from_proc(sysfs, g) for g in gpus]
+    equal_gpus = {g.pci_id: g for g in gpus if g.pci_id is not None and g.model != g.pci_id}
+    nameless = {g.pci_id for g in gpus if g.pci_id is not None and g.model == g.pci_id}
+    names = {pci_id: gpu.model for pci_id, gpu in equal_gpus.items()}
+    unnamed = nameless - names.keys()
+    names |= {pci_id: PCI_MODELS[pci_id][0] for pci_id in unnamed & PCI_MODELS.keys()}
+    names |= _from_pci_ids(sysfs, unnamed) if unnamed and sysfs is not None else {}
+    return [_with_name(g, names, equal_gpus) for g in gpus]
+
+
+def _with_name(gpu: Gpu, names: Mapping[str, str], equal_gpus: Mapping[str, Gpu]) -> Gpu:
+    pci_id = gpu.pci_id or ""
+    if gpu.model == pci_id:
+        gpu = replace(gpu, model=names.get(pci_id, pci_id))
+    if gpu.framebuffer_mib is not None or backend_for(gpu.backend).creates_devices:
+        return gpu
+    size_gib = PCI_MODELS.get(pci_id, ("", None))[1]
+    from_equal = equal_gpus[pci_id].framebuffer_mib if pci_id in equal_gpus else None
+    return replace(gpu, framebuffer_mib=from_equal or (size_gib * 1024 if size_gib is not None else None))
 
 
 def _from_proc(sysfs: Sysfs, gpu: Gpu) -> Gpu:
-    if gpu.driver != "nvidia" or gpu.model != f"{gpu.vendor_id}:{gpu.device_id}":
+    if gpu.driver != "nvidia" or gpu.model != gpu.pci_id:
         return gpu
     try:
         match = _MODEL.search(sysfs.read(f"/proc/driver/nvidia/gpus/{gpu.address}/information"))

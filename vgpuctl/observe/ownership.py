@@ -61,12 +61,14 @@ def resolve_ownership(
     host_vgpus: tuple[HostVgpu, ...] = (),
     owners_known: bool = True,
     of_vm: str | None = None,
+    functions: frozenset[str] = frozenset(),
 ) -> tuple[Vgpu, ...]:
     """Return every taken carrier once, sorted by GPU, function and carrier.
 
     `of_vm`: only what one VM has, by name or uuid, and what is on these GPUs.
 
     `owners_known` False: some VMs, or part of host.yaml, could not be read; then no claim counts as leaked.
+    `functions`: PCI functions that exist, besides those of `gpus`.
     """
     present = _existing_devices(gpus)
     if of_vm is not None:
@@ -97,7 +99,21 @@ def resolve_ownership(
     groups |= {v.uuid: v.record.spread_group for v in vms if v.record is not None and v.record.spread_group}
     if groups:
         vgpus = (replace(v, spread_group=groups.get(v.vm_uuid or "")) for v in vgpus)
-    return tuple(sorted(_with_users(vgpus, vms), key=lambda v: (v.gpu, v.function, v.carrier)))
+    existing = _with_presence(_with_users(vgpus, vms), functions | _functions_of(gpus))
+    return tuple(sorted(existing, key=lambda v: (v.gpu, v.function, v.carrier)))
+
+
+def _functions_of(gpus: tuple[Gpu, ...]) -> frozenset[str]:
+    """Return the PCI functions that reading these GPUs has shown."""
+    shown = ((g.address, *(f.address for f in g.functions), *(m.address for m in g.group_members)) for g in gpus)
+    return frozenset(address for addresses in shown for address in addresses)
+
+
+def _with_presence(vgpus: Iterable[Vgpu], functions: frozenset[str]) -> Iterator[Vgpu]:
+    """Add whether a function that is given to a VM exists: a VF goes with a reboot, a card can be pulled out."""
+    for vgpu in vgpus:
+        given = vgpu.backend is not None and not backend_for(vgpu.backend).creates_devices
+        yield replace(vgpu, present=vgpu.carrier in functions) if given else vgpu
 
 
 def _vms_on(gpus: tuple[Gpu, ...], vms: tuple[Vm, ...], present: Mapping[str, Vgpu], name: str) -> tuple[Vm, ...]:
@@ -264,7 +280,7 @@ def _vgpu_of_vm(
         gpu=place.gpu,
         function=place.function,
         owner=Ownership.MANAGED,
-        present=device is not None or _is_function_given(assigned.backend),
+        present=device is not None,
         backend=assigned.backend,
         type_id=device.type_id if device else None,
         profile=assigned.profile,
@@ -276,11 +292,6 @@ def _vgpu_of_vm(
         needs_device=awaited,
     )
     return _with_placement(vgpu, device, assigned.placement_id)
-
-
-def _is_function_given(backend: Backend | None) -> bool:
-    """Return whether an existing function is given to a VM; there is no vGPU to create."""
-    return backend is not None and not backend_for(backend).creates_devices
 
 
 def _host_vgpu(
@@ -371,17 +382,19 @@ def _vgpu_of_hostdev(vm: Vm, hostdev: HostdevRef, gpus: tuple[Gpu, ...], present
 
 
 def _vgpu_at_function(address: str, gpus: tuple[Gpu, ...]) -> Vgpu | None:
+    """Return what a VM has that names a function; that is all of it where vGPUs would be mdevs on it."""
     for gpu in gpus:
         function = gpu.find_function(address)
-        if function is not None:
+        given = Backend.PASSTHROUGH if address == gpu.address else None
+        if function is not None and given is None and backend_for(gpu.backend).carrier_has_uuid:
+            given = Backend.SRIOV_VF
+        if function is not None or given is not None:
             return Vgpu(
                 carrier=address,
                 gpu=gpu.address,
                 function=address,
                 owner=Ownership.UNMANAGED,
-                present=function.current_type is not None or _is_function_given(gpu.backend),
-                backend=gpu.backend,
+                present=function is not None and function.current_type is not None,
+                backend=given or gpu.backend,
             )
-        if gpu.address == address:
-            return Vgpu(carrier=address, gpu=address, function=address, owner=Ownership.UNMANAGED, present=True)
     return None

@@ -38,12 +38,16 @@ _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 
 
 class GpusRead(Value):
-    """The GPUs, the NVSwitches if all devices were listed, and warnings for what could not be read."""
+    """The GPUs, the NVSwitches if all devices were listed, and warnings for what could not be read.
+
+    `addresses`: every PCI function of the host, if all devices were listed.
+    """
 
     gpus: tuple[Gpu, ...]
     nvml: NvmlStatus
     warnings: tuple[str, ...]
     nvswitches: tuple[str, ...] | None = None
+    addresses: frozenset[str] = frozenset()
 
 
 def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
@@ -53,11 +57,13 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
     gpus: list[Gpu] = []
     nvswitches: list[str] = []
     parents = mdev.list_parents(sysfs)
-    for address in _candidates(sysfs, scope, warnings):
+    candidates = _candidates(sysfs, scope, warnings)
+    for address in candidates:
         try:
             gpu = _read_pci(sysfs, address, scope, parents, nvswitches)
         except OSError as error:
-            warnings.append(_left_out_warning(address, error, PCI_DEVICES))
+            if not find_absent(sysfs, (address,)):
+                warnings.append(_left_out_warning(address, error, PCI_DEVICES))
             continue
         if gpu is not None:
             gpus.append(gpu)
@@ -65,7 +71,26 @@ def read_gpus(host: Host, scope: ReadScope) -> GpusRead:
     with_facts, status = nvml_facts.add_nvml_facts(host, tuple(gpus), scope)
     with_placements = [add_placements(sysfs, gpu) for gpu in with_facts]
     by_address = tuple(sorted(with_placements, key=lambda g: address_sort_key(g.address)))
-    return GpusRead(by_address, status, tuple(warnings), None if scope.gpu_addresses is not None else tuple(nvswitches))
+    if scope.gpu_addresses is not None:
+        return GpusRead(by_address, status, tuple(warnings))
+    return GpusRead(by_address, status, tuple(warnings), tuple(nvswitches), frozenset(candidates))
+
+
+def find_absent(sysfs: Sysfs, addresses: Iterable[str]) -> frozenset[str]:
+    """Return those of these PCI addresses that are on no bus or belong to a bridge now; none if that is unreadable."""
+    requested = frozenset(a for a in addresses if is_pci_address(a))
+    try:
+        present = frozenset(sysfs.listdir(PCI_DEVICES)) if requested else requested
+    except OSError:
+        return frozenset()
+    return frozenset(a for a in requested if a not in present or _is_bridge(sysfs, a))
+
+
+def _is_bridge(sysfs: Sysfs, address: str) -> bool:
+    try:
+        return _read_pci_id(sysfs, f"{PCI_DEVICES}/{address}/class").startswith(_BRIDGE_CLASS)
+    except OSError:
+        return False
 
 
 def find_gpus(sysfs: Sysfs, functions: Iterable[str]) -> frozenset[str]:

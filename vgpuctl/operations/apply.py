@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError, named_message
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
 from vgpuctl.model.results.host import DifferenceResult, GpuDifferenceResult, HostDifferenceResult, RemovedResult
@@ -68,7 +68,7 @@ def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outco
     lines = _plan_lines(gpu_plans, vgpu_plans)
     changed = bool(settings or lines or removed or desired.current_error) or any(plan.differences for plan in gpu_plans)
     file_lines = tuple(step.describe() for step in desired.file_steps)
-    refused = [f"{plan.gpu.address}: {plan.error}" for plan in gpu_plans if plan.error is not None]
+    refused = [named_message(plan.gpu.address, str(plan.error)) for plan in gpu_plans if plan.error is not None]
     refused += [f"vGPU {plan.entry.name}: {plan.error}" for plan in vgpu_plans if plan.error is not None]
     data = _outcome_data(gpu_plans, settings, removed)
     warnings = (*snapshot.warnings, *refused)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, InUse, NoCapacity, Refused
+from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import VmRequest
@@ -79,7 +79,7 @@ class Attachment(Value):
             return change.choose_added_vgpus(seen, self.request, self.record)
         try:
             return change.choose_added_vgpus(self._with_own(seen), self.request, self.record)
-        except (NoCapacity, InUse):
+        except (NoCapacity, InUse, HostCannot):
             return change.choose_added_vgpus(self._with_own(hypothetical_empty(seen)), self.request, self.record)
 
     def _with_own(self, seen: Snapshot) -> Snapshot:

@@ -17,10 +17,11 @@ from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import HostCannot, LibvirtFailed, VgpuctlError, unreadable_error
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.operations.devices import DOMAIN_XML_DIRECTORY
-from vgpuctl.operations.power import start_vm
+from vgpuctl.operations.power import place_vm, start_vm
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Progress
+    from vgpuctl.model.outcome import Outcome, Progress
+    from vgpuctl.model.results.vms import VmReport
     from vgpuctl.ports.host import Host
 
 AUTOSTART_DIRECTORY = f"{DOMAIN_XML_DIRECTORY}/autostart"
@@ -121,12 +122,7 @@ def start_autostart_vms(
     started: list[str] = []
     failed: list[tuple[Vm, VgpuctlError]] = []
     if vms and not _wait_for_libvirt(host):
-        timeout_error = HostCannot(
-            f"libvirt does not answer {LIBVIRT_TIMEOUT_SECONDS:g} seconds after its start was released",
-            hint="systemctl status libvirtd virtqemud",
-            check="libvirt",
-        )
-        return [], [(vm, timeout_error) for vm in vms]
+        return [], [(vm, _no_libvirt_error()) for vm in vms]
     for vm in vms:
         try:
             if start_vm(host, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress).changed:
@@ -134,6 +130,30 @@ def start_autostart_vms(
         except VgpuctlError as error:
             failed.append((vm, error))
     return started, failed
+
+
+def place_displaced_vms(
+    host: Host, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+) -> tuple[list[tuple[Vm, Outcome[VmReport]]], list[tuple[Vm, VgpuctlError]]]:
+    """Give VMs whose slots cannot come back other ones, without starting them; return the outcomes and failures."""
+    placed: list[tuple[Vm, Outcome[VmReport]]] = []
+    failed: list[tuple[Vm, VgpuctlError]] = []
+    if vms and not _wait_for_libvirt(host):
+        return [], [(vm, _no_libvirt_error()) for vm in vms]
+    for vm in vms:
+        try:
+            placed.append((vm, place_vm(host, vm.name, wait_seconds=wait_seconds, progress=progress)))
+        except VgpuctlError as error:
+            failed.append((vm, error))
+    return placed, failed
+
+
+def _no_libvirt_error() -> HostCannot:
+    return HostCannot(
+        f"libvirt does not answer {LIBVIRT_TIMEOUT_SECONDS:g} seconds after its start was released",
+        hint="systemctl status libvirtd virtqemud",
+        check="libvirt",
+    )
 
 
 def _wait_for_libvirt(host: Host) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a stopped VM in place: its profile, memory, vCPUs, network cards and so on (`UPDATABLE_FIELDS`).
+"""Change a VM in place: while it is off its profile, memory, vCPUs and so on (`UPDATABLE_FIELDS`), labels at any time.
 
 It claims the new carrier, removes the old device and creates the new one. Then one call of libvirt defines the VM with
 the new device and the new record, and the old claim is released. A crash before that call leaves a claim that no VM's
@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_fields import LABEL_FIELDS
 from vgpuctl.errors import Busy, InUse, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
+from vgpuctl.model.vm import UNRESPONSIVE_STATES, AssignedVgpu, Claim, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
@@ -32,13 +33,14 @@ from vgpuctl.operations.guards import (
     require_writable,
 )
 from vgpuctl.operations.guest_devices import read_guest_host, read_topology
+from vgpuctl.operations.label import change_labels
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles
 from vgpuctl.operations.plans.facts import refuse_excess_memory
 from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import request_from_record, with_slot
-from vgpuctl.operations.plans.vm_diff import recorded_constraints, vm_gpu_types
+from vgpuctl.operations.plans.vm_diff import recorded_constraints, vm_gpu_types, with_all_labels
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.plans.vm_update import (
     MoveTarget,
@@ -51,63 +53,53 @@ from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Owner, Transaction
-from vgpuctl.placement.constraints import select_allowed_gpus
+from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, field_names, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
-UPDATABLE_FIELDS = frozenset(
-    {"profile", "gpu", "memory", "vcpus", "networks", "hugepages", "cpu_pin", "display", "reserve"}
-)
-"""The fields that can change on a stopped VM without creating it again."""
-
-
-def set_profile(
-    host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
-    """Replace the profiles of a stopped VM.
-
-    Raises:
-        InUse: it runs.
-        NotFound: the constraints of the request match no GPU of this host.
-        VgpuctlError: the reason; the VM is unchanged.
-    """
-    if request.constraints.gpus or request.constraints.not_gpus:
-        select_allowed_gpus(observe(host, ReadScope()), request.constraints)  # raises NotFound
-    return change_vm(
-        host, request, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
-    )
-
 
 def change_vm(
-    host: Host, request: VmRequest, fields: Set[str], *, dry_run: bool, wait_seconds: float, progress: Progress
+    host: Host,
+    request: VmRequest,
+    fields: Set[str],
+    *,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+    assume_off: bool = False,
 ) -> Outcome[VmReport]:
-    """Set these fields (of `UPDATABLE_FIELDS`) of the request's VM to the requested values.
+    """Set these fields (of `UPDATABLE_FIELDS` and `LABEL_FIELDS`) of the request's VM to the requested values.
+
+    `assume_off`: plan a running VM as it will be when it was shut down; only for a dry run.
 
     Raises:
-        InUse: it runs.
+        InUse: it runs, and not only its labels and its owner change.
         VgpuctlError: the reason; the VM is unchanged.
     """
     if not dry_run:
         require_writable(host)
+    if fields <= set(LABEL_FIELDS):
+        return change_labels(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
     changed_fields = frozenset(fields)
     scope = _scope_of_fields(request, changed_fields)
     if "memory" in fields:
         refuse_excess_memory(request.memory_mib, host_memory_mib(host))
-    own_scope = replace(scope, vm=request.name)  # enough to see whether anything changes
-    update = _build_update(host, observe(host, own_scope), request, changed_fields, dry_run=dry_run)
+
+    def prepare(snapshot: Snapshot) -> VmUpdate:
+        if assume_off:
+            snapshot = _with_vm_off(snapshot, request, changed_fields)
+        return _build_update(host, snapshot, request, changed_fields, dry_run=dry_run)
+
+    update = prepare(observe(host, replace(scope, vm=request.name)))  # enough to see whether anything changes
     if (
         not update.vgpu_changes.removed
         and not update.vgpu_changes.added_profiles
-        and not update.changed_fields - {"profile"}
+        and not update.changed_fields - {"profile", "gpu"}
     ):
         return Outcome(False, vm_result(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=dry_run)
-
-    def prepare(snapshot: Snapshot) -> VmUpdate:
-        return _build_update(host, snapshot, request, changed_fields, dry_run=dry_run)
-
     return _make_update(host, prepare, scope, Context(progress, wait_seconds, dry_run))
 
 
@@ -207,6 +199,7 @@ def _build_update(
 ) -> VmUpdate:
     """Read the VM and refuse what cannot be changed. A dry run reads the definition without its secrets."""
     vm, record = require_changeable_vm(snapshot, request.name or "", ", ".join(sorted(fields)))
+    request = with_all_labels(vm, request)
     if "networks" in fields:
         check_nics(snapshot, request.nics, read_guest_host(host, request), own_uuid=vm.uuid)
     if "display" in fields and request.display and not record.vgpus:
@@ -219,6 +212,7 @@ def _build_update(
     if "gpu" in fields:
         _refuse_whole_devices(vm, record)
         allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, request.constraints)}
+        allowed -= {gpu.address for name in request.constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
         changes = changes.moving([v for v in changes.kept if v.gpu not in allowed])
     if changes.removed or changes.added_profiles:
         if changes.removed:
@@ -231,6 +225,19 @@ def _build_update(
     return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, topology=topology)
 
 
+def _with_vm_off(snapshot: Snapshot, request: VmRequest, fields: frozenset[str]) -> Snapshot:
+    """Return the snapshot in which a running VM is off and keeps its slots: the change must have room among the others.
+
+    A VM that reserves its slots only while it runs gives them up when it is shut down, and is to run again afterwards.
+    """
+    vm = find_vm(snapshot, request.name or "")
+    record = vm.record
+    if record is not None and "reserve" not in fields:
+        record = replace(record, reserve="always")
+    off = replace(vm, state=VmState.STOPPED, record=record)
+    return replace(snapshot, vms=tuple(off if other.uuid == vm.uuid else other for other in snapshot.vms))
+
+
 def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
     """Return a VM that may be changed now, and its record."""
     vm = find_vm(snapshot, name)
@@ -238,15 +245,21 @@ def require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm,
     record = own_record(vm, "change")
     refuse_unfinished(vm, record)
     if vm.state not in STOPPED_STATES:
-        raise InUse(
-            f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
-            hint=f"{hint_commands.off_command(vm)}, then run the command again",
-            vm=vm.name,
-            state=str(vm.state),
-        )
+        raise must_be_off_error(vm, what)
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
     return vm, record
+
+
+def must_be_off_error(vm: Vm, what: str, *, can_drain: bool = False) -> InUse:
+    """Return the error for a change of a VM that runs. `can_drain`: the command has --drain."""
+    by_drain = "; or add --drain" if can_drain and vm.state not in UNRESPONSIVE_STATES else ""
+    return InUse(
+        f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
+        hint=f"{hint_commands.off_command(vm)}, then run the command again{by_drain}",
+        vm=vm.name,
+        state=str(vm.state),
+    )
 
 
 def refuse_managed_save(host: Host, vm: Vm) -> None:

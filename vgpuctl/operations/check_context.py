@@ -15,23 +15,32 @@ from vgpuctl.doctor.check import (
     NVIDIA_SERVICES,
     Check,
     CheckContext,
+    DisplacedVm,
     FileContent,
     FolderListing,
     Leftover,
     PathsToRead,
 )
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import VgpuctlError, named_message
 from vgpuctl.gpu_setup.sriov_manage import list_driver_nodes
 from vgpuctl.makers import maker_of, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode
+from vgpuctl.model.hint_commands import start_command
 from vgpuctl.model.port_values import DeviceUser, FilePermissions, HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.host_file import read_host_file
+from vgpuctl.observe.pci import find_absent
+from vgpuctl.operations.devices import find_displaced
 from vgpuctl.operations.guards import require_system_libvirt
 from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec
+from vgpuctl.operations.plans.displaced import without_displaced
 from vgpuctl.operations.plans.host_diff import describe_unapplied_settings
+from vgpuctl.operations.plans.reserve import choose_slots
+from vgpuctl.operations.plans.vm_diff import recorded_constraints
 from vgpuctl.operations.reconcile import find_problems
+from vgpuctl.placement.constraints import match_gpus
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -56,6 +65,7 @@ def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
         if name.endswith(".conf")
     ]
     nvidia = _collect_nvidia(host, snapshot, checks)
+    host_file = read_host_file(host)
     return CheckContext(
         snapshot=snapshot,
         problem=problem,
@@ -69,9 +79,38 @@ def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
         capabilities=capabilities,
         capabilities_problem=capabilities_problem,
         claims_problem=_claims_problem(host),
-        host_file_hint=read_host_file(host).hint or "",
+        host_file_hint=host_file.hint or "",
+        displaced=_find_displaced(host, snapshot) if any(c.needs_types and c.needs_vms for c in checks) else (),
+        absent_gpus=find_absent(host.sysfs, host_file.addresses),
         **nvidia,
     )
+
+
+def _find_displaced(host: Host, snapshot: Snapshot | None) -> tuple[DisplacedVm, ...]:
+    """Return the VMs that are off and need another slot; the first one with the command that gives it one.
+
+    A VM that reserves its slots only while it runs gets another one at each start, unless it may be on no other GPU.
+    """
+    displaced: list[DisplacedVm] = []
+    for vm in snapshot.vms if snapshot is not None else ():
+        if snapshot is None or vm.record is None or vm.state is not VmState.STOPPED:
+            continue
+        names = recorded_constraints(vm.record.request_fields).gpus
+        if vm.record.reserve_while_running and (not names or any(match_gpus(snapshot.gpus, n) for n in names)):
+            continue
+        reasons = find_displaced(host, snapshot, vm.record)
+        if reasons:
+            fix = None if displaced else _placing_command(snapshot, vm, vm.record, frozenset(reasons))
+            displaced.append(DisplacedVm(vm.name, next(iter(reasons.values())), fix))
+    return tuple(displaced)
+
+
+def _placing_command(snapshot: Snapshot, vm: Vm, record: VmRecord, displaced: frozenset[str]) -> str | None:
+    try:
+        choose_slots(*without_displaced(snapshot, vm, record, displaced))
+    except VgpuctlError as error:
+        return error.hint
+    return start_command(vm)
 
 
 def _collect_nvidia(host: Host, snapshot: Snapshot | None, checks: tuple[Check, ...]) -> dict[str, Any]:
@@ -114,7 +153,7 @@ def _drift(host: Host, gpu: Gpu) -> tuple[str, ...]:
     try:
         desired = GpuSpec(mig=resolve_mig_spec(host, gpu, gpu.desired_mig), mixed_size=gpu.desired_mixed_size)
     except VgpuctlError as error:
-        return (f"{gpu.address}: {error.message}",)
+        return (named_message(gpu.address, error.message),)
     return tuple(describe_unapplied_settings(gpu, desired))
 
 

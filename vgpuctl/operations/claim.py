@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Claim, VmRecord
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, VmRecord
 from vgpuctl.observe import ReadScope
-from vgpuctl.observe.claims import is_alive, reread_claims
+from vgpuctl.observe.claims import gpu_setup_error, is_alive, reread_claims
 from vgpuctl.observe.host_file import HOST_FILE_FIELDS
 from vgpuctl.operations.plans.claims import build_claims, with_type_id
 from vgpuctl.operations.steps.claims import TakeClaim
@@ -66,9 +66,13 @@ def take_over(
     """Write these claims over those of the same owner, under the host lock; return those that were missing.
 
     Raises:
-        Busy: another live operation works on the owner, or a carrier is claimed for another one; none was written.
+        Busy: another live operation works on the owner or sets up its GPU, or a carrier is claimed for another owner;
+            none was written.
     """
-    present = {c.carrier: c for c in reread_claims(host, claims)}
+    gpus = {claim.gpu for claim in claims}
+    present = {c.carrier: c for c in reread_claims(host, gpus | {claim.carrier for claim in claims})}
+    for gpu in gpus & present.keys():
+        _refuse_setup(host, present[gpu])
     for claim in claims:
         if claim.carrier in present:
             _refuse_other_holder(host, claim, present[claim.carrier])
@@ -86,6 +90,13 @@ def take_over(
 def _with_known_type(claim: Claim, before: Claim | None, snapshot: Snapshot | None) -> Claim:
     updated = claim if before is None else replace(claim, type_id=before.type_id)
     return updated if snapshot is None else with_type_id(updated, snapshot)
+
+
+def _refuse_setup(host: Host, claim: Claim) -> None:
+    """Refuse to work on a GPU that another operation sets up: it removes vGPUs there and creates them again."""
+    is_other = claim.vm == GPU_SETUP_CLAIM and claim.operation != host.operations.current().id
+    if is_other and is_alive(host, claim):
+        raise gpu_setup_error(claim)
 
 
 def _refuse_other_holder(host: Host, claim: Claim, other: Claim) -> None:

@@ -7,19 +7,22 @@ hook's Host has no NVML either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
-from vgpuctl.errors import Busy
+from vgpuctl.errors import Busy, HostCannot
+from vgpuctl.model.hint_commands import start_command
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, claimed_gpus, observe_devices, scope_of_request
+from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record, recheck_scope
 from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_losing_vgpus, refuse_unfinished_exchange
 from vgpuctl.operations.plans.devices import check_devices, missing_device_steps
+from vgpuctl.operations.plans.displaced import why_displaced
 from vgpuctl.operations.plans.remove import release_steps
 from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
 from vgpuctl.operations.transaction import Context, Owner, Transaction
@@ -82,11 +85,32 @@ def plan_missing_devices(
     Raises:
         VgpuctlError: why a device cannot be created, with the holder of its slot.
     """
-    return _plan_from_snapshot(observe_record_gpus(host, (record,), vms, cached), vm, record)
+    return _plan_from_snapshot(host, observe_record_gpus(host, (record,), vms, cached), vm, record)
 
 
-def _plan_from_snapshot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> Plan:
+def find_displaced(
+    host: Host, snapshot: Snapshot, record: VmRecord, *, any_function: bool = False
+) -> Mapping[str, str]:
+    """Return the carriers of a record whose slot cannot come back, each with the reason.
+
+    `snapshot`: with the types of the record's GPUs; without them a GPU of another model is not noticed. `any_function`:
+    as `why_displaced`.
+    """
+    missing = {v.gpu for v in record.vgpus if snapshot.gpu(v.gpu) is None}
+    absent = find_absent(host.sysfs, missing)
+    reasons = {v.carrier: why_displaced(snapshot, absent, v, any_function=any_function) for v in record.vgpus}
+    return {carrier: reason for carrier, reason in reasons.items() if reason is not None}
+
+
+def displaced_error(vm: Vm, reason: str) -> HostCannot:
+    """Return the error where a VM needs another slot and its definition cannot be changed."""
+    return HostCannot(f"{vm.name} needs another place: {reason}", hint=start_command(vm), check="displaced", vm=vm.name)
+
+
+def _plan_from_snapshot(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Plan:
     refuse_not_ready(vm, record)
+    for reason in find_displaced(host, snapshot, record).values():
+        raise displaced_error(vm, reason)
     check_devices(snapshot, record)
     return Plan(steps=missing_device_steps(snapshot, vm, record))
 
@@ -144,7 +168,7 @@ def make_devices(
         VgpuctlError: as `plan_missing_devices`; everything created has been undone.
     """
     snapshot = cached if cached is not None else observe_record_gpus(host, (record,), vms)
-    _plan_from_snapshot(snapshot, vm, record)
+    _plan_from_snapshot(host, snapshot, vm, record)
     with Transaction(host, Context(progress, wait_seconds), vms) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), snapshot=snapshot)
         plan = plan_missing_devices(host, vm, record, vms, snapshot)

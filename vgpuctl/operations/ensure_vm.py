@@ -7,10 +7,10 @@ of an existing VM is refused with before and after, so that a playbook never reb
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.rules import find_missing_fields
+from vgpuctl.config.vm_fields import LABEL_FIELDS, UPDATABLE_FIELDS
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, SpecDiffers, VgpuctlError
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model import hint_commands
@@ -22,13 +22,12 @@ from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
-from vgpuctl.operations import change, label, power
+from vgpuctl.operations import change, power
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.guards import require_libvirt
 from vgpuctl.operations.plans.create import reserves_slots
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_diff import (
-    LABEL_FIELDS,
     FieldValues,
     diff_vm,
     is_on_requested_gpu,
@@ -103,50 +102,22 @@ def _change_existing(
     wait_seconds: float,
     progress: Progress,
 ) -> Outcome[VmReport]:
-    """Change the fields that differ, then the state, then the labels and the owner."""
+    """Change the fields that differ, then the state."""
     fields = _fields_to_update(host, snapshot, vm, request)
-    updates = fields - set(LABEL_FIELDS)
-    if not updates:
-        changed = _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
-    else:
-        changed = change.change_vm(
-            host, request, updates, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
-        )
-        if state == "started":
-            changed = _start_changed_vm(host, vm, changed, wait_seconds, progress)
-    if updates == fields:
-        return changed
-    return _label_changed_vm(host, vm, request, fields, changed, wait_seconds, progress)
-
-
-def _label_changed_vm(
-    host: Host,
-    vm: Vm,
-    request: VmRequest,
-    fields: Set[str],
-    changed: Outcome[VmReport],
-    wait_seconds: float,
-    progress: Progress,
-) -> Outcome[VmReport]:
-    """Change the labels and the owner as requested, after everything else."""
+    if not fields:
+        return _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
+    changed = change.change_vm(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if dry_run and vm.state in STOPPED_STATES:  # it would start on what it has after the change
+        start = (StartDomain(vm.name, vm.uuid).describe(),) if state == "started" else ()
+        return replace(changed, steps=(*changed.steps, *start))
     try:
-        labelled = label.label_vm(
-            host,
-            vm.uuid,
-            request.labels if "labels" in fields else {},
-            request.owner if "owner" in fields else None,
-            replace_all="labels" in fields,
-            dry_run=changed.dry_run,
-            wait_seconds=wait_seconds,
-            progress=progress,
-        )
+        reached = _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
     except VgpuctlError as error:
-        error.changed = error.changed or changed.changed
+        error.changed = error.changed or not dry_run
         raise
-    data, new = changed.data, labelled.data
-    if isinstance(data, VmResult) and isinstance(new, VmResult):
-        data = replace(data, owner=new.owner, labels=new.labels)
-    return replace(changed, changed=True, data=data, steps=(*changed.steps, *labelled.steps))
+    data = reached.data if reached.changed and not dry_run else changed.data
+    warnings = tuple(dict.fromkeys((*changed.warnings, *reached.warnings)))
+    return replace(reached, changed=True, data=data, steps=(*changed.steps, *reached.steps), warnings=warnings)
 
 
 def _require_name(request: VmRequest) -> str:
@@ -225,6 +196,16 @@ def _matching_types(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) 
     return vm_gpu_types(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), vm)
 
 
+def refuse_unknown_profile(host: Host, snapshot: Snapshot, request: VmRequest) -> list[str]:
+    """Read the types of the GPUs, and return as `profile_doubts`.
+
+    Raises:
+        NotFound: as `profile_doubts`.
+    """
+    scope = scope_of_request(request)
+    return profile_doubts(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), request)
+
+
 def profile_doubts(snapshot: Snapshot, request: VmRequest) -> list[str]:
     """Return a hint for each profile that no GPU offers now, but may at another time.
 
@@ -258,9 +239,8 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
     before, after = diff_request(host, snapshot, vm, request)
     doubts: list[str] = []
     if "profile" in before:
-        scope = scope_of_request(request)
-        doubts = profile_doubts(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), request)
-    other = sorted(before.keys() - change.UPDATABLE_FIELDS - set(LABEL_FIELDS))
+        doubts = refuse_unknown_profile(host, snapshot, request)
+    other = sorted(before.keys() - {*UPDATABLE_FIELDS, *LABEL_FIELDS})
     if other:
         raise _differs_error(vm, before, after, fixed_field_hint((vm.name,), other, before, after))
     if before.keys() - set(LABEL_FIELDS) and vm.state not in STOPPED_STATES:
@@ -285,20 +265,6 @@ def diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> 
 def _differs_error(vm: Vm, before: FieldValues, after: FieldValues, hint: str) -> SpecDiffers:
     text = f"{vm.name} exists and differs from the spec: {describe_differences(before, after)}"
     return SpecDiffers(text, hint=hint, vm=vm.name, before=before, after=after)
-
-
-def _start_changed_vm(
-    host: Host, vm: Vm, changed: Outcome[VmReport], wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
-    """Start a VM that was changed; in a dry run, only add the step."""
-    if changed.dry_run:
-        return replace(changed, steps=(*changed.steps, StartDomain(vm.name, vm.uuid).describe()))
-    try:
-        started = power.start_vm(host, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress)
-    except VgpuctlError as error:
-        error.changed = True
-        raise
-    return replace(started, changed=True, steps=(*changed.steps, *started.steps))
 
 
 def _apply_state(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_fields import UPDATABLE_FIELDS
 from vgpuctl.errors import (
     Interrupted,
     InvalidInput,
@@ -25,7 +26,6 @@ from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResul
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
-from vgpuctl.operations.change import UPDATABLE_FIELDS
 from vgpuctl.operations.claim import claims_of_record, is_unchanged
 from vgpuctl.operations.create import create_vm, field_sources
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request

@@ -106,7 +106,7 @@ def _stop_command(host: Host, uuid: str) -> str:
 
 def _changed_nothing(failure: VgpuctlError) -> bool:
     """Say whether the error itself means that the step changed nothing: a refusal or "try again"."""
-    return isinstance(failure, (Refused, Temporary))
+    return isinstance(failure, (Refused, Temporary)) or getattr(failure, "changed_nothing", False)
 
 
 def _perform(host: Host, step: Step, performed: list[Step], report: Callable[[float], None]) -> str | None:
@@ -115,7 +115,8 @@ def _perform(host: Host, step: Step, performed: list[Step], report: Callable[[fl
         return step.perform_with_progress(host, report) if isinstance(step, LongStep) else step.perform(host)
     except BaseException as error:
         failed_start = isinstance(step, StartDomain) and not isinstance(error, Interrupted | KeyboardInterrupt)
-        if failed_start or isinstance(error, Exists | InUse | FileExistsError):
+        not_begun = isinstance(error, Interrupted) and error.changed_nothing
+        if failed_start or not_begun or isinstance(error, Exists | InUse | FileExistsError):
             performed.pop()  # a VM that runs although our start failed: somebody else started it
         raise
 

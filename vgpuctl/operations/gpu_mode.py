@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import merge_gpu_entries
 from vgpuctl.config.host_spec import GpuSpec, dump_value
-from vgpuctl.errors import Interrupted, Refused, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import is_pci_address
@@ -22,8 +22,10 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
+from vgpuctl.observe.host_file import HOST_FILE_PATH
 from vgpuctl.observe.modprobe import driver_version
-from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record
+from vgpuctl.observe.pci import find_absent
+from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.gpu_scheduler import restore_request, scheduler_transaction
@@ -71,6 +73,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from vgpuctl.ports.host import Host
+
+
+GPU_ABSENT_CHECK = "gpu-absent"
+"""The `check` fact of the error for a GPU of host.yaml that is on no bus."""
 
 
 class ModeRequest(Value):
@@ -264,12 +270,13 @@ def restore_gpus(
         if spec.mode == GpuMode.UNMANAGED or (spec.mode, spec.scheduler, spec.mig, spec.mixed_size) == (None,) * 4:
             continue
         try:
+            _refuse_absent(host, address)
             for transaction in _restore_transactions(host, address, spec, wait_seconds, read_gpus):
                 snapshot = read_gpus()
                 try:
                     plan = transaction.plan(snapshot)
                 except Refused as refused:
-                    raise busy_gpu_error(snapshot, address, host.operations.current().id) or refused from refused
+                    raise busy_gpu_error(host, address) or refused from refused
                 unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
                 is_planned = dry_run or not plan.lines
                 steps += plan.lines if is_planned else run_transaction(host, transaction, plan, progress)
@@ -279,6 +286,21 @@ def restore_gpus(
             error = as_vgpuctl_error(failure)
         results.append(RestoredGpu(address, tuple(steps), error, unverified))
     return tuple(results)
+
+
+def _refuse_absent(host: Host, address: str) -> None:
+    """Refuse a GPU of host.yaml that is on no bus: waiting would not bring it.
+
+    Raises:
+        NotFound: with what to correct.
+    """
+    if find_absent(host.sysfs, (address,)):
+        raise NotFound(
+            f"gpus: in {HOST_FILE_PATH} names {address}, and no such GPU is on this host",
+            hint=f"correct or remove {address} in {HOST_FILE_PATH}; vgpuctl list-gpus shows the GPUs",
+            check=GPU_ABSENT_CHECK,
+            gpu=address,
+        )
 
 
 def _specs_by_address(
@@ -320,11 +342,8 @@ def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> T
         if request.update_host_file and request.mode is not None
         else ()
     )
-    claims_to_keep = tuple(c for name, record in eviction.kept_records for c in claims_of_record(host, name, record))
     vms_to_start = find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop)
-    return TransactionPlan(
-        gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start, claims_to_keep
-    )
+    return TransactionPlan(gpu, eviction.vms_to_stop, eviction.steps, (*file_steps, *request.final_steps), vms_to_start)
 
 
 def _host_file_keys(gpu: Gpu, request: ModeRequest) -> dict[str, object]:

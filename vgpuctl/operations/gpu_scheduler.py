@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.scheduler_spec import dump_scheduler
 from vgpuctl.errors import HostCannot, VgpuctlError
-from vgpuctl.gpu_setup.set_scheduler import scheduler_text, set_scheduler_command
+from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
 from vgpuctl.model.results.gpus import ChangedSchedulerResult, GpuResult
@@ -20,7 +20,6 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
-from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.cordon import host_file_steps
 from vgpuctl.operations.gpu_transaction import (
     GpuTransaction,
@@ -43,6 +42,7 @@ from vgpuctl.operations.plans.scheduler_plan import (
     refuse_unsupported_scheduler,
 )
 from vgpuctl.ports.step import Step
+from vgpuctl.scheduler.limits import scheduler_text
 from vgpuctl.scheduler.modprobe_files import find_loaded_dword
 from vgpuctl.value import Value, extend, replace
 
@@ -170,14 +170,12 @@ def plan_scheduler(host: Host, snapshot: Snapshot, request: SchedulerRequest) ->
         parameter_steps = modprobe_steps(gpu, request.scheduler, read_modprobe(host), driver)
         return TransactionPlan(gpu, (), (), (*parameter_steps, *file_steps))
     eviction = plan_scheduler_change(gpu, request.scheduler, snapshot, drain=request.drain)
-    claims_to_keep = tuple(c for name, record in eviction.kept_records for c in claims_of_record(host, name, record))
     return TransactionPlan(
         gpu,
         eviction.vms_to_stop,
         eviction.steps,
         file_steps,
         find_vms_to_start(host, snapshot, gpu, eviction.vms_to_stop),
-        claims_to_keep,
     )
 
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of every change to a GPU itself: claim the whole GPU, read it again, stop VMs, execute, restart the VMs.
 
-The claim covers the whole GPU, so nothing is placed on it meanwhile. A command that starts a VM on it claims first and
-reads the host afterwards, and so does this module: one of the two sees the other.
+The claim covers the whole GPU: nothing is placed on it meanwhile, and no other operation takes over the claims of what
+is there. An operation that did so before is seen here, because this module claims first and reads the host afterwards.
+Until the VMs run again, this operation holds those claims itself: no other vgpuctl works on a VM whose vGPU it removes
+and creates again, and libvirt's hook does not release it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, PartlyApplied, VgpuctlError
@@ -16,6 +19,7 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Confirm, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, Vm
+from vgpuctl.observe.claims import read_claims, reread_claims
 from vgpuctl.operations.drained_vms import find_abandoned_vms, note_drained_vms
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.guards import busy_gpu_error
@@ -33,8 +37,7 @@ if TYPE_CHECKING:
 class TransactionPlan(Value):
     """A planned change of a GPU: the running VMs to stop, the steps that change devices, and what is recorded after it.
 
-    `vms_to_start`: the VMs to start afterwards, including those that an earlier command left off. `claims_to_keep`:
-    claims that this process takes over before it stops anything: then libvirt's hook does not release them meanwhile.
+    `vms_to_start`: the VMs to start afterwards, including those that an earlier command left off.
     """
 
     gpu: Gpu
@@ -42,7 +45,6 @@ class TransactionPlan(Value):
     gpu_steps: tuple[Step, ...]
     final_steps: tuple[Step, ...]
     vms_to_start: tuple[Vm, ...] = ()
-    claims_to_keep: tuple[Claim, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -123,13 +125,14 @@ def run_transaction(
         return plan.lines
     claim = _setup_claim(host, plan.gpu.address)
     vms_to_start: tuple[Vm, ...] = ()
+    former_claims: tuple[Claim, ...] = ()
     try:
         with Transaction(host, Context(progress, transaction.wait_seconds)) as tx:
             _claim_gpu(tx, transaction, claim)
-            current_plan = _replan(transaction, claim)
+            current_plan = _replan(host, transaction, claim)
             if stops is not None:
                 stops.ask(current_plan)
-            tx.take_over(current_plan.claims_to_keep)
+            former_claims = _hold_claims(host, tx, claim)
             note_drained_vms(host, claim.gpu, current_plan.vms_to_stop, transaction.wait_seconds)
             vms_to_start = current_plan.vms_to_start
             stop_steps = tuple(
@@ -144,8 +147,11 @@ def run_transaction(
         if failure is error:
             raise
         raise failure from error
-    _restart_vms(host, transaction, vms_to_start, progress, None)
-    return current_plan.lines
+    else:
+        _restart_vms(host, transaction, vms_to_start, progress, None)
+        return current_plan.lines
+    finally:
+        _return_claims(host, former_claims)
 
 
 def _setup_claim(host: Host, address: str) -> Claim:
@@ -184,13 +190,37 @@ def _claim_gpu(tx: Transaction, transaction: GpuTransaction, claim: Claim) -> No
     tx.claim(transaction.observe_gpus, choose, lambda _: (claim,))
 
 
-def _replan(transaction: GpuTransaction, claim: Claim) -> TransactionPlan:
-    """Plan again with the GPU claimed; refused while another process works on something there."""
-    snapshot = transaction.observe_gpus()
-    busy = busy_gpu_error(snapshot, claim.gpu, claim.operation)
+def _replan(host: Host, transaction: GpuTransaction, claim: Claim) -> TransactionPlan:
+    """Plan again with the GPU claimed; refused while another operation works on something there.
+
+    That is asked before the host is read. With the GPU claimed no operation begins to, so what is read stays so.
+    """
+    busy = busy_gpu_error(host, claim.gpu)
     if busy is not None:
         raise busy
-    return transaction.plan(_without_claim(snapshot, claim))
+    return transaction.plan(_without_claim(transaction.observe_gpus(), claim))
+
+
+def _hold_claims(host: Host, tx: Transaction, claim: Claim) -> tuple[Claim, ...]:
+    """Make this operation the holder of every claim on the GPU; return them as they were."""
+    others = tuple(c for c in read_claims(host) if c.gpu == claim.gpu and c.carrier != claim.carrier)
+    tx.take_over(tuple(_with_holder_of(claim, other) for other in others), include_missing=False)
+    return others
+
+
+def _return_claims(host: Host, former_claims: tuple[Claim, ...]) -> None:
+    """Give held claims back: this operation may go on for long, with other GPUs. What fails goes back when it ends."""
+    former_by_carrier = {c.carrier: c for c in former_claims}
+    own_operation = host.operations.current().id
+    with suppress(VgpuctlError, OSError):
+        for claim in reread_claims(host, former_by_carrier):
+            former = former_by_carrier[claim.carrier]
+            if claim.operation == own_operation and claim.vm_uuid == former.vm_uuid:
+                host.claims.replace(_with_holder_of(former, claim))
+
+
+def _with_holder_of(holder: Claim, claim: Claim) -> Claim:
+    return replace(claim, process=holder.process, command=holder.command, operation=holder.operation)
 
 
 def _without_claim(snapshot: Snapshot, claim: Claim) -> Snapshot:

@@ -15,7 +15,7 @@ from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, Vm, VmRecord, VmState
-from vgpuctl.observe.claims import refuse_concurrent_command
+from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_claims, refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
@@ -140,18 +140,15 @@ def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:
     addresses = set(gpus)
     for claim in snapshot.claims:
         if claim.carrier in addresses and claim.vm == GPU_SETUP_CLAIM and claim.carrier in snapshot.live_claim_carriers:
-            raise Busy(
-                f"process {claim.process.pid} is setting up {claim.gpu}: {claim.command}",
-                hint="wait for it, then run the command again",
-                gpu=claim.gpu,
-                pid=claim.process.pid,
-            )
+            raise gpu_setup_error(claim)
 
 
-def busy_gpu_error(snapshot: Snapshot, gpu: str, own_operation: str | None) -> Busy | None:
-    """Return the error for changing a GPU on which another live process works; None if there is no such process."""
-    for other in snapshot.claims:
-        if other.gpu == gpu and other.operation != own_operation and other.carrier in snapshot.live_claim_carriers:
+def busy_gpu_error(host: Host, gpu: str) -> Busy | None:
+    """Return the error for changing a GPU on which another live operation works; None if there is none."""
+    others = [c for c in read_claims(host) if c.gpu == gpu and c.operation != host.operations.current().id]
+    living = living_operations(host, (c.operation for c in others))
+    for other in others:
+        if other.operation in living:
             return Busy(
                 f"process {other.process.pid} works on {other.holder_text}: {other.command}",
                 hint="wait for it, then run the command again",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Query what fits on this host together, and move VMs so that more fits: stop, assign another slot, start again.
 
-Each move is complete in itself: it claims its target, changes the VM as set-profile does, and starts it. Where VMs are
+Each move is complete in itself: it claims its target, changes the VM as set-vm does, and starts it. Where VMs are
 in each other's way, some give up their places first and wait. After a failure or a crash the VMs moved before stay
 where they are; the same command then plans again from there. reconcile and start-vm give a VM that waits a place.
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Place a VM that does not always reserve its slots, wherever there is room, and start it."""
+"""Place a VM wherever there is room, and start it: it does not always reserve its slots, or cannot have them back."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
@@ -12,13 +13,16 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
 from vgpuctl.observe import ReadScope, scope_of_request
+from vgpuctl.observe.claims import refuse_concurrent_command
 from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, refuse_changed_definition
+from vgpuctl.operations.devices import find_displaced
 from vgpuctl.operations.facts import find_gpu_holders
 from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_stuck_gpus, refuse_vgpus_in_other_vms
 from vgpuctl.operations.plans.change import design_hostdev
 from vgpuctl.operations.plans.devices import check_devices, missing_device_steps, uses_force_console
+from vgpuctl.operations.plans.displaced import without_displaced
 from vgpuctl.operations.plans.facts import refuse_open_gpus
 from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
 from vgpuctl.operations.plans.vm_results import vm_result
@@ -35,9 +39,10 @@ if TYPE_CHECKING:
 
 
 class Start(Value):
-    """A VM that is off and does not always reserve its slots, with a look for slots; a transaction can make it.
+    """A VM that is off and lacks slots, with a look for them; a transaction can make it.
 
-    `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off.
+    `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off. `displaced`: the carriers
+    whose recorded slot cannot come back.
     """
 
     host: Host
@@ -48,21 +53,27 @@ class Start(Value):
     dry_run: bool
     target: MoveTarget | None
     start: bool
+    displaced: frozenset[str]
 
     @property
     def owner(self) -> Owner:
         """The VM."""
-        return Owner(self.vm.name, self.record, self.vm, with_slot(self.seen, self.vm, self.record))
+        held = with_slot(*without_displaced(self.seen, self.vm, self.record, self.displaced))
+        return Owner(self.vm.name, self.record, self.vm, held)
 
     def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
         """Return a slot for each of its vGPUs without one."""
+        seen, vm, record = without_displaced(seen, self.vm, self.record, self.displaced)
         if self.target is None:
-            return choose_slots(seen, self.vm, self.record)
-        return choose_slot_at_target(seen, self.vm, self.record, self.target)
+            return choose_slots(seen, vm, record)
+        return choose_slot_at_target(seen, vm, record, self.target)
 
     def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
         """Return the steps after the claims."""
-        return _plan(self.host, seen, self.vm, self.record, vgpus, dry_run=self.dry_run, start=self.start)
+        seen, _, waiting = without_displaced(seen, self.vm, self.record, self.displaced)
+        kept = with_slot(seen, self.vm, waiting)
+        record = replace(self.record, vgpus=_in_record_order(self.record, kept, vgpus))
+        return _plan(self.host, seen, self.vm, self.record, record, dry_run=self.dry_run, start=self.start)
 
 
 def place_and_start(
@@ -76,7 +87,7 @@ def place_and_start(
     target: MoveTarget | None = None,
     start: bool = True,
 ) -> Outcome[VmReport]:
-    """Start a VM that does not always reserve its slots: in its recorded slots if free, else in other free ones.
+    """Start a VM in its recorded slots if they are free and still exist, else in other free ones.
 
     The order is: claim, create the devices, switch the definition over, start. A crash in between leaves claims and
     devices of a stopped VM. reconcile removes those that it reserves only while it runs, and completes a vGPU that
@@ -85,26 +96,35 @@ def place_and_start(
     `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off.
     """
     scope = scope_of_request(request_from_record(vm, record, record.vgpus))
+
+    def prepare(tx: Transaction) -> Start:
+        seen = tx.look(scope)
+        displaced = frozenset(find_displaced(host, seen, record))
+        if not dry_run:
+            _drop_claims(host, vm, [c for c in seen.claims if c.carrier in displaced], wait_seconds)
+        return Start(host, seen, scope, vm, record, dry_run, target, start, displaced)
+
     with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
-        made = tx.make(lambda tx: Start(host, tx.look(scope), scope, vm, record, dry_run, target, start))
+        made = tx.make(prepare)
     before = vm_result(made.making.seen, vm)
     if dry_run:
         return Outcome(True, before, made.steps, dry_run=True)
     return report_vm(host, before, made.steps, warnings=made.warnings)
 
 
+def _drop_claims(host: Host, vm: Vm, claims: Sequence[Claim], wait_seconds: float) -> None:
+    """Remove a VM's claims on slots that cannot come back: their devices are gone, and an mdev keeps its UUID."""
+    if claims:
+        with host.claims.lock(wait_seconds):
+            refuse_concurrent_command(host, vm.name, vm.uuid)
+            for claim in claims:
+                host.claims.remove(claim.carrier, vm.uuid)
+
+
 def _plan(
-    host: Host,
-    snapshot: Snapshot,
-    vm: Vm,
-    record: VmRecord,
-    slots: tuple[AssignedVgpu, ...],
-    *,
-    dry_run: bool,
-    start: bool,
+    host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, target_record: VmRecord, *, dry_run: bool, start: bool
 ) -> Plan:
     """Return the steps after the claims: create devices, change the definition if a slot changed, start."""
-    target_record = replace(record, vgpus=_in_record_order(record, with_slot(snapshot, vm, record), slots))
     refuse_stuck_gpus(snapshot, [v.gpu for v in target_record.vgpus])
     refuse_gpus_in_setup(snapshot, [v.gpu for v in target_record.vgpus])
     recheck_devices(host, snapshot, target_record)

@@ -17,6 +17,7 @@ from vgpuctl.observe.definition import refuse_changed_definition
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.devices import find_displaced
 from vgpuctl.operations.drained_vms import is_drained
 from vgpuctl.operations.guards import (
     find_vm,
@@ -89,8 +90,9 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
         warnings = (*lost_vgpu_warnings(snapshot, vm), *snapshot.warnings)
         return Outcome(False, vm_result(snapshot, vm), warnings=warnings, dry_run=dry_run)
     try:
-        if record.always_reserves:
-            outcome = _start_in_place(host, snapshot, vm, record, dry_run, wait_seconds, progress)
+        typed_snapshot = _with_types(host, snapshot, vm, record) if record.always_reserves else snapshot
+        if record.always_reserves and not find_displaced(host, typed_snapshot, record):
+            outcome = _start_in_place(host, typed_snapshot, vm, record, dry_run, wait_seconds, progress)
         else:
             outcome = place_and_start(host, vm, record, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
     except VgpuctlError as error:
@@ -101,6 +103,18 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
     if not dry_run:
         host.claims.remove_drained_vm(vm.uuid)
     return outcome
+
+
+def place_vm(host: Host, name: str, *, wait_seconds: float, progress: Progress) -> Outcome[VmReport]:
+    """Give a VM that is off other slots in place of those that cannot come back; it stays off."""
+    require_writable(host)
+    snapshot = observe(host, scope_of_vm(name))
+    vm = find_vm(snapshot, name)
+    record = own_record(vm, "place")
+    refuse_unfinished(vm, record)
+    if vm.state not in STOPPED_STATES:
+        return Outcome(False, vm_result(snapshot, vm))
+    return place_and_start(host, vm, record, dry_run=False, wait_seconds=wait_seconds, progress=progress, start=False)
 
 
 def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
@@ -117,18 +131,17 @@ def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
 def _start_in_place(
     host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome[VmReport]:
-    """Start a VM on the vGPUs that its record names, creating those that are missing."""
+    """Start a VM on the vGPUs that its record names, creating those that are missing; `snapshot` has their types."""
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
-    typed_snapshot = _with_types(host, snapshot, vm, record)
     try:
-        plan = _start_plan(host, typed_snapshot, vm, record, dry_run=dry_run)
+        plan = _start_plan(host, snapshot, vm, record, dry_run=dry_run)
     except VgpuctlError:
         _refuse_changed(host, vm, record)
         raise
     if dry_run:
         return Outcome(True, vm_result(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     with Transaction(host, Context(progress, wait_seconds)) as tx:
-        tx.take_over(claims_of_record(host, vm.name, record), snapshot=typed_snapshot)
+        tx.take_over(claims_of_record(host, vm.name, record), snapshot=snapshot)
         snapshot, vm = reobserve_vm(host, vm)
         record = own_record(vm, "start")
         refuse_unfinished(vm, record)
@@ -223,10 +236,6 @@ def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
     """
     if vm.record is None or not vm.record.always_reserves:
         return None
-    for vgpu in vm.record.vgpus:
-        gpu = snapshot.gpu(vgpu.gpu)
-        if gpu is not None and gpu.find_function(vgpu.function) is None:
-            return f"{vgpu.gpu} has no {vgpu.function}"
     try:
         _start_plan(host, _with_types(host, snapshot, vm, vm.record), vm, vm.record, dry_run=True)
     except (HostCannot, NoCapacity) as error:

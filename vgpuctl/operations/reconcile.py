@@ -172,7 +172,7 @@ def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: P
 def _is_unchanged(host: Host, finding: ReconcileFinding) -> bool:
     """Return whether the finding still holds. It does not for a VM started since: that VM keeps its vGPUs."""
     if finding.vm is None:
-        claimed = {c.carrier for c in reread_claims(host, finding.claims)}
+        claimed = {c.carrier for c in reread_claims(host, (c.carrier for c in finding.claims))}
         if any(host.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)
@@ -290,7 +290,7 @@ def _check_ready(
     if unreferenced and not _is_half_done(host, snapshot, record, unreferenced):
         text = f"another program took {lost_text(unreferenced)} out of the definition of VM {vm.name}"
         forget = hint_commands.detach_command(vm, unreferenced[0].carrier)
-        action = f"nothing: {hint_commands.start_command(vm)} puts it back, {forget} forgets it"
+        action = f"nothing: put it back: {hint_commands.start_command(vm)}; forget it: {forget}"
         return [ReconcileFinding("vgpu-lost", text, action, vm=vm)]
     if unreferenced:
         text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in unreferenced)} of its record"

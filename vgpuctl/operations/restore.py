@@ -23,16 +23,27 @@ from vgpuctl.errors import (
     Stuck,
     Temporary,
     VgpuctlError,
+    named_message,
 )
+from vgpuctl.model.hint_commands import recreate_vgpu_command
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.results.host import NotRestoredResult, RestoredResult, RestoreResult
+from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord
 from vgpuctl.observe.host_file import named_vgpus
-from vgpuctl.operations.boot import LibvirtHold, Timer, read_domain_files, select_autostart_vms, start_autostart_vms
+from vgpuctl.operations.boot import (
+    LibvirtHold,
+    Timer,
+    place_displaced_vms,
+    read_domain_files,
+    select_autostart_vms,
+    start_autostart_vms,
+)
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.devices import (
+    find_displaced,
     lacks_devices,
     make_devices,
     needs_device_creation,
@@ -40,7 +51,7 @@ from vgpuctl.operations.devices import (
     observe_record_gpus,
     plan_missing_devices,
 )
-from vgpuctl.operations.gpu_mode import RestoredGpu, restore_gpus
+from vgpuctl.operations.gpu_mode import GPU_ABSENT_CHECK, RestoredGpu, restore_gpus
 from vgpuctl.operations.guards import require_writable
 from vgpuctl.operations.plans.host_vgpu_plan import assign_free_slot, gpu_problem
 from vgpuctl.operations.plans.vgpus import assigned_from_entry, placeholder_owner, refuse_assigned_carrier
@@ -99,8 +110,13 @@ def restore_host(
     with libvirt_hold:
         late_vms = restoration.run()
         libvirt_hold.release()
+    placed, unplaced = place_displaced_vms(host, restoration.displaced_vms, wait_seconds, progress)
+    late_vms += select_autostart_vms(host, [vm for vm, _ in placed])
     started, unstarted = start_autostart_vms(host, late_vms, wait_seconds, progress)
     restored, failed, steps = restoration.restored(), restoration.failures(), restoration.steps()
+    restored += tuple(_placed_result(vm, outcome) for vm, outcome in placed)
+    steps += tuple(step for _, outcome in placed for step in outcome.steps)
+    failed += [_not_restored(_vm_result(vm), error) for vm, error in unplaced]
     failed += [_not_restored(_vm_result(vm), error) for vm, error in unstarted]
     if host_file_error is not None:
         failed.append(_not_restored(RestoredResult("file", "host.yaml", ()), host_file_error))
@@ -150,6 +166,8 @@ class _Restoration:
         self._failed: list[NotRestoredResult] = []
         self._steps: list[str] = []
         self._waiting: list[_RestoreItem] = []
+        self.displaced_vms: tuple[Vm, ...] = ()
+        """The VMs that need another place, which only a change of their definition can give them."""
         self._pending_gpus: frozenset[str] | None = None
         """The GPUs that are not set up yet; None: not checked yet."""
         self.gpus: dict[str, RestoredGpu] = {}
@@ -206,6 +224,8 @@ class _Restoration:
         snapshot = observe_record_gpus(self._host, tuple(item.record for item in self._waiting), self._vms)
         for item in self._waiting:
             try:
+                if self._is_displaced(snapshot, item):
+                    continue
                 reason = self._missing_reason(snapshot, item)
                 if reason is not None and not is_over:
                     still_waiting.append(item)
@@ -223,6 +243,18 @@ class _Restoration:
                 bug = VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl")
                 self._failed.append(_not_restored(_item_result(item), bug))
         self._waiting = still_waiting
+
+    def _is_displaced(self, snapshot: Snapshot, item: _RestoreItem) -> bool:
+        """Say whether an item's slot cannot come back, so that a VM gets another one when libvirt runs.
+
+        Raises:
+            HostCannot: a vGPU of host.yaml cannot come back.
+        """
+        reason = _why_displaced(self._host, snapshot, item)
+        if reason is not None and item.named is not None:
+            raise _displaced_vgpu_error(item.named, reason)
+        self.displaced_vms += (item.vm,) if reason is not None else ()
+        return reason is not None
 
     def _missing_reason(self, snapshot: Snapshot, item: _RestoreItem) -> str | None:
         """Return what an item's GPUs lack, or None when its vGPUs can be created, or refused, now."""
@@ -260,6 +292,17 @@ class _Restoration:
         return [self.gpus[address] for address in sorted(self.gpus)]
 
 
+def _why_displaced(host: Host, snapshot: Snapshot, item: _RestoreItem) -> str | None:
+    """Return why an item's slot cannot come back; a vGPU of host.yaml may be on any function of its GPU."""
+    reasons = find_displaced(host, snapshot, item.record, any_function=item.named is not None)
+    return next(iter(reasons.values()), None)
+
+
+def _displaced_vgpu_error(named: HostVgpu, reason: str) -> HostCannot:
+    """Return the error for a vGPU of host.yaml that needs another place; the hint creates it there."""
+    return HostCannot(reason, hint=recreate_vgpu_command(named), check="displaced", gpu=named.gpu)
+
+
 def _gpus_of(vm: Vm) -> frozenset[str]:
     """Return the GPUs on which a VM of this host has vGPUs, according to its record."""
     return frozenset() if vm.record is None else frozenset(v.gpu for v in vm.record.vgpus)
@@ -270,7 +313,13 @@ def _vm_result(vm: Vm) -> RestoredResult:
     return RestoredResult("vm", vm.name, carriers)
 
 
+def _placed_result(vm: Vm, outcome: Outcome[VmReport]) -> RestoredResult:
+    return RestoredResult("vm", vm.name, tuple(v.carrier for v in outcome.data.vgpus))
+
+
 def _is_not_ready(gpu: RestoredGpu) -> bool:
+    if gpu.error is not None and gpu.error.facts.get("check") == GPU_ABSENT_CHECK:
+        return False
     driver = isinstance(gpu.error, HostCannot) and gpu.error.facts.get("check") == "driver"
     return driver or isinstance(gpu.error, NotFound | Temporary)
 
@@ -290,9 +339,7 @@ def _not_restored(item: RestoredResult, error: VgpuctlError) -> NotRestoredResul
 def _failed_error(
     failed: list[NotRestoredResult], restored: tuple[RestoredResult, ...], started: list[str], total: int
 ) -> Failed | Busy:
-    lines = "; ".join(
-        f"{f.kind} {'' if f.message.startswith(f'{f.name} ') else f'{f.name}: '}{f.message}" for f in failed
-    )
+    lines = "; ".join(f"{f.kind} {named_message(f.name, f.message)}" for f in failed)
     can_retry = all(f.code in RETRY_CODES for f in failed)
     return (Busy if can_retry else Failed)(
         f"{len(failed)} of {total} could not be restored: {lines}",
@@ -387,8 +434,13 @@ def _dry_run_outcome(
     snapshot = observe_record_gpus(host, tuple(item.record for item in incomplete_items), vms)
     for item in incomplete_items:
         try:
+            displaced = _why_displaced(host, snapshot, item)
             reason = _not_ready_reason(snapshot, item)
-            if reason is not None:
+            if displaced is not None and item.named is not None:
+                raise _displaced_vgpu_error(item.named, displaced)
+            if displaced is not None:
+                warnings.append(f"{item.kind} {item.name} would get another place when libvirt runs: {displaced}")
+            elif reason is not None:
                 warnings.append(f"{item.kind} {item.name} would wait: {reason}")
             else:
                 resolved = _resolve_item(host, item, vms)

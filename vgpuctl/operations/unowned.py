@@ -87,7 +87,7 @@ def _check_host_vgpu(
         return [ReconcileFinding("vgpu-changed", f"{what}: {vgpu.reason}", "nothing: it was changed by hand")]
     if not vgpu.present:
         return [
-            ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host creates it again")
+            ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: create it again: vgpuctl restore-host")
         ]
     if entry.carrier in claimed:
         return []

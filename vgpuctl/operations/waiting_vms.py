@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, VgpuctlError
+from vgpuctl.model.hint_commands import start_command
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord
@@ -100,6 +101,6 @@ def check_waiting(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> R
         return ReconcileFinding("no-place", text, action, plan, claims, vm)
     problem = why_no_place(host, vm)
     if problem is not None:
-        action = f"nothing: {problem}; vgpuctl start-vm {vm.name} tries again"
+        action = f"nothing: {problem}; try again: {start_command(vm)}"
         return ReconcileFinding("no-place", text, action, vm=vm)
     return ReconcileFinding("no-place", text, f"give VM {vm.name} a place", vm=vm, places_vm=True)

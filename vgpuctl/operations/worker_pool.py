@@ -18,7 +18,7 @@ from signal import SIGINT
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.errors import Interrupted, VgpuctlError, named_message
 from vgpuctl.model.outcome import NoProgress
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.steps.claims import TakeClaim
@@ -134,9 +134,15 @@ class Workers(Generic[AnyJob]):
                     self._progress.on_step_progress(self._done_count, text, percent)
             return
         self._done_count += 1
-        self._failed_count += error is not None
-        result = self._done_word if error is None else f"failed: {error.message}"
-        self._progress.on_vm_finish(self._done_count, self._total, self._failed_count, f"{name}: {result}")
+        skipped = error is not None and self.is_skipped(error)
+        self._failed_count += error is not None and not skipped
+        word = "skipped" if skipped else "failed"
+        text = f"{name}: {self._done_word}" if error is None else f"{word}: {named_message(name, error.message)}"
+        self._progress.on_vm_finish(self._done_count, self._total, self._failed_count, text)
+
+    def is_skipped(self, error: VgpuctlError) -> bool:
+        """Return whether an error is no failure: the target is left out because it cannot have what is asked for."""
+        return False
 
     def _next_job(self) -> AnyJob | None:
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether host.yaml, or a stuck kernel write, keeps a GPU from new vGPUs and VMs.
+"""Whether host.yaml, a stuck kernel write, or a driver that lost the GPU keeps it from new vGPUs and VMs.
 
-Existing vGPUs and VMs stay on it, and may start and stop.
+Existing vGPUs and VMs stay on it, and may start and stop, except on a GPU that is lost.
 """
 
 from __future__ import annotations
@@ -10,13 +10,20 @@ from vgpuctl.config.name_patterns import expand_braces, matches_glob
 from vgpuctl.gpu.profiles import matches_type
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.unapplied import unapplied_settings
 
 
 def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
-    """Return why nothing new is placed on a GPU now: a kernel write has not returned there, or `why_restricted`."""
+    """Return why nothing new is placed on a GPU now.
+
+    A kernel write has not returned there, `why_restricted`, or settings of host.yaml have to be made first.
+    """
     if any(write.gpu == gpu.address for write in snapshot.stuck_writes):
         return "a kernel write on it is blocked"
-    return why_restricted(gpu, mode, vm)
+    restriction = why_restricted(gpu, mode, vm)
+    if restriction is None and mode == GpuMode.VGPU and (differences := unapplied_settings(snapshot, gpu)):
+        return f"it is not set up as host.yaml says: {'; '.join(differences)}; vgpuctl restore-host sets it up"
+    return restriction
 
 
 def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
@@ -24,6 +31,8 @@ def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
 
     `vm`: the name of the VM that it is for; None for any VM.
     """
+    if gpu.is_lost:
+        return gpu.lost_text
     if gpu.cordoned:
         return f"it is cordoned; vgpuctl uncordon {gpu.address} allows new vGPUs"
     if gpu.desired_mode is GpuMode.UNMANAGED:

@@ -25,6 +25,7 @@ from vgpuctl.model.vm import StuckWrite
 from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
 from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted, why_unschedulable
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
+from vgpuctl.placement.unapplied import unapplied_error, unapplied_settings
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def place_vgpus(
     Raises:
         NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
         Stuck: on every GPU that could serve, a kernel write has not returned.
+        HostCannot: there is no room on the others, and a GPU that could serve lacks settings of host.yaml.
         NotFound, InvalidInput, Refused: this host cannot serve the profiles or GPUs.
     """
     constraints = add_spread_group(snapshot, constraints or NO_CONSTRAINTS, uuid)
@@ -89,6 +91,7 @@ def place_vgpus(
     if chosen is None:
         chosen = _search_combinations(snapshot, candidates, [(request_of[text], count) for text, count in largest], vm)
     if chosen is None:
+        _refuse_unapplied(snapshot, serving, vm)
         raise _no_room_error(snapshot, gpus, profiles, types_of, vm, excluded)
     slots: dict[str, list[Slot]] = {}
     for request, slot in zip(ordered, chosen, strict=True):
@@ -177,6 +180,13 @@ def _refuse_stuck(snapshot: Snapshot, gpus: Sequence[Gpu]) -> None:
     writes = {s.gpu: s for s in snapshot.stuck_writes}
     if gpus and all(g.address in writes for g in gpus):
         raise stuck_write_error(writes[gpus[0].address])
+
+
+def _refuse_unapplied(snapshot: Snapshot, gpus: Sequence[Gpu], vm: str | None) -> None:
+    """Refuse when a GPU that could serve only lacks settings of host.yaml: restore-host helps, making room does not."""
+    for gpu in gpus:
+        if why_restricted(gpu, "vgpu", vm) is None and (differences := unapplied_settings(snapshot, gpu)):
+            raise unapplied_error(gpu, differences)
 
 
 def list_rooms(

@@ -119,3 +119,13 @@ def _slice_ns(spec: SchedulerSpec) -> int | None:
     if spec.time_slice_ms is not None:
         return spec.time_slice_ms * _NS_PER_MS
     return None if spec.frequency_hz is None else 1_000_000_000 // spec.frequency_hz
+
+
+def scheduler_text(spec: SchedulerSpec) -> str:
+    """Return a scheduler as text: `fixed_share, time slice 2 ms`."""
+    numbers = (
+        (spec.time_slice_ms, "time slice {} ms"),
+        (spec.frequency_hz, "{} Hz"),
+        (spec.averaging_factor, "averaging factor {}"),
+    )
+    return ", ".join([str(spec.policy), *(text.format(n) for n, text in numbers if n is not None)])

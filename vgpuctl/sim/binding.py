@@ -10,11 +10,10 @@ from vgpuctl.model.address import normalize_pci
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimFunction, SimGpu
 from vgpuctl.sim.refusals import KernelRefusal, WriteWouldBlock, raise_refusal
+from vgpuctl.sim.scenario_gpu import GENERIC_DRIVERS
 from vgpuctl.sim.sriov import vf_carriers
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node
-
-GENERIC_DRIVERS = ("vfio-pci", "pci-stub")
 
 
 def nodes(state: State, function: SimFunction) -> dict[str, Node]:

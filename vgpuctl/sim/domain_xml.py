@@ -40,6 +40,13 @@ class SimHostdev(Value):
     managed: bool
 
 
+class SimDisplay(Value):
+    """A host device whose screen QEMU shows. `ramfb`: also before the guest's driver runs."""
+
+    carrier: str
+    ramfb: bool
+
+
 def parse(xml: str) -> _Element:
     """Return the root element of well-formed XML."""
     try:
@@ -265,10 +272,11 @@ def _check_displays(element: _Element) -> None:
         raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, f"unsupported configuration: {problem}")
 
 
-def find_displays(element: _Element) -> tuple[str, ...]:
-    """Return the carriers of the host devices whose screen QEMU shows."""
+def find_displays(element: _Element) -> tuple[SimDisplay, ...]:
+    """Return the host devices whose screen QEMU shows."""
     pairs = zip(find_hostdevs(element), parse_hostdevs(element), strict=True)
-    return tuple(hostdev.carrier for device, hostdev in pairs if device.get("display") == "on")
+    shown = ((device, hostdev) for device, hostdev in pairs if device.get("display") == "on")
+    return tuple(SimDisplay(hostdev.carrier, device.get("ramfb") == "on") for device, hostdev in shown)
 
 
 def _check_topology(element: _Element) -> None:

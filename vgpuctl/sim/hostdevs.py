@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.sim import vendor_vf
 from vgpuctl.sim.binding import dependent_carriers
-from vgpuctl.sim.domain_xml import SimHostdev
+from vgpuctl.sim.domain_xml import SimDisplay, SimHostdev
 from vgpuctl.sim.host_tree import VFIO_DEV_SINCE
 from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
 from vgpuctl.sim.machine import SimFunction
@@ -42,12 +42,23 @@ def prepare_hostdevs(state: State, vm_name: str, devices: tuple[SimHostdev, ...]
     return taken
 
 
-def require_displays(state: State, carriers: tuple[str, ...]) -> None:
-    """Refuse to show a device without a screen, as QEMU does (hw/vfio/display.c): one of NVIDIA's C series."""
-    for carrier in carriers:
-        if not _has_screen(state, carrier):
-            text = "vfio: device doesn't support any (known) display method"
-            raise VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: process exited while connecting: {text}")
+def require_displays(state: State, displays: tuple[SimDisplay, ...]) -> None:
+    """Refuse screens as QEMU does, one device after the other, when libvirt has checked and opened all of them.
+
+    A device without a screen, such as one of NVIDIA's C series (hw/vfio/display.c); and a second ramfb, because both
+    would be the file etc/ramfb of the firmware's configuration (ramfb_setup, fw_cfg_add_file_callback).
+    """
+    ramfbs = 0
+    for display in displays:
+        if not _has_screen(state, display.carrier):
+            raise _exited_error("vfio: device doesn't support any (known) display method")
+        ramfbs += display.ramfb
+        if ramfbs > 1:
+            raise _exited_error("duplicate fw_cfg file name: etc/ramfb")
+
+
+def _exited_error(text: str) -> VirError:
+    return VirError(VirErrorNumber.INTERNAL_ERROR, f"internal error: process exited while connecting: {text}")
 
 
 def _has_screen(state: State, carrier: str) -> bool:

@@ -86,7 +86,7 @@ class SimHotplug:
                 _remove_device(config_element, alias)
             if live:
                 live_element = domain_xml.parse(_require_running(state, uuid).xml)
-                shown = domain_xml.find_displays(live_element)
+                shown = {display.carrier for display in domain_xml.find_displays(live_element)}
                 carrier = _remove_device(live_element, alias)
                 if carrier in shown:
                     text = "Device 'vfio-pci-nohotplug' does not support hotplugging"

@@ -191,8 +191,8 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
                 raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, "could not access KVM kernel module")
             guest_host.require_guest_host(state, element, self._core.machine.libvirt_version)
             host_devices = domain_xml.parse_hostdevs(element)
-            hostdevs.require_displays(state, domain_xml.find_displays(element))
             taken = hostdevs.prepare_hostdevs(state, domain.name, host_devices)
+            hostdevs.require_displays(state, domain_xml.find_displays(element))
             change.add("run", uuid, state.next_pid, [device.carrier for device in host_devices], taken)
 
     def shutdown(self, uuid: str) -> None:
@@ -227,11 +227,11 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         """Return a domain as the port shows it. The result is cached until the domain changes."""
         running = state.running.get(domain.uuid)
         live, pid = (running.xml, running.pid) if running else (None, 0)
+        power = VmState(running.state) if running else VmState.STOPPED
         cached = self._domain_infos.get(domain.uuid)
         unchanged = cached is not None and cached[0] is domain.xml and cached[1] == (live, pid)
-        if cached is not None and unchanged and cached[2].persistent == domain.persistent:
+        if cached is not None and unchanged and (cached[2].persistent, cached[2].state) == (domain.persistent, power):
             return cached[2]
-        power = VmState.RUNNING if running else VmState.STOPPED
         shown_live_xml = live_xml(running) if running else None
         info = DomainInfo(
             domain.name, domain.uuid, power, strip_passwords(domain.xml), shown_live_xml, domain.persistent

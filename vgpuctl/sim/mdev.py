@@ -12,6 +12,7 @@ from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
 from vgpuctl.sim.objects import SimMdev
 from vgpuctl.sim.refusals import KernelRefusal, WriteWouldBlock, raise_refusal
+from vgpuctl.sim.scenario_gpu import GENERIC_DRIVERS
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
 from vgpuctl.sim.vendor_vf import PLACEMENT_SINCE, check_params, move_placement, parse_placement
@@ -29,9 +30,10 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASC
 
 
 def is_parent(state: State, gpu: SimGpu, function: SimFunction) -> bool:
-    """Say whether the function offers mdev types now. Its own driver must be bound to it."""
+    """Say whether the function offers mdev types now: its vendor's driver registers them, and no generic one."""
     kinds = {"mdev-pf": ("pf", "parent"), "mdev-vf": ("vf",)}.get(gpu.backend, ())
-    return function.kind in kinds and function.driver is not None and state.driver(function) == function.driver
+    has_own_driver = function.driver not in (None, *GENERIC_DRIVERS) and state.driver(function) == function.driver
+    return function.kind in kinds and has_own_driver
 
 
 def parent_nodes(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:

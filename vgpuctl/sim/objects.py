@@ -35,7 +35,7 @@ class SimDomain:
 class RunningDomain:
     """A running domain: its process, its XML at the start, its devices, and the drivers that they had before.
 
-    `resets`: how often it was reset or its guest rebooted.
+    `resets`: how often it was reset or its guest rebooted. `state`: what libvirt says it is; "paused", for example.
     """
 
     uuid: str
@@ -45,6 +45,7 @@ class RunningDomain:
     carriers: tuple[str, ...]
     previous_drivers: dict[str, str | None]
     resets: int = 0
+    state: str = "running"
 
 
 @dataclass(slots=True)

@@ -48,6 +48,8 @@ GPU_KEYS = (
     "behind",
     "nvlink",
 )
+GENERIC_DRIVERS = ("vfio-pci", "pci-stub")
+"""Drivers of no vendor: they bind any function, and it offers nothing then."""
 BACKENDS = ("mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough")
 PROFILE_KEYS = (
     "name",
@@ -95,7 +97,7 @@ def _read_gpu(
     vendor = table.text("vendor_id", model.get("vendor_id", "ffff")).removeprefix("0x")
     is_nvidia_vgpu = vendor == "10de" and backend not in ("passthrough", "sriov-vf")
     units = table.number("units", model.get("units", 0))
-    total, enabled = _read_vfs(table, model, backend)
+    total, enabled = _read_vfs(table, model, backend, driver)
     device = table.text("device_id", model.get("device_id", "ffff")).removeprefix("0x")
     group = table.get("iommu_group")
     numa_node = table.get("numa_node")
@@ -203,16 +205,23 @@ def _read_backend(table: YamlMapping, model: Mapping[str, Any], kernel: str, dri
     return "vendor-vf" if version >= _VENDOR_VF_SINCE else "mdev-vf"
 
 
-def _read_vfs(table: YamlMapping, model: Mapping[str, Any], backend: str) -> tuple[int, int]:
-    """Return the total and enabled VFs: by default all enabled if the backend needs VFs, else none."""
+def _read_vfs(table: YamlMapping, model: Mapping[str, Any], backend: str, driver: str | None) -> tuple[int, int]:
+    """Return the total and enabled VFs: by default all enabled if the backend needs VFs, else none.
+
+    A driver turns them on: none does without one, and vfio-pci only with its option enable_sriov (vfio_pci.c).
+    """
     needs_vfs = backend in ("mdev-vf", "vendor-vf", "sriov-vf")
+    turns_on = driver not in (None, *GENERIC_DRIVERS)
     total = int(model.get("vfs", 16)) if needs_vfs else 0
     configured = table.get("vfs")
     if configured is None:
-        return total, total
+        return total, total if turns_on else 0
     mapping = configured.mapping(("total", "enabled"))
     total = mapping.number("total", total, 0, 63)
-    return total, mapping.number("enabled", total if needs_vfs else 0, 0, total)
+    enabled = mapping.number("enabled", total if needs_vfs and turns_on else 0, 0, total)
+    if enabled and not turns_on:
+        mapping.require("enabled").reject(f"no VF is on while the driver is {driver or 'none'}")
+    return total, enabled
 
 
 def _read_refusal(table: YamlMapping, model: Mapping[str, Any]) -> str:

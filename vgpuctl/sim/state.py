@@ -258,6 +258,10 @@ class State:
     def _on_resets(self, uuid: str, number: int) -> None:
         self.running[uuid].resets = number
 
+    def _on_halt(self, uuid: str, state: str) -> None:
+        """Stop a guest without its domain being off, as QEMU does at a full disk ("paused")."""
+        self.running[uuid].state = state
+
     def _on_plug(self, uuid: str, carrier: str, previous_drivers: dict[str, str | None], xml: str) -> None:
         """Add a device to a running domain."""
         running = self.running[uuid]
@@ -340,6 +344,7 @@ class State:
         for run in self.running.values():
             journal.append(["run", run.uuid, run.pid, list(run.carriers), run.previous_drivers, run.xml])
         journal += [["resets", run.uuid, run.resets] for run in self.running.values() if run.resets]
+        journal += [["halt", run.uuid, run.state] for run in self.running.values() if run.state != "running"]
         journal += [["transient", domain.uuid] for domain in self.domains.values() if not domain.persistent]
         for pool in self.pools.values():
             journal.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])

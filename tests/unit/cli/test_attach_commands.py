@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach, detach and set-profile from the command line to the printed result, with every option."""
+"""attach, detach and set-vm from the command line to the printed result, with every option."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_of_several_vgpus_none_is_taken_that_was_not_named(sim: Run, running: st
 
 def test_a_stopped_vm_gets_another_profile(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
-    ran = sim("set-profile vdi-001 --profile A100-5C")
+    ran = sim("set-vm vdi-001 --profile A100-5C")
     assert (ran.status, "vgpuctl stop-vm vdi-001" in ran.err) == (3, True)
     sim("stop-vm vdi-001 --force")
-    planned = sim("set-profile vdi-001 --profile A100-5C --dry-run").out
+    planned = sim("set-vm vdi-001 --profile A100-5C --dry-run").out
     assert "  change VM vdi-001: profile: A100-4C -> A100-5C" in planned
-    data = sim("set-profile vdi-001 --profile A100-5C --gpu A100 --json").document["data"]
+    data = sim("set-vm vdi-001 --profile A100-5C --gpu A100 --json").document["data"]
     assert [v["profile"] for v in data["vgpus"]] == ["A100-5C"]
-    assert "nothing to do" in sim("set-profile vdi-001 --profile A100-5C").out
+    assert "nothing to do" in sim("set-vm vdi-001 --profile A100-5C").out
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ gpus:
         ("true", "delete-vm 'old desktop' --yes", "virsh undefine 'old desktop'; "),
         ("false", "start-vm 'old desktop'", "virsh start 'old desktop'; "),
         ("false", "show-address 'old desktop'", "virsh start 'old desktop'\n"),
-        ("false", "set-profile 'old desktop' --profile T4-8Q", "virsh edit 'old desktop'; "),
+        ("false", "set-vm 'old desktop' --profile T4-8Q", "virsh edit 'old desktop'; "),
     ],
 )
 def test_hints_for_an_unmanaged_vm_work(

@@ -265,9 +265,8 @@ def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatc
         text = shlex.split(given)[1].encode()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
     if "vdi-001" in typed and "create-vm" not in typed:
-        off = ["--no-start"] if "set-profile" in typed else []
-        off += ["--image", "/srv/images/ubuntu-24.04.qcow2"] if "refresh-vm" in typed else []
-        assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C", *off).status == 0
+        image = ["--image", "/srv/images/ubuntu-24.04.qcow2"] if "refresh-vm" in typed else []
+        assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C", *image).status == 0
     if "train-1" in typed and "create-vm" not in typed:
         words = ["create-vm", "train-1", "--mode", "passthrough", "--gpus", "2", "--no-start"]
         assert vgpuctl("--host", "sim:h100-pcie-x8", *words).status == 0

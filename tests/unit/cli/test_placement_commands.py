@@ -87,7 +87,7 @@ def test_a_spread_group_is_saved_and_shown(sim: Run) -> None:
     assert "1 fit now; none was created; --spread-group exam excludes 4 of 4 GPUs" in two.err
     assert gpus(sim("create-vm f-1 --profile L40S-4Q --spread-group exam --no-start --json", FOUR)) == [FOURTH]
     assert gpus(sim("attach-vgpu e-2 --profile L40S-4Q --json", FOUR)) == [SECOND, SECOND]
-    moved = sim(f"set-profile e-3 --profile L40S-6Q --gpu {FOURTH} --dry-run", FOUR)
+    moved = sim(f"set-vm e-3 --profile L40S-6Q --gpu {FOURTH} --dry-run", FOUR)
     assert (moved.status, "it has f-1 of the group" in moved.err) == (4, True)
 
 
@@ -98,7 +98,7 @@ def test_other_placing_commands_have_the_options(sim: Run, tmp_path: Path) -> No
     assert sorted(gpus(sim(f"attach-vgpu a --profile L40S-4Q {words} --json", FOUR))) == [SECOND, THIRD]
     made = sim(f"create-vgpu spare --profile L40S-4Q --placement breadth --not-gpu {FIRST} --json", FOUR)
     assert made.document["data"]["gpu"] == FOURTH
-    changed = sim(f"set-profile a --profile L40S-6Q --gpu L40S {words.replace(FIRST, SECOND)} --json", FOUR)
+    changed = sim(f"set-vm a --profile L40S-6Q --gpu L40S {words.replace(FIRST, SECOND)} --json", FOUR)
     assert gpus(changed) == [FIRST]
     spec = tmp_path / "vm.yaml"
     spec.write_text(f"name: s\nprofile: L40S-4Q\nplacement: depth\nnot_gpu: [{FIRST}, {THIRD}]\n")

@@ -48,7 +48,7 @@ def test_a_vm_is_what_its_spec_says_whatever_its_capitals(sim: Run, tmp_path: Pa
     assert (ran.status, ran.document["changed"]) == (0, False)
     assert sim("attach-vgpu a --profile a100-4c").status == 0
     assert sim("stop-vm a --force").status == 0
-    changed = sim("set-profile a --profile a100-5c --json")
+    changed = sim("set-vm a --profile a100-5c --json")
     assert {vgpu["profile"] for vgpu in changed.document["data"]["vgpus"]} == {"A100-5C"}
 
 

@@ -120,20 +120,20 @@ def test_before_many_are_deleted_only_what_is_lost_is_listed(vgpuctl: Vgpuctl) -
 
 def test_a_pattern_for_one_vm_that_fails_has_that_vms_error(vgpuctl: Vgpuctl) -> None:
     vgpuctl(*HOST, "create-vm", "vdi-1", "--profile", "A100-4C")
-    failed = vgpuctl(*HOST, "--json", "set-profile", "vdi-*", "--profile", "A100-8C").document
+    failed = vgpuctl(*HOST, "--json", "set-vm", "vdi-*", "--profile", "A100-8C").document
     assert (failed["error"]["code"], failed["data"]["tally"]["failed"]) == ("in-use", 1)
-    assert failed["error"]["hint"] == "vgpuctl stop-vm vdi-1, then run the command again"
+    assert failed["error"]["hint"] == "vgpuctl stop-vm vdi-1, then run the command again; or add --drain"
     assert failed["data"]["targets"][0]["error"]["state"] == "running"
 
 
 def test_one_failure_leaves_the_others_and_gives_the_worst_status(three: Vgpuctl) -> None:
     three(*HOST, "stop-vm", "vdi-001")
-    ran = three(*HOST, "--json", "set-profile", "vdi-*", "--profile", "A100-4C:2")
-    reply = document(ran, "set-profile")
+    ran = three(*HOST, "--json", "set-vm", "vdi-*", "--profile", "A100-4C:2")
+    reply = document(ran, "set-vm")
     assert (ran.status, reply["ok"], reply["changed"]) == (3, False, True)
     assert ran.document["data"]["tally"] == {"changed": 1, "unchanged": 0, "failed": 2}
     assert [t["error"] and t["error"]["code"] for t in ran.document["data"]["targets"]] == [None, "in-use", "in-use"]
-    page = three(*HOST, "set-profile", "vdi-*", "--profile", "A100-4C:2")
+    page = three(*HOST, "set-vm", "vdi-*", "--profile", "A100-4C:2")
     assert page.status == 3
     assert "1 unchanged, 2 failed\n" in page.out
     assert "hint: vgpuctl stop-vm vdi-002, then run the command again" in page.err
@@ -157,15 +157,20 @@ def test_a_pattern_changes_no_unmanaged_vm_and_says_so(vgpuctl: Vgpuctl) -> None
 
 
 def test_labels_and_owner_change_while_the_vm_runs(three: Vgpuctl) -> None:
-    assert three(*HOST, "label-vm", "vdi-{001..002}", "team=sim", "room=2/14", "--owner", "Jane Doe").status == 0
-    assert three(*HOST, "label-vm", "vdi-001", "room-", "--owner", "").status == 0
+    assert (
+        three(
+            *HOST, "set-vm", "vdi-{001..002}", "--label", "team=sim", "--label", "room=2/14", "--owner", "Jane Doe"
+        ).status
+        == 0
+    )
+    assert three(*HOST, "set-vm", "vdi-001", "--label", "room-", "--owner", "").status == 0
     rows = {vm["name"]: vm for vm in three(*HOST, "--json", "list-vms").document["data"]}
     assert (rows["vdi-001"]["labels"], rows["vdi-001"]["owner"]) == ({"team": "sim"}, None)
     assert (rows["vdi-002"]["labels"], rows["vdi-002"]["owner"]) == ({"room": "2/14", "team": "sim"}, "Jane Doe")
     assert rows["vdi-002"]["state"] == "running"
     vgpus = {v["vm"]: v["owner"] for v in three(*HOST, "--json", "list-vgpus").document["data"]}
     assert vgpus["vdi-002"] == "Jane Doe"
-    assert three(*HOST, "label-vm", "vdi-001", "te am=x").status == 2
+    assert three(*HOST, "set-vm", "vdi-001", "--label", "te am=x").status == 2
 
 
 def test_ensure_vm_changes_labels_of_a_running_vm(three: Vgpuctl, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ LINES = (
     "detach-vgpu vdi-1 --vgpu 0",
     "attach-gpu vdi-1 --gpus 1",
     "detach-gpu vdi-1 --gpu 0000:3b:00.0",
-    "set-profile vdi-1 --profile A100-4C",
+    "set-vm vdi-1 --vcpus 4",
     "resize-disk vdi-1 300GiB",
     "create-vgpu lab --profile A100-4C",
     "delete-vgpu lab",

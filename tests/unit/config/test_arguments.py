@@ -32,7 +32,7 @@ WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
     (lambda host: host.move_vms(), "specify one of"),
     (lambda host: host.apply(undo=0), "undo: 0 is not"),
     (lambda host: host.attach_vgpu("a"), "profile: not set"),  # type: ignore[call-arg]
-    (lambda host: host.set_profile("a", profile=()), "profile: not set"),
+    (lambda host: host.set_vm("a", profile=()), "nothing to change is given"),
     (lambda host: host.attach_vgpu("a", profile="A100-4C", memory="1GiB"), "memory: this takes gpu, "),  # type: ignore[call-arg]
     (lambda host: host.create_vgpu("a", profile="A100-4C", vcpus=2), "vcpus: this takes gpu, "),  # type: ignore[call-arg]
     (lambda host: host.ensure_vgpu(None, profile="A100-4C"), "name: None is not a text"),  # type: ignore[arg-type]

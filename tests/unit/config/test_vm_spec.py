@@ -137,7 +137,7 @@ def test_files_and_options_agree() -> None:
 
 
 def test_unset_options_are_left_out() -> None:
-    nothing = parse_options(name=None, profile=("A",), disk=(), vcpus=None, force_console=False)
+    nothing = parse_options(name=None, profile=("A",), disk=(), vcpus=None, force_console=None)
     assert nothing.given_fields() == {"profile": ("A",)}
     assert parse_vm_spec("profile: A\nimage:\ndisk: null\n", "n").given_fields() == {"profile": ("A",)}
 

@@ -35,7 +35,7 @@ def test_a_pending_mig_mode_is_a_warning():
     result = run_check("mig-mode", snapshot(a100(mig=PENDING)), {KERNEL_RELEASE: "6.8.0-45-generic\n"})
     assert result.verdict is Verdict.WARN
     assert "0000:3b:00.0 (NVIDIA A100-PCIE-40GB): MIG is off, and on after its next reset" in result.evidence
-    assert "run vgpuctl set-mig again" in result.fix
+    assert "run set-mig again" in result.fix
 
 
 def test_where_a_reset_hangs_the_host_only_a_reboot_is_proposed():

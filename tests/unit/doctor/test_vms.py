@@ -68,6 +68,6 @@ def test_vms_that_are_off_without_their_vgpus_warn_and_what_creates_them_is_name
     one = run_check("lost-vgpus", snapshot(GPU, vms=off[:1], vgpus=missing[:1]))
     assert (one.verdict, one.evidence[1:]) == (Verdict.WARN, ("vdi-001",))
     assert one.evidence[0].startswith("1 VM that is off lacks its vGPUs")
-    assert one.fix.startswith("vgpuctl restore-host creates all of them now; vgpuctl start-vm vdi-001 ")
+    assert one.fix == "all of them now: vgpuctl restore-host; those of one VM at its start: vgpuctl start-vm vdi-001"
     both = run_check("lost-vgpus", snapshot(GPU, vms=off, vgpus=missing))
     assert both.evidence[0].startswith("2 VMs that are off lack their vGPUs")

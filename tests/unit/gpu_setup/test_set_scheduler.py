@@ -11,10 +11,10 @@ from vgpuctl.gpu_setup.set_scheduler import (
     RemoveTemporarily,
     SetScheduler,
     read_running_scheduler,
-    scheduler_text,
     set_scheduler_command,
 )
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.scheduler.limits import scheduler_text
 from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"

@@ -6,13 +6,23 @@ import errno
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.hosts import claim_store
+from tests.unit.host.test_claim_store import claim_of
 from vgpuctl.errors import FileFailed, HostCannot, Locked
+from vgpuctl.host.file_lock import make_private_directories
+from vgpuctl.host.host_file import HostFileOnDisk
+from vgpuctl.host.operation_files import OperationFiles
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.model.vm import DrainedVm, StuckWrite, VmInProgress
+
+CLAIM = claim_of("one")
 
 HOLDER = """
 import sys
@@ -96,9 +106,9 @@ def test_a_timeout_names_the_holder(tmp_path):
 
 
 def test_a_holder_without_a_name_is_still_a_holder(tmp_path):
-    with held_elsewhere(tmp_path):
+    with held_elsewhere(tmp_path) as child:
         os.truncate(tmp_path / "lock", 0)
-        with pytest.raises(Locked, match="another vgpuctl"), store_in(tmp_path).lock(0):
+        with pytest.raises(Locked, match=f"holds the host lock: pid {child.pid}$"), store_in(tmp_path).lock(0):
             pass
 
 
@@ -138,7 +148,7 @@ def test_without_a_written_name_the_lock_still_holds(tmp_path, space):
     argv = [sys.executable, "-c", FULL, str(tmp_path), str(space)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == f"True {space}\n"
-        with pytest.raises(Locked, match=r"another vgpuctl holds the host lock$"), store_in(tmp_path).lock(0):
+        with pytest.raises(Locked, match=f"holds the host lock: pid {child.pid}$"), store_in(tmp_path).lock(0):
             pass
         child.stdin.close()
         assert child.stdout.read() == "False\n"
@@ -225,3 +235,95 @@ def test_the_gpu_creation_lock_is_exclusive_and_is_not_the_host_lock(tmp_path):
     assert "GPU 0000:3b:00.0 for a new vGPU" in str(caught.value)
     with store.gpu_creation_lock("0000:3b:00.0", 0):
         pass
+
+
+FLOCK = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def stopped_holder(path):
+    """Another process has the lock on a file or directory, and is stopped."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FLOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "held\n"
+        child.send_signal(signal.SIGSTOP)
+        yield child
+        child.send_signal(signal.SIGCONT)
+        child.stdin.close()
+
+
+def writes(run):
+    """Every change of a file in a run directory that takes a directory's lock."""
+    store = claim_store(run, clock=Time(), wait_seconds=2.0)
+    process = HostProcesses().current_process()
+    return store, {
+        "claims": [
+            lambda: store.add(CLAIM),
+            lambda: store.replace(CLAIM),
+            lambda: store.remove(CLAIM.carrier, CLAIM.vm_uuid),
+        ],
+        "drained": [lambda: store.add_drained_vm(DrainedVm("u", None, process))],
+        "working": [lambda: store.add_vm_in_progress(VmInProgress("u", process))],
+        "stuck": [lambda: store.add_stuck_write(StuckWrite(process, "0000:3b:00.0", "/sys/x", "1"))],
+    }
+
+
+@pytest.mark.parametrize("name", ["claims", "drained", "working", "stuck"])
+def test_a_directory_that_a_stopped_process_has_locked_is_named_after_the_wait(tmp_path, name):
+    store, calls = writes(tmp_path / "run")
+    make_private_directories(tmp_path / "run", tmp_path / "run" / name)
+    with stopped_holder(tmp_path / "run" / name) as child:
+        for call in calls[name]:
+            with pytest.raises(Locked, match=f"{tmp_path}/run/{name}: pid {child.pid}$") as caught:
+                call()
+            assert f"kill -CONT {child.pid}" in caught.value.hint
+        assert sum(store._clock.pauses) == pytest.approx(2.0), "the wait is not repeated for each call"
+    calls[name][0]()
+
+
+@pytest.mark.parametrize("name", ["claims", "drained", "working", "stuck", "operations", "."])
+@pytest.mark.parametrize("target", ["nowhere", "elsewhere"])
+def test_a_link_in_place_of_a_directory_is_refused_by_name(tmp_path, name, target):
+    (tmp_path / "elsewhere").mkdir()
+    path = Path(os.path.normpath(tmp_path / "run" / name))
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(tmp_path / target)
+    _, calls = writes(tmp_path / "run")
+    with pytest.raises(HostCannot, match=f"^{path} is a symbolic link to {tmp_path / target}") as caught:
+        calls.get(name, calls["claims"])[0]()
+    assert f"mv {path} " in caught.value.hint
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize("name", ["lock", "turn-0000:3b:00.0"])
+def test_a_link_in_place_of_a_lock_is_refused_by_name(tmp_path, name):
+    (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    store = store_in(tmp_path)
+    lock = store.lock(0) if name == "lock" else store.gpu_creation_lock("0000:3b:00.0", 0)
+    with pytest.raises(HostCannot, match=f"^{tmp_path / name} is a symbolic link to {tmp_path}/nowhere"), lock:
+        pass
+
+
+def test_the_directory_of_host_yaml_has_the_same_deadline(tmp_path):
+    file = HostFileOnDisk(tmp_path / "host.yaml", lock_held=lambda: False, clock=Time(), wait_seconds=1.0)
+    with stopped_holder(tmp_path) as child, pytest.raises(Locked, match=f"pid {child.pid}$"):
+        file.replace("version: 1\n", None)
+    file.replace("version: 1\n", None)
+
+
+def test_an_operation_whose_file_vanishes_each_time_fails_in_the_end(tmp_path, monkeypatch):
+    """As long as another process removes the file before it has its name; the loop has an end."""
+
+    def vanished(source, target):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+
+    monkeypatch.setattr(os, "rename", vanished)
+    with pytest.raises(FileNotFoundError):
+        OperationFiles(tmp_path / "run", HostProcesses()).begin()

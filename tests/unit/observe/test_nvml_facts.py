@@ -71,3 +71,27 @@ def test_model_names_are_read_only_if_needed(tmp_path):
     sysfs = _WithIds(host.ports.sysfs)
     observe(replace(host.ports, sysfs=sysfs), ReadScope(models=False))
     assert sysfs.reads == 0
+
+
+TWO_A40 = "version: 1\ngpus:\n  - {model: A40}\n  - {model: A40, driver: vfio-pci}\n"
+
+
+@pytest.mark.parametrize("text", [TWO_A40, "version: 1\ngpus:\n  - {model: A40, driver: vfio-pci}\n"])
+@pytest.mark.parametrize("models", [True, False])
+def test_a_gpu_that_is_passed_through_has_its_name_and_memory(tmp_path, text, models):
+    host = open_sim_host(tmp_path, text=text)
+    gpu = observe(host.ports, ReadScope(models=models)).gpus[-1]
+    assert (gpu.driver, gpu.model, gpu.framebuffer_mib) == ("vfio-pci", "NVIDIA A40", 49152)
+    assert all(gpu.has_model_name(name) for name in ("A40", "nvidia a40", "10de:2235"))
+    assert not gpu.has_model_name("A4")
+
+
+def test_an_unknown_gpu_keeps_its_pci_ids(tmp_path):
+    text = "version: 1\ngpus:\n  - {model: A40, device_id: 'fffe', driver: vfio-pci}\n"
+    (gpu,) = observe(open_sim_host(tmp_path, text=text).ports, ReadScope()).gpus
+    assert (gpu.model, gpu.framebuffer_mib) == ("10de:fffe", None)
+
+
+def test_the_memory_of_a_gpu_that_makes_vgpus_is_not_guessed(tmp_path):
+    (gpu,) = observe(open_sim_host(tmp_path, text=TEXT % "absent").ports, ReadScope()).gpus
+    assert (gpu.backend, gpu.framebuffer_mib) == (Backend.VENDOR_VF, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-profile and ensure-vm change a stopped VM in place and nothing else; when they fail, the VM is unchanged."""
+"""set-vm and ensure-vm change a stopped VM in place and nothing else; when they fail, the VM is unchanged."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
+    set_vm,
     start,
     stop,
     yes,
@@ -28,7 +29,6 @@ from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, Refused, Spe
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.vm import Nic
-from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.value import replace
 
@@ -40,10 +40,10 @@ gpus:
 
 
 def reprofile(host: SimulatedHost, profile: str, *, dry_run: bool = False, count: int = 1) -> Outcome:
-    """set-profile."""
+    """Set-vm --profile."""
     wanted = request(profile, count, name="vm")
     with operation(host.ports):
-        return set_profile(host.ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return set_vm(host.ports, wanted, dry_run=dry_run)
 
 
 def ensure(host: SimulatedHost, wanted: VmRequest, state: str = "present", *, dry_run: bool = False) -> Outcome:
@@ -277,4 +277,4 @@ def test_a_missing_gpu_is_refused_even_if_nothing_would_change(tmp_path: Path) -
     create(host.ports, request("A100-4C", name="vm"), start=False)
     same = request("A100-4C", name="vm", gpu="T4")
     with pytest.raises(NotFound, match="T4"):
-        set_profile(host.ports, same, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        set_vm(host.ports, same)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach, detach and set-profile: every call fails once, fails for good, or is the last one of a killed process."""
+"""attach, detach and set-vm: every call fails once, fails for good, or is the last one of a killed process."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
+    set_vm,
     start,
     stop,
 )
 from tests.unit.operations.test_faults import HOSTS, spawn
 from vgpuctl.operations.attach import attach, detach
-from vgpuctl.operations.change import set_profile
 from vgpuctl.ports.host import Host
 
 __all__ = ["spawn"]
 OTHER = {"vendor-vf": "A100-5C", "mdev-pf": "T4-4Q", "mdev-vf": "A16-4Q"}
-ACTS = ["attach", "attach-off", "detach", "detach-off", "set-profile"]
+ACTS = ["attach", "attach-off", "detach", "detach-off", "set-vm"]
 
 
 def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
     """Return a host with the VM that the act needs, running or off."""
     text, profile = HOSTS[kind]
     host = open_sim_host(directory, text=text)
-    off = act in ("attach-off", "detach-off", "set-profile")
+    off = act in ("attach-off", "detach-off", "set-vm")
     create(host.ports, request(profile, name="vm"), start=not off)
     return host.again()
 
@@ -44,9 +44,10 @@ def do(ports: Host, kind: str, act: str) -> object:
     """Run the act."""
     if act.startswith("detach"):
         return detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
-    wanted = request(OTHER[kind] if act == "set-profile" else HOSTS[kind][1], name="vm")
-    change = set_profile if act == "set-profile" else attach
-    return change(ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    if act == "set-vm":
+        return set_vm(ports, request(OTHER[kind], name="vm", owner="ada"), "profile", "owner")
+    wanted = request(HOSTS[kind][1], name="vm")
+    return attach(ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def whole(host: SimulatedHost, where: str) -> None:

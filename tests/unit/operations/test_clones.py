@@ -14,14 +14,24 @@ from tests.unit.doctor.check_results import run_check
 from tests.unit.operations.test_change import reprofile
 from vgpuctl.errors import InUse
 from vgpuctl.hook import run as hook
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import attach, detach
+from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
+from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
 from vgpuctl.operations.queries import list_vms
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.operations.vgpus import list_vgpus
 from vgpuctl.ports.host import Host
 
 BACKENDS = [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")]
+IN_USE = "of vm is in use by VM vm-clone, which is running"
+PLAIN_VFS = """version: 1
+images: [{path: /srv/images/ubuntu-24.04.qcow2, format: qcow2, size_gib: 20}]
+gpus:
+  - {model: GPU, address: "0000:00:02.0", backend: sriov-vf, driver: i915, vendor_id: "8086", device_id: "46d1",
+     class: "030000", configurable: true, vfs: {total: 7, enabled: 7}}
+"""
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 
 
@@ -58,7 +68,7 @@ CHANGES = {
     "attach": as_command(
         lambda p: attach(p, request("T4-2Q", name="vm"), dry_run=False, wait_seconds=0, progress=Silent())
     ),
-    "set-profile": lambda host: reprofile(host, "T4-4Q"),
+    "set-vm": lambda host: reprofile(host, "T4-4Q"),
     "refresh": as_command(
         lambda p: refresh_vm(p, "vm", IMAGE, drain=False, dry_run=False, confirm=yes, wait_seconds=0, progress=Silent())
     ),
@@ -114,3 +124,31 @@ def test_a_vm_that_reserves_only_while_it_runs_does_not_block_its_clone(tmp_path
     start(host.ports, "vm")
     with pytest.raises(InUse, match="is the vGPU of VM vm"):
         hook.prepare(host.ports, xml)
+
+
+def test_a_gpu_that_a_running_clone_uses_is_not_set_up(tmp_path):
+    host = with_clone(tmp_path, "a100-40", "A100-4C")
+    before = picture(host)
+    wanted = SchedulerRequest("0000:3b:00.0", SchedulerSpec(SchedulerPolicy.EQUAL_SHARE), drain=True)
+    with operation(host.ports), pytest.raises(InUse, match=IN_USE) as raised:
+        set_scheduler(host.ports, wanted, dry_run=False, progress=Silent())
+    assert raised.value.status == 3
+    assert picture(host) == before
+
+
+def test_plain_vfs_that_a_running_clone_uses_stay(tmp_path):
+    host = open_sim_host(tmp_path, text=PLAIN_VFS)
+    create(host.ports, request(name="vm", mode="sriov", image=IMAGE), start=False)
+    host.ports.hypervisor.start(define_clone(host.ports))
+    before = picture(host)
+    with operation(host.ports), pytest.raises(InUse, match=IN_USE):
+        set_mode(host.ports, ModeRequest("0000:00:02.0", "sriov", 2, drain=True), dry_run=False, progress=Silent())
+    assert picture(host) == before
+
+
+def test_a_clone_of_a_vm_with_a_whole_gpu_takes_no_vgpus_away(tmp_path):
+    host = open_sim_host(tmp_path, text="version: 1\ngpus: [{model: RTX 4090, driver: vfio-pci}]\n")
+    create(host.ports, request(name="vm", mode="passthrough"), start=False)
+    define_clone(host.ports)
+    finding = run_check("shared-vgpus", observe(host.ports, ReadScope()))
+    assert (finding.verdict, finding.evidence[0].partition(":")[0]) == ("warn", "vm, vm-clone")

@@ -24,6 +24,7 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
+    set_vm,
     start,
 )
 from tests.processes import clean
@@ -36,7 +37,6 @@ from vgpuctl.model.vm import AssignedVgpu, Claim
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations.attach import attach
-from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.plans.choose import choose_vgpus
 from vgpuctl.operations.transaction import Context, Transaction
@@ -97,8 +97,7 @@ def _attach(ports: Host, name: str) -> str:
 
 
 def _reprofile(ports: Host, name: str) -> str:
-    wanted = request("A100-5C", name=name)
-    changed = set_profile(ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()).changed
+    changed = set_vm(ports, request("A100-5C", name=name)).changed
     return "changed" if changed else "has it already"
 
 
@@ -120,7 +119,7 @@ _ACTS = {
     "start": _start,
     "reconcile": _reconcile,
     "attach": _attach,
-    "set-profile": _reprofile,
+    "set-vm": _reprofile,
 }
 
 
@@ -266,7 +265,7 @@ def test_of_several_terminals_that_attach_to_the_same_vm_no_vgpu_is_lost(tmp_pat
 def test_a_start_and_a_change_at_once_leave_a_vm_that_has_what_its_record_says(tmp_path, processes):
     host = open_sim_host(tmp_path, text=TEN_SLOTS % "present")
     create(host.ports, request("A100-4C", name="same"), start=False)
-    answers = at_once(processes, host, ("start", "same"), ("set-profile", "same"), ("set-profile", "same"))
+    answers = at_once(processes, host, ("start", "same"), ("set-vm", "same"), ("set-vm", "same"))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert set(kinds) <= {"started", "changed", "has it already", "busy", "in-use"}, answers
     assert kinds["started"] + kinds["changed"] >= 1, answers

@@ -7,11 +7,10 @@ import itertools
 
 import pytest
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, open_sim_host, picture, request, stop, yes
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, open_sim_host, picture, request, set_vm, stop, yes
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import VmRequest
-from vgpuctl.operations.change import set_profile
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.value import replace
 
@@ -119,7 +118,7 @@ def test_a_profile_is_the_same_however_it_was_typed_before(tmp_path, made, again
     with pytest.raises(SpecDiffers):
         ensure(host, request("469", name="vm", sources=TYPED), "present")
     stop(host.ports, "vm")
-    kept = set_profile(host.ports, request(again, name="vm"), dry_run=False, wait_seconds=1, progress=Silent())
+    kept = set_vm(host.ports, request(again, name="vm"))
     assert not kept.changed
 
 

@@ -91,7 +91,7 @@ def test_all_that_differ_are_named_before_anything_is_made(tmp_path):
     assert [entry["vm"] for entry in raised.value.facts["vms"]] == ["vm-1", "vm-3"]
     assert raised.value.message.endswith("nothing was changed: vm-1 (and 1 more): profile: A100-8C -> A100-4C")
     assert "details" not in raised.value.facts
-    assert raised.value.hint == "vgpuctl stop-vm vm-1 vm-3, then: vgpuctl set-profile vm-1 vm-3 --profile A100-4C"
+    assert raised.value.hint == "vgpuctl stop-vm vm-1 vm-3, then: vgpuctl set-vm vm-1 vm-3 --profile A100-4C"
     assert picture(host) == before
 
 
@@ -127,8 +127,8 @@ def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(tmp_path):
     assert str(raised.value.hint).split("; ") == [
         "hotplug_slots cannot be changed in place",
         f"delete the VM first to create it again: vgpuctl delete-vm {every}",
-        f"vgpuctl stop-vm {every}, then change each one by itself: vgpuctl ensure-vm without --count",
-        f"vgpuctl label-vm {every} --owner cad",
+        f"vgpuctl stop-vm {every}, then: vgpuctl set-vm {every} --memory 2GiB",
+        f"vgpuctl set-vm {every} --owner cad",
     ]
 
 

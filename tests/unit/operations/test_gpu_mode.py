@@ -371,3 +371,28 @@ def test_a_signal_ends_a_restore(tmp_path):
     host, signals = booted(tmp_path, []), Signals()
     with pytest.raises(Interrupted):
         after_boot(host, 4, sysfs=Struck(host.ports.sysfs, signals, lambda name, args: name == "write"))
+
+
+def test_the_vfs_of_a_gpu_that_a_vm_has_as_a_whole_go_off_after_a_boot(tmp_path):
+    host = open_sim_host(tmp_path)
+    do(host.ports, A100, "passthrough")
+    create(host.ports, request(mode="passthrough", gpu=A100, name="vm"))
+    host.sim.reboot()
+    host = host.again()
+    with pytest.raises(HostCannot, match="has 16 VFs enabled") as raised:
+        start(host.ports, "vm")
+    assert raised.value.hint == f"vgpuctl set-mode {A100} passthrough"
+    assert do(host.ports, A100, "passthrough").data.vfs.enabled == 0
+    assert start(host.ports, "vm").changed
+
+
+def test_a_vm_on_a_vf_that_would_go_is_not_to_be_deleted_for_that(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    do(host.ports, FLEX, "sriov", 4)
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="other"), start=False)
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"), start=False)
+    with pytest.raises(InUse, match="whose VF does not exist with 1 VF") as raised:
+        do(host.ports, FLEX, "sriov", 1)
+    assert "delete" not in raised.value.message
+    (carrier,) = raised.value.facts["carriers"]
+    assert str(raised.value.hint).startswith(f"vgpuctl detach-vgpu vm --vgpu {carrier} takes it out of the VM")

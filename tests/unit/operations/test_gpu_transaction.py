@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 
 import pytest
 
-from tests.hosts import open_sim_host, picture
-from tests.layouts import FLEX, Signals, Struck, configured_modes, do, drained, numvfs, stand, starts
-from vgpuctl.errors import Interrupted
+from tests.faults import Watch
+from tests.hosts import WAIT_SECONDS, delete, open_sim_host, picture, start
+from tests.layouts import FLEX, Signals, StrikesTheRequest, Struck, configured_modes, do, drained, numvfs, stand, starts
+from tests.schedulers import SMALL, TWO_MS, with_vms
+from tests.schedulers import act as set_scheduler
+from tests.vgpus import drop, make
+from vgpuctl.errors import Busy, Interrupted
 from vgpuctl.value import replace
 
 
@@ -47,6 +52,17 @@ def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
     with pytest.raises(Interrupted) as raised:
         do(replace(host.ports, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
     assert (stand(host), asked, raised.value.left) == (before, [], [])
+
+
+@pytest.mark.parametrize("call", ["find_domain", "shutdown"])
+def test_a_signal_just_before_the_first_request_to_shut_down_leaves_all_running(tmp_path, call):
+    host = drained(tmp_path)
+    signals = StrikesTheRequest(host.ports.hypervisor, call)
+    before, begun = stand(host), host.ports.clock.monotonic()
+    with pytest.raises(Interrupted) as raised:
+        do(replace(host.ports, hypervisor=signals.port()), FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (stand(host), raised.value.left) == (before, [])
+    assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
 
 
 def test_a_signal_during_vm_restart_is_raised_after_all_run(tmp_path):
@@ -99,3 +115,53 @@ def test_one_vm_that_does_not_start_keeps_no_other_off_and_is_named(tmp_path, br
     assert len(picture(host).running) == len(unmanaged) + 1
     assert "VM one is not started again: Input/output error" in raised.value.left[-1]
     assert "vgpuctl start-vm NAME" in raised.value.hint
+
+
+def full_card(directory):
+    """Return a host with one card: a VM that runs, one that is off, and a vGPU of host.yaml."""
+    text = SMALL.format(driver="550.90.05", nvml="present", more="").replace("2, enabled: 2", "3, enabled: 3")
+    host = with_vms(open_sim_host(directory, text=text))
+    make(host.ports)
+    return host.again()
+
+
+def test_what_is_removed_for_a_moment_is_left_alone_by_every_other_vgpuctl(tmp_path):
+    host = full_card(tmp_path)
+    other, before, refusals = open_sim_host(tmp_path, host.scenario), picture(host), []
+
+    def interfere(number, call, args):
+        if call in ("sysfs.write", "nvml.set_scheduler", "hypervisor.shutdown", "hypervisor.start"):
+            for act in (partial(delete, name="off"), drop, partial(start, name="off")):
+                with pytest.raises(Busy, match=r"process [0-9]+ (is setting up|works on)") as raised:
+                    act(other.ports)
+                refusals.append(raised.value)
+
+    set_scheduler(Watch(before=interfere).watch(host.ports), TWO_MS, drain=True)
+    assert {refusal.hint for refusal in refusals} == {"wait for it, then run the command again"}
+    assert len(refusals) >= 3 * 5
+    after = picture(host)
+    assert (after.types, after.claims, set(after.running)) == (before.types, before.claims, set(before.running))
+
+
+def test_a_vm_that_goes_before_its_gpu_is_claimed_is_not_brought_back(tmp_path):
+    for number, what in enumerate((partial(delete, name="off"), drop)):
+        host = full_card(tmp_path / str(number))
+        other, seen = open_sim_host(host.directory, host.scenario), []
+
+        def interfere(number, call, args, other=other, seen=seen, what=what):
+            seen.extend([call] if call == "claims.lock" else [])
+            if call == "claims.lock" and len(seen) == 1:
+                what(other.ports)
+
+        set_scheduler(Watch(before=interfere).watch(host.ports), TWO_MS, drain=True)
+        left = picture(host)
+        assert (len(left.types), set(left.types)) == (2, set(left.claims))
+
+
+def test_a_gpu_that_is_set_up_gives_the_claims_back_before_the_command_goes_on_with_others(tmp_path):
+    host = full_card(tmp_path)
+    before = {c.carrier: c.operation for c in host.ports.claims.all()}
+    set_scheduler(host.ports, TWO_MS, drain=True)
+    assert host.ports.operations.living(frozenset([host.ports.operations.current().id]))
+    assert {c.carrier: c.operation for c in host.ports.claims.all()} == before
+    delete(open_sim_host(tmp_path, host.scenario).ports, "on")

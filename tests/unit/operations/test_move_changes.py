@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Silent, create, delete, open_sim_host, picture, request, run_reconcile, start, stop
+from tests.hosts import Silent, create, delete, open_sim_host, picture, request, run_reconcile, set_vm, start, stop
 from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
 from tests.unit.operations.test_change import ensure
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.attach import attach, detach
-from vgpuctl.operations.change import set_profile
 from vgpuctl.value import replace
 
 
@@ -62,7 +61,7 @@ def test_its_profile_changes_without_taking_a_place(tmp_path: Path, scenario: st
     create(host.ports, reserving_request(first, "vm"), start=False)
     create(host.ports, request(first, name="kept"))
     before = taken(host)
-    set_profile(host.ports, request(second, name="vm"), dry_run=False, wait_seconds=5, progress=Silent())
+    set_vm(host.ports, request(second, name="vm"))
     assert taken(host) == before
     record = vm_of(host, "vm").record
     assert record is not None
@@ -102,7 +101,7 @@ def test_what_a_vm_that_is_off_gets_is_not_where_it_is_already(tmp_path: Path, k
         create(host.ports, request(profile, name=name))
     before = taken(host)
     attach(host.ports, request(profile, name="attached"), dry_run=False, wait_seconds=5, progress=Silent())
-    set_profile(host.ports, request(profile, count=2, name="changed"), dry_run=False, wait_seconds=5, progress=Silent())
+    set_vm(host.ports, request(profile, count=2, name="changed"))
     for name in ("attached", "changed"):
         assert len(set(carriers(host, name))) == 2
     assert taken(host) == before

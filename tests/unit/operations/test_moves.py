@@ -23,6 +23,7 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
+    set_vm,
     start,
 )
 from tests.mixed_sizes import FORMS, Q24, Q48, mixed, overlapping, placed
@@ -33,7 +34,7 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import DomainInfo, DomainLeftovers
 from vgpuctl.model.results.moves import CountResult
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.change import move_vgpu, set_profile
+from vgpuctl.operations.change import move_vgpu
 from vgpuctl.operations.moves import defragment, make_room, query_fit
 from vgpuctl.operations.plans.vm_update import MoveTarget
 from vgpuctl.operations.queries import explain, list_profiles
@@ -281,9 +282,7 @@ def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
     with pytest.raises(InUse, match="first has a managed save"):
         move_vgpu(ports, "first", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
     with pytest.raises(InUse, match="first has a managed save"):
-        set_profile(
-            ports, request("A100-40C", name="first"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
-        )
+        set_vm(ports, request("A100-40C", name="first"))
     assert picture(host) == before
 
 

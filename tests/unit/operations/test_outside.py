@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults import Watch, error_of
+from tests.faults import CHANGING, Watch, error_of
 from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, run_reconcile
-from tests.outside.cases import HOSTS, all_cases, asked, empty, with_vm
+from tests.outside.cases import HOSTS, all_cases, asked, empty, two_commands, with_vm
 from tests.outside.trial import Trials, sampled
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InUse, PartlyApplied
@@ -30,6 +30,14 @@ def test_whatever_another_program_does_meanwhile_nothing_of_a_running_vm_goes(tm
     results = [each.run(instant) for each, instant in drawn]
     assert {r.where: (r.status, r.error, r.wrong) for r in results if r.wrong} == {}
     assert sum(r.effective for r in results) >= EACH / 2
+
+
+def test_nothing_leaks_when_another_vgpuctl_works_on_a_vm_of_a_gpu_that_is_being_changed(tmp_path: Path) -> None:
+    trials = [Trials(case, tmp_path / str(number)) for number, case in enumerate(two_commands())]
+    drawn = sampled(trials, 3 * len(trials), SEED, CHANGING)
+    results = [each.run(instant) for each, instant in drawn]
+    assert {r.where: (r.status, r.error, r.wrong) for r in results if r.wrong} == {}
+    assert {r.effective for r in results} == {True, False}
 
 
 def started_before(host: SimulatedHost, call: str, ports: Host | None = None) -> Host:

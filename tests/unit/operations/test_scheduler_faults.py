@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
-from tests.hosts import create, open_sim_host, picture, request, run_reconcile, start
-from tests.layouts import Signals, Struck
+from tests.hosts import WAIT_SECONDS, create, open_sim_host, picture, request, run_reconcile, start
+from tests.layouts import Signals, StrikesTheRequest, Struck
 from tests.schedulers import EQUAL, FILE, POOL, SMALL, TWO_MS, act, everything, small, with_vms
 from tests.unit.operations.test_faults import spawn
 from vgpuctl.errors import Interrupted
@@ -27,6 +27,17 @@ def test_a_signal_while_devices_are_suspended_restores_everything(tmp_path):
     with pytest.raises(Interrupted) as raised:
         act(struck, TWO_MS, drain=True, progress=signals)
     assert (everything(host), raised.value.left) == (before, [])
+
+
+@pytest.mark.parametrize("call", ["find_domain", "shutdown"])
+def test_a_signal_just_before_the_request_to_shut_down_leaves_the_vm_running(tmp_path, call):
+    host = with_vms(open_sim_host(tmp_path))
+    signals = StrikesTheRequest(host.ports.hypervisor, call)
+    before, begun = everything(host), host.ports.clock.monotonic()
+    with pytest.raises(Interrupted) as raised:
+        act(replace(host.ports, hypervisor=signals.port()), TWO_MS, drain=True, progress=signals)
+    assert (everything(host), raised.value.left) == (before, [])
+    assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
 
 
 def _die(directory, number, done):

@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, operation, picture, request, start, yes
+from tests.hosts import (
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    set_vm,
+    start,
+    yes,
+)
 from tests.unit.doctor.check_results import run_check
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.host.virt.constants import VM_STATES
@@ -76,6 +88,11 @@ def refresh(ports: Host) -> object:
         return refresh_vm(ports, "vm", IMAGE, drain=True, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent())
 
 
+def change(ports: Host) -> object:
+    with operation(ports):
+        return set_vm(ports, request("A100-5C", name="vm"), drain=True)
+
+
 def reboot(ports: Host) -> object:
     return reboot_vm(ports, "vm", force=False, dry_run=False, wait_seconds=5, progress=Silent())
 
@@ -88,6 +105,7 @@ COMMANDS: dict[str, Callable[[Host], object]] = {
     "stop": stop,
     "ensure stopped": ensure("stopped"),
     "refresh --drain": refresh,
+    "set-vm --drain": change,
 }
 HINTS = {
     VmState.PAUSED: RESUME,
@@ -102,7 +120,7 @@ OFF_HINTS = {
     VmState.CRASHED: "vgpuctl stop-vm vm --force",
 }
 TO_RUN = ("start", "ensure started", "reboot", "wait running")
-TO_STOP = ("stop", "ensure stopped", "refresh --drain")
+TO_STOP = ("stop", "ensure stopped", "refresh --drain", "set-vm --drain")
 ANSWERS = [(state, command, hint) for state, hint in HINTS.items() for command in TO_RUN] + [
     (state, command, hint) for state, hint in OFF_HINTS.items() for command in TO_STOP
 ]

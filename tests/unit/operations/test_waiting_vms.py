@@ -23,6 +23,7 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
+    set_vm,
     start,
     stop,
 )
@@ -34,7 +35,7 @@ from vgpuctl.errors import Busy, Interrupted, InUse, NoCapacity, NotFound, Partl
 from vgpuctl.model.vm import VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import attach, detach
-from vgpuctl.operations.change import change_vm, move_vgpu, set_profile
+from vgpuctl.operations.change import change_vm, move_vgpu
 from vgpuctl.operations.devices import has_missing_devices, place_and_make
 from vgpuctl.operations.moves import carry_out
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove
@@ -484,7 +485,7 @@ def test_a_vm_that_waits_is_deleted_without_what_others_have(tmp_path: Path, kin
 def test_a_vm_that_waits_gets_another_profile_or_none(tmp_path: Path) -> None:
     host = without_place(tmp_path)
     wanted = request("A100-20C", name="second")
-    set_profile(host.ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    set_vm(host.ports, wanted)
     assert record_of(host, "second").always_reserves
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
     (carrier,) = carriers(host, "second")

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, request
+from tests.layouts import Signals, StrikesTheRequest
 from tests.reserving_vms import vm_of
-from vgpuctl.errors import Busy, PartlyApplied
+from vgpuctl.errors import Busy, Interrupted, PartlyApplied
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.with_vm_stopped import with_vm_stopped
+from vgpuctl.value import replace
 
 
 def with_vm(tmp_path: Path, *, start: bool, faults: str = "") -> SimulatedHost:
@@ -51,3 +54,35 @@ def test_one_that_fails_to_restart_is_reported(tmp_path: Path) -> None:
 
     with pytest.raises(PartlyApplied, match="vm is done and stays off"):
         with_vm_stopped(host.ports, before, spoil, "done", WAIT_SECONDS, Silent())
+
+
+@pytest.mark.parametrize("call", ["find_domain", "shutdown"])
+def test_a_signal_just_before_the_request_to_shut_down_leaves_it_running(tmp_path: Path, call: str) -> None:
+    host = with_vm(tmp_path, start=True)
+    signals: Any = StrikesTheRequest(host.ports.hypervisor, call)
+    begun = host.ports.clock.monotonic()
+    struck = replace(host.ports, hypervisor=signals.port())
+    with pytest.raises(Interrupted) as raised:
+        with_vm_stopped(struck, vm_of(host, "vm"), list, "done", WAIT_SECONDS, signals)
+    assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])
+    assert host.ports.claims.drained_vms() == ()
+    assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
+    assert (raised.value.hint is None) is (call == "find_domain")
+
+
+def test_a_guest_that_got_the_request_before_the_signal_is_started_again(tmp_path: Path) -> None:
+    host, signals = with_vm(tmp_path, start=True), Signals()
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(host.ports.hypervisor, name)
+
+        def shutdown(self, uuid: str) -> None:
+            host.ports.hypervisor.shutdown(uuid)
+            signals.come()
+
+    with pytest.raises(Interrupted) as raised:
+        with_vm_stopped(
+            replace(host.ports, hypervisor=Asked()), vm_of(host, "vm"), list, "done", WAIT_SECONDS, Silent()
+        )
+    assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])

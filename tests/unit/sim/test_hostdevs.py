@@ -122,3 +122,24 @@ def test_a_failed_start_leaves_nothing(make: MakeHost) -> None:
     run_vm(host, "b", 2, devices[0], devices[1])
     assert host.sysfs.listdir(f"{PCI}/{flex}")
     assert domain_xml("b", 2)
+
+
+def shown(number: int, ramfb: str = "on") -> str:
+    return mdev_device(uuid(number)).replace("type='mdev'", f"type='mdev' display='on' ramfb='{ramfb}'")
+
+
+GRAPHICS = "<graphics type='vnc'/><video><model type='none'/></video>"
+
+
+def test_qemu_takes_one_ramfb(make: MakeHost) -> None:
+    host = make("t4")
+    for number in (1, 2):
+        create(host, GPU, "nvidia-232", number)
+    text = libvirt_refused(1, lambda: run_vm(host, "a", 3, shown(1) + shown(2) + GRAPHICS))
+    assert "duplicate fw_cfg file name: etc/ramfb" in text
+    run_vm(host, "b", 4, shown(1) + shown(2, "off") + GRAPHICS)
+
+
+def test_a_missing_mdev_is_noticed_before_its_screen(make: MakeHost) -> None:
+    host = make("t4")
+    libvirt_refused(99, lambda: run_vm(host, "a", 1, shown(1) + GRAPHICS))

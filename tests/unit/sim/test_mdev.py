@@ -189,3 +189,11 @@ def test_ascends_types_share_every_resource_and_a_full_card_says_only_invalid(ma
     create(host, GPU, "vnpu-vir04", 2)
     assert free() == [0] * len(kinds)
     refused(errno.EINVAL, lambda: create(host, GPU, "vnpu-vir01", 3))
+
+
+@pytest.mark.parametrize("name", ["vfio-pci", "pci-stub", "none"])
+def test_a_card_that_a_generic_driver_has_since_the_boot_offers_nothing(make: MakeHost, name: str) -> None:
+    for number, backend in enumerate(("mdev-pf", "mdev-vf", "vendor-vf")):
+        host = make(f"gpus: [{{model: A40, driver: {name}, backend: {backend}}}]\n", str(number))
+        entries = host.sysfs.listdir(PF)
+        assert [entry for entry in entries if entry.startswith(("mdev", "virtfn"))] == []

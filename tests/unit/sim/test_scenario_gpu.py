@@ -104,3 +104,11 @@ def test_only_an_a16_card_has_several_gpus() -> None:
     assert {name: entry["gpus_per_card"] for name, entry in load_models().items() if "gpus_per_card" in entry} == {
         "A16": 4
     }
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "pci-stub", "none"])
+def test_vfs_need_a_driver_that_turns_them_on(driver: str) -> None:
+    (raw,) = gpus(f"{{model: A100, driver: {driver}, backend: vendor-vf}}")
+    assert (raw["vfs_total"], raw["vfs_enabled"]) == (16, 0)
+    with pytest.raises(InvalidInput, match=f"no VF is on while the driver is {driver}"):
+        gpus(f"{{model: A100, driver: {driver}, backend: vendor-vf, vfs: {{enabled: 2}}}}")

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from vgpuctl.cli import complete, field_options, targets
+from vgpuctl.cli import field_options, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.targets import Rows, Targets, change, of_them_text, running_text
-from vgpuctl.config.arguments import DEFAULT_PARALLEL
+from vgpuctl.cli.targets import Rows, Targets, change, count_rows, of_them_text, running_text
 from vgpuctl.model.numbers import count_text
 
 
@@ -78,30 +77,46 @@ def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run:
 
 
 @make_command(
-    "set-profile",
+    "set-vm",
     examples=(
-        ("vgpuctl --host sim:a100-40 set-profile vdi-001 --profile A100-5C", "a VM that is off"),
-        ("vgpuctl set-profile 'vdi-*' --profile A100-4C:2 --dry-run", "what would be done"),
+        (
+            "vgpuctl --host sim:a100-40 set-vm vdi-001 --memory 8GiB --vcpus 4 --drain --yes",
+            "shuts it down, if it runs",
+        ),
+        ("vgpuctl set-vm 'vdi-*' --profile A100-4C:2 --dry-run", "what another profile would do"),
+        ("vgpuctl --host sim:a100-40 set-vm vdi-001 --label team=cad --label old- --owner ada", "also while it runs"),
     ),
 )
-@targets.vms()
-@field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
+@targets.vms(selectors="--select-")
+@field_options.changes
+@click.option("--drain", is_flag=True, help="Shut a running VM down first, at most --wait seconds, and start it again.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def set_profile(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: Any) -> int:
-    """Replace the profiles of stopped VMs.
+def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, **explicit: Any) -> int:
+    """Change VMs: memory, vCPUs, profile, GPU, network cards, labels and more. What is not given stays.
 
-    vGPUs that already have one of the new profiles stay where they are; --gpu is for the new ones. Nothing else of the
-    VM changes. If the new vGPUs have no room, the VM stays as it was. The options for the GPU are those of create-vm;
-    unset ones are as when the VM was created.
+    Labels and the owner change at any time, everything else while the VM is off: --drain shuts a running VM down,
+    changes it and starts it again. Either all that is given changes, or nothing.
+
+    vGPUs that already have one of the new profiles stay where they are. With --gpu all vGPUs go there. --not-gpu,
+    --numa-node, --scheduler and --placement say where vGPUs go that are new or move; unset ones are as when the VM was
+    created. If they have no room, the VM stays as it was.
+
+    Other commands change the rest: refresh-vm the image, resize-disk disks, attach-vgpu and attach-gpu add devices.
     """
     return change(
         settings,
-        "set-profile",
+        "set-vm",
         targets,
-        lambda host, name: host.set_profile(name, dry_run=dry_run, **explicit),
+        lambda host, name: host.set_vm(name, drain=drain, dry_run=dry_run, **explicit),
+        question=_drain_question if drain else None,
+        check=lambda host: host.check_vm_change(**explicit),
         dry_run=dry_run,
     )
+
+
+def _drain_question(rows: Rows, _: Rows) -> str:
+    return f"Shut down {count_rows(rows, 'running VM')}, change them, and start them again?"
 
 
 @make_command(
@@ -173,55 +188,6 @@ def _count_image(rows: Rows, image: str) -> int:
 
 def _left_alone_text(rows: Rows, image: str) -> str:
     return f" {count_text(len(rows), 'other VM')} stay as they are, {_count_image(rows, image)} of them with {image}."
-
-
-@make_command(
-    "label-vm",
-    examples=(
-        ("vgpuctl --host sim:a100-40 label-vm vdi-001 team=cad room=2.14", "sets two labels"),
-        ("vgpuctl label-vm 'vdi-*' team=sim old- --owner sim-team", "sets one, removes 'old', and sets the owner"),
-    ),
-)
-@click.argument("words", nargs=-1, metavar="[VM]... [KEY=VALUE|KEY-]...", shell_complete=complete.vms)
-@click.option("--all", "everything", is_flag=True, help="Every VM that vgpuctl manages.")
-@click.option(
-    "--label",
-    "target_labels",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Only VMs with this label; repeat it for VMs with all of several.",
-)
-@click.option("--owner", metavar="NAME", help="The person or team that uses the VMs; '' removes the owner.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.pass_obj
-def label_vm(
-    settings: Settings,
-    words: tuple[str, ...],
-    everything: bool,
-    target_labels: tuple[str, ...],
-    owner: str | None,
-    dry_run: bool,
-) -> int:
-    """Set or remove labels and the owner of VMs, also while they run.
-
-    KEY=VALUE sets a label, and KEY- removes it. Name the VMs first. Other commands select VMs by --label KEY=VALUE
-    and --owner NAME.
-    """
-    first = next((n for n, word in enumerate(words) if "=" in word or word.endswith("-")), len(words))
-    selected = Targets("VM", words[:first], everything, target_labels, parallel=DEFAULT_PARALLEL)
-    if everything and selected.names:
-        raise click.UsageError("--all and names cannot be combined")
-    targets.require_some(selected)
-    from vgpuctl.config.labels import parse_changes
-
-    changes = parse_changes(words[first:])
-    return change(
-        settings,
-        "label-vm",
-        selected,
-        lambda host, name: host.label_vm(name, changes, owner=owner, dry_run=dry_run),
-        dry_run=dry_run,
-    )
 
 
 @make_command(

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
+from vgpuctl.config.labels import limit_labels
+from vgpuctl.config.vm_fields import LABEL_FIELDS
 from vgpuctl.domain.domain_edit import hostdev_xml
-from vgpuctl.errors import Busy, InvalidInput, NotFound
+from vgpuctl.errors import Busy, InvalidInput, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
@@ -135,6 +137,26 @@ def with_request_fields(record: VmRecord, **values: object) -> VmRecord:
     """Return the record with these fields of its request changed; None removes one."""
     fields = {name: value for name, value in {**record.request_fields, **values}.items() if value is not None}
     return replace(record, request_json=json.dumps(fields, sort_keys=True, separators=(",", ":")))
+
+
+def with_labels(vm: Vm, record: VmRecord, request: VmRequest, fields: Set[str]) -> VmRecord:
+    """Return the record with the requested labels and owner, those of them that are in `fields`.
+
+    Raises:
+        Refused: the record cannot be read, and would lose everything else.
+        InvalidInput: the VM would have too many labels.
+    """
+    if not fields & set(LABEL_FIELDS):
+        return record
+    if record.request_json and not record.request_fields and record.request_json != "{}":
+        raise Refused(
+            f"the record of {vm.name} cannot be read, so its labels cannot change", hint="virsh dumpxml shows it"
+        )
+    try:
+        values = {"labels": limit_labels(request.labels) or None, "owner": request.owner}
+    except ValueError as error:
+        raise InvalidInput(f"{vm.name}: {error}", hint="remove a label: --label KEY-", vm=vm.name) from error
+    return with_request_fields(record, **{field: value for field, value in values.items() if field in fields})
 
 
 def expand_profiles(request: VmRequest) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from vgpuctl.gpu.gpu_instances import rank_instances
 from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
 from vgpuctl.gpu.profiles import vfs_off_error
 from vgpuctl.gpu.room import compute_room
-from vgpuctl.makers import maker_of
+from vgpuctl.makers import maker_of, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, GpuFunction, GpuMode, Ownership, Vgpu
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.observe.functions import require_function
 from vgpuctl.operations.plans.choose_whole import choose_vf_gpu, choose_whole_gpus
 from vgpuctl.placement.constraints import select_allowed_gpus
 from vgpuctl.placement.vm_placement import place_vgpus
@@ -143,7 +144,7 @@ def _refuse_no_types(snapshot: Snapshot, request: VmRequest) -> None:
         mode = backend_for(gpu.backend).mode
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
-            hint=f"install the vGPU host driver, or use vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
+            hint=f"{vgpu_driver_hint(gpu)}; or pass it on whole: vgpuctl create-vm --mode {mode} --gpu {gpu.address}",
             check="mode",
             gpu=gpu.address,
         )
@@ -178,21 +179,21 @@ def make_steps(snapshot: Snapshot, vgpu: AssignedVgpu) -> tuple[Step, ...]:
     """Return the steps that create an assigned vGPU; on a mixed-size GPU, at its recorded placement.
 
     Raises:
-        InUse: another vGPU occupies that placement.
+        InUse: another vGPU occupies that placement, or a VM has the whole GPU.
         NoCapacity: the driver does not offer the profile there now.
-        HostCannot: the GPU is gone, or its VFs are off.
+        HostCannot: the GPU is gone, or the function.
     """
-    type_id = current_type_id(snapshot, vgpu)
-    gpu = snapshot.gpu(vgpu.gpu)
-    if gpu is not None and gpu.mixed_size is not None:
+    gpu = require_function(snapshot, vgpu)
+    type_id = _current_type_id(snapshot, gpu, vgpu)
+    if gpu.mixed_size is not None:
         vgpu = replace(vgpu, placement_id=_current_placement(snapshot, gpu, vgpu))
     return backend_for(vgpu.backend).create_steps(vgpu, type_id, _candidate_instances(snapshot, gpu, vgpu))
 
 
-def _candidate_instances(snapshot: Snapshot, gpu: Gpu | None, vgpu: AssignedVgpu) -> tuple[int, ...]:
+def _candidate_instances(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> tuple[int, ...]:
     """Return the GPU instances in which to create a vGPU, best first; empty where the driver chooses."""
-    vgpu_type = next((t for t in gpu.types if t.profile == vgpu.profile), None) if gpu is not None else None
-    if gpu is None or gpu.mig is None or vgpu_type is None:
+    vgpu_type = next((t for t in gpu.types if t.profile == vgpu.profile), None)
+    if gpu.mig is None or vgpu_type is None:
         return ()
     return rank_instances(
         gpu, gpu.mig, [v for v in snapshot.vgpus_on(gpu.address) if v.carrier != vgpu.carrier], vgpu_type
@@ -227,25 +228,14 @@ def _current_placement(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> int 
     return vgpu.placement_id
 
 
-def current_type_id(snapshot: Snapshot, vgpu: AssignedVgpu) -> str | None:
+def _current_type_id(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> str | None:
     """Return the driver's current id of an assigned vGPU's type; only the profile is recorded.
 
     Raises:
         NoCapacity: the driver does not offer the profile there now.
-        HostCannot: the GPU is gone, or its VFs are off.
     """
     if vgpu.profile is None:
         return None
-    gpu = snapshot.gpu(vgpu.gpu)
-    if gpu is None:
-        raise HostCannot(
-            f"the GPU {vgpu.gpu} is no longer on this host",
-            hint="vgpuctl list-gpus --all; lspci -Dnn",
-            check="gpu-missing",
-            gpu=vgpu.gpu,
-        )
-    if gpu.backend is None:
-        raise vfs_off_error(gpu)
     vgpu_type = next((t for t in gpu.types if t.profile == vgpu.profile), None)
     if vgpu_type is None:
         raise NoCapacity(

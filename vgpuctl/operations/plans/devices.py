@@ -10,9 +10,11 @@ from vgpuctl.backends import backend_for
 from vgpuctl.errors import InUse
 from vgpuctl.gpu.division import find_type
 from vgpuctl.gpu.mixed_size import is_placement_free
+from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
+from vgpuctl.model.vm import OFF_OR_UNKNOWN_STATES, AssignedVgpu, Vm, VmRecord
+from vgpuctl.observe.functions import refuse_lost_gpu
 from vgpuctl.operations.plans.choose import make_steps
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.ports.step import Step
@@ -32,8 +34,13 @@ def check_devices(snapshot: Snapshot, record: VmRecord) -> None:
     """
     for assigned in record.vgpus:
         gpu = snapshot.gpu(assigned.gpu)
-        function = gpu.find_function(assigned.function) if gpu else None
-        if gpu is None or function is None:
+        if gpu is None:
+            continue
+        refuse_lost_gpu(gpu)
+        function = gpu.find_function(assigned.function)
+        if function is None and assigned.function == gpu.address:  # its functions are its VFs, if any are on
+            function = gpu.whole_function
+        if function is None:
             continue
         backend_for(assigned.backend).check(snapshot, gpu, function, force_console=uses_force_console(record))
 
@@ -44,7 +51,7 @@ def missing_device_steps(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[
     Raises:
         InUse: somebody took the function or changed the device; the message names who.
         NoCapacity: the driver has no room for it now.
-        HostCannot: the GPU is gone, or its VFs are off.
+        HostCannot: the GPU is gone, or the function.
     """
     steps: list[Step] = []
     for assigned in record.vgpus:
@@ -62,12 +69,20 @@ def missing_device_steps(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[
         if blocking:
             raise InUse(
                 f"{assigned.function} is used by {blocking[0].vm or blocking[0].carrier}, but {vm.name} needs it",
-                hint=f"vgpuctl show-gpu {assigned.gpu}",
+                hint=_release_command(snapshot, blocking[0]),
                 function=assigned.function,
                 vm=blocking[0].vm,
             )
         steps += make_steps(snapshot, assigned)
     return tuple(steps)
+
+
+def _release_command(snapshot: Snapshot, vgpu: Vgpu) -> str:
+    """Return the command that releases the function of another VM, or shows who has it."""
+    user = snapshot.vm(vgpu.vm_uuid or "")
+    if user is None or user.state in OFF_OR_UNKNOWN_STATES:
+        return f"vgpuctl show-gpu {vgpu.gpu}"
+    return hint_commands.stop_command(user)
 
 
 def _move_steps(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu, device: Vgpu) -> tuple[Step, ...]:

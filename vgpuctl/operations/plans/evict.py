@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change what the driver changes only on a GPU without vGPUs: VMs to stop, devices to remove and recreate.
 
-The claims on the vGPUs stay in the meantime, so nobody takes their slots.
+The claims on the vGPUs stay in the meantime, so nobody takes their slots; `gpu_transaction` holds them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from vgpuctl.gpu_setup.set_scheduler import RemoveTemporarily
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm
+from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.operations.plans.layout import refuse_unresponsive_vms
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.plans.vgpus import assigned_from_entry
@@ -34,14 +35,10 @@ class EvictionReason(Value):
 
 
 class Eviction(Value):
-    """A change that needs an empty GPU: the running VMs to stop, and the steps while they are off.
-
-    `kept_records`: by VM, the slots that would be released when it stops, because it reserves them only while it runs.
-    """
+    """A change that needs an empty GPU: the running VMs to stop, and the steps while they are off."""
 
     vms_to_stop: tuple[Vm, ...] = ()
     steps: tuple[Step, ...] = ()
-    kept_records: tuple[tuple[str, VmRecord], ...] = ()
 
 
 def plan_eviction(
@@ -84,9 +81,6 @@ def plan_eviction(
     return Eviction(
         vms_to_stop=tuple(sorted(vms_to_stop.values(), key=lambda vm: vm.name)),
         steps=(*suspend_steps, *steps, *restore_steps),
-        kept_records=tuple(
-            (device.holder, device.kept_record) for device in suspended if device.kept_record is not None
-        ),
     )
 
 
@@ -97,12 +91,6 @@ class _SuspendedVgpu(Value):
     vm: Vm | None
     vgpu: AssignedVgpu
     type_id: str | None
-
-    @property
-    def kept_record(self) -> VmRecord | None:
-        """Return the VM's record of this vGPU, if libvirt's hook would release it when the VM stops."""
-        record = self.vm.record if self.vm is not None else None
-        return replace(record, vgpus=(self.vgpu,)) if record is not None and record.reserve_while_running else None
 
     def restore_steps(self) -> tuple[Step, ...]:
         """Return the steps that create it again."""
@@ -137,7 +125,7 @@ def _suspended_vgpus(snapshot: Snapshot, gpu: Gpu, reason: EvictionReason) -> li
     """Return each device on the GPU, sorted by holder and index.
 
     Raises:
-        InUse: one is not managed by vgpuctl, or is in a running VM that vgpuctl would not restart with it.
+        InUse: one is not managed by vgpuctl, or is in a running VM that vgpuctl would not restart with it, as a clone.
         Busy: creation or removal of its VM is unfinished.
     """
     suspended = [
@@ -160,6 +148,7 @@ def _suspended_vgpu(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, reason: EvictionRe
             vm=vm.name,
         )
     if vgpu.owner is Ownership.MANAGED and vm is not None and assigned is not None:
+        refuse_shared_vgpus(snapshot.vms, vm, (vgpu.carrier,))
         restored = replace(assigned, gpu=vgpu.gpu, function=vgpu.function, placement_id=vgpu.placement_id)
         return _SuspendedVgpu(vm.name, vm, restored, vgpu.type_id)
     if entry is not None:

@@ -26,7 +26,11 @@ from vgpuctl.value import extend
 def gpu_result(snapshot: Snapshot, gpu: Gpu) -> GpuResult:
     """Return one GPU's result for list-gpus."""
     taken = snapshot.vgpus_on(gpu.address)
-    problems = [*gpu.problems, *(f"{f.address}: {f.problem}" for f in gpu.functions if f.problem)]
+    problems = [
+        *filter(None, (gpu.lost_text,)),
+        *gpu.problems,
+        *(f"{f.address}: {f.problem}" for f in gpu.functions if f.problem),
+    ]
     problems += [
         f"process {s.process.pid} waits in the kernel writing {s.path}"
         for s in snapshot.stuck_writes

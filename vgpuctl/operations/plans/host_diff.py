@@ -29,7 +29,7 @@ def current_gpu_spec(gpu: Gpu) -> GpuSpec:
     A configured value that the GPU already has is written as in host.yaml; else the observed value. Settings that no
     GPU shows, such as who may be placed on it, come from host.yaml.
     """
-    observed_mode = GpuMode.VGPU if gpu.mode is GpuMode.MIG_VGPU else gpu.mode
+    observed_mode = gpu.settable_mode
     mode = next((m for m in (gpu.desired_mode, observed_mode) if m is not None and _is_mode_applied(gpu, m)), None)
     return GpuSpec(
         mode=None if mode is None else str(mode),

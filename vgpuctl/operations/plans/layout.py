@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.pci_function import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus
+from vgpuctl.makers import maker_of, own_vf_setting, vfs_are_for_vgpus, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
-from vgpuctl.model.hint_commands import off_command, stop_command
+from vgpuctl.model.hint_commands import detach_command, off_command, stop_command
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
+from vgpuctl.observe.definition import refuse_shared_vgpus, removal_command
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 
@@ -42,9 +44,7 @@ def _vgpu_vf_count(gpu: Gpu, vfs: int | None) -> int:
     elif vfs_are_for_vgpus(gpu) and gpu.backend is None:
         vf_count = gpu.vfs_total
     else:
-        raise _no_mode_error(
-            gpu, "vgpu", "install the vendor's vGPU host driver; vgpuctl list-gpus shows what each GPU offers"
-        )
+        raise _no_mode_error(gpu, "vgpu", vgpu_driver_hint(gpu))
     if vfs not in (None, vf_count):
         raise InvalidInput(
             f"{gpu.address} has {vf_count} VFs for vGPUs, or none: its driver turns on all of them",
@@ -133,9 +133,19 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
     host_vgpus = [v for v in taken if v.name is not None and v.present]
     if host_vgpus:
         raise _in_use_error(gpu, host_vgpus, "which host.yaml has; vgpuctl delete-vgpu removes it")
-    removed = [v for v in taken if v.function not in remaining_functions and not _is_unplaced_mdev(v)]
+    removed = [
+        v
+        for v in taken
+        if not (v.function in remaining_functions or backend_for(v.backend).takes_whole_gpu or _is_unplaced_mdev(v))
+    ]
     if removed:
-        raise _in_use_error(gpu, removed, f"whose VF does not exist with {vf_count} VFs; delete those VMs first")
+        error = _in_use_error(gpu, removed, f"whose VF does not exist with {count_text(vf_count, 'VF')}")
+        owners = [(vm, v.carrier) for v in removed if (vm := snapshot.vm(v.vm_uuid or "")) is not None]
+        if owners and all(v.owner is not Ownership.LEAKED for v in removed):
+            error.hint = (
+                f"{_take_out_command(*owners[0])} takes it out of the VM, which stays; then run the command again"
+            )
+        raise error
     unmanaged = [v for v in taken if v.name is None and (_is_not_managed(v) or snapshot.vm(v.vm_uuid or "") is None)]
     if unmanaged:
         raise _in_use_error(gpu, unmanaged, "which vgpuctl did not create and cannot drain")
@@ -145,6 +155,10 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
         for v in taken
         if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in stopped_states
     }
+    for vgpu in taken:
+        owner = snapshot.vm(vgpu.vm_uuid or "")
+        if owner is not None:
+            refuse_shared_vgpus(snapshot.vms, owner, (vgpu.carrier,))
     refuse_unresponsive_vms(gpu, vms.values())
     refuse_transient_vms(vms.values())
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
@@ -211,6 +225,11 @@ def _refuse_host_use(gpu: Gpu) -> None:
             hint="unbind them from their drivers first, if the host does not need them",
             gpu=gpu.address,
         )
+
+
+def _take_out_command(vm: Vm, carrier: str) -> str:
+    """Return the command that takes a VF out of a VM that is off."""
+    return removal_command(vm, carrier) if vm.record is None else detach_command(vm, carrier)
 
 
 def _in_use_error(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:

@@ -184,7 +184,7 @@ def stays_error(stays: Sequence[StayResult], gpu: str) -> NoCapacity:
     stop = f"vgpuctl stop-vm {shlex.join(vms)} turns them off where they are; " if vms else ""
     return NoCapacity(
         f"{count_text(len(stays), 'vGPU')} on {gpu} cannot be moved",
-        hint=f"{stop}vgpuctl set-profile and ensure-vm give a VM that is off another place",
+        hint=f"{stop}vgpuctl set-vm VM --gpu ADDRESS gives a VM that is off another place",
         details=details,
         gpu=gpu,
         stays=vms,

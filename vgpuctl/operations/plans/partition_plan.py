@@ -447,7 +447,7 @@ def _assigned_error(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     profiles = sorted({v.profile for v in vgpus if v.profile is not None})
     return InUse(
         f"{gpu.address} has {', '.join(profiles) or 'vGPUs'} of {', '.join(names)}, {why}",
-        hint="vgpuctl set-profile VM --profile PROFILE gives a VM another profile; or delete these VMs and vGPUs first",
+        hint="vgpuctl set-vm VM --profile PROFILE gives a VM another profile; or delete these VMs and vGPUs first",
         gpu=gpu.address,
         vms=names,
         profiles=profiles,

@@ -8,20 +8,29 @@ gets others, if there is room.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vgpuctl.backends import backend_for
-from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, VgpuctlError
 from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
+from vgpuctl.gpu.profiles import matches_profile_name, omits_model
 from vgpuctl.gpu.room import compute_room
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Gpu, GpuFunction, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.request import VmRequest
+from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_invalid_host_file
 from vgpuctl.operations.plans.vm_diff import count_devices, recorded_constraints
-from vgpuctl.placement.constraints import why_group_conflicts
+from vgpuctl.placement.constraints import match_gpus, why_group_conflicts
 from vgpuctl.placement.restrictions import why_restricted, why_unschedulable
 from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    import shlex
+else:
+    shlex = LazyModule("shlex")
 
 
 def with_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:
@@ -102,10 +111,10 @@ def choose_slots(
         _refuse_moving(snapshot, vm, without)
         without_mdevs = frozenset(g.address for g in snapshot.gpus if not backend_for(g.backend).carrier_has_uuid)
         snapshot = replace(snapshot, refusing_gpus=snapshot.refusing_gpus | without_mdevs)
-    chosen = list(choose_vgpus(snapshot, request_from_record(vm, record, without), record.vm_uuid))
+    chosen = list(_choose_elsewhere(snapshot, vm, record, without))
     result = []
     for assigned in without:
-        match = next((c for c in chosen if c.profile == assigned.profile), None)
+        match = next((c for c in chosen if _is_of_profile(c, assigned, record)), None)
         if match is None:
             break
         chosen.remove(match)
@@ -118,6 +127,86 @@ def choose_slots(
             vm=vm.name,
         )
     return tuple(result)
+
+
+def _choose_elsewhere(
+    snapshot: Snapshot, vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...]
+) -> tuple[AssignedVgpu, ...]:
+    """Choose slots as for a new VM. If no GPU has the model any more, a profile without the model takes another one.
+
+    Raises:
+        HostCannot: the VM may be only on GPUs that are gone.
+        VgpuctlError: as `choose_vgpus`.
+    """
+    request = request_from_record(vm, record, vgpus)
+    request = replace(request, constraints=_constraints_here(snapshot, vm, record, request))
+    try:
+        return choose_vgpus(snapshot, request, record.vm_uuid)
+    except NotFound:
+        texts = [_requested_text(v, record) for v in vgpus if v.profile is not None]
+        if not any(map(omits_model, texts)):
+            raise
+        kept = [v.profile for v in record.vgpus if v not in vgpus and v.profile is not None]
+        open_request = replace(request, profiles=tuple((text, texts.count(text)) for text in dict.fromkeys(texts)))
+        return choose_vgpus(snapshot, open_request, record.vm_uuid, kept)
+
+
+def _constraints_here(snapshot: Snapshot, vm: Vm, record: VmRecord, request: VmRequest) -> GpuConstraints:
+    """Return the request's constraints without the GPUs that are gone.
+
+    Raises:
+        HostCannot: no GPU is left that the VM may be on; the hint gives it another one.
+    """
+    constraints = request.constraints
+    not_gpus = tuple(name for name in constraints.not_gpus if match_gpus(snapshot.gpus, name))
+    gpus = tuple(name for name in constraints.gpus if match_gpus(snapshot.gpus, name))
+    if gpus or not constraints.gpus:
+        return replace(constraints, gpus=gpus, not_gpus=not_gpus)
+    elsewhere = replace(request, constraints=replace(constraints, gpus=(), not_gpus=not_gpus))
+    try:
+        gpu = choose_vgpus(snapshot, elsewhere, record.vm_uuid)[0].gpu
+    except VgpuctlError as error:
+        hint = error.hint
+    else:
+        hint = _move_command(vm, record, gpu)
+    raise HostCannot(
+        f"{vm.name} may be only on {' or '.join(constraints.gpus)}, which is no longer on this host",
+        hint=hint,
+        check="gpu-missing",
+        vm=vm.name,
+        gpu=constraints.gpus[0],
+    )
+
+
+def _move_command(vm: Vm, record: VmRecord, gpu: str) -> str:
+    """Return the command that gives a VM that is off another GPU."""
+    name = shlex.quote(vm.name)
+    profiles = [v.profile for v in record.vgpus if v.profile is not None]
+    if len(profiles) < len(record.vgpus):
+        gone = " ".join(f"--vgpu {v.carrier}" for v in record.vgpus)
+        mode = record.request_fields.get("mode")
+        add = f"attach-vgpu {name} --mode sriov" if mode == "sriov" else f"attach-gpu {name}"
+        return f"vgpuctl detach-vgpu {name} {gone}; vgpuctl {add} --gpu {gpu}"
+    counts = ((profile, profiles.count(profile)) for profile in dict.fromkeys(profiles))
+    words = " ".join(f"--profile {shlex.quote(f'{p}:{n}' if n > 1 else p)}" for p, n in counts)
+    return f"vgpuctl set-vm {name} {words} --gpu {gpu}"
+
+
+def _requested_text(vgpu: AssignedVgpu, record: VmRecord) -> str:
+    """Return the profile of a vGPU as it was requested, such as `8Q` for any model."""
+    texts = record.request_fields.get("profile")
+    if not isinstance(texts, list) or len(texts) != len(record.vgpus):
+        return vgpu.profile or ""
+    by_carrier = {v.carrier: str(text) for v, text in zip(record.vgpus, texts, strict=True)}
+    return by_carrier.get(vgpu.carrier) or vgpu.profile or ""
+
+
+def _is_of_profile(chosen: AssignedVgpu, assigned: AssignedVgpu, record: VmRecord) -> bool:
+    """Return whether a chosen slot has the profile that a vGPU has, or that was requested for it."""
+    if chosen.profile == assigned.profile or chosen.profile is None or assigned.profile is None:
+        return chosen.profile == assigned.profile
+    text = _requested_text(assigned, record)
+    return omits_model(text) and any(matches_profile_name(chosen.profile, part) for part in text.split("|"))
 
 
 def with_identity(chosen: AssignedVgpu, assigned: AssignedVgpu, record: VmRecord) -> AssignedVgpu:
@@ -230,14 +319,21 @@ def tentative_placement(snapshot: Snapshot, request: VmRequest, uuid: str) -> tu
     """
     try:
         return choose_vgpus(snapshot, request, uuid)
-    except (NoCapacity, InUse):
+    except (NoCapacity, InUse, HostCannot):
         return choose_vgpus(hypothetical_empty(snapshot), request, uuid)
 
 
 def hypothetical_empty(snapshot: Snapshot) -> Snapshot:
-    """Return the host as if nothing were on it and no GPU were cordoned."""
+    """Return the host as if nothing were on it, no GPU were cordoned, and each were set up as host.yaml says."""
     gpus = tuple(
-        replace(gpu, cordoned=False, functions=tuple(_empty_function(gpu, f) for f in gpu.functions))
+        replace(
+            gpu,
+            cordoned=False,
+            desired_mig=None,
+            desired_mixed_size=None,
+            desired_scheduler=None,
+            functions=tuple(_empty_function(gpu, f) for f in gpu.functions),
+        )
         for gpu in snapshot.gpus
     )
     return replace(snapshot, gpus=gpus, vms=(), claims=(), vgpus=(), stuck_writes=())

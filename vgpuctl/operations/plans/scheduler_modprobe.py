@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vgpuctl.errors import HostCannot
-from vgpuctl.gpu_setup.set_scheduler import scheduler_text
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.operations.steps.system_files import WriteModprobeFile
 from vgpuctl.ports.step import Step
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION
+from vgpuctl.scheduler.limits import scheduler_text
 from vgpuctl.scheduler.modprobe_files import (
     ALL_GPUS_PARAMETER,
     PER_GPU_PARAMETER,

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from vgpuctl.errors import HostCannot, Refused
-from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, scheduler_text, set_scheduler_command
-from vgpuctl.makers import uses_nvml
+from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler, set_scheduler_command
+from vgpuctl.makers import maker_of, uses_nvml, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies
+from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.registry_dword import driver_generation
 
 NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
@@ -34,8 +34,8 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
     if not uses_nvml(gpu):
         raise HostCannot(
             f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's driver schedules vGPUs",
-            hint=f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",
-            check="driver",
+            hint=vgpu_driver_hint(gpu) if maker_of(gpu).has_nvml else "only NVIDIA GPUs have it",
+            check="scheduler",
             gpu=gpu.address,
         )
     adaptive = gpu.scheduler.limits.supports_adaptive if gpu.scheduler is not None and gpu.scheduler.limits else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.errors import HostCannot, InUse, NoCapacity
 from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import VmRequest
@@ -36,11 +36,11 @@ def choose_batch_vgpus(
     for name, uuid in vms:
         try:
             vgpus = choose_vgpus(snapshot, replace(request, name=name), uuid)
-        except (NoCapacity, InUse) as error:
+        except (NoCapacity, InUse, HostCannot) as error:
             if not reserve_slots:
                 snapshot = hypothetical_empty(snapshot)
                 vgpus = choose_vgpus(snapshot, request, uuid)
-            elif isinstance(error, InUse) and not chosen:
+            elif isinstance(error, HostCannot) or (isinstance(error, InUse) and not chosen):
                 raise
             else:
                 raise _no_room_error(error, request, len(chosen), len(vms)) from error

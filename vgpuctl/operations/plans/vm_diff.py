@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.vm_fields import CPU_PIN_AUTO, NONE, PCI_WINDOW_AUTO
+from vgpuctl.config.vm_fields import CPU_PIN_AUTO, LABEL_FIELDS, NONE, PCI_WINDOW_AUTO
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.numbers import format_mib
@@ -23,13 +23,12 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import AssignedVgpu, Vm
 from vgpuctl.operations.plans.guest_devices import hugepages_text
+from vgpuctl.value import replace
 
 FieldValues = dict[str, object]
 ADDRESSES_FIELD = "static_addresses"
 """The record's field of the addresses in the VM's network configuration."""
 CLOUD_INIT_FIELDS = ("cloud_init", "network_config")
-LABEL_FIELDS = ("labels", "owner")
-"""Fields that only the record has: they can change at any time."""
 PLACEMENT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
 """Fields that restrict on which GPU a VM is placed; the record keeps them."""
 
@@ -44,6 +43,7 @@ def diff_vm(
     that match a requested model. `types`: those of the VM's GPUs. Only an operation can supply these; they are not
     needed when the record keeps the same text.
     """
+    request = with_all_labels(vm, request)
     recorded = _request_fields(vm)
     before = _current_values(vm, recorded) | current_devices(vm, request)
     after = requested_values(request)
@@ -52,6 +52,15 @@ def diff_vm(
         before["gpu"] = after["gpu"]
     changed = [f for f in after if request.is_explicit(f) and f in before and before[f] != after[f]]
     return {f: before[f] for f in changed}, {f: after[f] for f in changed}
+
+
+def with_all_labels(vm: Vm, request: VmRequest) -> VmRequest:
+    """Return a request whose `labels` are all that the VM has after the changes of labels."""
+    if not request.label_changes:
+        return request
+    merged = {**(vm.record.labels if vm.record else {}), **request.label_changes}
+    labels = {key: value for key, value in sorted(merged.items()) if value is not None}
+    return replace(request, labels=labels, label_changes={})
 
 
 def is_on_requested_gpu(vm: Vm, request: VmRequest) -> bool:

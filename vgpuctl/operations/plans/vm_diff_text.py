@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from vgpuctl.config.name_patterns import name_range
+from vgpuctl.config.vm_fields import CHANGE_FIELDS, FIELD_BY_NAME, LABEL_FIELDS
 from vgpuctl.model.numbers import format_mib
-from vgpuctl.operations.plans.vm_diff import LABEL_FIELDS, PLACEMENT_FIELDS, FieldValues
+from vgpuctl.operations.plans.vm_diff import PLACEMENT_FIELDS, FieldValues
 
 
 def describe_value(value: object) -> str:
@@ -64,22 +65,26 @@ def _gpus_hint(names: str, before: object, after: object) -> str:
     return f"vgpuctl detach-gpu {names} --gpu ADDRESS removes one; vgpuctl show-vm {names} shows their addresses"
 
 
-def label_hint(vms: Sequence[str], after: FieldValues) -> str:
-    """Return the command that gives several VMs the requested labels and owner."""
-    labels, owner = after.get("labels"), after.get("owner")
-    words = [f"{key}={value}" for key, value in labels.items()] if isinstance(labels, Mapping) else []
-    words += ["--owner", str(owner or "")] if "owner" in after else []
-    return f"vgpuctl label-vm {_command_words(vms)} {shlex.join(words) or 'KEY-'}"
+def set_vm_command(vms: Sequence[str], fields: Collection[str], before: FieldValues, after: FieldValues) -> str:
+    """Return the command that gives VMs the requested values of fields that set-vm changes."""
+    words = [word for field in CHANGE_FIELDS if field in fields for word in _option_words(field, before, after)]
+    return f"vgpuctl set-vm {_command_words(vms)} {shlex.join(words)}"
 
 
-def update_hint(vms: Sequence[str], fields: Collection[str], after: FieldValues) -> str:
-    """Return the commands that change several VMs in fields that can change while a VM is off."""
-    names = _command_words(vms)
-    profiles = after.get("profile")
-    if set(fields) == {"profile"} and isinstance(profiles, Mapping):
-        words = shlex.join(word for profile in _counted(profiles) for word in ("--profile", profile))
-        return f"vgpuctl stop-vm {names}, then: vgpuctl set-profile {names} {words}"
-    return f"vgpuctl stop-vm {names}, then change each one by itself: vgpuctl ensure-vm without --count"
+def _option_words(field: str, before: FieldValues, after: FieldValues) -> list[str]:
+    option, value = FIELD_BY_NAME[field].option, after[field]
+    if field == "display":
+        return [option if value else f"--no-{option[2:]}"]
+    values = value if isinstance(value, list) else [value or ""]
+    if isinstance(value, Mapping) and field == "profile":
+        values = _counted(value)
+    elif isinstance(value, Mapping):
+        old = before[field]
+        values = [f"{key}={each}" for key, each in value.items()]
+        values += [f"{key}-" for key in old if key not in value] if isinstance(old, Mapping) else []
+    elif field == "memory" and isinstance(value, int):
+        values = [format_mib(value).replace(" ", "")]
+    return [word for each in values for word in (option, str(each))]
 
 
 def difference_hint(vms: Mapping[str, tuple[FieldValues, FieldValues]], updatable: Collection[str]) -> str:
@@ -100,8 +105,10 @@ def difference_hint(vms: Mapping[str, tuple[FieldValues, FieldValues]], updatabl
         return [name for name, (values, _) in vms.items() if any(field in values for field in some)]
 
     hints = [fixed_field_hint(having(fixed), fixed, before, after)] if fixed else []
-    hints += [update_hint(having(while_off), while_off, after)] if while_off else []
-    hints += [label_hint(having(labels), after)] if labels else []
+    if while_off:
+        command = set_vm_command(having(while_off), while_off, before, after)
+        hints.append(f"vgpuctl stop-vm {_command_words(having(while_off))}, then: {command}")
+    hints += [set_vm_command(having(labels), labels, before, after)] if labels else []
     return "; ".join(hints)
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.vm_fields import NONE
+from vgpuctl.config.vm_fields import LABEL_FIELDS, NONE
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.errors import NoCapacity
+from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.ranges import format_ranges
@@ -23,6 +23,7 @@ from vgpuctl.operations.plans.change import (
     expand_profiles,
     record_with_vgpus,
     with_freed,
+    with_labels,
     with_request_fields,
     with_taken,
 )
@@ -126,7 +127,7 @@ def choose_update_vgpus(snapshot: Snapshot, update: VmUpdate) -> tuple[AssignedV
             *kept_slots,
             *_apply_move_target(snapshot, update, choose_added_vgpus(snapshot, update.request, update.record, removed)),
         )
-    except NoCapacity:
+    except (NoCapacity, HostCannot) as error:
         if not update.reserves_slots:
             return choose_added_vgpus(
                 with_taken(hypothetical_empty(snapshot), update.vm, kept),
@@ -134,7 +135,7 @@ def choose_update_vgpus(snapshot: Snapshot, update: VmUpdate) -> tuple[AssignedV
                 update.record,
                 removed=removed,
             )
-        if not removed:
+        if not removed or isinstance(error, HostCannot):
             raise
         removed_with_slot = [v for v in removed if v in update.vgpus_with_slot]
         freed_snapshot = with_freed(snapshot, removed_with_slot)
@@ -259,6 +260,7 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
         pin = update.request.cpu_pin
         new_record = with_request_fields(new_record, cpu_pin=None if pin == NONE else pin)
     new_record = _with_gpu_restriction(update, new_record)
+    new_record = with_labels(vm, new_record, update.request, update.changed_fields)
     pairs = max(len(removed), len(added))
     old_carriers = [*(v.carrier for v in removed), *[None] * (pairs - len(removed))]
     new_hostdevs = [*(design_hostdev(v, update.record) for v in added), *[None] * (pairs - len(added))]
@@ -271,14 +273,14 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
             *zip(old_carriers, new_hostdevs, strict=True),
             *((v.carrier, design_hostdev(m, update.record)) for v, m in moved_vgpus),
         ),
-        record=new_record if pairs or update.changed_fields & {"reserve", "cpu_pin"} else None,
+        record=new_record if pairs or update.changed_fields & {"reserve", "cpu_pin", *LABEL_FIELDS} else None,
     )
     return RedefineDomain(vm.name, vm.uuid, edit_domain(update.xml, edit), update.xml, _describe_changes(update, new))
 
 
 def _with_gpu_restriction(update: VmUpdate, record: VmRecord) -> VmRecord:
     """Return the record with the requested GPUs, or those to which a VM moved that was restricted to other ones."""
-    if "gpu" in update.changed_fields:
+    if "gpu" in update.changed_fields and update.request.constraints.gpus:
         return with_request_fields(record, gpu=requested_values(update.request)["gpu"])
     names = recorded_constraints(record.request_fields).gpus
     gpus = [update.snapshot.gpu(address) for address in sorted({v.gpu for v in record.vgpus})]
@@ -341,6 +343,8 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
         pinned_cpus=_pinned_after(update, kept_slots, added) if "cpu_pin" in fields else current.pinned_cpus,
         display=request.display if "display" in fields else current.display,
         reserve=update.reserve,
+        labels=request.labels if "labels" in fields else current.labels,
+        owner=request.owner if "owner" in fields else current.owner,
         vgpus=(*(v for v in kept.vgpus if v.carrier not in moved_carriers), *chosen),
     )
 
@@ -365,8 +369,17 @@ def _describe_changes(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> tuple[
         "gpu": f"gpu: {', '.join(sorted(record_gpus(vm)))} -> {', '.join(sorted({v.gpu for v in added}))}",
         "reserve": f"reserve: {update.record.reserve} -> {update.reserve}",
         "vcpus": f"vcpus: {vm.vcpus} -> {request.vcpus}",
+        **describe_labels(update.record, request),
     }
     return tuple(descriptions[f] for f in sorted(update.changed_fields))
+
+
+def describe_labels(record: VmRecord, request: VmRequest) -> dict[str, str]:
+    """Describe the changes of the labels and of the owner, by field."""
+    return {
+        "labels": f"labels: {describe_value(record.labels)} -> {describe_value(request.labels)}",
+        "owner": f"owner: {describe_value(record.owner)} -> {describe_value(request.owner)}",
+    }
 
 
 def _describe_slot(vgpu: AssignedVgpu) -> str:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.domain.metadata import record_to_xml
-from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Busy, Interrupted, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import DomainDesign
@@ -19,6 +19,8 @@ from vgpuctl.value import Value, replace
 STOPPED_STATES = (VmState.STOPPED,)
 """A crashed domain is not stopped: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
 RUNNING_STATES = (VmState.RUNNING, VmState.PAUSED)
+REACTION_SECONDS = 10.0
+"""How long a guest gets to go off after a signal that came during the request to shut down."""
 
 
 def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
@@ -239,9 +241,8 @@ class StopDomain(Value):
         if self.force:
             host.hypervisor.destroy(self.uuid)
             return
-        if _require_domain(host, self.uuid, self.name).state in STOPPED_STATES:
+        if not self._ask(host):
             return
-        host.hypervisor.shutdown(self.uuid)
         if not host.hypervisor.wait_stopped(self.uuid, self.deadline_seconds):
             raise Busy(
                 f"{self.name} did not shut down within {self.deadline_seconds:g} s",
@@ -252,6 +253,25 @@ class StopDomain(Value):
                 ),
                 vm=self.name,
             )
+
+    def _ask(self, host: Host) -> bool:
+        """Ask the guest to shut down; False if the VM is off already.
+
+        A signal during the request leaves open whether the guest got it. A guest that is off soon afterwards did.
+        """
+        requested = False
+        try:
+            if _require_domain(host, self.uuid, self.name).state in STOPPED_STATES:
+                return False
+            requested = True
+            host.hypervisor.shutdown(self.uuid)
+        except Interrupted as error:
+            seconds = min(self.deadline_seconds, REACTION_SECONDS)
+            error.changed_nothing = not (requested and host.hypervisor.wait_stopped(self.uuid, seconds))
+            if requested and error.changed_nothing:
+                error.hint = f"if VM {self.name} shuts down after all, start it: vgpuctl start-vm {self.name}"
+            raise
+        return True
 
     def verify(self, host: Host) -> None:
         """Check that it is off."""

@@ -11,7 +11,7 @@ from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Stuck
 from vgpuctl.model.gpu import Backend, GpuFunction, GpuMode, IommuGroupMember
 from vgpuctl.model.vm import StuckWrite
-from vgpuctl.operations.plans.choose import choose_vgpus, current_type_id
+from vgpuctl.operations.plans.choose import choose_vgpus, make_steps
 from vgpuctl.value import replace
 
 UUID = vm_uuid(77)
@@ -94,11 +94,12 @@ def test_a_stuck_write_names_its_process():
 
 def test_the_type_id_is_looked_up_by_the_profile_at_each_creation():
     updated = t4(types=(replace(T2Q, type_id="nvidia-999"),), available={"nvidia-999": 8})
-    assert current_type_id(snapshot(updated), assigned(updated, T2Q)) == "nvidia-999"
+    (step,) = make_steps(snapshot(updated), assigned(updated, T2Q))
+    assert step.type_id == "nvidia-999"
 
 
 def test_a_profile_that_a_driver_update_took_away_is_no_capacity():
     gone = t4(types=())
     with pytest.raises(NoCapacity) as raised:
-        current_type_id(snapshot(gone), assigned(gone, T2Q))
+        make_steps(snapshot(gone), assigned(gone, T2Q))
     assert "T4-2Q" in str(raised.value)

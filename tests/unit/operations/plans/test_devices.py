@@ -11,7 +11,7 @@ from tests.values import A4C, A5C, MACHINE, a100, assigned, changed, snapshot, t
 from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
-from vgpuctl.operations.plans.choose import current_type_id
+from vgpuctl.operations.plans.choose import make_steps
 from vgpuctl.operations.plans.devices import missing_device_steps, uses_force_console
 from vgpuctl.value import replace
 
@@ -85,7 +85,8 @@ def test_a_record_without_a_placement_id_avoids_recorded_placements():
 def test_with_mixed_sizes_a_device_in_creation_does_not_block():
     being_made = taken(GPU, A5C, 1, present=False)
     gpu = a100(backend=Backend.MDEV_VF)
-    assert current_type_id(replace(snapshot(gpu), vgpus=(being_made,)), assigned(gpu, A4C)) == A4C.type_id
+    (step,) = make_steps(replace(snapshot(gpu), vgpus=(being_made,)), assigned(gpu, A4C))
+    assert step.type_id == A4C.type_id
     gpu = replace(gpu, mixed_size=False)
     with pytest.raises(NoCapacity, match="another size"):
-        current_type_id(replace(snapshot(gpu), vgpus=(being_made,)), assigned(gpu, A4C))
+        make_steps(replace(snapshot(gpu), vgpus=(being_made,)), assigned(gpu, A4C))

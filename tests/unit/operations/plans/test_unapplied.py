@@ -15,6 +15,7 @@ from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.operations.ensure_vms import ensure_vms
+from vgpuctl.operations.queries import explain
 from vgpuctl.value import replace
 
 NOT_SET = (
@@ -119,3 +120,30 @@ def test_a_scheduler_for_the_next_load_of_the_driver_blocks_no_first_vgpu(tmp_pa
     act(host.ports, TWO_MS, via="modprobe")
     assert runs(host).policy != SchedulerPolicy.FIXED_SHARE
     create(host.ports, request("A100-4C", name="vm"))
+
+
+@pytest.fixture
+def mixed_off(tmp_path) -> SimulatedHost:
+    """A host after a boot: both GPUs are to have mixed sizes, and one of them has got them."""
+    gpus = 'gpus: [{model: RTX PRO 6000, address: "0000:3b:00.0"}, {model: RTX PRO 6000, address: "0000:5e:00.0"}]\n'
+    host = open_sim_host(tmp_path, text="version: 1\nstorage: {pools: [{name: default}]}\n" + gpus)
+    for address in (partitions.FIRST, "0000:5e:00.0"):
+        partitions.act(host.ports, address, mixed=True)
+    host = booted(host)
+    host.ports.nvml.set_mixed_size("0000:5e:00.0", enabled=True)
+    return host
+
+
+def test_no_room_is_shown_on_a_gpu_that_lacks_its_settings(mixed_off):
+    result = explain(mixed_off.ports, "DC-48Q").data
+    assert [(gpu.address, gpu.free) for gpu in result.gpus] == [(partitions.FIRST, 0), ("0000:5e:00.0", 2)]
+    (reason,) = result.gpus[0].reasons
+    assert "not set up as host.yaml says: mixed sizes are off, not on; vgpuctl restore-host" in reason
+
+
+def test_another_gpu_takes_the_vgpu_until_there_is_no_more_room(mixed_off):
+    for name in ("a", "b"):
+        done = create(mixed_off.ports, request("DC-48Q", name=name), start=False)
+        assert [v.gpu for v in done.data.vgpus] == ["0000:5e:00.0"]
+    with pytest.raises(HostCannot, match=r"0000:3b:00\.0 is not set up as host\.yaml says"):
+        create(mixed_off.ports, request("DC-48Q", name="c"))

@@ -44,9 +44,28 @@ def test_several_vms_are_one_word_if_they_are_numbered():
     change = ({"profile": {"A16-2Q": 1}}, {"profile": {"A16-4Q": 2}})
     hint = texts.difference_hint({f"ans-{n:03}": change for n in (9, 10, 11)}, {"profile"})
     words = "'ans-{009..011}'"
-    assert hint == f"vgpuctl stop-vm {words}, then: vgpuctl set-profile {words} --profile A16-4Q:2"
+    assert hint == f"vgpuctl stop-vm {words}, then: vgpuctl set-vm {words} --profile A16-4Q:2"
 
 
-def test_labels_change_by_their_own_command():
-    hint = texts.label_hint(["a", "b"], {"labels": {"team": "c d"}, "owner": "me"})
-    assert hint == "vgpuctl label-vm a b 'team=c d' --owner me"
+@pytest.mark.parametrize(
+    ("field", "before", "after", "words"),
+    [
+        ("memory", 4096, 8192, "--memory 8GiB"),
+        ("memory", 4096, 1500, "--memory 1500MiB"),
+        ("vcpus", 1, 2, "--vcpus 2"),
+        ("gpu", None, ["A16", "T4"], "--gpu A16 --gpu T4"),
+        ("gpu", None, "A16", "--gpu A16"),
+        ("networks", ["a"], ["b", "bridge=br0,vlan=3"], "--network b --network bridge=br0,vlan=3"),
+        ("networks", ["a"], ["none"], "--network none"),
+        ("hugepages", "none", "2MiB", "--hugepages 2MiB"),
+        ("cpu_pin", "auto", "none", "--cpu-pin none"),
+        ("display", False, True, "--display"),
+        ("display", True, False, "--no-display"),
+        ("reserve", "always", "running", "--reserve running"),
+        ("labels", {"old": "1", "team": "x"}, {"team": "c d"}, "--label 'team=c d' --label old-"),
+        ("owner", "you", "me", "--owner me"),
+        ("owner", "you", None, "--owner ''"),
+    ],
+)
+def test_one_command_changes_every_field_that_can_change(field, before, after, words):
+    assert texts.set_vm_command(["a", "b"], [field], {field: before}, {field: after}) == f"vgpuctl set-vm a b {words}"

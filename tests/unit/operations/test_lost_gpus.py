@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML answers, but not for one GPU: that takes nothing, and each command that has to do with it names it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, start
+from tests.unit.doctor.check_results import run_check
+from vgpuctl.errors import HostCannot, NoCapacity
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.queries import list_gpus
+from vgpuctl.value import replace
+
+LOST = "0000:3b:00.0"
+NEW, OLD = "6.8.0-45-generic", "5.14.0-427.el9_4.x86_64"
+BACKENDS = [("A100", NEW, "A100-4C"), ("A40", OLD, "A40-8Q"), ("T4", OLD, "T4-2Q")]
+
+
+class WithLostGpu:
+    """NVML, which does not answer for one GPU."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def gpu(self, address: str) -> object:
+        return None if address == LOST else self._inner.gpu(address)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+def lose(tmp_path: Path, model: str, kernel: str, profile: str) -> SimulatedHost:
+    """Return a host with VM web on a GPU that is lost afterwards, and another GPU of its model."""
+    text = f"version: 1\nkernel: {kernel}\ngpus: [{{model: {model}, count: 2}}]\n"
+    host = open_sim_host(tmp_path, text=text)
+    create(host.ports, request(profile, name="web", gpu=LOST), start=False)
+    return dataclasses.replace(host, ports=replace(host.ports, nvml=WithLostGpu(host.ports.nvml)))
+
+
+@pytest.mark.parametrize(("model", "kernel", "profile"), BACKENDS)
+def test_nothing_new_goes_there(tmp_path, model, kernel, profile):
+    host = lose(tmp_path, model, kernel, profile)
+    made = create(host.ports, request(profile, name="next"), start=False)
+    assert [v.gpu != LOST for v in made.data.vgpus] == [True]
+    with pytest.raises(NoCapacity) as raised:
+        create(host.ports, request(profile, name="more", gpu=LOST), start=False)
+    assert "its driver lost it" in str(raised.value.facts["details"])
+
+
+@pytest.mark.parametrize(("model", "kernel", "profile"), BACKENDS)
+def test_a_vm_on_it_does_not_start_and_the_error_names_the_gpu(tmp_path, model, kernel, profile):
+    host = lose(tmp_path, model, kernel, profile)
+    before = picture(host)
+    with pytest.raises(HostCannot, match=f"{LOST} .* cannot be used: its driver lost it"):
+        start(host.ports, "web")
+    assert picture(host) == before
+
+
+def test_doctor_and_list_gpus_name_it(tmp_path):
+    host = lose(tmp_path, *BACKENDS[0])
+    finding = run_check("nvml", observe(host.ports, ReadScope(types=True)))
+    assert finding.verdict == "fail"
+    assert LOST in finding.evidence[0]
+    assert "on it: web" in finding.evidence[0]
+    lost, other = list_gpus(host.ports).data
+    assert "its driver lost it" in lost.problems[0]
+    assert other.problems == ()

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""set-vm changes what differs and nothing else: labels at any time, the rest of a VM that is off, or with drain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import Watch
+from tests.hosts import (
+    SimulatedHost,
+    create,
+    delete,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    run_reconcile,
+    set_vm,
+    start,
+)
+from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
+from vgpuctl.errors import (
+    Busy,
+    InUse,
+    LibvirtFailed,
+    NeedsConfirmation,
+    NoCapacity,
+    NotFound,
+    PartlyApplied,
+    VgpuctlError,
+)
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.request import GpuConstraints, VmRequest
+from vgpuctl.model.vm import VmState
+from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
+
+HOSTS = {"a100-40": ("A100-4C", "A100-5C"), "t4": ("T4-2Q", "T4-4Q"), "a16": ("A16-2Q", "A16-4Q")}
+FULL = """version: 1
+gpus:
+  - {model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-4C, A100-20C, A100-40C]}
+"""
+
+
+def with_vm(tmp_path: Path, scenario: str = "a100-40", *, on: bool = False, **more: Any) -> SimulatedHost:
+    """Return a host with a VM."""
+    host = open_sim_host(tmp_path, scenario)
+    create(host.ports, request(HOSTS[scenario][0], name="vm", **more), start=on)
+    return host
+
+
+def run(ports: Host, wanted: VmRequest, *fields: str, **options: Any) -> Outcome:
+    """Run set-vm as a command of its own."""
+    with operation(ports):
+        return set_vm(ports, wanted, *fields, **options)
+
+
+@pytest.mark.parametrize("scenario", HOSTS)
+def test_several_fields_change_in_one_step_and_the_second_time_nothing_does(tmp_path: Path, scenario: str) -> None:
+    host = with_vm(tmp_path, scenario)
+    fields = ("profile", "memory", "vcpus", "labels", "owner")
+    wanted = request(HOSTS[scenario][1], name="vm", memory_mib=2048, vcpus=3, labels={"a": "1"}, owner="ada")
+    before = picture(host)
+    planned = run(host.ports, wanted, *fields, dry_run=True)
+    assert picture(host) == before
+    done = run(host.ports, wanted, *fields)
+    assert len([step for step in done.steps if step.startswith("change VM")]) == 1
+    for outcome in (planned, done):
+        vm = outcome.data
+        values = (vm.memory_mib, vm.vcpus, vm.labels, vm.owner, [v.profile for v in vm.vgpus])
+        assert values == (2048, 3, {"a": "1"}, "ada", [HOSTS[scenario][1]])
+    after = picture(host)
+    assert not run(host.ports, wanted, *fields).changed
+    assert picture(host) == after
+    start(host.ports, "vm")
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def test_what_is_not_named_stays(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, labels={"a": "1"}, owner="ada", memory_mib=2048, vcpus=3)
+    data = run(host.ports, request("A100-5C", name="vm", vcpus=4), "vcpus").data
+    assert (data.memory_mib, data.vcpus, data.labels, data.owner) == (2048, 4, {"a": "1"}, "ada")
+    assert [v.profile for v in data.vgpus] == ["A100-4C"]
+
+
+def test_another_gpu_takes_the_vgpus_that_keep_their_profile_too(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "l40s-x4")
+    first, second = "0000:3b:00.0", "0000:3f:00.0"
+    create(host.ports, request("L40S-4Q", name="vm", gpu=first), start=False)
+    wanted = replace(request("L40S-4Q", name="vm"), constraints=GpuConstraints(gpus=(second,)))
+    assert [v.gpu for v in run(host.ports, wanted, "profile", "gpu").data.vgpus] == [second]
+    record = vm_of(host, "vm").record
+    assert record is not None
+    assert record.request_fields["gpu"] == second
+
+
+@pytest.mark.parametrize("field", ["profile", "memory", "vcpus", "reserve", "hugepages"])
+def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str) -> None:
+    host = with_vm(tmp_path, on=True)
+    before = picture(host)
+    wanted = request("A100-5C", name="vm", memory_mib=9, vcpus=9, reserve="running", hugepages="2MiB", owner="ada")
+    with pytest.raises(InUse, match=f"vm is running; its {field} can be changed only while it is off") as raised:
+        run(host.ports, wanted, field, "owner")
+    assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again; or add --drain"
+    assert picture(host) == before
+
+
+def test_a_field_that_has_its_value_already_needs_no_vm_that_is_off(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, on=True)
+    wanted = request("GRID A100-4C", name="vm", labels={"a": "1"})
+    assert run(host.ports, wanted, "profile", "memory", "vcpus", "labels").data.labels == {"a": "1"}
+
+
+def test_a_misspelt_profile_is_named_as_such_although_the_vm_runs(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, "t4", on=True)
+    for drain in (False, True):
+        with pytest.raises(NotFound, match="no GPU on this host offers the profile 'T4-2X'"):
+            run(host.ports, request("T4-2X", name="vm"), drain=drain)
+
+
+@pytest.mark.parametrize("reserve", ["always", "running"])
+@pytest.mark.parametrize("scenario", HOSTS)
+def test_drain_shuts_it_down_changes_it_and_starts_it_again(tmp_path: Path, scenario: str, reserve: str) -> None:
+    host = with_vm(tmp_path, scenario, on=True, reserve=reserve)
+    wanted = request(HOSTS[scenario][1], name="vm", memory_mib=2048)
+    before = picture(host)
+    planned = run(host.ports, wanted, "profile", "memory", drain=True, dry_run=True)
+    assert (picture(host), planned.steps[0], planned.steps[-1]) == (before, "shut down VM vm", "start VM vm")
+    done = run(host.ports, wanted, "profile", "memory", drain=True)
+    for outcome in (planned, done):
+        vm = outcome.data
+        values = (vm.state, vm.memory_mib, vm.reserve, [v.profile for v in vm.vgpus])
+        assert values == ("running", 2048, reserve, [HOSTS[scenario][1]])
+    after = picture(host)
+    assert len(after.claims) == 1
+    assert not run(host.ports, wanted, "profile", "memory", drain=True).changed
+    assert picture(host) == after
+    assert host.ports.claims.drained_vms() == ()
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def test_drain_shuts_nothing_down_for_labels_or_for_a_vm_that_is_off(tmp_path: Path) -> None:
+    asked: list[tuple[str, tuple[str, ...]]] = []
+    host = with_vm(tmp_path, on=True)
+    before = picture(host).running
+    done = run(host.ports, request(name="vm", owner="ada"), "owner", drain=True, confirm=lambda *q: asked.append(q))
+    assert (done.changed, picture(host).running) == (True, before)
+    off = with_vm(tmp_path / "off")
+    assert run(off.ports, request(name="vm", vcpus=2), "vcpus", drain=True, confirm=lambda *q: asked.append(q)).changed
+    assert (picture(off).running, asked) == ({}, [("", ()), ("", ())])
+
+
+def test_the_answer_no_leaves_the_vm_running_as_it_was(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, on=True)
+    before = picture(host)
+
+    def refuse(question: str, steps: tuple[str, ...]) -> None:
+        assert question == "Shut down VM vm, change it, and start it again?"
+        assert [steps[0], steps[-1]] == ["shut down VM vm", "start VM vm"]
+        raise NeedsConfirmation(question)
+
+    with pytest.raises(NeedsConfirmation):
+        run(host.ports, request(name="vm", vcpus=2), "vcpus", drain=True, confirm=refuse)
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize("reserve", ["always", "running"])
+def test_no_room_is_known_before_the_vm_is_shut_down(tmp_path: Path, reserve: str) -> None:
+    host = open_sim_host(tmp_path, text=FULL)
+    create(host.ports, request("A100-4C", name="other"))
+    create(host.ports, request("A100-4C", name="vm", reserve=reserve))
+    before = picture(host)
+    with pytest.raises(NoCapacity):
+        run(host.ports, request("A100-40C", name="vm"), drain=True)
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_its_own_room_counts_for_a_vm_that_is_drained(tmp_path: Path, kind: str) -> None:
+    host, profile = small(tmp_path, kind)
+    create(host.ports, request(profile, name="other"))
+    create(host.ports, reserving_request(profile, "vm"))
+    before = taken(host)
+    data = run(host.ports, request(name="vm"), "reserve", drain=True).data
+    assert (data.reserve, data.state, taken(host)) == ("always", "running", before)
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, on=True)
+    claims = picture(host).claims
+
+    def refuse(number: int, call: str, args: tuple[Any, ...]) -> None:
+        if call == "hypervisor.redefine":
+            raise LibvirtFailed("no")
+
+    with pytest.raises(LibvirtFailed) as raised:
+        run(
+            Watch(before=refuse).watch(host.ports),
+            request("A100-5C", name="vm", vcpus=2),
+            "profile",
+            "vcpus",
+            drain=True,
+        )
+    vm = vm_of(host, "vm")
+    assert (vm.state, vm.vcpus, raised.value.left) == (VmState.RUNNING, 1, [])
+    assert picture(host).claims == claims
+    assert host.ports.claims.drained_vms() == ()
+
+
+def test_a_vm_that_does_not_start_again_is_reported_as_changed(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, on=True)
+
+    def refuse(number: int, call: str, args: tuple[Any, ...]) -> None:
+        if call == "hypervisor.start":
+            raise LibvirtFailed("no")
+
+    with pytest.raises(PartlyApplied, match="vm is changed and stays off") as raised:
+        run(Watch(before=refuse).watch(host.ports), request(name="vm", vcpus=2), "vcpus", drain=True)
+    assert raised.value.hint == "vgpuctl start-vm vm"
+    assert vm_of(host, "vm").vcpus == 2
+
+
+@pytest.mark.parametrize("fields", [("owner",), ("profile", "vcpus", "owner")])
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_vm_that_is_deleted_after_the_first_look_does_not_exist(
+    tmp_path: Path, fields: tuple[str, ...], drain: bool
+) -> None:
+    host = with_vm(tmp_path, on=drain)
+    other, looks = open_sim_host(tmp_path, "a100-40"), 0
+
+    def remove(number: int, call: str, args: tuple[Any, ...]) -> None:
+        nonlocal looks
+        looks += call == "hypervisor.domains"
+        if looks == 2 and picture(host).domains:
+            delete(other.ports, "vm")
+
+    wanted = request("A100-5C", name="vm", vcpus=2, owner="ada")
+    with pytest.raises(NotFound) as raised:
+        run(Watch(before=remove).watch(host.ports), wanted, *fields, drain=drain)
+    assert (raised.value.status, taken(host), picture(host).domains) == (2, set(), {})
+    assert host.ports.claims.drained_vms() == ()
+
+
+@pytest.mark.parametrize(("call", "field"), [("hypervisor.redefine", "vcpus"), ("hypervisor.set_record", "owner")])
+def test_a_vm_that_virsh_undefines_at_the_last_moment_is_not_defined_again(
+    tmp_path: Path, call: str, field: str
+) -> None:
+    host = with_vm(tmp_path)
+
+    def remove(number: int, called: str, args: tuple[Any, ...]) -> None:
+        if called == call and picture(host).domains:
+            host.ports.hypervisor.undefine(vm_of(host, "vm").uuid)
+
+    with pytest.raises(VgpuctlError):
+        run(Watch(before=remove).watch(host.ports), request(name="vm", vcpus=2, owner="ada"), field)
+    assert picture(host).domains == {}
+    run_reconcile(host.again().ports)
+    assert taken(host) == set()
+
+
+def test_labels_are_merged_with_those_that_it_has_at_that_moment(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, labels={"a": "1", "b": "2"})
+    wanted = replace(request(name="vm"), label_changes={"b": None, "c": "3"})
+    assert run(host.ports, wanted, "labels").data.labels == {"a": "1", "c": "3"}
+    assert not run(host.ports, wanted, "labels").changed
+
+
+def test_a_label_that_another_command_sets_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    host = with_vm(tmp_path)
+    other = open_sim_host(tmp_path, "a100-40")
+
+    def label(ports: Host, key: str) -> None:
+        run(ports, replace(request(name="vm"), label_changes={key: "1"}), "labels")
+
+    def interfere(number: int, call: str, args: tuple[Any, ...]) -> None:
+        if call == "claims.add_vm_in_progress" and not labels_of(host):
+            label(other.ports, "theirs")
+
+    with pytest.raises(Busy):
+        label(Watch(before=interfere).watch(host.ports), "mine")
+    assert labels_of(host) == {"theirs": "1"}
+    label(host.ports, "mine")
+    assert labels_of(host) == {"mine": "1", "theirs": "1"}
+
+
+def labels_of(host: SimulatedHost) -> dict[str, str]:
+    """Return the VM's labels."""
+    record = vm_of(host, "vm").record
+    assert record is not None
+    return record.labels
