@@ -61,11 +61,9 @@ def open_local_host(
     if captured and not os.path.isdir(root):
         raise InvalidInput(f"--root: directory {root} does not exist", value=root)
     clock = clock or HostClock()
-    processes = HostProcesses(root)
-    operations = OperationFiles(_run_dir(root), processes, captured=captured)
-    claims = ClaimStore(
-        _run_dir(root), processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds
-    )
+    run_dir, processes = _run_dir(root), HostProcesses(root)
+    operations = OperationFiles(run_dir, processes, captured=captured)
+    claims = ClaimStore(run_dir, processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds)
     writer = None if captured else UninterruptibleWriter(claims, processes)
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
     hypervisor, storage, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
@@ -82,7 +80,7 @@ def open_local_host(
         clock=clock,
         machine_id=machine_id or "",
         new_uuid=new_uuid or _random_uuid,
-        scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
+        scratch=None if captured else HostScratch(run_dir / "scratch"),
         read_only_reason=_read_only_reason(root, captured, machine_id),
         unprivileged_user=None if captured else _unprivileged_user(os.geteuid() if euid is None else euid),
         audit_log=None if captured else JournalSocket(),
