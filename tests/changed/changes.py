@@ -28,7 +28,7 @@ class Change:
     act: Act
     vms: tuple[str, ...] = (OFF, LAZY)
     only: Callable[[Kind], bool] = lambda kind: True
-    can_come: bool = False
+    can_come: Callable[[Kind], bool] = lambda kind: False
 
     def vms_of(self, kind: Kind) -> tuple[str, ...]:
         """Return how the VM may be on a host of this kind; none if the change is impossible there."""
@@ -236,16 +236,16 @@ CHANGES = (
     Change("nothing", lambda site, kind: None, VMS),
     Change("boot", _boot),
     Change("device gone", _lose_device, (OFF,), _has_profiles),
-    Change("VFs gone", _lose_vfs, (OFF, LAZY), _has_vfs, can_come=True),
-    Change("VFs gone after a boot", _swap(lambda kind: kind.fewer), only=_has_vfs, can_come=True),
+    Change("VFs gone", _lose_vfs, (OFF, LAZY), _has_vfs, can_come=lambda kind: True),
+    Change("VFs gone after a boot", _swap(lambda kind: kind.fewer), only=_has_vfs, can_come=lambda kind: True),
     Change("GPU gone", _swap(lambda kind: "")),
     Change("address moved", _swap(lambda kind: kind.gpu, address=MOVED)),
     Change("other model", _swap(lambda kind: kind.replaced)),
-    Change("new kernel or driver", _upgrade),
+    Change("new kernel or driver", _upgrade, can_come=lambda kind: kind.name == "mdev-pf"),  # its types may come late
     Change("types renamed", _swap(lambda kind: kind.renamed, second=True), only=_has_profiles),
     Change("types renumbered", _swap(lambda kind: kind.renumbered, second=True), only=_has_profiles),
     Change("GPU on vfio-pci", _on_driver("vfio-pci"), only=lambda kind: kind.name != "passthrough"),
-    Change("GPU without driver", _on_driver("none"), can_come=True),
+    Change("GPU without driver", _on_driver("none"), can_come=lambda kind: True),
     Change("GPU in another VM, off", _pf_in_other("off"), VMS),
     Change("GPU in another VM, starting", _pf_in_other("starting"), (OFF, LAZY)),
     Change("GPU in another VM, on", _pf_in_other("on"), (OFF, LAZY)),

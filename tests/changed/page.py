@@ -29,11 +29,11 @@ fixes), and then runs `reconcile-host` until it changes nothing. These rules mus
 - Nobody is told to delete a VM that is whole.
 - Nothing of an unmanaged VM changes, no disk goes, no device is left without an owner.
 
-The VM is off, on, or off and created with `--reserve running`. "Starting" means that libvirt has bound the other VM's
-device to vfio-pci and does not yet show the VM as running.
+The host has two GPUs of one model. The VM is off, on, or off and created with `--reserve running`. "Starting" means
+that libvirt has bound the other VM's device to vfio-pci and does not yet show the VM as running.
 
-{total} trials; {wrong} broke a rule. Made by `.venv/bin/python -m tests.changed`. A cell shows the trials, and in
-brackets those that broke a rule.
+{total} of {all_count} trials ran, and {wrong} broke a rule. Made by `.venv/bin/python -m tests.changed`, which
+draws some of them with `--sample N`. A cell shows the trials, and in brackets those that broke a rule.
 
 """
 
@@ -44,11 +44,11 @@ def known_cells() -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
-def page(results: Sequence[Result]) -> str:
-    """Return the page."""
+def page(results: Sequence[Result], all_count: int) -> str:
+    """Return the page. `all_count`: how many trials there are, of which some may be left out."""
     wrong = [r for r in results if r.wrong]
     parts = [
-        HEAD.format(total=len(results), wrong=len(wrong)),
+        HEAD.format(total=len(results), all_count=all_count, wrong=len(wrong)),
         _table("change", [c.name for c in CHANGES], results, lambda cell: cell.change.name),
         "\n",
         _table("command", list(COMMANDS), results, lambda cell: cell.command),

@@ -189,13 +189,12 @@ class Truth:
             return None
         return parse_domain(self.state.domains[uuid].xml, VmState.STOPPED, self.machine_id).record
 
-    def exists(self, carrier: str) -> bool:
-        """Say whether an mdev, a vGPU on a VF, or a plain function is there."""
+    def exists(self, carrier: str, backend: str | None = None) -> bool:
+        """Say whether an mdev, a vGPU on a VF, or a plain function is there. `backend`: by default what its GPU has."""
         function = self.state.machine.functions.get(carrier)
         if function is None:
             return carrier in self.state.mdevs
-        backend = self.state.machine.gpus[function.gpu].backend
-        has_types = backend == "vendor-vf" and function.kind == "vf"
+        has_types = (backend or self.state.machine.gpus[function.gpu].backend) == "vendor-vf" and function.kind == "vf"
         return self.state.exists(carrier) and (not has_types or carrier in self.state.vf_types)
 
     def devices(self) -> set[str]:

@@ -72,6 +72,7 @@ class Trials:
     """Runs trials in a directory. Each is on a copy of a host that is created once."""
 
     def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._made: dict[tuple[str, str], Site] = {}
         self._changed: tuple[tuple[str, str, str], Site] | None = None
@@ -228,7 +229,7 @@ def judge_run(ran: Ran, cell: Cell) -> list[str]:
     text = f"{ran.out}\n{ran.err}"
     if bug := _BUG.search(text):
         wrong.append(f"{ran.line}: says '{bug[0]}': {_message(ran)}")
-    limit = MAX_BOOT_SECONDS if cell.change.can_come and ran.words[0] == "restore-host" else MAX_SECONDS
+    limit = MAX_BOOT_SECONDS if cell.change.can_come(cell.kind) and ran.words[0] == "restore-host" else MAX_SECONDS
     limit = max(limit, MAX_BUSY_SECONDS) if ran.status == 75 else limit
     if ran.waited_seconds > limit:
         wrong.append(f"{ran.line}: waits {ran.waited_seconds:.0f} s: {_message(ran)}")
@@ -273,7 +274,7 @@ def judge_lists(site: Site) -> list[str]:
     for ran in (vgpus, vms):
         wrong += [f"{ran.line} fails: {_message(ran)}"] if ran.status else []
     for row in vgpus.data or []:
-        if row["present"] != truth.exists(row["carrier"]):
+        if row["present"] != truth.exists(row["carrier"], row["backend"]):
             wrong.append(f"list-vgpus: {row['carrier']} of {row['vm']}: present {row['present']}, which is not so")
     wrong += [
         f"list-vgpus does not show {carrier}"

@@ -128,7 +128,7 @@ def require_iommu(function: GpuFunction) -> None:
     if function.iommu_group is None:
         raise HostCannot(
             f"{function.address} has no IOMMU group, so no VM can use it",
-            hint="enable VT-d or AMD-Vi in the firmware and boot with intel_iommu=on (AMD: on by default)",
+            hint="turn the IOMMU on in the firmware; what else is missing: vgpuctl doctor iommu",
             check="iommu",
             function=function.address,
         )

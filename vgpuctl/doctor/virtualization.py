@@ -17,6 +17,7 @@ from vgpuctl.doctor.check import (
     warn,
 )
 from vgpuctl.model.numbers import count_text
+from vgpuctl.model.port_values import HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
 
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
@@ -24,6 +25,8 @@ CMDLINE = "/proc/cmdline"
 DEV_DIRECTORY = "/dev"
 VFIO_DIRECTORY = "/dev/vfio"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
+_UEFI_FIX = "apt install ovmf (Debian, Ubuntu) or dnf install edk2-ovmf (Fedora, RHEL)"
+_UEFI_FIX_ARM = "apt install qemu-efi-aarch64 (Debian, Ubuntu) or dnf install edk2-aarch64 (Fedora, RHEL)"
 _IOMMU_PARAMETERS = ("intel_iommu=", "amd_iommu=", "iommu=", "iommu.passthrough=")
 
 
@@ -40,13 +43,15 @@ def _check_iommu(context: CheckContext) -> Finding:
         return fail(
             f"{IOMMU_GROUPS} is {'empty' if groups.names is not None else 'missing'}",
             cmdline_text,
-            fix=_suggest_iommu_fix(parameters),
+            fix=_suggest_iommu_fix(parameters, context.capabilities),
         )
     return ok(f"{IOMMU_GROUPS}: {count_text(count, 'group')}", cmdline_text)
 
 
-def _suggest_iommu_fix(parameters: list[str]) -> str:
+def _suggest_iommu_fix(parameters: list[str], capabilities: HypervisorCapabilities | None) -> str:
     """Return the remaining step: if the command line already enables the IOMMU, only the firmware is left."""
+    if capabilities is not None and not capabilities.is_x86:
+        return "turn the SMMU on in the firmware, and boot a kernel that has its driver (arm-smmu-v3)"
     firmware = "enable VT-d (Intel) or AMD-Vi (AMD) in the firmware"
     if any(parameter.endswith("iommu=on") for parameter in parameters):
         return f"{firmware}: the kernel's command line already enables it"
@@ -58,6 +63,8 @@ def _check_kvm(context: CheckContext) -> Finding:
     if nodes.names is None:
         return unknown(nodes.problem or f"{DEV_DIRECTORY} cannot be listed")
     fix = "enable VT-x or AMD-V (SVM) in the firmware, then: modprobe kvm_intel (or kvm_amd)"
+    if context.capabilities is not None and not context.capabilities.is_x86:
+        fix = "boot the kernel at EL2, where KVM runs: the firmware decides that; journalctl -k -b -g kvm shows why not"
     if "kvm" not in nodes.names:
         return fail("/dev/kvm does not exist", fix=fix)
     if context.capabilities is None:
@@ -96,7 +103,7 @@ def _check_uefi(context: CheckContext, snapshot: Snapshot) -> Finding:
         return warn(
             f"libvirt finds no UEFI firmware for {context.capabilities.arch}: images that boot only with UEFI "
             "cannot start",
-            fix="apt install ovmf (Debian, Ubuntu) or dnf install edk2-ovmf (Fedora, RHEL)",
+            fix=_UEFI_FIX if context.capabilities.is_x86 else _UEFI_FIX_ARM,
         )
     return ok(f"libvirt finds a UEFI firmware for {context.capabilities.arch}")
 
@@ -104,15 +111,16 @@ def _check_uefi(context: CheckContext, snapshot: Snapshot) -> Finding:
 CHECKS = (
     Check(
         id="iommu",
-        title="the IOMMU is on",
+        title="the IOMMU",
         looks_at=f"`{IOMMU_GROUPS}`, the IOMMU parameters in `{CMDLINE}`",
         run=_check_iommu,
         paths=PathsToRead(files=(CMDLINE,), folders=(IOMMU_GROUPS,)),
+        needs_capabilities=True,
         explains=("iommu", "libvirt-failed"),
     ),
     Check(
         id="kvm",
-        title="VMs run with hardware virtualization",
+        title="hardware virtualization (KVM)",
         looks_at="`/dev/kvm`, libvirt's capabilities",
         run=_check_kvm,
         paths=PathsToRead(folders=(DEV_DIRECTORY,)),
@@ -121,7 +129,7 @@ CHECKS = (
     ),
     Check(
         id="vfio",
-        title="VFIO is loaded",
+        title="VFIO's modules",
         looks_at=f"`{VFIO_DIRECTORY}/vfio`, `{PCI_DRIVERS}/vfio-pci`",
         run=_check_vfio,
         paths=PathsToRead(folders=(VFIO_DIRECTORY, PCI_DRIVERS)),
@@ -129,7 +137,7 @@ CHECKS = (
     ),
     Check(
         id="uefi",
-        title="VMs can boot with UEFI",
+        title="the UEFI firmware for VMs",
         looks_at="libvirt's domain capabilities",
         run=require_snapshot(_check_uefi),
         explains=("uefi",),

@@ -143,7 +143,8 @@ def set_display(root: etree._Element, *, shown: bool, needs_gl: bool) -> None:
         show_first_vgpu(vgpus[0])
     for video in devices.findall("video"):
         devices.remove(video)
-    etree.SubElement(etree.SubElement(devices, "video"), "model").set("type", "none" if shown else "vga")
+    card = "virtio" if root.find("os/type[@arch='aarch64']") is not None else "vga"
+    etree.SubElement(etree.SubElement(devices, "video"), "model").set("type", "none" if shown else card)
     for graphics in devices.findall("graphics[@type='egl-headless']"):
         devices.remove(graphics)
     if shown and needs_gl:

@@ -120,10 +120,16 @@ class DomainLeftovers(Value):
     checkpoints: tuple[str, ...] = ()
 
 
-class HypervisorCapabilities(Value):
-    """What new domains can use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35.
+X86_64 = "x86_64"
+MACHINES = {X86_64: "q35", "aarch64": "virt"}
+"""The machine type with PCI Express of each architecture whose guests the built-in template describes."""
 
-    `secure_boot`: also one with secure boot and enrolled keys. `tpm`: libvirt finds the TPM 2.0 emulator (swtpm).
+
+class HypervisorCapabilities(Value):
+    """What new domains can use on this host: those of its `arch`, with the machine type `machine`.
+
+    `uefi`: libvirt finds a firmware by itself. `secure_boot`: also one with secure boot and enrolled keys. `tpm`:
+    libvirt finds the TPM 2.0 emulator (swtpm).
     """
 
     kvm: bool
@@ -132,6 +138,12 @@ class HypervisorCapabilities(Value):
     arch: str = "x86_64"
     secure_boot: bool = False
     tpm: bool = False
+    machine: str = "q35"
+
+    @property
+    def is_x86(self) -> bool:
+        """Whether the guests are PCs: BIOS, legacy devices and Intel's and AMD's words for the IOMMU exist there."""
+        return self.arch == X86_64
 
 
 class NetworkInfo(Value):

@@ -141,7 +141,8 @@ class DomainDesign(Value):
     `os`: the request's: "linux", "generic" or "windows11". `pci_window_mib`: the address space for PCI devices above 4
     GiB, None for the firmware's default; `host_width`: the guest's physical addresses then have the host's width.
     `pinned_cpus`: the only CPUs that the guest runs on, `memory_nodes`: the NUMA nodes of its memory, both as lists
-    like 0-7, empty for any. `nics`: every card has a model.
+    like 0-7, empty for any. `nics`: every card has a model. `arch`, `machine`: the host's architecture, and its machine
+    type with PCI Express.
     """
 
     name: str
@@ -164,3 +165,5 @@ class DomainDesign(Value):
     pci_window_mib: int | None = None
     host_width: bool = False
     display_needs_gl: bool = False
+    arch: str = "x86_64"
+    machine: str = "q35"

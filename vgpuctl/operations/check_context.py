@@ -22,6 +22,7 @@ from vgpuctl.doctor.check import (
     PathsToRead,
 )
 from vgpuctl.errors import VgpuctlError, named_message
+from vgpuctl.gpu.offered_profiles import can_offer
 from vgpuctl.gpu_setup.sriov_manage import list_driver_nodes
 from vgpuctl.makers import maker_of, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode
@@ -89,20 +90,28 @@ def gather_check_context(host: Host, checks: tuple[Check, ...]) -> CheckContext:
 def _find_displaced(host: Host, snapshot: Snapshot | None) -> tuple[DisplacedVm, ...]:
     """Return the VMs that are off and need another slot; the first one with the command that gives it one.
 
-    A VM that reserves its slots only while it runs gets another one at each start, unless it may be on no other GPU.
+    A VM that reserves its slots only while it runs gets another one at each start, unless it may be on no other GPU, or
+    none offers its profile.
     """
     displaced: list[DisplacedVm] = []
     for vm in snapshot.vms if snapshot is not None else ():
         if snapshot is None or vm.record is None or vm.state is not VmState.STOPPED:
             continue
         names = recorded_constraints(vm.record.request_fields).gpus
-        if vm.record.reserve_while_running and (not names or any(match_gpus(snapshot.gpus, n) for n in names)):
+        may_be_here = not names or any(match_gpus(snapshot.gpus, n) for n in names)
+        if vm.record.reserve_while_running and may_be_here and _is_offered(snapshot, vm.record):
             continue
         reasons = find_displaced(host, snapshot, vm.record)
         if reasons:
             fix = None if displaced else _placing_command(snapshot, vm, vm.record, frozenset(reasons))
             displaced.append(DisplacedVm(vm.name, next(iter(reasons.values())), fix))
     return tuple(displaced)
+
+
+def _is_offered(snapshot: Snapshot, record: VmRecord) -> bool:
+    """Return whether some GPU may offer each profile of a record."""
+    profiles = {v.profile for v in record.vgpus if v.profile is not None}
+    return all(any(can_offer(gpu, profile) is not False for gpu in snapshot.gpus) for profile in profiles)
 
 
 def _placing_command(snapshot: Snapshot, vm: Vm, record: VmRecord, displaced: frozenset[str]) -> str | None:

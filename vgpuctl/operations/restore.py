@@ -4,6 +4,8 @@
 This module does not call libvirt: libvirt is not running yet, and starts its autostart VMs as soon as it is. Its own
 files list the VMs. Nothing waits for a fixed time: a GPU is ready when its driver is bound, its VFs exist and it lists
 its types. A VM that fails does not stop the others. A GPU that is not ready delays libvirt only for a limited time.
+
+Size: the rounds, what they report and their dry run handle the same items.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from vgpuctl.errors import (
     VgpuctlError,
     named_message,
 )
+from vgpuctl.makers import vgpu_driver_hint
 from vgpuctl.model.hint_commands import recreate_vgpu_command
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.port_values import HypervisorStatus
@@ -227,6 +230,8 @@ class _Restoration:
                 if self._is_displaced(snapshot, item):
                     continue
                 reason = self._missing_reason(snapshot, item)
+                if reason is not None:
+                    _refuse_on_vfio(snapshot, item)
                 if reason is not None and not is_over:
                     still_waiting.append(item)
                     continue
@@ -301,6 +306,22 @@ def _why_displaced(host: Host, snapshot: Snapshot, item: _RestoreItem) -> str | 
 def _displaced_vgpu_error(named: HostVgpu, reason: str) -> HostCannot:
     """Return the error for a vGPU of host.yaml that needs another place; the hint creates it there."""
     return HostCannot(reason, hint=recreate_vgpu_command(named), check="displaced", gpu=named.gpu)
+
+
+def _refuse_on_vfio(snapshot: Snapshot, item: _RestoreItem) -> None:
+    """Refuse to wait for vGPUs on a GPU that vfio-pci has: no other driver takes it while it is bound.
+
+    Raises:
+        HostCannot: naming the GPU, and what gives it back to its driver.
+    """
+    for gpu in filter(None, map(snapshot.gpu, {v.gpu for v in item.record.vgpus})):
+        if gpu.driver == "vfio-pci":
+            raise HostCannot(
+                f"vfio-pci has {gpu.address}, so it offers no vGPUs",
+                hint=vgpu_driver_hint(gpu),
+                check="gpu-driver",
+                gpu=gpu.address,
+            )
 
 
 def _gpus_of(vm: Vm) -> frozenset[str]:

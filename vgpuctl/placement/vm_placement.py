@@ -207,7 +207,8 @@ def list_rooms(
         room = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type)
         reason = why_unschedulable(snapshot, gpu, "vgpu", vm) or why_profile_forbidden(gpu, vgpu_type)
         if reason is not None:
-            room = replace(room, free=0, functions=(), reasons=(reason, *room.reasons))
+            others = () if gpu.is_lost else room.reasons  # what is not known of a lost GPU does not matter
+            room = replace(room, free=0, functions=(), reasons=(reason, *others))
         rooms.append((gpu, room))
     return tuple(rooms)
 

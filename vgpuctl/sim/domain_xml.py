@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid as uuids
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from math import prod
@@ -29,7 +30,17 @@ RECORD_NAMESPACE = "urn:vgpuctl:1"
 SCHEMA_PATH = Path("/usr/share/libvirt/schemas/domain.rng")
 _TAG = re.compile(r"<[^<>]*>")
 _UNIT_KIB = {"b": 1 / 1024, "bytes": 1 / 1024, "kib": 1, "k": 1, "mib": 1024, "m": 1024, "gib": 1 << 20, "g": 1 << 20}
-_MACHINE_TYPES = {"q35": "pc-q35-8.2", "pc": "pc-i440fx-8.2"}
+PCIE_MACHINES = {"x86_64": "q35", "aarch64": "virt"}
+MACHINE_TYPES = {"q35": "pc-q35-8.2", "pc": "pc-i440fx-8.2", "virt": "virt-8.2"}
+_MACHINES_OF_ARCH = {"x86_64": ("pc", "q35"), "aarch64": ("virt",)}
+_PC_DEVICES = {
+    "features/apic": "the 'apic' feature is not supported for architecture 'aarch64' or machine type 'virt'",
+    "devices/disk/target[@bus='sata']": "SATA is not supported with this QEMU binary",
+    "devices/serial/target[@type='isa-serial']": "unsupported machine type 'virt' for target type 'isa-serial'",
+    "devices/video/model[@type='vga']": "domain configuration does not support video model 'vga'",
+    "devices/controller/pcihole64": "Setting the 64-bit PCI hole size is not supported for machine 'virt'",
+}
+"""What qemu_domain.c and qemu_validate.c refuse for the machine "virt", as XPath and message."""
 
 
 class SimHostdev(Value):
@@ -94,6 +105,32 @@ def _without_pci_displays(element: _Element) -> _Element:
     return copied
 
 
+def host_arch(scenario: Mapping[str, Any]) -> str:
+    """Return the architecture of a host; a state from before there were others has none."""
+    return str(scenario.get("arch", "x86_64"))
+
+
+def check_architecture(element: _Element, arch: str) -> None:
+    """Refuse a domain of another architecture, or with what its machine type does not have.
+
+    Raises:
+        VirError: as libvirt.
+    """
+    os_type = element.find("os/type")
+    if os_type is None:
+        return
+    requested, machine = os_type.get("arch", arch), os_type.get("machine", "virt" if arch == "aarch64" else "pc")
+    if requested != arch:
+        text = f"could not find capabilities for arch={requested} domaintype={element.get('type')}"
+        raise VirError(VirErrorNumber.INVALID_ARG, f"invalid argument: {text}")
+    if not machine.startswith(_MACHINES_OF_ARCH[arch]):
+        text = f"Emulator '/usr/bin/qemu-system-{arch}' does not support machine type '{machine}'"
+        raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, f"unsupported configuration: {text}")
+    for path, text in _PC_DEVICES.items() if arch == "aarch64" else ():
+        if element.find(path) is not None:
+            raise VirError(VirErrorNumber.CONFIG_UNSUPPORTED, f"unsupported configuration: {text}")
+
+
 def normalise(element: _Element) -> tuple[str, str]:
     """Change a domain's XML as libvirt does when it defines the domain. Return UUID and name."""
     name = _text(element, "name")
@@ -103,7 +140,7 @@ def normalise(element: _Element) -> tuple[str, str]:
     if os_type is None:
         raise VirError(VirErrorNumber.XML_ERROR, "an os <type> must be specified")
     machine = os_type.get("machine", "pc")
-    os_type.set("machine", _MACHINE_TYPES.get(machine, machine))
+    os_type.set("machine", MACHINE_TYPES.get(machine, machine))
     uuid = _normalise_uuid(element)
     _normalise_memory(element)
     _check_topology(element)

@@ -20,9 +20,10 @@ from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
 from vgpuctl.sim import vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
+from vgpuctl.sim.domain_xml import host_arch
 from vgpuctl.sim.guest_access import CONSOLE_DIRECTORY
 from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
-from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
+from vgpuctl.sim.hypervisor import EMULATOR_PREFIX, SimHypervisor
 from vgpuctl.sim.logs import SimAudit, SimKernelLog
 from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.scenario import compile_scenario
@@ -107,7 +108,7 @@ class SimHost:
         state = self._core.read_state()
         requested = set(nodes)
         holders = [
-            DeviceUser(running.pid, f"{EMULATOR} -name guest={running.name}")
+            DeviceUser(running.pid, f"{EMULATOR_PREFIX}{host_arch(state.machine.scenario)} -name guest={running.name}")
             for running in state.running.values()
             if requested.intersection(node for c in running.carriers for node in _device_nodes(state, c))
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from typing import Any
 
 from vgpuctl.sim import binding, guest_host, mdev, sriov, vendor_vf, vgpu_scheduler
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
@@ -53,6 +54,11 @@ def build_root(state: State, machine_id: str) -> DirectoryNode:
             ),
         }
     )
+
+
+def _iommu_words(scenario: Mapping[str, Any]) -> str:
+    """Return what the kernel's command line says of the IOMMU: Arm's SMMU is on by default."""
+    return " intel_iommu=on iommu=pt" if scenario["iommu"] and scenario.get("arch") != "aarch64" else ""
 
 
 def _pci_ids_text(state: State) -> str:
@@ -285,7 +291,7 @@ def _module_nodes(state: State) -> Mapping[str, Node]:
 def _proc_nodes(state: State) -> Mapping[str, Node]:
     scenario = state.machine.scenario
     children: dict[str, Node] = {
-        "cmdline": text_file("BOOT_IMAGE=/vmlinuz ro" + (" intel_iommu=on iommu=pt" if scenario["iommu"] else "")),
+        "cmdline": text_file("BOOT_IMAGE=/vmlinuz ro" + _iommu_words(scenario)),
         "sys": fixed_directory({"kernel": fixed_directory({"osrelease": text_file(scenario["kernel"])})}),
         "meminfo": text_file(
             f"MemTotal: {MEMORY_KIB:>14} kB\nMemFree: {MEMORY_KIB:>15} kB\nMemAvailable: {MEMORY_KIB:>10} kB"

@@ -47,6 +47,7 @@ class SimHotplug:
         try:
             element = domain_xml.parse(xml)
             domain_xml.validate(element)
+            domain_xml.check_architecture(element, domain_xml.host_arch(self._core.machine.scenario))
             _, name = domain_xml.normalise(element)
         except VirError as exc:
             raise translate_error(exc, "redefine", uuid) from exc

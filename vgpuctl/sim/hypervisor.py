@@ -38,7 +38,7 @@ from vgpuctl.sim.machine import version_number
 from vgpuctl.sim.objects import RunningDomain, SimDomain
 from vgpuctl.sim.state import FIRST_PID, State
 
-EMULATOR = "/usr/bin/qemu-system-x86_64"
+EMULATOR_PREFIX = "/usr/bin/qemu-system-"
 
 
 @serialize_calls
@@ -66,12 +66,14 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
     def capabilities(self) -> HypervisorCapabilities:
         """Return what domains may use on this host."""
         with read_call(self._core, "capabilities") as state:
-            libvirt = state.machine.scenario["libvirt"]
+            libvirt, arch = state.machine.scenario["libvirt"], domain_xml.host_arch(state.machine.scenario)
             return HypervisorCapabilities(
                 kvm=libvirt["kvm"],
                 uefi=libvirt["uefi"],
-                emulator=EMULATOR,
-                secure_boot=libvirt["uefi"] and libvirt.get("secure_boot", True),
+                emulator=f"{EMULATOR_PREFIX}{arch}",
+                arch=arch,
+                machine=domain_xml.PCIE_MACHINES[arch],
+                secure_boot=libvirt["uefi"] and libvirt.get("secure_boot", True) and arch == "x86_64",
                 tpm=libvirt.get("tpm", True),
             )
 
@@ -130,6 +132,7 @@ class SimHypervisor(SimHotplug, SimGuestAccess):
         try:
             element = domain_xml.parse(xml)
             domain_xml.validate(element)
+            domain_xml.check_architecture(element, domain_xml.host_arch(self._core.machine.scenario))
             uuid, name = domain_xml.normalise(element)
         except VirError as exc:
             raise translate_error(exc, "define", "?") from exc

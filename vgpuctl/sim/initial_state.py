@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.sim import mdev, mig, mixed_size, vendor_vf
 from vgpuctl.sim.availability import count_available_on, placement_records
+from vgpuctl.sim.domain_xml import MACHINE_TYPES, PCIE_MACHINES, host_arch
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import Machine, SimGpu, SimType, build_machine
 from vgpuctl.sim.refusals import NvmlError
@@ -91,7 +92,9 @@ class _Builder:
         journal_records = list(self._records)
         for number, (name, carriers) in enumerate(self._vms.items()):
             vm_uuid = str(uuid.uuid5(_UUID_NAMESPACE, f"vm/{name}"))
-            journal_records.append(["domain", vm_uuid, name, _domain_xml(name, vm_uuid, carriers, self._is_managed)])
+            arch = host_arch(self._state.machine.scenario)
+            xml = _domain_xml(name, vm_uuid, arch, carriers, self._is_managed)
+            journal_records.append(["domain", vm_uuid, name, xml])
             if self._running[name]:
                 drivers = {
                     c: self._state.driver(self._state.machine.functions[c]) for c in carriers if self._is_managed(c)
@@ -147,7 +150,7 @@ class _Builder:
         raise table.owner.error(f"{gpu.address} has no free device left")
 
 
-def _domain_xml(name: str, vm_uuid: str, carriers: list[str], is_managed: Any) -> str:
+def _domain_xml(name: str, vm_uuid: str, arch: str, carriers: list[str], is_managed: Any) -> str:
     """Return the XML of an unmanaged VM: nothing in it mentions vgpuctl."""
     devices = []
     for carrier in carriers:
@@ -161,6 +164,7 @@ def _domain_xml(name: str, vm_uuid: str, carriers: list[str], is_managed: Any) -
         devices.append(f'<hostdev mode="subsystem" {attributes}><source>{source}</source></hostdev>')
     return (
         f'<domain type="kvm"><name>{name}</name><uuid>{vm_uuid}</uuid><memory unit="KiB">4194304</memory>'
-        f'<vcpu placement="static">2</vcpu><os><type arch="x86_64" machine="pc-q35-8.2">hvm</type></os>'
+        f'<vcpu placement="static">2</vcpu><os><type arch="{arch}" machine="{MACHINE_TYPES[PCIE_MACHINES[arch]]}">'
+        "hvm</type></os>"
         f"<devices>{''.join(devices)}</devices></domain>"
     )

@@ -30,6 +30,7 @@ DEFAULT_DRIVER = "550.90.05"
 SCENARIO_KEYS = (
     "version",
     "title",
+    "arch",
     "kernel",
     "iommu",
     "libvirt",
@@ -44,6 +45,7 @@ SCENARIO_KEYS = (
     "nvswitches",
     "faults",
 )
+ARCHITECTURES = ("x86_64", "aarch64")
 NVML_STATES = ("present", "absent", "too-old")
 _GIB = 1 << 30
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?", re.ASCII)
@@ -62,6 +64,7 @@ def compile_scenario(text: str, file: str) -> dict[str, Any]:
     compiled: dict[str, Any] = {
         "title": root.text("title", ""),
         "kernel": _read_kernel(root),
+        "arch": _read_arch(root.get("arch")),
         "iommu": root.flag("iommu", True),
         "libvirt": _read_libvirt(root.get("libvirt")),
         "nvidia": _read_nvidia(root.get("nvidia")),
@@ -126,6 +129,15 @@ def _read_kernel(top: YamlMapping) -> str:
     text = value.text()
     if not re.match(r"\d+\.\d+", text):
         value.reject(f"'{text}' is not a kernel version; write it like {DEFAULT_KERNEL}")
+    return text
+
+
+def _read_arch(value: YamlValue | None) -> str:
+    if value is None:
+        return ARCHITECTURES[0]
+    text = value.text()
+    if text not in ARCHITECTURES:
+        value.reject(f"'{text}' is not known; one of: {', '.join(ARCHITECTURES)}")
     return text
 
 

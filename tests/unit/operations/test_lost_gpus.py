@@ -13,7 +13,7 @@ from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, 
 from tests.unit.doctor.check_results import run_check
 from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.queries import list_gpus
+from vgpuctl.operations.queries import list_gpus, list_profiles
 from vgpuctl.value import replace
 
 LOST = "0000:3b:00.0"
@@ -49,7 +49,8 @@ def test_nothing_new_goes_there(tmp_path, model, kernel, profile):
     assert [v.gpu != LOST for v in made.data.vgpus] == [True]
     with pytest.raises(NoCapacity) as raised:
         create(host.ports, request(profile, name="more", gpu=LOST), start=False)
-    assert "its driver lost it" in str(raised.value.facts["details"])
+    lost = "its driver lost it: NVML answers, but not for this GPU; vgpuctl doctor nvml"
+    assert raised.value.facts["details"] == [f"{LOST}: {lost}"]
 
 
 @pytest.mark.parametrize(("model", "kernel", "profile"), BACKENDS)
@@ -59,6 +60,12 @@ def test_a_vm_on_it_does_not_start_and_the_error_names_the_gpu(tmp_path, model, 
     with pytest.raises(HostCannot, match=f"{LOST} .* cannot be used: its driver lost it"):
         start(host.ports, "web")
     assert picture(host) == before
+
+
+def test_profiles_keep_the_size_that_another_gpu_reports(tmp_path):
+    host = lose(tmp_path, *BACKENDS[0])
+    (profile,) = [p for p in list_profiles(host.ports).data if p.profile == "A100-4C"]
+    assert (profile.framebuffer_mib, profile.free, [g.address for g in profile.gpus]) == (4096, 10, ["0000:3f:00.0"])
 
 
 def test_doctor_and_list_gpus_name_it(tmp_path):

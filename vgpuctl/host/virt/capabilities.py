@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.host.virt import libvirt_xml
 from vgpuctl.model.json_text import parse_json
-from vgpuctl.model.port_values import HypervisorCapabilities
+from vgpuctl.model.port_values import MACHINES, X86_64, HypervisorCapabilities
 from vgpuctl.regular_file import read_regular_file
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def parse_capabilities(root: _Element, *, kvm: bool, enrolled_keys: bool) -> Hyp
         emulator=libvirt_xml.find_text(root, "path") or "",
         secure_boot=uefi and enrolled_keys and _offers(root, "os/loader/enum[@name='secure']", "yes"),
         tpm=has_crb and has_emulator,
+        arch=libvirt_xml.find_text(root, "arch") or X86_64,
+        machine=libvirt_xml.find_text(root, "machine") or MACHINES[X86_64],
     )
 
 

@@ -17,6 +17,8 @@ from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
 from vgpuctl.host.virt.console import open_console
 from vgpuctl.host.virt.domain_changes import DomainChanges, define_with_schema
 from vgpuctl.model.port_values import (
+    MACHINES,
+    X86_64,
     DomainInfo,
     DomainLeftovers,
     GuestAddress,
@@ -25,6 +27,7 @@ from vgpuctl.model.port_values import (
     NetworkInfo,
 )
 from vgpuctl.model.vm import VmState
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
@@ -112,11 +115,14 @@ class LibvirtHypervisor(DomainChanges):
         """Return what domains can use on this host: with KVM, or else with plain QEMU."""
         call, failure = "virConnectGetDomainCapabilities", "cannot read the host's domain capabilities"
         with self._connection.call(call, failure) as connect:
-            get_capabilities = partial(connect.getDomainCapabilities, None, "x86_64", "q35")
+            arch = libvirt_xml.find_text(libvirt_xml.parse_xml(connect.getCapabilities()), "host/cpu/arch") or X86_64
+            machine = MACHINES.get(arch)
+            get_capabilities = partial(connect.getDomainCapabilities, None, arch, machine)
             text = self._connection.look_up(constants.VIR_ERR_INVALID_ARG, partial(get_capabilities, "kvm", 0))
             kvm = text is not None
             root = libvirt_xml.parse_xml(text or get_capabilities("qemu", 0))
-        return parse_capabilities(root, kvm=kvm, enrolled_keys=has_enrolled_keys())
+        capabilities = parse_capabilities(root, kvm=kvm, enrolled_keys=has_enrolled_keys())
+        return capabilities if machine is None else replace(capabilities, machine=machine)
 
     def domains(self) -> tuple[DomainInfo, ...]:
         """Return every domain, sorted by name. A domain that vanishes while listing is left out."""

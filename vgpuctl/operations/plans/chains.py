@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from shlex import quote
+from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.errors import InUse, Refused
+from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import VolumeInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DiskRef, DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.operations.plans.images import DiskReferences, DiskUser, collect_references
 from vgpuctl.value import EMPTY_MAPPING, Value
+
+if TYPE_CHECKING:
+    import shlex
+else:
+    shlex = LazyModule("shlex")
 
 _READ_ONLY = ("cdrom", "floppy")
 
@@ -130,8 +136,8 @@ def refuse_written_file(chains: BackingChains, path: str, chain: Sequence[str]) 
         writers = sorted(chains.writers.get(chains.identity(file), ()))
         if writers:
             clone_text = "" if file == path else f"{path} is a clone of {file}, which "
-            arguments = f"-O qcow2 {quote(file)} {quote(copy_path(file))}"
-            formats = [quote(format_name) for format_name in chains.formats.get(chains.identity(file), ())]
+            arguments = f"-O qcow2 {shlex.quote(file)} {shlex.quote(copy_path(file))}"
+            formats = [shlex.quote(format_name) for format_name in chains.formats.get(chains.identity(file), ())]
             command = f": qemu-img convert -f {formats[0]} {arguments}" if len(formats) == 1 else ""
             raise InUse(
                 f"{clone_text or path + ' '}is a disk of VM {writers[0]}, which writes to it",
@@ -151,14 +157,14 @@ def refuse_base_image(chains: BackingChains, path: str) -> None:
     clones = chains.clones(path)
     if not clones:
         _refuse_unlisted_pools(
-            chains, path, "be given to a VM", f"--image {quote(path)} gives the VM a clone of its own"
+            chains, path, "be given to a VM", f"--image {shlex.quote(path)} gives the VM a clone of its own"
         )
         return
     clone, vms = next(((path_of_clone, names) for path_of_clone, names in clones if names), clones[0])
     clone_text = f"{min(vms)}'s disk {clone}" if vms else f"{clone}, which no VM has"
     raise InUse(
         f"{path} is the base image of {clone_text}; a VM that writes to it would damage the clone",
-        hint=f"--image {quote(path)} gives the VM a clone of its own",
+        hint=f"--image {shlex.quote(path)} gives the VM a clone of its own",
         disk=path,
         vm=min(vms, default=None),
         clone=clone,
@@ -171,7 +177,7 @@ def _refuse_unlisted_pools(chains: BackingChains, path: str, what: str, instead:
         alternative = f"; or {instead}" if instead else ""
         raise Refused(
             f"{path} cannot {what}: it may have clones in the storage pool {pool}, which cannot be listed: {reason}",
-            hint=f"virsh pool-refresh {quote(pool)} shows the pool's problem{alternative}",
+            hint=f"virsh pool-refresh {shlex.quote(pool)} shows the pool's problem{alternative}",
             disk=path,
             pool=pool,
         )
@@ -222,7 +228,7 @@ def refuse_moved_disks(chains: BackingChains, vm: Vm, disks: Sequence[ManagedDis
         raise InUse(
             f"{vm.name} uses {current.source} now, which vgpuctl did not make and which {relation}",
             hint=f"{how_to_merge(vm, current, is_above=is_above)}; "
-            f"or vgpuctl delete-vm {quote(vm.name)} --keep-disks keeps all of them",
+            f"or vgpuctl delete-vm {shlex.quote(vm.name)} --keep-disks keeps all of them",
             vm=vm.name,
             disk=disk.path,
             current=current.source,
@@ -251,7 +257,7 @@ def find_moved_disk(vm: Vm, disk: ManagedDisk, chains: BackingChains | None = No
 
 def how_to_merge(vm: Vm, current: DiskRef, *, is_above: bool) -> str:
     """Return the command by which a VM uses its own disk again, without what lies above it."""
-    name = quote(vm.name)
+    name = shlex.quote(vm.name)
     if is_above:
         return f"while it runs, virsh blockcommit {name} {current.target} --active --pivot --wait merges it"
     return f"virsh domblklist {name} shows its disks"

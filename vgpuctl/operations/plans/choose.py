@@ -239,7 +239,9 @@ def _current_type_id(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> str | 
     vgpu_type = next((t for t in gpu.types if t.profile == vgpu.profile), None)
     if vgpu_type is None:
         raise NoCapacity(
-            f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
+            f"{vgpu.gpu} does not offer {vgpu.profile} now",
+            hint="vgpuctl list-profiles shows what this host offers",
+            gpu=vgpu.gpu,
         )
     others = tuple(v for v in snapshot.vgpus_on(vgpu.gpu) if v.carrier != vgpu.carrier and not v.needs_device)
     # as in libvirt's hook: sizes may differ

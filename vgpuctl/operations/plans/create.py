@@ -84,7 +84,8 @@ def design_domain(
     if request.cdrom is not None:
         disks.append(DesignDisk("cdrom", request.cdrom, "raw"))
     disks += [DesignDisk("cdrom", d.path, "raw") for d in managed_disks if d.role is DiskRole.SEED]
-    window = window_mib(request.pci_window, gpu_bars_mib(facts.bars_mib, vgpus))
+    needs_window = facts.capabilities.is_x86  # the machine "virt" has room for every BAR
+    window = window_mib(request.pci_window, gpu_bars_mib(facts.bars_mib, vgpus)) if needs_window else None
     pins = resolve_pins(snapshot, request.cpu_pin, vgpus, facts.guest.topology)
     return DomainDesign(
         name=vm_name(request, uuid),
@@ -93,6 +94,8 @@ def design_domain(
         vcpus=request.vcpus,
         kvm=facts.capabilities.kvm,
         emulator=facts.capabilities.emulator,
+        arch=facts.capabilities.arch,
+        machine=facts.capabilities.machine,
         firmware=choose_firmware(request, facts),
         disks=tuple(disks),
         nics=tuple(replace(nic, model=nic.model or default_nic_model(request.os)) for nic in request.nics),

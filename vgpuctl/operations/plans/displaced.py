@@ -61,7 +61,7 @@ def _is_other_type(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> bool:
     boards = {parsed.board for t in gpu.types if (parsed := parse_profile_name(t.profile)) is not None}
     if name is not None and boards and name.board not in boards:
         return True
-    is_partitioned = gpu.mig is not None or (name is not None and name.mig_slices > 0)
+    is_partitioned = (gpu.mig is not None and gpu.mig.enabled) or (name is not None and name.mig_slices > 0)
     return not is_partitioned and not any(v.present for v in snapshot.vgpus_on(gpu.address))
 
 

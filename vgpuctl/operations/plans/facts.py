@@ -229,11 +229,32 @@ def creates_disks(request: VmRequest) -> bool:
     return not only_existing and not (request.cdrom is not None and not request.disks)
 
 
+def _require_uefi(capabilities: HypervisorCapabilities, bios_image: str | None) -> None:
+    """Refuse what cannot boot where there is no BIOS.
+
+    Raises:
+        InvalidInput: the image boots only with BIOS.
+        HostCannot: libvirt finds no UEFI firmware.
+    """
+    if bios_image is not None:
+        raise InvalidInput(
+            f"{bios_image} boots only with BIOS, and VMs of this host ({capabilities.arch}) boot only with UEFI",
+            hint=f"use an image for {capabilities.arch}",
+            image=bios_image,
+        )
+    if not capabilities.uefi:
+        raise HostCannot(
+            f"VMs of this host ({capabilities.arch}) boot only with UEFI, and libvirt finds no UEFI firmware here",
+            hint="apt install qemu-efi-aarch64 (Debian, Ubuntu) or dnf install edk2-aarch64 (RHEL, Fedora)",
+            check="uefi",
+        )
+
+
 def choose_firmware(request: VmRequest, facts: HostFacts) -> str:
     """Return "uefi" or "bios", by what the image needs and the host has.
 
-    linux: UEFI, which large BARs require, unless the image boots only with BIOS. generic: BIOS, unless the image boots
-    only with UEFI. windows11: UEFI.
+    Where there is no BIOS: UEFI. linux: UEFI, which large BARs require, unless the image boots only with BIOS. generic:
+    BIOS, unless the image boots only with UEFI. windows11: UEFI.
 
     Raises:
         InvalidInput: the image of a Windows 11 VM boots only with BIOS.
@@ -252,6 +273,9 @@ def choose_firmware(request: VmRequest, facts: HostFacts) -> str:
     if request.os == WINDOWS_11:
         if needed_firmware == "bios":
             refuse_bios_image(str(boot_path))
+        return "uefi"
+    if not facts.capabilities.is_x86:
+        _require_uefi(facts.capabilities, str(boot_path) if needed_firmware == "bios" else None)
         return "uefi"
     if needed_firmware in ("uefi", "bios"):
         return needed_firmware

@@ -11,7 +11,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from vgpuctl.domain.disk_sources import DiskSources
@@ -23,8 +22,10 @@ from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
     import difflib
+    import shlex
 else:
     difflib = LazyModule("difflib")
+    shlex = LazyModule("shlex")
 
 _MANAGED_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-9]+)?\.qcow2|-seed\.iso)", re.ASCII)
 """vgpuctl's volumes: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; seeds end in -seed.iso."""
@@ -113,7 +114,7 @@ def image_hint(path: str, folder: str, files: Sequence[str], volumes: Sequence[s
         return f"did you mean {' or '.join(by_stem[stem] for stem in matches)}?"
     images = [posixpath.basename(file) for file in select_images(files)]
     if not images:
-        return f"ls -l {quote(folder)} shows that directory; vgpuctl sees no disk image in it"
+        return f"ls -l {shlex.quote(folder)} shows that directory; vgpuctl sees no disk image in it"
     more = f" and {len(images) - _MAX_NAMED} more" if len(images) > _MAX_NAMED else ""
     return f"disk images in {folder}: {', '.join(images[:_MAX_NAMED])}{more}"
 

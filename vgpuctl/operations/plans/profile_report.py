@@ -36,7 +36,7 @@ def profile_results(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bo
                 profile=first.profile,
                 name=name,
                 type_id=ids[0] if len(ids) == 1 else None,
-                framebuffer_mib=first.framebuffer_mib,
+                framebuffer_mib=next((t.framebuffer_mib for t in types.values() if t.framebuffer_mib), None),
                 max_per_gpu=_max_per_gpu([g for g, _ in rooms[name]], types),
                 free=free[name],
                 free_at_least=sum_guaranteed(rooms[name]),

@@ -135,20 +135,40 @@ def _choose_elsewhere(
     """Choose slots as for a new VM. If no GPU has the model any more, a profile without the model takes another one.
 
     Raises:
-        HostCannot: the VM may be only on GPUs that are gone.
+        HostCannot: the VM may be only on GPUs that are gone, or no GPU offers its profile.
         VgpuctlError: as `choose_vgpus`.
     """
     request = request_from_record(vm, record, vgpus)
     request = replace(request, constraints=_constraints_here(snapshot, vm, record, request))
     try:
         return choose_vgpus(snapshot, request, record.vm_uuid)
-    except NotFound:
+    except NotFound as error:
         texts = [_requested_text(v, record) for v in vgpus if v.profile is not None]
         if not any(map(omits_model, texts)):
-            raise
+            raise _unoffered_error(vm, record, error) from error
         kept = [v.profile for v in record.vgpus if v not in vgpus and v.profile is not None]
         open_request = replace(request, profiles=tuple((text, texts.count(text)) for text in dict.fromkeys(texts)))
-        return choose_vgpus(snapshot, open_request, record.vm_uuid, kept)
+        try:
+            return choose_vgpus(snapshot, open_request, record.vm_uuid, kept)
+        except NotFound as open_error:
+            raise _unoffered_error(vm, record, open_error) from open_error
+
+
+def _unoffered_error(vm: Vm, record: VmRecord, error: NotFound) -> VgpuctlError:
+    """Return what to do for a VM whose profile no GPU offers any more, as after a new driver; else the error itself."""
+    profile, similar = error.facts.get("profile"), error.facts.get("near")
+    if profile is None:
+        return error
+    hint, name = error.hint, shlex.quote(vm.name)
+    if isinstance(similar, list) and similar:
+        number = len(record.vgpus)
+        one = len({v.profile for v in record.vgpus}) == 1
+        text = f"{similar[0]}:{number}" if number > 1 else similar[0]
+        others = f"vgpuctl list-profiles shows what this host offers; then vgpuctl set-vm {name} --profile PROFILE"
+        hint = f"vgpuctl set-vm {name} --profile {text}" if one else others
+    return HostCannot(
+        f"{vm.name} has {profile}, which no GPU on this host offers", hint=hint, check="profile", vm=vm.name
+    )
 
 
 def _constraints_here(snapshot: Snapshot, vm: Vm, record: VmRecord, request: VmRequest) -> GpuConstraints:

@@ -22,6 +22,12 @@ def check_windows(request: VmRequest, capabilities: HypervisorCapabilities) -> N
     """
     if request.os != WINDOWS_11:
         return
+    if not capabilities.is_x86:
+        raise HostCannot(
+            f"a Windows 11 VM needs a host with x86_64, and this one has {capabilities.arch}",
+            hint="use --os generic with an image and a template for this architecture",
+            check="arch",
+        )
     if request.memory_mib < MIN_MEMORY_MIB:
         raise InvalidInput(
             f"Windows 11 does not install with {format_mib(request.memory_mib)} of memory: "

@@ -70,3 +70,10 @@ def test_a_description_in_etc_hides_the_one_of_its_name(tmp_path):
 def test_what_cannot_be_read_refuses_nobody(tmp_path, text):
     assert has_enrolled_keys((str(tmp_path / "none"),))
     assert has_enrolled_keys((described(tmp_path / "usr", plain=[], odd=text),))
+
+
+@pytest.mark.parametrize(("arch", "machine"), [("x86_64", "pc-q35-8.2"), ("aarch64", "virt-8.2")])
+def test_the_architecture_and_machine_are_those_that_libvirt_names(arch, machine):
+    text = XML.replace("<os ", f"<machine>{machine}</machine><arch>{arch}</arch><os ", 1)
+    result = parse_capabilities(parse_xml(text), kvm=True, enrolled_keys=True)
+    assert (result.arch, result.machine, result.is_x86) == (arch, machine, arch == "x86_64")

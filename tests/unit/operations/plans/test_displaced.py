@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import pytest
 
 from tests.hosts import (
@@ -25,9 +27,11 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.restore import restore_host
 
 OLD, NEW, OTHER = "0000:3b:00.0", "0000:3c:00.0", "0000:af:00.0"
+VM_NAME = "it's"
 
 
 def scenario(*gpus: str, kernel: str = "6.8.0-45-generic", driver: str = "550.90.05") -> str:
@@ -194,3 +198,35 @@ def test_set_vm_moves_a_vm_from_an_excluded_gpu(tmp_path):
     wanted = request("L40S-8Q", name="one", where=GpuConstraints(not_gpus=(vgpu.gpu,)))
     assert set_vm(host.ports, wanted, "profile", "gpu").changed
     check_is_placed(host, "one", "L40S-8Q", OLD if vgpu.gpu == OTHER else OTHER, state="stopped")
+
+
+@pytest.mark.parametrize("reserve", ["always", "running"])
+@pytest.mark.parametrize("model", ["T4", "H100"])
+def test_a_vm_whose_profile_nothing_offers_any_more_gets_the_command_that_changes_it(tmp_path, model, reserve):
+    profile, near = {"T4": ("T4-4Q", "T4-4C"), "H100": ("H100-10C", "H100-16C")}[model]
+    host = open_sim_host(tmp_path, text=scenario(f"{model} {OLD} profiles: [{profile}]"))
+    create(host.ports, request(profile, name=VM_NAME, reserve=reserve), start=False)
+    host = with_other_hardware(host, scenario(f"{model} {OLD} profiles: [{near}]"))
+    with pytest.raises(HostCannot, match=f"{VM_NAME} has {profile}, which no GPU on this host offers") as raised:
+        start(host.ports, VM_NAME)
+    assert raised.value.hint == f"vgpuctl set-vm {quote(VM_NAME)} --profile {near}"
+    (check,) = diagnose(host.ports, ("lost-vgpus",)).checks
+    assert (check.evidence, check.fix) == (
+        (f"{VM_NAME} needs another place: {OLD} no longer offers {profile}",),
+        raised.value.hint,
+    )
+    assert set_vm(host.ports, request(near, name=VM_NAME)).changed
+    assert start(host.ports, VM_NAME).changed
+
+
+@pytest.mark.parametrize("model", ["T4", "L40S"])
+def test_nothing_waits_for_a_gpu_that_vfio_pci_has(tmp_path, model):
+    profile = {"T4": "T4-4Q", "L40S": "L40S-8Q"}[model]
+    host = open_sim_host(tmp_path, text=scenario(f"{model} {OLD}"))
+    create(host.ports, request(profile, name="vm"), start=False)
+    host = with_other_hardware(host, scenario(f"{model} {OLD} driver: vfio-pci"))
+    begin = host.ports.clock.monotonic()
+    with pytest.raises(Failed, match=f"vfio-pci has {OLD}, so it offers no vGPUs") as raised:
+        restore(host)
+    assert host.ports.clock.monotonic() == begin
+    assert str(raised.value.hint).startswith("vfio-pci has it; give it to nvidia now: virsh nodedev-reattach pci_0000_")
