@@ -57,8 +57,7 @@ def open_local_host(
     A captured tree is read-only. It has no NVML, commands and, without `connect`, libvirt: they are not the host's.
     """
     root = os.path.abspath(root)
-    captured = root != "/"
-    if captured and not os.path.isdir(root):
+    if (captured := root != "/") and not os.path.isdir(root):
         raise InvalidInput(f"--root: directory {root} does not exist", value=root)
     clock = clock or HostClock()
     run_dir, processes = _run_dir(root), HostProcesses(root)
