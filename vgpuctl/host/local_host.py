@@ -32,7 +32,7 @@ from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.ports.host import Host, nothing_to_close
+from vgpuctl.ports.host import Host
 
 if TYPE_CHECKING:
     import uuid
@@ -56,11 +56,19 @@ def open_local_host(
 
     A captured tree is read-only. It has no NVML, commands and, without `connect`, libvirt: they are not the host's.
     """
+<<<<<<< HEAD
     root = _existing_root(root)
     captured = root != "/"
     clock = clock or HostClock()
     processes = HostProcesses(root)
     run_dir = _run_dir(root)
+=======
+    root = os.path.abspath(root)
+    if (captured := root != "/") and not os.path.isdir(root):
+        raise InvalidInput(f"--root: directory {root} does not exist", value=root)
+    clock = clock or HostClock()
+    run_dir, processes = _run_dir(root), HostProcesses(root)
+>>>>>>> live
     operations = OperationFiles(run_dir, processes, captured=captured)
     claims = ClaimStore(run_dir, processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds)
     writer = None if captured else UninterruptibleWriter(claims, processes)
@@ -115,10 +123,10 @@ def _run_dir(root: str) -> Path:
 
 def _open_libvirt(
     connect: str | None, clock: HostClock, claims: ClaimStore, *, captured: bool
-) -> tuple[Hypervisor, Storage, Callable[[], None]]:
+) -> tuple[Hypervisor, Storage, Callable[[], None] | None]:
     """Return the hypervisor and storage ports of one connection and what closes it, or their absent versions."""
     if captured and not connect:
-        return AbsentHypervisor("--root"), AbsentStorage("--root"), nothing_to_close
+        return AbsentHypervisor("--root"), AbsentStorage("--root"), None
     connection = LibvirtConnection(connect, lambda: claims.is_locked)
 
     def find_qemu_user() -> QemuUser | None:
