@@ -200,6 +200,11 @@ def line(rng: Random, place: Path) -> Ended:
     return command(*HOST, *_form(rng), *words.made(rng, place))
 
 
+def change(rng: Random, place: Path) -> Ended:
+    """Several fields of VMs at once."""
+    return command(*HOST, *_form(rng), *words.change(rng))
+
+
 def libvirt(rng: Random, place: Path) -> Ended:
     """Domain XML from libvirt, read through a hypervisor that changes it."""
     return call(lambda: played.damaged(rng, place))
@@ -308,6 +313,7 @@ def _socket(path: Path) -> None:
 
 
 SURFACES: dict[str, Make] = {
+    "change": change,
     "host-file": host_file,
     "imports": imports,
     "libvirt": libvirt,

@@ -9,6 +9,8 @@ from random import Random
 import click
 
 from tests.fuzz import odd
+from vgpuctl.cli.command import load_command
+from vgpuctl.config.vm_fields import CHANGE_FIELDS
 
 FAR = frozenset({"--host", "--hosts", "--limit", "--connect", "--host-deadline", "--hosts-at-a-time", "--root"})
 """Options that select a host other than the simulated one."""
@@ -61,6 +63,12 @@ FITTING: dict[str, tuple[str, ...]] = {
     "memory": ("2GiB",),
     "vcpus": ("2",),
     "policy": ("best_effort", "equal_share"),
+    "labels": ("team=cad", "old-"),
+    "owner": ("ada", ""),
+    "networks": ("default", "none", "bridge=br0,vlan=3"),
+    "hugepages": ("2MiB", "none"),
+    "cpu_pin": ("auto", "none", "0-3"),
+    "numa": ("0", "1"),
 }
 """Valid values for a parameter whose name contains this word."""
 
@@ -89,6 +97,17 @@ def made(rng: Random, place: Path) -> tuple[str, ...]:
     if rng.random() < 0.05:
         words = words[: rng.randrange(len(words) + 1)]
     return tuple(word for word in words if word.partition("=")[0] not in FAR and not word.startswith(("ssh:", "local")))
+
+
+def change(rng: Random) -> tuple[str, ...]:
+    """Return a set-vm with one to six of its fields, valid or not: of a VM that runs or is off."""
+    options = [p for p in load_command("set-vm").params if p.name in CHANGE_FIELDS]
+    line = ["set-vm", rng.choice(("vdi-1", "vdi-2", "vdi-2", "vdi-9")), *rng.choice(((), ("--yes",)))]
+    line += [word for word in ("--drain", "--dry-run") if rng.random() < 0.3]
+    for option in rng.sample(options, rng.randint(1, 6)):
+        name = rng.choice([*option.opts, *option.secondary_opts])
+        line += [name] if option.is_bool_flag else [name, _value(rng, option)]  # type: ignore[attr-defined]
+    return tuple(line)
 
 
 def _words_for(rng: Random, parameter: click.Parameter) -> list[str]:

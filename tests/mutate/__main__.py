@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 import time
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -30,12 +30,13 @@ TABLE = CHECKOUT / "docs" / "reports" / "mutations.md"
 LEFT_OUT = ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "dist", "build")
 LONGEST_SECONDS = 900
 FOUND = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
+ROW = re.compile(r"^\| [^|]+ \| `([^`|]+)` \|.*$", re.MULTILINE)
 HEAD = """# Planted bugs
 
 {total} bugs, each of which breaks one rule, planted one at a time in a copy of the checkout. Only the tests that are
 meant for a bug ran; the first one that failed is named. {survived} survived.
 
-Made by `.venv/bin/python -m tests.mutate` on {date}.
+Made by `.venv/bin/python -m tests.mutate`, or line by line with `--only NAME`; last on {date}.
 
 | rule | bug | where | found by |
 |---|---|---|---|
@@ -57,7 +58,9 @@ class CannotTell(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant the bugs. Return 0 if none survived, 1 if one did, 2 if one does not apply or its tests cannot tell."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=(__doc__ or "").split(":")[0])
-    parser.add_argument("--only", metavar="NAME", action="append", help="this bug alone, and no table; repeatable")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", help="this bug alone, and its line of the table; repeatable"
+    )
     parser.add_argument("--list", action="store_true", help="name the bugs and their rules, and plant none")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.only or ()) - {bug.name for bug in BUGS})
@@ -74,8 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DoesNotApply, CannotTell) as error:
         print(error, file=sys.stderr)
         return 2
-    if not options.only:
-        TABLE.write_text(table(results))
+    TABLE.write_text(table(rows(results, TABLE.read_text() if options.only else "")))
     return 1 if any(one.found_by is None for one in results) else 0
 
 
@@ -135,17 +137,23 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     return completed.returncode, completed.stdout + completed.stderr
 
 
-def table(results: Sequence[Result]) -> str:
+def rows(results: Sequence[Result], earlier: str) -> dict[str, str]:
+    """Return each bug's line of the table; those of other bugs stay as they are in `earlier`, the table before."""
+    lines = {match[1]: match[0] for match in ROW.finditer(earlier)}
+    lines |= {result.bug.name: _row(result) for result in results}
+    return {bug.name: lines[bug.name] for bug in BUGS if bug.name in lines}
+
+
+def _row(result: Result) -> str:
+    found_by = "**survived**" if result.found_by is None else f"`{result.found_by.replace('|', '¦')}`"
+    return f"| {result.bug.rule} | `{result.bug.name}` | `{result.bug.file}` | {found_by} |"
+
+
+def table(lines: Mapping[str, str]) -> str:
     """Return the text of docs/reports/mutations.md."""
-    survived = sum(one.found_by is None for one in results)
-    head = HEAD.format(total=len(results), survived=survived or "None", date=time.strftime("%Y-%m-%d", time.gmtime()))
-    rows = [
-        f"| {one.bug.rule} | `{one.bug.name}` | `{one.bug.file}` | "
-        + ("**survived**" if one.found_by is None else f"`{one.found_by.replace('|', '¦')}`")
-        + " |"
-        for one in results
-    ]
-    return head + "\n".join(rows) + "\n"
+    survived = sum("**survived**" in line for line in lines.values())
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    return HEAD.format(total=len(lines), survived=survived or "None", date=date) + "\n".join(lines.values()) + "\n"
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         for number, case in enumerate(
             sorted(
                 (*all_cases(), *two_commands()),
-                key=lambda case: (bool(case.second), "move-vms" in case.command, case.kind != FULL),
+                key=lambda case: (not case.second, "move-vms" in case.command, case.kind != FULL),
             )
         ):
             if words and not any(word in case.name for word in words):

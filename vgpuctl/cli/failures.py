@@ -195,14 +195,16 @@ def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
 
 
 def _is_informative(value: object, failure: Failure) -> bool:
-    """Say whether a fact is short and not already in the message."""
+    """Say whether a fact is short and not already in the message or hint; of a list each item, in any order."""
     if value is None or isinstance(value, bool) or value in ("", [], (), {}):
         return False
     if isinstance(value, dict) or (isinstance(value, (list, tuple)) and isinstance(value[0], dict)):
         return False
-    text = _fact_text(value)
-    pattern = rf"(?<!\w){re.escape(text)}(?!\w)"
-    return len(text) <= MAX_FACT_LENGTH and not re.search(pattern, f"{failure.message}\n{failure.hint}")
+    if len(_fact_text(value)) > MAX_FACT_LENGTH:
+        return False
+    items = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    shown = f"{failure.message}\n{failure.hint}"
+    return not all(re.search(rf"(?<!\w){re.escape(str(item))}(?!\w)", shown) for item in items)
 
 
 def _fact_text(value: object) -> str:

@@ -79,6 +79,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
         "A16",
         repeatable=True,
         metavar="ADDRESS|MODEL",
+        change_help="put the vGPUs that are on this GPU on another one; by address or by model; repeatable",
     ),
     SpecField("numa_node", "--numa-node", "use only GPUs of this NUMA node", "0", metavar="N"),
     SpecField(

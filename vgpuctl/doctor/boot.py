@@ -153,21 +153,21 @@ def _has_hostdevs(snapshot: Snapshot) -> bool:
 CHECKS = (
     Check(
         id="start-hook",
-        title="libvirt's hook creates a VM's vGPUs when it starts",
+        title="libvirt's hook, for VMs that virsh or autostart starts",
         looks_at=f"`{VGPUCTL_HOOK}`, `{LIBVIRT_HOOK}`",
         run=require_snapshot(_check_start_hook),
         paths=PathsToRead(files=(LIBVIRT_HOOK,), folders=(HOOK_DIRECTORY,), permissions=(LIBVIRT_HOOK, VGPUCTL_HOOK)),
     ),
     Check(
         id="restore-unit",
-        title="VFs and vGPUs are restored after a reboot",
+        title="the boot unit that restores VFs and vGPUs",
         looks_at=f"`{RESTORE_UNIT}` in `{'`, `'.join(UNIT_DIRECTORIES)}`, `{WANTS_DIRECTORY}`",
         run=require_snapshot(_check_restore_unit),
         paths=PathsToRead(folders=(*UNIT_DIRECTORIES, WANTS_DIRECTORY)),
     ),
     Check(
         id="libvirt-guests",
-        title="VMs are shut down with the host, not suspended",
+        title="what happens to VMs when the host shuts down",
         looks_at=f"`ON_SHUTDOWN` in `{'` or `'.join(LIBVIRT_GUESTS_CONFIGS)}`, `{WANTS_DIRECTORY}`",
         run=_check_libvirt_guests,
         paths=PathsToRead(files=LIBVIRT_GUESTS_CONFIGS, folders=(WANTS_DIRECTORY, *LIBVIRT_GUESTS_FOLDERS)),

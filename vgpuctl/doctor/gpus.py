@@ -175,28 +175,28 @@ def shorten(lines: list[str]) -> tuple[str, ...]:
 CHECKS = (
     Check(
         id="gpu-driver",
-        title="each GPU has its vendor's driver",
+        title="the driver of each GPU",
         looks_at="`driver` of each GPU",
         run=require_snapshot(_check_driver),
         explains=("mode", "gpu-missing", "driver"),
     ),
     Check(
         id="vgpu-driver",
-        title="NVIDIA's driver is the vGPU host driver",
+        title="the kind of NVIDIA's driver",
         looks_at="`nvidia/` and `mdev_supported_types/` of GPUs and VFs",
         run=require_snapshot(_check_vgpu_driver),
         explains=("mode", "sriov-manage"),
     ),
     Check(
         id="vfs",
-        title="VFs are on where a GPU needs them",
+        title="the VFs of each GPU",
         looks_at="`sriov_totalvfs` and `virtfnN` of each GPU",
         run=require_snapshot(_check_vfs),
         explains=("vfs-off", "no-capacity"),
     ),
     Check(
         id="functions",
-        title="each function of a GPU is bound to its driver",
+        title="the drivers of each GPU's functions",
         looks_at="the VFs' drivers, `nvidia/`, `mdev_supported_types/`, `vfio-dev/`",
         run=require_snapshot(_check_functions),
         explains=("no-capacity", "device-failed", "vfio-dev"),
@@ -204,7 +204,7 @@ CHECKS = (
     ),
     Check(
         id="vgpu-types",
-        title="GPUs set up for vGPUs offer types",
+        title="the vGPU types that GPUs offer",
         looks_at="`mdev_supported_types/`, `creatable_vgpu_types`, NVML",
         run=require_snapshot(_check_types),
         explains=("no-capacity",),
@@ -212,7 +212,7 @@ CHECKS = (
     ),
     Check(
         id="nvml",
-        title="NVML answers for each GPU",
+        title="NVML, for each GPU",
         looks_at="NVIDIA's management library",
         run=require_snapshot(_check_nvml),
         explains=("device-failed", "nvml", "driver", "gpu-lost"),

@@ -106,7 +106,7 @@ _FIXES = {
 CHECKS = (
     Check(
         id="guest-drivers",
-        title="the drivers in guests match the host's",
+        title="the driver versions in guests",
         looks_at="NVML: the driver in the guest of each running vGPU",
         run=require_snapshot(_check_guest_drivers),
         needs_vms=True,

@@ -65,7 +65,7 @@ def _check_secure_boot(context: CheckContext) -> Finding:
 CHECKS = (
     Check(
         id="apparmor",
-        title="AppArmor confines VMs as libvirt expects",
+        title="AppArmor's profiles for VMs",
         looks_at=f"`{APPARMOR_ENABLED}`, `{APPARMOR_PROFILES}`",
         run=_check_apparmor,
         paths=PathsToRead(files=(APPARMOR_ENABLED, APPARMOR_PROFILES)),
@@ -73,7 +73,7 @@ CHECKS = (
     ),
     Check(
         id="secure-boot",
-        title="Secure Boot does not block the vendor's driver",
+        title="Secure Boot and the vendor's driver",
         looks_at=f"`{SECURE_BOOT_VARIABLE}`, the GPUs' drivers",
         run=_check_secure_boot,
         paths=PathsToRead(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY, EFI_VARIABLES)),

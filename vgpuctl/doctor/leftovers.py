@@ -114,14 +114,14 @@ def _check_mdevctl(context: CheckContext, snapshot: Snapshot) -> Finding:
 CHECKS = (
     Check(
         id="stuck-writes",
-        title="no write waits in the kernel",
+        title="writes that wait in the kernel",
         looks_at="`/run/vgpuctl/stuck`",
         run=require_snapshot(_check_stuck_writes),
         explains=("stuck", "device-failed"),
     ),
     Check(
         id="leftovers",
-        title="nothing is leaked, half created or half removed",
+        title="what is leaked, half created or half removed",
         looks_at="what reconcile-host would do",
         run=_check_leftovers,
         explains=("no-capacity",),
@@ -130,14 +130,14 @@ CHECKS = (
     ),
     Check(
         id="claims",
-        title="every claim can be read",
+        title="vgpuctl's claims",
         looks_at="`/run/vgpuctl/claims`",
         run=require_snapshot(_check_claims),
         explains=("no-capacity",),
     ),
     Check(
         id="kept-vgpus",
-        title="each vGPU of host.yaml exists",
+        title="the vGPUs of host.yaml",
         looks_at="`vgpus:` of `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_host_vgpus),
         explains=("no-capacity",),
@@ -145,7 +145,7 @@ CHECKS = (
     ),
     Check(
         id="mdevctl",
-        title="mdevctl creates no devices on vgpuctl's GPUs",
+        title="mdevctl's devices on vgpuctl's GPUs",
         looks_at=f"`{MDEVCTL_DIRECTORY}/PARENT`",
         run=require_snapshot(_check_mdevctl),
         paths=PathsToRead(folders=(MDEVCTL_DIRECTORY,)),

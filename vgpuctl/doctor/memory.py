@@ -51,7 +51,7 @@ def _check_locked_memory(context: CheckContext, snapshot: Snapshot) -> Finding:
 CHECKS = (
     Check(
         id="locked-memory",
-        title="the host has the memory that VMs with devices lock",
+        title="the memory that VMs with devices lock",
         looks_at=f"the VMs' memory, `{MEMINFO}`",
         run=require_snapshot(_check_locked_memory),
         paths=PathsToRead(files=(MEMINFO,)),

@@ -205,7 +205,7 @@ def _find_gpu(text: str, snapshot: Snapshot) -> str | None:
 CHECKS = (
     Check(
         id="driver-messages",
-        title="NVIDIA's drivers logged no errors",
+        title="errors that NVIDIA's drivers logged",
         looks_at="NVIDIA's lines in the kernel's log since the boot, the log of `nvidia-vgpu-mgr`",
         run=require_snapshot(_check_messages),
         explains=("libvirt-failed", "device-failed", "partition", "scheduler"),

@@ -193,7 +193,7 @@ def _on_or_off(value: bool) -> str:
 CHECKS = (
     Check(
         id="driver-version",
-        title="NVIDIA's driver and its libraries have the same version",
+        title="the versions of NVIDIA's driver and libraries",
         looks_at=f"`{PROC_VERSION}`, `{MODULE_VERSION}`, NVML, `libnvidia-ml.so.VERSION` in "
         f"`{'`, `'.join(LIBRARY_DIRECTORIES)}`",
         run=require_snapshot(_check_version),
@@ -202,7 +202,7 @@ CHECKS = (
     ),
     Check(
         id="vgpu-services",
-        title="NVIDIA's services for vGPUs run",
+        title="NVIDIA's services for vGPUs",
         looks_at=f"`{VGPU_MGR}.service/cgroup.procs` in `{'`, `'.join(SLICE_DIRECTORIES)}`, the log of `{VGPUD}`",
         run=require_snapshot(_check_services),
         paths=PathsToRead(
@@ -214,7 +214,7 @@ CHECKS = (
     ),
     Check(
         id="driver-holders",
-        title="no program blocks a pending change of NVIDIA's driver",
+        title="programs that block a pending change of NVIDIA's driver",
         looks_at="who has `/dev/nvidia*` open, MIG and VFs of each GPU",
         run=require_snapshot(_check_holders),
         explains=("busy",),
@@ -222,7 +222,7 @@ CHECKS = (
     ),
     Check(
         id="gpu-firmware",
-        title="the driver decides which GPUs use their firmware (GSP)",
+        title="the option for the GPUs' firmware (GSP)",
         looks_at=f"`{DRIVER_PARAMS_PATH}`, `{FIRMWARE_OPTION}` in `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
         run=require_snapshot(_check_firmware),
         paths=PathsToRead(files=(DRIVER_PARAMS_PATH,), configs=DIRECTORIES),
@@ -230,7 +230,7 @@ CHECKS = (
     ),
     Check(
         id="ecc",
-        title="no change of the GPUs' ECC waits for a reset",
+        title="changes of ECC that wait for a reset",
         looks_at="NVML",
         run=require_snapshot(_check_ecc),
         needs_ecc=True,

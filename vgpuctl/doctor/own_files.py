@@ -99,7 +99,7 @@ def _describe_permissions(path: str, permissions: FilePermissions) -> str:
 CHECKS = (
     Check(
         id="run-directory",
-        title="only root can write vgpuctl's claims",
+        title="who can write vgpuctl's claims",
         looks_at=f"owner and mode of `{RUN_DIRECTORY}`",
         run=_check_run_directory,
         paths=PathsToRead(permissions=(RUN_DIRECTORY,)),
@@ -107,7 +107,7 @@ CHECKS = (
     ),
     Check(
         id="host-file",
-        title="host.yaml is valid, and only root can write it",
+        title="host.yaml, and who can write it",
         looks_at=f"`{HOST_FILE}`, its owner and mode, and whether GPUs here can offer its profiles",
         run=_check_host_file,
         paths=PathsToRead(files=(HOST_FILE,), permissions=(HOST_FILE,)),
@@ -115,7 +115,7 @@ CHECKS = (
     ),
     Check(
         id="machine-id",
-        title="the host has a machine id",
+        title="the host's machine id",
         looks_at=f"`{MACHINE_ID}`",
         run=_check_machine_id,
         paths=PathsToRead(files=(MACHINE_ID,)),

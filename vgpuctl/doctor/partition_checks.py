@@ -147,7 +147,7 @@ def _on_or_off(value: bool) -> str:
 CHECKS = (
     Check(
         id="mig-mode",
-        title="no change of MIG waits for a reset",
+        title="changes of MIG that wait for a reset",
         looks_at=f"NVML, `{KERNEL_RELEASE}`",
         run=require_snapshot(_check_mig_mode),
         paths=PathsToRead(files=(KERNEL_RELEASE,)),
@@ -155,7 +155,7 @@ CHECKS = (
     ),
     Check(
         id="mig-instances",
-        title="GPUs with MIG on have GPU instances that vGPUs can use",
+        title="the GPU instances of GPUs with MIG on",
         looks_at="NVML",
         run=require_snapshot(_check_mig_instances),
         explains=("no-capacity", "partition"),
@@ -163,7 +163,7 @@ CHECKS = (
     ),
     Check(
         id="partition",
-        title="MIG and mixed sizes match host.yaml",
+        title="MIG and mixed sizes, compared with host.yaml",
         looks_at="NVML, `mig:` and `mixed_size:` of `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_partition),
         explains=("partition", "no-capacity"),

@@ -120,14 +120,14 @@ def _resource_paths(snapshot: Snapshot) -> PathsToRead:
 CHECKS = (
     Check(
         id="iommu-groups",
-        title="each GPU and VF can be assigned to a VM by itself",
+        title="the IOMMU groups of GPUs and VFs",
         looks_at="`iommu_group` of each function, and its other members",
         run=require_snapshot(_check_iommu_groups),
         explains=("libvirt-failed", "in-use"),
     ),
     Check(
         id="bars",
-        title="the firmware assigned an address to each GPU's BARs",
+        title="the addresses of each GPU's BARs",
         looks_at="`resource` of each GPU",
         run=require_snapshot(_check_bars),
         find_paths=_resource_paths,

@@ -239,7 +239,7 @@ _MODPROBE_PATHS = PathsToRead(files=(DRIVER_PARAMS_PATH, MODULE_VERSION, PROC_VE
 CHECKS = (
     Check(
         id="scheduler",
-        title="each GPU runs the scheduler of host.yaml",
+        title="the vGPU schedulers, compared with host.yaml",
         looks_at=f"NVML, the kernel's log, `{DRIVER_PARAMS_PATH}`, `/etc/vgpuctl/host.yaml`",
         run=require_snapshot(_check_scheduler),
         paths=PathsToRead(files=(DRIVER_PARAMS_PATH, MODULE_VERSION, PROC_VERSION)),
@@ -248,7 +248,7 @@ CHECKS = (
     ),
     Check(
         id="registry-lines",
-        title="no option of nvidia.ko is overridden by a second line",
+        title="options of nvidia.ko that a second line overrides",
         looks_at=f"`NVreg_RegistryDwords` in `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
         run=require_snapshot(_check_registry_lines),
         paths=_MODPROBE_PATHS,
@@ -256,7 +256,7 @@ CHECKS = (
     ),
     Check(
         id="registry-word",
-        title=f"{REGISTRY_KEY} has the intended meaning for this driver version",
+        title=f"what {REGISTRY_KEY} means to this driver version",
         looks_at=f"`{DRIVER_PARAMS_PATH}`, `{MODULE_VERSION}`, `{PROC_VERSION}`, "
         f"`{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
         run=require_snapshot(_check_registry_word),

@@ -101,7 +101,7 @@ def format_version(version: int) -> str:
 CHECKS = (
     Check(
         id="kernel",
-        title="the kernel is new enough for the GPUs' backends",
+        title="the kernel's version",
         looks_at=f"`{KERNEL_RELEASE}`",
         run=require_snapshot(_check_kernel),
         paths=PathsToRead(files=(KERNEL_RELEASE,)),
@@ -109,14 +109,14 @@ CHECKS = (
     ),
     Check(
         id="libvirt",
-        title="libvirt answers and is new enough for the GPUs' backends",
+        title="libvirt and its version",
         looks_at="libvirt's connection and version",
         run=require_snapshot(_check_libvirt),
         explains=("libvirt", "libvirt-variant", "session"),
     ),
     Check(
         id="qemu",
-        title="QEMU is new enough for libvirt",
+        title="QEMU's version",
         looks_at="the version that libvirt reports",
         run=require_snapshot(_check_qemu),
         explains=("libvirt-failed",),

@@ -111,7 +111,7 @@ def _check_uefi(context: CheckContext, snapshot: Snapshot) -> Finding:
 CHECKS = (
     Check(
         id="iommu",
-        title="the IOMMU is on",
+        title="the IOMMU",
         looks_at=f"`{IOMMU_GROUPS}`, the IOMMU parameters in `{CMDLINE}`",
         run=_check_iommu,
         paths=PathsToRead(files=(CMDLINE,), folders=(IOMMU_GROUPS,)),
@@ -120,7 +120,7 @@ CHECKS = (
     ),
     Check(
         id="kvm",
-        title="VMs run with hardware virtualization",
+        title="hardware virtualization (KVM)",
         looks_at="`/dev/kvm`, libvirt's capabilities",
         run=_check_kvm,
         paths=PathsToRead(folders=(DEV_DIRECTORY,)),
@@ -129,7 +129,7 @@ CHECKS = (
     ),
     Check(
         id="vfio",
-        title="VFIO is loaded",
+        title="VFIO's modules",
         looks_at=f"`{VFIO_DIRECTORY}/vfio`, `{PCI_DRIVERS}/vfio-pci`",
         run=_check_vfio,
         paths=PathsToRead(folders=(VFIO_DIRECTORY, PCI_DRIVERS)),
@@ -137,7 +137,7 @@ CHECKS = (
     ),
     Check(
         id="uefi",
-        title="VMs can boot with UEFI",
+        title="the UEFI firmware for VMs",
         looks_at="libvirt's domain capabilities",
         run=require_snapshot(_check_uefi),
         explains=("uefi",),

@@ -151,7 +151,7 @@ def _check_vm_states(context: CheckContext, snapshot: Snapshot) -> Finding:
 CHECKS = (
     Check(
         id="lost-vgpus",
-        title="every VM has its vGPUs",
+        title="the vGPUs of each VM",
         looks_at="the vGPUs of VMs: devices in `/sys/bus/mdev/devices`, types of VFs",
         run=require_snapshot(_check_lost_vgpus),
         explains=("no-capacity",),
@@ -160,14 +160,14 @@ CHECKS = (
     ),
     Check(
         id="vm-states",
-        title="no VM is paused, asleep or crashed",
+        title="VMs that are paused, asleep or crashed",
         looks_at="the states of VMs with vGPUs or other devices of the host",
         run=require_snapshot(_check_vm_states),
         needs_vms=True,
     ),
     Check(
         id="shared-vgpus",
-        title="no VM names a device that another VM needs",
+        title="devices that several VMs name",
         looks_at="every device that a VM's definition names, in elements and in QEMU's arguments",
         run=require_snapshot(_check_shared_vgpus),
         explains=("in-use",),
@@ -175,7 +175,7 @@ CHECKS = (
     ),
     Check(
         id="managed-vfs",
-        title="no VM would unbind a vendor-specific VF from its driver",
+        title="VMs that would unbind a vendor-specific VF from its driver",
         looks_at="`managed` of the VMs' PCI devices",
         run=require_snapshot(_check_managed_vfs),
         needs_vms=True,

@@ -56,16 +56,13 @@ def open_local_host(
 
     A captured tree is read-only. It has no NVML, commands and, without `connect`, libvirt: they are not the host's.
     """
-    root = os.path.abspath(root)
+    root = _existing_root(root)
     captured = root != "/"
-    if captured and not os.path.isdir(root):
-        raise InvalidInput(f"--root: directory {root} does not exist", value=root)
     clock = clock or HostClock()
     processes = HostProcesses(root)
-    operations = OperationFiles(_run_dir(root), processes, captured=captured)
-    claims = ClaimStore(
-        _run_dir(root), processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds
-    )
+    run_dir = _run_dir(root)
+    operations = OperationFiles(run_dir, processes, captured=captured)
+    claims = ClaimStore(run_dir, processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds)
     writer = None if captured else UninterruptibleWriter(claims, processes)
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
     hypervisor, storage, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
@@ -82,7 +79,7 @@ def open_local_host(
         clock=clock,
         machine_id=machine_id or "",
         new_uuid=new_uuid or _random_uuid,
-        scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
+        scratch=None if captured else HostScratch(run_dir / "scratch"),
         read_only_reason=_read_only_reason(root, captured, machine_id),
         unprivileged_user=None if captured else _unprivileged_user(os.geteuid() if euid is None else euid),
         audit_log=None if captured else JournalSocket(),
@@ -97,6 +94,13 @@ def open_local_host(
         unfinished_files=None if captured else open_unfinished_files(Path(root), RUN_DIR, HOST_FILE_PATH, processes),
         close=close_libvirt,
     )
+
+
+def _existing_root(root: str) -> str:
+    path = os.path.abspath(root)
+    if not os.path.isdir(path):
+        raise InvalidInput(f"--root: directory {path} does not exist", value=path)
+    return path
 
 
 def _run_dir(root: str) -> Path:

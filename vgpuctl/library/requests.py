@@ -193,13 +193,15 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
     others = {field: value for field, value in fields.items() if field not in LABEL_FIELDS}
     spec = vm_spec.parse_options(**others, owner=owner or None)
     given = {*spec.given_fields(), *(["labels"] if labels else []), *(["owner"] if owner is not None else [])}
-    constraints = sorted(given & {*CONSTRAINT_FIELDS} - {"gpu"})
+    constraints = sorted(given & {*CONSTRAINT_FIELDS} - {"gpu", "not_gpu"})
     if not given:
         options = ", ".join(FIELD_BY_NAME[field].option for field in CHANGE_FIELDS)
         raise InvalidInput("nothing to change is given", hint=f"the options are {options}")
-    if constraints and not given & {"profile", "gpu"}:
+    if constraints and not given & {"profile", "gpu", "not_gpu"}:
         options = ", ".join(FIELD_BY_NAME[field].option for field in constraints)
-        raise InvalidInput(f"{options}: says where new vGPUs go, and none is new", hint="add --profile or --gpu")
+        raise InvalidInput(
+            f"{options}: says where new vGPUs go, and none is new", hint="add --profile, --gpu or --not-gpu"
+        )
     request = replace(build(host, spec, complete=False), name=name, label_changes=labels)
     sources = {**request.sources, **dict.fromkeys(given & {*LABEL_FIELDS}, "command-line")}
     return replace(request, sources=sources, owner=None if owner == "" else request.owner)

@@ -27,15 +27,15 @@ from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib
 from vgpuctl.operations.guards import (
     find_vm,
+    refuse_busy_vm,
     refuse_stuck_gpus,
     refuse_vgpus_in_other_vms,
     require_system_libvirt,
     require_writable,
 )
 from vgpuctl.operations.guest_devices import read_guest_host, read_topology
-from vgpuctl.operations.label import change_labels
 from vgpuctl.operations.place_and_start import read_domain_xml
-from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles
+from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles, with_labels
 from vgpuctl.operations.plans.facts import refuse_excess_memory
 from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
 from vgpuctl.operations.plans.remove import own_record
@@ -46,11 +46,14 @@ from vgpuctl.operations.plans.vm_update import (
     MoveTarget,
     VmUpdate,
     choose_update_vgpus,
+    describe_labels,
+    redefine_step,
     update_steps,
     updated_vm_result,
 )
 from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
+from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Owner, Transaction
 from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
@@ -82,7 +85,7 @@ def change_vm(
     if not dry_run:
         require_writable(host)
     if fields <= set(LABEL_FIELDS):
-        return change_labels(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        return _change_labels(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
     changed_fields = frozenset(fields)
     scope = _scope_of_fields(request, changed_fields)
     if "memory" in fields:
@@ -101,6 +104,38 @@ def change_vm(
     ):
         return Outcome(False, vm_result(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=dry_run)
     return _make_update(host, prepare, scope, Context(progress, wait_seconds, dry_run))
+
+
+def _change_labels(
+    host: Host, request: VmRequest, fields: Set[str], *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome[VmReport]:
+    """Give the request's VM its labels and its owner, those of them that are in `fields`.
+
+    Raises:
+        InvalidInput: the VM would have too many labels.
+        Unmanaged: vgpuctl has no record of the VM.
+        Busy: another vgpuctl works on it.
+    """
+    snapshot = observe(host, ReadScope(models=False))
+    vm = find_vm(snapshot, request.name or "")
+    require_system_libvirt(snapshot)
+    record = own_record(vm, "change")
+    refuse_unfinished(vm, record)
+    request = with_all_labels(vm, request)
+    new_record = with_labels(vm, record, request, fields)
+    if new_record == record:
+        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+    changes = ", ".join(text for field, text in describe_labels(record, request).items() if field in fields)
+    step = WriteRecord(vm.name, vm.uuid, new_record, record, f"change VM {vm.name}: {changes}")
+    steps = (step.describe(),)
+    result = vm_result(snapshot, replace(vm, record=new_record))
+    if dry_run:
+        return Outcome(True, result, steps, snapshot.warnings, dry_run=True)
+    with Transaction(host, Context(progress, wait_seconds)) as tx:
+        tx.note((vm.uuid,))
+        refuse_busy_vm(host, vm)
+        tx.carry_out(Plan((step,)))
+    return report_vm(host, result, steps)
 
 
 def move_vgpu(
@@ -157,8 +192,10 @@ class _UpdateMaking(Value):
         return Owner(update.vm.name, update.record, update.vm, held, leaving, reserves=update.reserves_slots)
 
     def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
-        """Return the vGPUs that it adds."""
-        return choose_update_vgpus(seen, self.update)
+        """Return the vGPUs that it adds, if the definition with them is possible; else nothing is claimed."""
+        chosen = choose_update_vgpus(seen, self.update)
+        redefine_step(self.update, chosen)
+        return chosen
 
     def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
         """Return the steps after the claims."""
@@ -211,8 +248,7 @@ def _build_update(
         _refuse_whole_devices(vm, record)
     if "gpu" in fields:
         _refuse_whole_devices(vm, record)
-        allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, request.constraints)}
-        allowed -= {gpu.address for name in request.constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
+        allowed = allowed_addresses(snapshot, request.constraints)
         changes = changes.moving([v for v in changes.kept if v.gpu not in allowed])
     if changes.removed or changes.added_profiles:
         if changes.removed:
@@ -223,6 +259,16 @@ def _build_update(
     frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
     freed = changes.kept if frees_slots else ()
     return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, freed, topology=topology)
+
+
+def allowed_addresses(snapshot: Snapshot, constraints: GpuConstraints) -> set[str]:
+    """Return the addresses of the GPUs that constraints name, without the excluded ones.
+
+    Raises:
+        NotFound: they match no GPU of this host.
+    """
+    allowed = {gpu.address for gpu in select_allowed_gpus(snapshot, constraints)}
+    return allowed - {gpu.address for name in constraints.not_gpus for gpu in match_gpus(snapshot.gpus, name)}
 
 
 def _with_vm_off(snapshot: Snapshot, request: VmRequest, fields: frozenset[str]) -> Snapshot:

@@ -20,7 +20,7 @@ from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request
 from vgpuctl.operations import change, power
 from vgpuctl.operations.create import create_vm
@@ -35,7 +35,7 @@ from vgpuctl.operations.plans.vm_diff import (
     resolve_vm_profile,
     vm_gpu_types,
 )
-from vgpuctl.operations.plans.vm_diff_text import describe_differences, fixed_field_hint
+from vgpuctl.operations.plans.vm_diff_text import describe_differences, fixed_field_hint, set_vm_command
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.report_vm import add_to_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain
@@ -245,6 +245,8 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
         raise _differs_error(vm, before, after, fixed_field_hint((vm.name,), other, before, after))
     if before.keys() - set(LABEL_FIELDS) and vm.state not in STOPPED_STATES:
         hint = f"{hint_commands.off_command(vm)}, then run the command again to change it in place"
+        if vm.state not in UNRESPONSIVE_STATES:
+            hint += f"; or {set_vm_command((vm.name,), before.keys(), before, after)} --drain"
         raise _differs_error(vm, before, after, "; ".join((*doubts, hint)))
     return frozenset(before)
 

@@ -17,7 +17,7 @@ from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vms import VmReport, VmResult
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.change import change_vm, must_be_off_error
+from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
 from vgpuctl.operations.ensure_vm import diff_request, refuse_unknown_profile
 from vgpuctl.operations.guards import find_vm, refuse_unresponsive_vm, require_system_libvirt, require_writable
 from vgpuctl.operations.plans.transient import refuse_transient_vms
@@ -27,7 +27,6 @@ from vgpuctl.operations.refresh import WholeProgress
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.operations.with_vm_stopped import with_vm_stopped
-from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -57,16 +56,14 @@ def set_vm(
     """
     if not dry_run:
         require_writable(host)
-    not_gpus = request.constraints.not_gpus
-    if request.constraints.gpus or not_gpus:
-        select_allowed_gpus(observe(host, ReadScope()), request.constraints)  # raises NotFound
-    snapshot = observe(host, ReadScope(models=False))
+    names_gpus = bool(request.constraints.gpus or request.constraints.not_gpus)
+    snapshot = observe(host, ReadScope(models=names_gpus))
     vm = find_vm(snapshot, request.name or "")
     require_system_libvirt(snapshot)
     before, _ = diff_request(host, snapshot, vm, request)
-    fields = before.keys() & {*UPDATABLE_FIELDS, *LABEL_FIELDS}
-    if any(match_gpus([g for g in snapshot.gpus if g.address in record_gpus(vm)], text) for text in not_gpus):
-        fields |= {"gpu"}  # the vGPUs on these GPUs move
+    fields = before.keys() & {*UPDATABLE_FIELDS, *LABEL_FIELDS} - {"gpu"}
+    if names_gpus and not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints):
+        fields |= {"gpu"}
     if not fields:
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     offline_fields = fields - set(LABEL_FIELDS)

@@ -81,7 +81,7 @@ def _check_host_vgpu(
     if vgpu.name != entry.name:
         text = f"{what} is the vGPU of {vgpu.holder_text}"
         return [
-            ReconcileFinding("vgpu-conflict", text, "nothing: remove one of them, with delete-vm or from host.yaml")
+            ReconcileFinding("vgpu-conflict", text, "nothing: remove one of them, with detach-vgpu or from host.yaml")
         ]
     if vgpu.reason is not None:
         return [ReconcileFinding("vgpu-changed", f"{what}: {vgpu.reason}", "nothing: it was changed by hand")]

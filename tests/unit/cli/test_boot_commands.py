@@ -127,3 +127,28 @@ def test_the_journal_has_a_spec_without_what_its_network_config_says(sim: Callab
     journals = [path.read_text() for path in tmp_path.rglob("audit.jsonl")]
     assert journals
     assert secret not in "".join(journals)
+
+
+def test_a_boot_turns_off_the_vfs_of_a_gpu_that_goes_whole_to_a_vm(sim: Callable[[str, str], Ran]) -> None:
+    gpu = "0000:86:00.0"
+    assert sim("install-host", "mixed").status == 0
+    assert sim(f"set-mode {gpu} passthrough -y", "mixed").status == 0
+    assert sim(f"create-vm render --mode passthrough --gpu {gpu}", "mixed").status == 0
+    booted = sim("sim reboot", "mixed")
+    assert booted.out.endswith("the boot unit set up 1 GPU and created 0 vGPUs again\n"), booted.err
+    assert sim("restore-host", "mixed").out == "nothing to do\n"
+    assert sim(f"show-gpu {gpu} --json", "mixed").document["data"]["vfs"]["enabled"] == 0
+    assert sim("start-vm render", "mixed").status == 0
+
+
+def test_a_gpu_that_vms_need_as_it_is_names_commands_that_keep_the_vms(sim: Callable[[str, str], Ran]) -> None:
+    gpu = "0000:86:00.0"
+    assert sim(f"create-vm web --mode sriov --gpu {gpu} --no-start", "mixed").status == 0
+    refused = sim(f"set-mode {gpu} passthrough -y", "mixed")
+    assert (refused.status, "delete" in refused.err) == (3, False)
+    hint = refused.err.splitlines()[-1].strip()
+    command = hint.removeprefix("hint: vgpuctl ").partition(" takes it from the VM")[0]
+    assert command.startswith("detach-vgpu web --vgpu 0000:86:00.")
+    assert sim(f"{command} -y", "mixed").status == 0
+    assert sim(f"set-mode {gpu} passthrough -y", "mixed").status == 0
+    assert "web,stopped" in sim("list-vms -o csv --columns name,state", "mixed").out.splitlines()

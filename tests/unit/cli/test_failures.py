@@ -111,6 +111,19 @@ def test_v_lists_what_was_undone_and_the_facts_for_programs(capsys: pytest.Captu
     assert "  errno: 5\n  undone:\n    start\n    define the VM\n" in text
 
 
+@pytest.mark.parametrize("listed", [["7g.80gb", "1g.10gb"], ["1g.10gb"]])
+def test_a_list_that_the_hint_has_already_is_not_printed_again(
+    listed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    exc = NotFound("no profile 1g.7gb", hint="it has 1g.10gb, 7g.80gb", profiles=listed, others=[*listed, "2g.20gb"])
+    failures.report(exc, Settings())
+    assert capsys.readouterr().err == (
+        "vgpuctl: no profile 1g.7gb   [not-found]\n"
+        f"  others: {', '.join(listed)}, 2g.20gb\n"
+        "  hint: it has 1g.10gb, 7g.80gb\n"
+    )
+
+
 def test_a_message_of_several_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(Refused("two problems\nfirst\nsecond"), capsys)[2] == (
         "vgpuctl: two problems   [refused]\n  first\n  second\n"

@@ -119,7 +119,7 @@ def test_a_vm_in_the_way_is_named(h100: Run) -> None:
     h100(f"create-vm vm --profile H100-3-40C --gpu {A}")
     ran = h100(f"set-mig {A} --off --json")
     assert (ran.status, ran.document["error"]["facts"]["vms"]) == (3, ["vm"])
-    assert "vgpuctl set-vm VM --profile PROFILE gives a VM another profile" in ran.document["error"]["hint"]
+    assert "vgpuctl move-vms --from 0000:3b:00.0 moves VMs to other GPUs" in ran.document["error"]["hint"]
 
 
 def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:

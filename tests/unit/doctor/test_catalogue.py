@@ -15,7 +15,7 @@ from vgpuctl.errors import NotFound, VgpuctlError
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "reference" / "doctor.md"
-HEAD = "| check | what should be | what it looks at | errors it explains |\n|---|---|---|---|\n"
+HEAD = "| check | subject | what it looks at | errors it explains |\n|---|---|---|---|\n"
 
 
 def table() -> str:
@@ -40,6 +40,15 @@ def test_ids_are_short_words_and_each_is_there_once():
     ids = [check.id for check in CHECKS]
     assert len(ids) == len(set(ids))
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in ids)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.id for check in CHECKS])
+def test_a_check_is_named_by_its_subject_and_not_by_what_may_be_false(check):
+    """A title stands beside `fail` too: "fail  the IOMMU is on" reads as its opposite."""
+    claims = r"\b(is|are|was|were|has|have|can|runs?|exists?|matches|match|answers|logged no|decides|creates no)\b"
+    main_clause = re.split(r"\b(?:that|who|what|which|of what)\b", check.title)[0]
+    assert not re.search(claims, main_clause)
+    assert not re.match(r"(no|nothing|every|each)\b", check.title)
 
 
 def test_a_check_explains_existing_error_codes():

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import EagerClock, Silent, create, living_operation, request
+from vgpuctl import library
 from vgpuctl.errors import InUse, Temporary, VgpuctlError
 from vgpuctl.hook import run as hook
 from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.create import create_vm
-from vgpuctl.operations.plans.installation import hook_text
+from vgpuctl.operations.plans.installation import HOOK_PATH, hook_text
 from vgpuctl.ports.host import Host
 from vgpuctl.sim import open_host
 from vgpuctl.simulated import open_simulated_host
@@ -123,6 +124,65 @@ def test_a_taken_placement_refuses_the_start_in_one_line(tmp_path):
     assert "0000:3b:00.4 has A100-5C, not A100-4C as vm needs" in done.stderr
     assert "vgpuctl show-gpu" in done.stderr
     assert ports.claims.all() == ()
+
+
+def installed(tmp_path: Path, scenario: str = "a100-40") -> Path:
+    """The hook's file as install-host writes it, with an argument that selects the simulated host."""
+    library.open_host(f"sim:{scenario}").install_host()
+    file = tmp_path / "xdg/vgpuctl" / scenario / HOOK_PATH.lstrip("/")
+    assert os.access(file, os.X_OK)
+    text = file.read_text()
+    assert text.count("-m vgpuctl.hook ") == 1
+    file.write_text(text.replace("-m vgpuctl.hook ", f"-m vgpuctl.hook --simulated {scenario} "))
+    return file
+
+
+def test_the_installed_file_makes_the_vgpu_and_lets_the_vm_start(tmp_path):
+    ports = booted()
+    done = begin(installed(tmp_path), xml_of(ports))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [claim.carrier for claim in ports.claims.all()] == ["0000:3b:00.4"]
+
+
+def refused_by(ports: Host, tmp_path: Path, why: str) -> tuple[str, str]:
+    """Make a start impossible; return the XML that libvirt gives the hook, and what the hook has to say."""
+    xml = xml_of(ports)
+    if why == "taken":
+        ports.sysfs.write(TYPES, "469\n")
+        return xml, "vgpuctl: 0000:3b:00.4 has A100-5C, not A100-4C as vm needs; vgpuctl show-gpu 0000:3b:00.0"
+    if why == "unreadable":
+        return xml.replace('index="0"', 'index="x"').replace("index='0'", "index='x'"), (
+            "vgpuctl: the VM's record cannot be read: "
+        )
+    if why == "linked lock":
+        lock = tmp_path / "xdg/vgpuctl/a100-40/run/lock"
+        lock.unlink(missing_ok=True)
+        lock.symlink_to("/nowhere")
+        return xml, f"vgpuctl: {lock} is a symbolic link to /nowhere"
+    without = xml.replace("<hostdev", "<gone").replace("</hostdev", "</gone")
+    return without, "vgpuctl: the definition of vm lacks A100-4C (0000:3b:00.4)"
+
+
+@pytest.mark.parametrize("why", ["taken", "unreadable", "linked lock", "device removed"])
+def test_the_installed_file_stops_each_start_whose_vgpu_cannot_be_made_with_one_line(tmp_path, why):
+    ports = booted()
+    path = installed(tmp_path)
+    xml, reason = refused_by(ports, tmp_path, why)
+    done = begin(path, xml)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(reason)
+
+
+@pytest.mark.parametrize("python", ["/nonexistent/bin/python", "/bin/false", "/usr/bin"])
+def test_a_python_that_is_gone_or_has_no_vgpuctl_stops_only_vms_of_ours(tmp_path, python):
+    path = installed(tmp_path)
+    text = path.read_text()
+    assert text.count(sys.executable) == 1
+    path.write_text(text.replace(sys.executable, python))
+    ours = begin(path, xml_of(booted()))
+    assert ours.returncode != 0
+    assert python in ours.stderr or python == "/bin/false"
+    assert begin(path, FOREIGN, "his", "prepare", "begin", "-").returncode == 0
 
 
 def given_by_hand(ports: Host, carrier: str, type_id: str) -> None:

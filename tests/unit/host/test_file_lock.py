@@ -254,9 +254,11 @@ def stopped_holder(path):
     ) as child:
         assert child.stdout.readline() == "held\n"
         child.send_signal(signal.SIGSTOP)
-        yield child
-        child.send_signal(signal.SIGCONT)
-        child.stdin.close()
+        try:
+            yield child
+        finally:
+            child.send_signal(signal.SIGCONT)
+            child.stdin.close()
 
 
 def writes(run):

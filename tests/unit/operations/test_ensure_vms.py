@@ -126,7 +126,7 @@ def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(tmp_path):
     every = "'vm-{1..3}'"
     assert str(raised.value.hint).split("; ") == [
         "hotplug_slots cannot be changed in place",
-        f"delete the VM first to create it again: vgpuctl delete-vm {every}",
+        f"use the current value, which vgpuctl show-vm {every} shows, or another name for a new VM",
         f"vgpuctl stop-vm {every}, then: vgpuctl set-vm {every} --memory 2GiB",
         f"vgpuctl set-vm {every} --owner cad",
     ]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults import Watch
+import vgpuctl
+from tests.faults import CHANGING, Watch
 from tests.hosts import (
     SimulatedHost,
     create,
@@ -22,14 +23,17 @@ from tests.hosts import (
     start,
 )
 from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
+from tests.unit.operations.test_states_between import InState
 from vgpuctl.errors import (
     Busy,
     InUse,
+    InvalidInput,
     LibvirtFailed,
     NeedsConfirmation,
     NoCapacity,
     NotFound,
     PartlyApplied,
+    Unmanaged,
     VgpuctlError,
 )
 from vgpuctl.model.outcome import Outcome
@@ -97,6 +101,23 @@ def test_another_gpu_takes_the_vgpus_that_keep_their_profile_too(tmp_path: Path)
     assert record.request_fields["gpu"] == second
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_an_excluded_gpu_loses_the_vgpus_and_the_vm_keeps_the_model_that_it_was_created_for(
+    tmp_path: Path, on: bool
+) -> None:
+    host = open_sim_host(tmp_path, "l40s-x4")
+    create(host.ports, request("L40S-4Q", name="vm", gpu="L40S"), start=on)
+    before = vm_of(host, "vm").record
+    assert before is not None
+    first = before.vgpus[0].gpu
+    wanted = replace(request(name="vm"), constraints=GpuConstraints(not_gpus=(first,)))
+    assert [v.gpu == first for v in run(host.ports, wanted, "not_gpu", drain=on).data.vgpus] == [False]
+    record = vm_of(host, "vm").record
+    assert record is not None
+    assert record.request_fields["gpu"] == "L40S"
+    assert not run(host.ports, wanted, "not_gpu").changed
+
+
 @pytest.mark.parametrize("field", ["profile", "memory", "vcpus", "reserve", "hugepages"])
 def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str) -> None:
     host = with_vm(tmp_path, on=True)
@@ -106,6 +127,16 @@ def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str)
         run(host.ports, wanted, field, "owner")
     assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again; or add --drain"
     assert picture(host) == before
+
+
+def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, on=True)
+    ports = replace(host.ports, hypervisor=InState(host.ports.hypervisor, VmState.PAUSED))
+    assert run(ports, request(name="vm", owner="ada"), "owner").data.owner == "ada"
+    with pytest.raises(InUse, match="vm is paused; its vcpus can be changed only while it is off") as raised:
+        run(ports, request(name="vm", vcpus=2), "vcpus")
+    assert str(raised.value.hint).startswith("virsh resume vm, then vgpuctl stop-vm vm; or vgpuctl stop-vm vm --force")
+    assert "--drain" not in str(raised.value.hint)
 
 
 def test_a_field_that_has_its_value_already_needs_no_vm_that_is_off(tmp_path: Path) -> None:
@@ -292,3 +323,37 @@ def labels_of(host: SimulatedHost) -> dict[str, str]:
     record = vm_of(host, "vm").record
     assert record is not None
     return record.labels
+
+
+def test_labels_are_merged_and_everything_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    host = vgpuctl.open_host("sim:a100-40")
+    made = host.create_vm("vm", profile="A100-4C", labels={"a": "1", "b": "2"}, owner="x").data
+    assert host.set_vm("vm", labels={"a": None, "c": "3"}, dry_run=True).changed
+    host.set_vm("vm", labels={"a": None, "c": "3"})
+    vm = host.show_vm("vm").data
+    assert (vm.labels, vm.owner, vm.state, vm.vgpus) == ({"b": "2", "c": "3"}, "x", "running", made.vgpus)
+    assert host.set_vm("vm", labels={"c": "3"}).changed is False
+    host.set_vm("vm", owner="")
+    host.stop_vm("vm", force=True)
+    host.set_vm("vm", profile="A100-5C")
+    assert (host.show_vm("vm").data.labels, host.show_vm("vm").data.owner) == ({"b": "2", "c": "3"}, None)
+
+
+def test_too_many_labels_and_unmanaged_vms_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    host = vgpuctl.open_host("sim:a100-40")
+    host.create_vm("vm", profile="A100-4C", labels={f"k{n}": "" for n in range(32)})
+    with pytest.raises(InvalidInput, match="too many"):
+        host.set_vm("vm", labels={"more": "x"})
+    with pytest.raises(InvalidInput):
+        host.set_vm("vm")
+    with pytest.raises(Unmanaged):
+        vgpuctl.open_host("sim:mixed").set_vm("old-desktop", labels={"a": "1"})
+
+
+def test_a_display_that_the_profile_cannot_have_is_refused_before_anything_is_claimed(tmp_path: Path) -> None:
+    host, watch = with_vm(tmp_path), Watch()
+    with pytest.raises(InvalidInput, match="A100-4C has no display"):
+        run(watch.watch(host.ports), request(name="vm", display=True), "display")
+    assert not set(watch.calls) & CHANGING

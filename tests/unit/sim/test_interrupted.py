@@ -107,6 +107,28 @@ def test_a_line_that_a_signal_interrupts_counts_once_or_never_and_the_lock_is_fr
     assert 0 < whole < len(count.functions)
 
 
+def test_a_signal_while_the_journal_is_replaced_leaves_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    def replace_all(counter: Counter) -> None:
+        with counter.journal.locked():
+            counter.journal.replace("second", [["new"]])
+
+    count = Signal()
+    counted = new_journal(tmp_path / "count")
+    assert count.during(lambda: replace_all(counted)) is None
+    new = 0
+    for number in range(1, len(count.functions) + 1):
+        directory = tmp_path / str(number)
+        counter = new_journal(directory)
+        Signal(number).during(lambda: replace_all(counter))  # noqa: B023 - it runs at once
+        others = Counter(directory)
+        others.write(["after"])
+        counter.journal.refresh()
+        new += others.seen == [["new"], ["after"]]
+        assert others.seen in ([["new"], ["after"]], [["first"], ["by another process"], ["after"]])
+        assert counter.seen == others.seen
+    assert 0 < new < len(count.functions)
+
+
 def test_a_signal_in_any_write_of_a_create_is_undone_whole(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path / "host")
     create(host.ports, request("A100-4C"))

@@ -98,7 +98,7 @@ def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, 
     Labels and the owner change at any time, everything else while the VM is off: --drain shuts a running VM down,
     changes it and starts it again. Either all that is given changes, or nothing.
 
-    vGPUs that already have one of the new profiles stay where they are. With --gpu all vGPUs go there. --not-gpu,
+    vGPUs that already have one of the new profiles stay where they are, unless --gpu or --not-gpu says otherwise.
     --numa-node, --scheduler and --placement say where vGPUs go that are new or move; unset ones are as when the VM was
     created. If they have no room, the VM stays as it was.
 
@@ -116,7 +116,8 @@ def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, 
 
 
 def _drain_question(rows: Rows, _: Rows) -> str:
-    return f"Shut down {count_rows(rows, 'running VM')}, change them, and start them again?"
+    them = "it" if len(rows) == 1 else "them"
+    return f"Shut down {count_rows(rows, 'running VM')}, change {them}, and start {them} again?"
 
 
 @make_command(

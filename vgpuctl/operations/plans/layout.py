@@ -112,7 +112,7 @@ def refuse_mode_conflicts(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
         v for v in taken if backend_for(v.backend).mode != mode and not (mode == "unmanaged" and _is_not_managed(v))
     ]
     if misfits:
-        raise _in_use_error(gpu, misfits, f"and mode {mode} cannot hold it")
+        raise _in_use_error(snapshot, gpu, misfits, f"and mode {mode} cannot hold it")
 
 
 def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
@@ -132,23 +132,13 @@ def vms_to_drain(snapshot: Snapshot, gpu: Gpu, vf_count: int) -> tuple[Vm, ...]:
     remaining_functions = {f.address for f in gpu.functions[:vf_count]}
     host_vgpus = [v for v in taken if v.name is not None and v.present]
     if host_vgpus:
-        raise _in_use_error(gpu, host_vgpus, "which host.yaml has; vgpuctl delete-vgpu removes it")
-    removed = [
-        v
-        for v in taken
-        if not (v.function in remaining_functions or backend_for(v.backend).takes_whole_gpu or _is_unplaced_mdev(v))
-    ]
+        raise _in_use_error(snapshot, gpu, host_vgpus, "which host.yaml has")
+    removed = [v for v in taken if v.function not in remaining_functions and not _needs_no_vf(v)]
     if removed:
-        error = _in_use_error(gpu, removed, f"whose VF does not exist with {count_text(vf_count, 'VF')}")
-        owners = [(vm, v.carrier) for v in removed if (vm := snapshot.vm(v.vm_uuid or "")) is not None]
-        if owners and all(v.owner is not Ownership.LEAKED for v in removed):
-            error.hint = (
-                f"{_take_out_command(*owners[0])} takes it out of the VM, which stays; then run the command again"
-            )
-        raise error
+        raise _in_use_error(snapshot, gpu, removed, f"whose VF does not exist with {count_text(vf_count, 'VF')}")
     unmanaged = [v for v in taken if v.name is None and (_is_not_managed(v) or snapshot.vm(v.vm_uuid or "") is None)]
     if unmanaged:
-        raise _in_use_error(gpu, unmanaged, "which vgpuctl did not create and cannot drain")
+        raise _in_use_error(snapshot, gpu, unmanaged, "which vgpuctl did not create and cannot drain")
     stopped_states = STOPPED_STATES if snapshot.hypervisor.available else (*STOPPED_STATES, VmState.UNKNOWN)
     vms = {
         vm.uuid: vm
@@ -207,9 +197,9 @@ def refuse_running_vms(gpu: Gpu, vms: Iterable[Vm]) -> None:
         )
 
 
-def _is_unplaced_mdev(vgpu: Vgpu) -> bool:
-    """Say whether a vGPU of host.yaml without a device can be created on any VF: an mdev can."""
-    return vgpu.name is not None and vgpu.function == vgpu.gpu
+def _needs_no_vf(vgpu: Vgpu) -> bool:
+    """Say whether a vGPU is on no VF now: a whole GPU, or an mdev of host.yaml, which can be created on any VF."""
+    return vgpu.function == vgpu.gpu
 
 
 def _is_not_managed(vgpu: Vgpu) -> bool:
@@ -227,19 +217,30 @@ def _refuse_host_use(gpu: Gpu) -> None:
         )
 
 
-def _take_out_command(vm: Vm, carrier: str) -> str:
-    """Return the command that takes a VF out of a VM that is off."""
-    return removal_command(vm, carrier) if vm.record is None else detach_command(vm, carrier)
+def make_way_hint(snapshot: Snapshot, gpu: Gpu, vgpus: Iterable[Vgpu]) -> str:
+    """Return the commands that take vGPUs off a GPU and keep their VMs."""
+    hints: list[str] = []
+    for vgpu in vgpus:
+        vm = snapshot.vm(vgpu.vm_uuid or "")
+        if vgpu.owner is Ownership.LEAKED:
+            return "vgpuctl reconcile-host"
+        if vgpu.name is not None:
+            hints.append(f"vgpuctl delete-vgpu {shlex.quote(vgpu.name)} removes it")
+        elif vm is not None and vm.record is not None:
+            hints.append(f"{detach_command(vm, vgpu.carrier)} takes it from the VM")
+            if vgpu.profile is not None:
+                hints.insert(0, f"vgpuctl move-vms --from {gpu.address} moves VMs to other GPUs")
+        elif vm is not None:
+            hints.append(removal_command(vm, vgpu.carrier))
+    return "; or ".join(tuple(dict.fromkeys(hints))[:2]) or f"vgpuctl show-gpu {gpu.address}"
 
 
-def _in_use_error(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
+def _in_use_error(snapshot: Snapshot, gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     names = sorted({v.holder_text for v in vgpus})
     carriers = sorted(v.carrier for v in vgpus)
     return InUse(
         f"{gpu.address} is in use by {', '.join(names)} ({', '.join(carriers)}), {why}",
-        hint="vgpuctl reconcile-host"
-        if any(v.owner is Ownership.LEAKED for v in vgpus)
-        else f"vgpuctl show-gpu {gpu.address}",
+        hint=make_way_hint(snapshot, gpu, vgpus),
         gpu=gpu.address,
         vms=names,
         carriers=carriers,

@@ -25,6 +25,7 @@ from vgpuctl.model.mig import GiProfile, MigSpec, MigState
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
+from vgpuctl.operations.plans.layout import make_way_hint
 from vgpuctl.operations.plans.scheduler_plan import needs_scheduler_change, set_scheduler_step
 from vgpuctl.ports.step import Step
 from vgpuctl.scheduler.limits import spec_from_state
@@ -400,7 +401,7 @@ def _refuse_partition_conflicts(
                 f"and with MIG {'on' if mig_mode else 'off'} it has no "
                 f"{'time-sliced' if mig_mode else 'MIG-backed'} vGPUs"
             )
-            raise _assigned_error(gpu, conflicting, why)
+            raise _assigned_error(snapshot, gpu, conflicting, why)
     if requested is None:
         return
     available = Counter(p.profile_id for p in requested)
@@ -410,7 +411,7 @@ def _refuse_partition_conflicts(
             profile = gpu.mig.find_profile(profile_id) if gpu.mig is not None else None
             name = profile.name if profile is not None else str(profile_id)
             why = f"which needs {needed} of the GPU instance {name}, but there would be {available[profile_id]}"
-            raise _assigned_error(gpu, affected, why)
+            raise _assigned_error(snapshot, gpu, affected, why)
 
 
 def _instances_needed(taken: list[Vgpu], types: tuple[VgpuType, ...]) -> Counter[int]:
@@ -435,19 +436,19 @@ def _refuse_mixed_size(snapshot: Snapshot, gpu: Gpu, types: tuple[VgpuType, ...]
     taken = [v for v in snapshot.vgpus_on(gpu.address) if v.profile is not None]
     vgpu_types = [vgpu_type for v in taken if (vgpu_type := _type_of(v, types)) is not None]
     if not mixed and len({t.framebuffer_mib for t in vgpu_types}) > 1:
-        raise _assigned_error(gpu, taken, "which have several sizes")
+        raise _assigned_error(snapshot, gpu, taken, "which have several sizes")
     # vGPUs with unreported placements are tried, and undone on failure
     placed = [t for t in vgpu_types if t.placement_ids is not None]
     if mixed and placed and pack_vgpus(replace(gpu, types=types), (), placed) is None:
-        raise _assigned_error(gpu, taken, "and fewer fit with mixed sizes: not all of these would have a place")
+        raise _assigned_error(snapshot, gpu, taken, "and fewer fit with mixed sizes: not all would have a place")
 
 
-def _assigned_error(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
+def _assigned_error(snapshot: Snapshot, gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     names = sorted({v.holder_text for v in vgpus})
     profiles = sorted({v.profile for v in vgpus if v.profile is not None})
     return InUse(
         f"{gpu.address} has {', '.join(profiles) or 'vGPUs'} of {', '.join(names)}, {why}",
-        hint="vgpuctl set-vm VM --profile PROFILE gives a VM another profile; or delete these VMs and vGPUs first",
+        hint=make_way_hint(snapshot, gpu, vgpus),
         gpu=gpu.address,
         vms=names,
         profiles=profiles,

@@ -92,7 +92,7 @@ def refuse_unbootable(vm: Vm, image: ImageInfo) -> None:
     if image.firmware in ("uefi", "bios") and image.firmware != vm.firmware:
         raise InvalidInput(
             f"{image.path} boots only with {image.firmware.upper()}, and {vm.name} has {vm.firmware.upper()}",
-            hint=f"vgpuctl delete-vm {vm.name}, then vgpuctl create-vm {vm.name} --image {image.path}",
+            hint="vgpuctl list-images shows the others; or create another VM from this one",
             image=image.path,
             vm=vm.name,
         )

@@ -30,7 +30,7 @@ def describe_differences(before: FieldValues, after: FieldValues) -> str:
 
 
 def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldValues, after: FieldValues) -> str:
-    """Return what to do about fields that ensure-vm never changes: the command that does, or to delete the VMs."""
+    """Return what to do about fields that ensure-vm never changes: the command that does, or another VM."""
     names = _command_words(vms)
     hints, rest = [], set(fields)
     if "image" in rest and before["image"] and after["image"]:
@@ -51,8 +51,8 @@ def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldV
     fixed = sorted(rest - set(restrictions))
     if fixed:
         hints.append(
-            f"{', '.join(fixed)} cannot be changed in place; delete the VM first to create it again:"
-            f" vgpuctl delete-vm {names}"
+            f"{', '.join(fixed)} cannot be changed in place: use the current value"
+            f" (vgpuctl show-vm {names} -o yaml), or another name for a new VM"
         )
     return "; ".join(hints)
 
