@@ -56,19 +56,11 @@ def open_local_host(
 
     A captured tree is read-only. It has no NVML, commands and, without `connect`, libvirt: they are not the host's.
     """
-<<<<<<< HEAD
     root = _existing_root(root)
     captured = root != "/"
     clock = clock or HostClock()
     processes = HostProcesses(root)
     run_dir = _run_dir(root)
-=======
-    root = os.path.abspath(root)
-    if (captured := root != "/") and not os.path.isdir(root):
-        raise InvalidInput(f"--root: directory {root} does not exist", value=root)
-    clock = clock or HostClock()
-    run_dir, processes = _run_dir(root), HostProcesses(root)
->>>>>>> live
     operations = OperationFiles(run_dir, processes, captured=captured)
     claims = ClaimStore(run_dir, processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds)
     writer = None if captured else UninterruptibleWriter(claims, processes)
