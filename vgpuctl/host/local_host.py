@@ -56,8 +56,7 @@ def open_local_host(
 
     A captured tree is read-only. It has no NVML, commands and, without `connect`, libvirt: they are not the host's.
     """
-    root = _existing_root(root)
-    captured = root != "/"
+    captured = (root := _existing_root(root)) != "/"
     clock = clock or HostClock()
     processes = HostProcesses(root)
     run_dir = _run_dir(root)

@@ -68,7 +68,7 @@ options:
   memory:
     type: str
     description:
-      - 'Guest memory; a bare number is MiB.'
+      - 'Guest memory; 8G is 8GiB, 8 is 8MiB.'
       - 'Without it, what C(defaults) of host.yaml says, or V(4GiB).'
       - 'For example V(8GiB).'
   vcpus:
