@@ -57,7 +57,7 @@ def test_a_vm_boots_from_a_full_copy_in_a_volume_group_and_is_refreshed(lab: Lab
     assert [d["copied_from"] for d in now["disks"]] == [NEWER, None]
     assert now["state"] == "running"
     assert A100 in guest_devices(lab, "vm-1")
-    rows = {row["path"]: row for row in must(lab, "list-images", "--pool", GROUP)}
+    rows = {row["path"]: row for row in must(lab, "list-images", "--disks", "--pool", GROUP)}
     assert {path: row["role"] for path, row in rows.items()} == {now["disks"][0]["path"]: "disk", seed: "disk"}
     assert must(lab, "reconcile-host")["findings"] == []
     must(lab, "delete-vm", "vm-1")

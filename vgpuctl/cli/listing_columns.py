@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 def mode_text(gpu: GpuResult) -> str:
-    """Return a GPU's mode and the mode it should have: `vgpu, mixed sizes`, `unmanaged (kept for passthrough)`."""
+    """Return a GPU's mode and the mode it should have: `vgpu, mixed sizes`, `kept for passthrough`."""
     desired = gpu.desired_mode
     as_desired = desired in (None, gpu.mode) or (desired, gpu.mode) == ("vgpu", "mig-vgpu")
-    mode = gpu.mode if as_desired else f"{gpu.mode} (kept for {desired})"
+    kept = f"kept for {desired}"
+    mode = gpu.mode if as_desired else kept if gpu.mode == "unmanaged" else f"{gpu.mode} ({kept})"
     reserved = f", for {' or '.join(gpu.reserved_for)}" if gpu.reserved_for else ""
     return f"{mode}{', mixed sizes' if gpu.mixed_size else ''}{', cordoned' if gpu.cordoned else ''}{reserved}"
 
@@ -52,6 +53,12 @@ def used_mib(gpu: GpuResult) -> int | None:
     sizes = [gpu.framebuffer_mib if v.carrier == gpu.address else v.framebuffer_mib for v in gpu.vgpus]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
+
+
+def free_mib(gpu: GpuResult) -> int | None:
+    """Return how much framebuffer no vGPU has; None if unknown. Whether a profile fits is for `list-profiles`."""
+    used = used_mib(gpu)
+    return None if used is None or gpu.framebuffer_mib is None else max(gpu.framebuffer_mib - used, 0)
 
 
 def scheduler_text(gpu: GpuResult) -> str:
@@ -163,9 +170,9 @@ GPUS = Listing(
             numeric=True, unit="mib",
         ),
         Column(
-            "used", "USED", used_mib, lambda gpu: mib(used_mib(gpu)) if gpu.vgpus else "0", "wide",
-            numeric=True, unit="mib",
+            "used", "USED", used_mib, lambda gpu: mib(used_mib(gpu)) if gpu.vgpus else "0", numeric=True, unit="mib"
         ),
+        Column("free", "FREE", free_mib, lambda gpu: mib(free_mib(gpu)), numeric=True, unit="mib"),
         Column("vgpus", "VGPUS", lambda gpu: len(gpu.vgpus), lambda gpu: vgpu_count(gpu.vgpus)),
         Column("vfs", "VFS", lambda gpu: gpu.vfs.enabled, vf_count, level="wide"),
         Column("backend", "BACKEND", lambda gpu: gpu.backend and str(gpu.backend), level="wide"),

@@ -116,7 +116,7 @@ def _vm(data: VmResult) -> Page:
     files = (("user-data", data.cloud_init), ("network-config", data.network_config))
     items += [("cloud-init", f"{what} {path}") for what, path in files if path]
     items += [("labels", _value_text(data.labels))] if data.labels else []
-    items += [("vgpu", vgpu_line(v, data.name)) for v in data.vgpus]
+    items += [device_item(v, data.name) for v in data.vgpus]
     items += [("disk", _disk_line(disk)) for disk in data.disks]
     return Page([Pairs(tuple(items))])
 
@@ -142,7 +142,7 @@ def _vm_change_page(result: Outcome[ChangedVmResult | VmReport | vm_results.Many
     if isinstance(data, vm_results.ManyVmsResult):
         return _batch_page(data)
     blocks: list[Block] = [f"{data.name}: {data.state}"]
-    blocks += [f"  vgpu  {vgpu_line(v)}" for v in data.vgpus]
+    blocks += [f"  {label:<4}  {text}" for label, text in (device_item(v, data.name) for v in data.vgpus)]
     blocks += [f"  disk  {_disk_line(disk)}" for disk in data.disks]
     if isinstance(data, vm_results.ChangedVmResult):
         blocks += [f"  net   {_network_line(network)}" for network in data.networks]
@@ -315,6 +315,12 @@ def _vgpu_cell(vgpu: VgpuResult) -> str:
     if not vgpu.present and vgpu.reason:
         return f"{vgpu.profile or vgpu.carrier} ({vgpu.reason})"
     return f"{vgpu.profile} on {vgpu.gpu}" if vgpu.profile else str(vgpu.carrier)
+
+
+def device_item(vgpu: VgpuResult, vm: str) -> tuple[str, str]:
+    """Return the label and the line of a VM's device: a whole GPU, or a VF without a profile, is no vGPU."""
+    line = vgpu_line(vgpu, vm)
+    return ("vgpu", line) if vgpu.profile else ("gpu", line.removeprefix("GPU "))
 
 
 def vgpu_line(vgpu: VgpuResult, vm: str | None = None) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby, takewhile
 
 from vgpuctl.cli import output, streams
 from vgpuctl.cli.settings import Settings
 from vgpuctl.model.outcome import NoProgress
+from vgpuctl.value import Value
 
 SECONDS_BETWEEN_LINES = 3.0
 """How often a pipe gets a line about a copy that is running."""
+MANY_ALIKE = 4
+"""So many steps of a kind in a row get one line together."""
+_INTERNAL_KINDS = ("claim", "release the")
 
 
 class SilentProgress(NoProgress):
@@ -22,29 +27,74 @@ class SilentProgress(NoProgress):
         """Do nothing: no line is left on the screen."""
 
 
+class PlannedLine(Value):
+    """A line about the steps `first` to `last` of a plan. `text`: what it says of several, None for one."""
+
+    first: int
+    last: int
+    text: str | None = None
+    is_internal: bool = False
+
+
+def _plan_lines(steps: tuple[str, ...]) -> Iterator[PlannedLine]:
+    """Yield the lines of a plan: one for each step, or for MANY_ALIKE or more steps of a kind in a row."""
+    number = 1
+    for kind, group in groupby(steps, key=_kind):
+        texts = tuple(group)
+        last = number + len(texts) - 1
+        if kind in _INTERNAL_KINDS:
+            yield PlannedLine(number, last, is_internal=True)
+        elif len(texts) >= MANY_ALIKE:
+            yield PlannedLine(number, last, f"{_common_words(texts)}: {len(texts)} of them")
+        else:
+            yield from (PlannedLine(n, n) for n in range(number, last + 1))
+        number = last + 1
+
+
+def _kind(step: str) -> str:
+    """Return the kind of a step: its first two words, or "claim"."""
+    words = step.split()
+    return words[0] if words[:1] == ["claim"] else " ".join(words[:2])
+
+
+def _common_words(steps: tuple[str, ...]) -> str:
+    """Return the words with which all steps begin, without a preposition at the end."""
+    common = [
+        words[0] for words in takewhile(lambda words: len({*words}) == 1, zip(*map(str.split, steps), strict=False))
+    ]
+    while common[-1:] and common[-1] in ("from", "on", "of", "for", "to"):
+        common.pop()
+    return " ".join(common)
+
+
 class LineProgress(SilentProgress):
-    """Prints one plain line for each finished step. `clock`: seconds that only increase."""
+    """Prints one plain line for each finished step. `clock`: seconds that only increase.
+
+    Claims get no line, and many steps of a kind in a row get one together, when the last of them is done.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.total = 0
         self.failed = 0
         self.next_report: dict[str, float] = {}
+        self._lines: tuple[PlannedLine, ...] = ()
 
     def on_plan(self, steps: tuple[str, ...]) -> None:
-        """Remember how many steps there are."""
-        self.total = len(steps)
+        """Decide which steps get a line."""
+        self._lines = tuple(_plan_lines(steps))
 
     def on_step_progress(self, number: int, text: str, percent: float) -> None:
         """Write how far a copy is, a line every few seconds; a short copy gets none."""
         now = self.clock()
         if now >= self.next_report.setdefault(text, now + SECONDS_BETWEEN_LINES):
             self.next_report[text] = now + SECONDS_BETWEEN_LINES
-            streams.write_err(f"{_count(number, self.total)} {percent:.0f}% {streams.sanitize(text)}")
+            streams.write_err(f"{self._count_of(number)}{percent:.0f}% {streams.sanitize(text)}")
 
     def on_step_finish(self, number: int, text: str) -> None:
-        """Write the finished step."""
-        streams.write_err(f"{_count(number, self.total)} {streams.sanitize(text)}")
+        """Write the finished step, if it is the last of its line."""
+        line = self._finished_line(number, text)
+        if line is not None:
+            streams.write_err(line)
 
     def on_step_undo(self, text: str) -> None:
         """Write which step is undone."""
@@ -52,7 +102,30 @@ class LineProgress(SilentProgress):
 
     def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
         """Write which VM is finished."""
-        streams.write_err(f"{_count(done, total)} {streams.sanitize(text)}")
+        streams.write_err(f"{_count(done, total)}{streams.sanitize(text)}")
+
+    def _finished_line(self, number: int, text: str) -> str | None:
+        line = self._line_of(number)
+        if line is None:
+            return f"{_count(number, 0)}{streams.sanitize(text)}" if number > self._planned_steps() else None
+        if number < line.last:
+            return None
+        return f"{self._count_of(number)}{streams.sanitize(text if line.text is None else line.text)}"
+
+    def _count_of(self, number: int) -> str:
+        """Return the number of a step's line among all lines of the plan; nothing for the only one."""
+        line = self._line_of(number)
+        if line is None:
+            return "" if number <= self._planned_steps() else _count(number, 0)
+        visible = [one for one in self._lines if not one.is_internal]
+        return _count(visible.index(line) + 1, len(visible)) if len(visible) > 1 else ""
+
+    def _line_of(self, number: int) -> PlannedLine | None:
+        """Return the line in which a step is reported; None if the plan has no such step or it gets no line."""
+        return next((one for one in self._lines if one.first <= number <= one.last and not one.is_internal), None)
+
+    def _planned_steps(self) -> int:
+        return self._lines[-1].last if self._lines else 0
 
 
 class TerminalProgress(LineProgress):
@@ -70,16 +143,17 @@ class TerminalProgress(LineProgress):
 
     def on_step_start(self, number: int, text: str) -> None:
         """Show the step as running."""
-        self._show(f"… {_count(number, self.total)} {streams.sanitize(text)}")
+        self._show(f"… {self._count_of(number)}{streams.sanitize(text)}")
 
     def on_step_progress(self, number: int, text: str, percent: float) -> None:
         """Show how far the running step is."""
-        self._show(f"… {_count(number, self.total)} {percent:.0f}% {streams.sanitize(text)}")
+        self._show(f"… {self._count_of(number)}{percent:.0f}% {streams.sanitize(text)}")
 
     def on_step_finish(self, number: int, text: str) -> None:
         """Replace the running step's line with the finished step."""
-        done = self._coloured("✓", self.GREEN)
-        streams.write_err(f"{self.CLEAR}{done} {_count(number, self.total)} {streams.sanitize(text)}")
+        line = self._finished_line(number, text)
+        if line is not None:
+            streams.write_err(f"{self.CLEAR}{self._coloured('✓', self.GREEN)} {line}")
 
     def on_step_undo(self, text: str) -> None:
         """Write which step is undone."""
@@ -106,7 +180,7 @@ class TerminalProgress(LineProgress):
 
 
 def _count(number: int, total: int) -> str:
-    return f"[{number:>{len(str(total))}}/{total}]" if total else f"[{number}]"
+    return f"[{number:>{len(str(total))}}/{total}] " if total else f"[{number}] "
 
 
 def choose_progress(settings: Settings) -> SilentProgress:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes as people write them: `8GiB`, `512MiB`, `2TiB`, or a bare number.
+"""Sizes as people write them: `8GiB` or `8G`, `512MiB`, `2TiB`, or a bare number.
 
-Only binary units are valid. `8GB` and `8G` mean 8,000,000,000 bytes to one tool and 8 GiB to another, so vgpuctl
-refuses them and shows the text to write instead of guessing. A bare number is MiB for memory and GiB for a disk, as in
-virt-install. All sizes are counted in MiB, as the kernel, libvirt and the vGPU drivers do.
+All units are binary: `8G` is 8 GiB, as for virsh, qemu-img and lvcreate. `8GB` is 8,000,000,000 bytes to one tool and
+8 GiB to another, so vgpuctl refuses it and shows the text to write instead of guessing. A bare number is MiB for memory
+and GiB for a disk, as in virt-install. All sizes are counted in MiB, as the kernel, libvirt and the vGPU drivers do.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import re
 
 UNITS_MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
 MAX_SIZE_MIB = 1024 * UNITS_MIB["TiB"]
-SIZE_PATTERN = r"[0-9]{1,12}(\.[0-9]{1,6})? ?([Mm][Ii][Bb]|[Gg][Ii][Bb]|[Tt][Ii][Bb])?"
+SIZE_PATTERN = r"[0-9]{1,12}(\.[0-9]{1,6})? ?([MmGgTt]([Ii][Bb])?)?"
 """The form of a size, for JSON Schema and editors."""
 
 _SIZE = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?\s?([A-Za-z]*)", re.ASCII)
-_UNIT_BY_LOWERCASE = {unit.lower(): unit for unit in UNITS_MIB}
-_LIKELY_UNIT = {"k": "MiB", "m": "MiB", "g": "GiB", "t": "TiB"}
+_UNIT_BY_LOWERCASE = {text: unit for unit in UNITS_MIB for text in (unit.lower(), unit[0].lower())}
 
 
 def parse_memory_size(text: str) -> int:
@@ -54,7 +53,7 @@ def _parse_size(text: str, bare_unit: str, example: str) -> int:
     unit = _UNIT_BY_LOWERCASE.get(typed_unit.lower()) if typed_unit else bare_unit
     number = f"{int(whole)}.{fraction}" if fraction else str(int(whole))
     if unit is None:
-        intended_unit = _LIKELY_UNIT.get(typed_unit[0].lower(), "GiB")
+        intended_unit = {"k": "MiB", **_UNIT_BY_LOWERCASE}.get(typed_unit[0].lower(), "GiB")
         raise ValueError(
             f"'{text}' has the unit {typed_unit}, which is ambiguous: write {number}{intended_unit} (MiB, GiB or TiB)"
         )

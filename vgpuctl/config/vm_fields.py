@@ -114,7 +114,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
         choices=VM_MODES,
         default="vgpu",
     ),
-    SpecField("memory", "--memory", "guest memory; a bare number is MiB", "8GiB", metavar="SIZE", default="4GiB"),
+    SpecField("memory", "--memory", "guest memory; 8G is 8GiB, 8 is 8MiB", "8GiB", metavar="SIZE", default="4GiB"),
     SpecField("vcpus", "--vcpus", "number of virtual CPUs", "4", metavar="N", default=2),
     SpecField(
         "hugepages",

@@ -19,6 +19,7 @@ from vgpuctl.errors import Busy
 from vgpuctl.host.atomic_files import sync_directory, temporary_file, write_file
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.file_lock import lock_directory
+from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.regular_file import read_regular_file
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class HostFileOnDisk:
         return _read_text(self._version_path(number))
 
     def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
-        """Replace `expected` by `text`; if the path is a link, its target is replaced."""
+        """Replace `expected` by `text`, and save it as a version; if the path is a link, its target is replaced."""
         if self._lock_held():
             raise AssertionError(f"a write to {self._path} under the host lock")
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -72,12 +73,13 @@ class HostFileOnDisk:
                     hint="run the command again",
                     path=str(self._path),
                 )
-            if expected is None or is_undo or text == expected:
+            before = EMPTY_HOST_FILE if expected is None else expected
+            if is_undo or text == before:
                 replace_keeping_owner(target, text)
             else:
                 status = _status(target)
                 with temporary_file(target, _encode(text), **_mode_and_owner(status)) as temporary:
-                    self._save_version(expected, status)
+                    self._save_version(before, status)
                     os.rename(temporary, target)
                 sync_directory(target.parent)
             if is_undo and self.previous_version(1) == text:

@@ -32,7 +32,7 @@ from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.lazy_module import LazyModule
-from vgpuctl.ports.host import Host, nothing_to_close
+from vgpuctl.ports.host import Host
 
 if TYPE_CHECKING:
     import uuid
@@ -115,10 +115,10 @@ def _run_dir(root: str) -> Path:
 
 def _open_libvirt(
     connect: str | None, clock: HostClock, claims: ClaimStore, *, captured: bool
-) -> tuple[Hypervisor, Storage, Callable[[], None]]:
+) -> tuple[Hypervisor, Storage, Callable[[], None] | None]:
     """Return the hypervisor and storage ports of one connection and what closes it, or their absent versions."""
     if captured and not connect:
-        return AbsentHypervisor("--root"), AbsentStorage("--root"), nothing_to_close
+        return AbsentHypervisor("--root"), AbsentStorage("--root"), None
     connection = LibvirtConnection(connect, lambda: claims.is_locked)
 
     def find_qemu_user() -> QemuUser | None:

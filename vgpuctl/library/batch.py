@@ -8,6 +8,7 @@ command for the user: one confirmation, one audit entry, one result.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -40,7 +41,7 @@ AnyResult = Outcome[Data] | QueryResult[Data]
 Call = Callable[["GpuHost", str], "AnyResult[Data]"]
 OpenWorker = Callable[[CallSettings, HostClock], "GpuHost"]
 MAX_NAMES_IN_FULL = 3
-"""Before the user confirms, the steps of at most this many are shown; of more, those that delete or stop something."""
+"""Before the user confirms, the steps of at most this many are shown; of more, how much is deleted or stopped."""
 
 CANNOT_HAVE_CHECKS = ("mode", "partition", "scheduler")
 """The `check` facts of errors which say that a GPU cannot have a setting at all, with its model or its driver."""
@@ -226,20 +227,26 @@ def _as_confirmed(name: str, preview: Preview) -> Confirm:
 
 
 def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
-    """Return what the user reads before the one question: every step, or of many those that delete or stop something.
+    """Return what the user reads before the one question: every step, or of many how much is deleted or stopped.
 
     Every name is among them, because a pattern may have selected more than was meant.
     """
     steps = [(name, step) for name in names for step in plans.previews[name].steps]
-    shown = steps
-    if len(names) > MAX_NAMES_IN_FULL:
-        shown = [(name, step) for name, step in steps if step.startswith(("delete ", "VM "))]
-    lines = [f"{name}: {step}" for name, step in shown]
-    without_line = sorted({*names} - {name for name, _ in shown}, key=natural_key)
-    if without_line:
-        lines.append(f"also: {', '.join(without_line)}")
-    if len(shown) < len(steps):
-        lines.append(f"and {count_text(len(steps) - len(shown), 'more step')}; --dry-run shows every step")
+    if len(names) <= MAX_NAMES_IN_FULL:
+        lines = [f"{name}: {step}" for name, step in steps]
+    else:
+        deletions = [(name, step.split()[1]) for name, step in steps if step.startswith("delete ")]
+        stops = [(name, step) for name, step in steps if step.startswith("VM ")]
+        lines = [f"{name}: {step}" for name, step in stops]
+        if deletions:
+            kinds = Counter(kind for _, kind in deletions)
+            what = " and ".join(count_text(number, kind) for kind, number in kinds.items())
+            lines.append(f"delete {what} of {', '.join(dict.fromkeys(name for name, _ in deletions))}")
+        without_line = sorted({*names} - {name for name, _ in (*deletions, *stops)}, key=natural_key)
+        if without_line:
+            lines.append(f"also: {', '.join(without_line)}")
+        if len(stops) + len(deletions) < len(steps):
+            lines.append("--dry-run shows every step, with the paths")
     return (*lines, *(_skipped_text(name, error) for name, error in plans.failed.items()))
 
 

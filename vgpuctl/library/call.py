@@ -102,7 +102,7 @@ class _OpenState:
                 self._close_unless_used()
 
     def _close_unless_used(self) -> None:
-        if not self._is_open and not self._running_calls:
+        if not self._is_open and not self._running_calls and self._ports.close is not None:
             self._ports.close()
 
 

@@ -129,12 +129,14 @@ class VmCalls(Calls):
         return guest.open_console(self._ports, name, force=force)
 
     @query
-    def list_images(self, *paths: str, pool: str | None = None) -> QueryResult[tuple[ImageResult, ...]]:
+    def list_images(
+        self, *paths: str, pool: str | None = None, disks: bool = False
+    ) -> QueryResult[tuple[ImageResult, ...]]:
         """Return the volumes of the storage pools, or of one, and the images that disks are clones of.
 
         `paths`: exactly these files, also images without clones. NotFound: some do not exist; `result` has the others.
         """
-        return images.list_images(self._ports, as_texts("paths", paths), pool=pool)
+        return images.list_images(self._ports, as_texts("paths", paths), pool=pool, disks=disks)
 
     @query
     def print_xml(self, name: str | None = None, **fields: Unpack[VmFields]) -> QueryResult[vm_results.XmlResult]:

@@ -19,7 +19,7 @@ from vgpuctl.model.vm import Claim, HostVgpu, StuckWrite, Vm
 from vgpuctl.observe.claims import living_operations, report_unreadable
 from vgpuctl.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.observe.ownership import resolve_ownership
-from vgpuctl.observe.pci import GpusRead, read_gpus
+from vgpuctl.observe.pci import GpusRead, find_gpus, read_gpus
 from vgpuctl.observe.vms import read_vm, read_vms
 from vgpuctl.ports.host import Host
 from vgpuctl.value import Value, replace
@@ -43,6 +43,7 @@ class ReadScope(Value):
     `named`: the vGPUs of host.yaml, read a moment ago; the file is then not read, which saves most of a short command's
     time. None: the file is read. A caller that neither places VMs nor shows GPUs, such as libvirt's hook mostly, passes
     an empty tuple: the claims on these vGPUs are enough for it.
+    `vm`: of the devices, only the GPUs of the VM of this name or uuid, and the claims there. All VMs are read.
     `nvlinks`: also which GPUs NVLink connects, in order to choose several for one VM.
     """
 
@@ -57,6 +58,12 @@ class ReadScope(Value):
     carriers: frozenset[str] | None = None
     cached_vgpus: tuple[HostVgpu, ...] | None = None
     nvlinks: bool = False
+    vm: str | None = None
+
+
+def scope_of_vm(name: str) -> ReadScope:
+    """Return the scope for a change of one VM that exists, by name or uuid: its cost does not grow with the GPUs."""
+    return ReadScope(models=False, vm=name)
 
 
 def scope_of_request(request: VmRequest) -> ReadScope:
@@ -81,7 +88,20 @@ def observe(host: Host, scope: ReadScope) -> Snapshot:
         warnings += problems
     else:
         warnings.append(f"{VMS_UNKNOWN}: {status.reason}")
+    if scope.vm is not None:
+        scope = _limit_to_vm(host, scope, next((vm for vm in vms if scope.vm in (vm.name, vm.uuid)), None))
     return observe_devices(host, scope, vms=vms, status=status, warnings=tuple(warnings))
+
+
+def _limit_to_vm(host: Host, scope: ReadScope, vm: Vm | None) -> ReadScope:
+    """Return the scope with the GPUs on which the VM has something by its record, its definition, or a claim."""
+    if vm is None:
+        return replace(scope, gpu_addresses=frozenset(), carriers=frozenset())
+    assigned = () if vm.record is None else vm.record.vgpus
+    carriers = frozenset(v.carrier for v in assigned) | {h.carrier for h in vm.hostdevs}
+    gpus = frozenset(v.gpu for v in assigned) | claimed_gpus(host, None, carriers)
+    gpus |= find_gpus(host.sysfs, carriers - {v.carrier for v in assigned})
+    return replace(scope, gpu_addresses=gpus, carriers=carriers | gpus)
 
 
 def observe_vm(host: Host, uuid: str) -> Snapshot:
@@ -100,13 +120,15 @@ def observe_vm(host: Host, uuid: str) -> Snapshot:
     return observe_devices(host, scope, vms=vms, status=status)
 
 
-def claimed_gpus(host: Host, uuid: str, carriers: frozenset[str]) -> frozenset[str]:
+def claimed_gpus(host: Host, uuid: str | None, carriers: frozenset[str]) -> frozenset[str]:
     """Return the GPUs of a VM's claims: an mdev created at each start may be on another GPU than its record says.
+
+    `uuid` None: the claims of any VM.
 
     If the claims cannot be read, the result is empty; the snapshot taken afterwards warns about it.
     """
     try:
-        return frozenset(c.gpu for c in host.claims.read(carriers).claims if c.vm_uuid == uuid)
+        return frozenset(c.gpu for c in host.claims.read(carriers).claims if uuid in (None, c.vm_uuid))
     except OSError:
         return frozenset()
 
@@ -141,6 +163,7 @@ def observe_devices(
             claim_list.unreadable,
             host_vgpus=named,
             owners_known=owners_known,
+            of_vm=scope.vm,
             functions=gpus_read.addresses,
         ),
         stuck_writes=stuck,
@@ -209,4 +232,5 @@ __all__ = [
     "observe_devices",
     "observe_vm",
     "scope_of_request",
+    "scope_of_vm",
 ]

@@ -60,14 +60,19 @@ def resolve_ownership(
     *,
     host_vgpus: tuple[HostVgpu, ...] = (),
     owners_known: bool = True,
+    of_vm: str | None = None,
     functions: frozenset[str] = frozenset(),
 ) -> tuple[Vgpu, ...]:
     """Return every taken carrier once, sorted by GPU, function and carrier.
+
+    `of_vm`: only what one VM has, by name or uuid, and what is on these GPUs.
 
     `owners_known` False: some VMs, or part of host.yaml, could not be read; then no claim counts as leaked.
     `functions`: PCI functions that exist, besides those of `gpus`.
     """
     present = _existing_devices(gpus)
+    if of_vm is not None:
+        vms = _vms_on(gpus, vms, present, of_vm)
     by_carrier = _always_reserved_vgpus(vms, present)
     not_held = _add_running_vgpus(by_carrier, vms, claims, present, live_carriers)
     by_carrier = {entry.carrier: _host_vgpu(entry, gpus, vms, claims, present) for entry in host_vgpus} | by_carrier
@@ -109,6 +114,21 @@ def _with_presence(vgpus: Iterable[Vgpu], functions: frozenset[str]) -> Iterator
     for vgpu in vgpus:
         given = vgpu.backend is not None and not backend_for(vgpu.backend).creates_devices
         yield replace(vgpu, present=vgpu.carrier in functions) if given else vgpu
+
+
+def _vms_on(gpus: tuple[Gpu, ...], vms: tuple[Vm, ...], present: Mapping[str, Vgpu], name: str) -> tuple[Vm, ...]:
+    """Return the VM of this name or uuid, and those that have something on these GPUs or name a device of that VM."""
+    addresses = {gpu.address for gpu in gpus}
+    own = next((vm for vm in vms if name in (vm.name, vm.uuid)), None)
+    carriers = {f.address for gpu in gpus for f in gpu.functions}.union(present)
+    carriers |= {h.carrier for h in own.hostdevs} if own is not None else set()
+    return tuple(
+        vm
+        for vm in vms
+        if vm is own
+        or any(h.carrier in carriers for h in vm.hostdevs)
+        or (vm.record is not None and any(v.gpu in addresses for v in vm.record.vgpus))
+    )
 
 
 def _with_users(vgpus: Iterable[Vgpu], vms: tuple[Vm, ...]) -> Iterator[Vgpu]:

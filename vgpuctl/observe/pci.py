@@ -93,6 +93,20 @@ def _is_bridge(sysfs: Sysfs, address: str) -> bool:
         return False
 
 
+def find_gpus(sysfs: Sysfs, functions: Iterable[str]) -> frozenset[str]:
+    """Return the GPUs of PCI functions: themselves, or those of which they are VFs; leave others out."""
+    gpus: set[str] = set()
+    for address in (a for a in functions if is_pci_address(a)):
+        path = f"{PCI_DEVICES}/{address}"
+        try:
+            if _read_pci_id(sysfs, f"{path}/class").startswith(_GPU_CLASSES):
+                is_vf = "physfn" in sysfs.listdir(path)
+                gpus.add(_read_link_name(sysfs, f"{path}/physfn") or address if is_vf else address)
+        except OSError:
+            continue  # it is gone: a record or a claim may still name its GPU
+    return frozenset(gpus)
+
+
 def _left_out_warning(name: str, error: OSError, path: str) -> str:
     return f"{name} is ignored: {error.strerror or error} ({error.filename or path})"
 

@@ -3,27 +3,35 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
 from vgpuctl.domain.domain_xml import names_other_devices, parse_domain, parse_hostdevs
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.port_values import DomainInfo
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 
 def read_vm(host: Host, domain: DomainInfo) -> Vm:
     """Convert one domain to a Vm, including devices of the running domain that its persistent config lacks."""
-    vm = parse_domain(domain.xml, domain.state, host.machine_id)
-    if not domain.persistent:
+    return _parse(domain.xml, domain.live_xml, domain.state, host.machine_id, persistent=domain.persistent)
+
+
+@lru_cache(maxsize=2048)
+def _parse(xml: str, live_xml: str | None, state: VmState, machine_id: str, *, persistent: bool) -> Vm:
+    """Convert a domain; cached, because a command for many VMs reads each of them again and again, mostly unchanged."""
+    vm = parse_domain(xml, state, machine_id)
+    if not persistent:
         vm = replace(vm, persistent=False)
-    if domain.live_xml is None:
+    if live_xml is None:
         return vm
-    if has_unknown_backing_file(domain.live_xml, {d.base for d in vm.record.disks if d.base} if vm.record else ()):
-        vm = replace(vm, backing_pairs=parse_disk_sources(domain.xml, domain.live_xml).backing_pairs)
-    if not names_other_devices(domain.live_xml, domain.xml):
+    if has_unknown_backing_file(live_xml, {d.base for d in vm.record.disks if d.base} if vm.record else ()):
+        vm = replace(vm, backing_pairs=parse_disk_sources(xml, live_xml).backing_pairs)
+    if not names_other_devices(live_xml, xml):
         return replace(vm, live_carriers=frozenset(h.carrier for h in vm.hostdevs))
-    live_hostdevs = parse_hostdevs(domain.live_xml)
+    live_hostdevs = parse_hostdevs(live_xml)
     carriers = {h.carrier for h in vm.hostdevs}
     live_only = tuple(h for h in live_hostdevs if h.carrier not in carriers)
     return replace(vm, hostdevs=vm.hostdevs + live_only, live_carriers=frozenset(h.carrier for h in live_hostdevs))

@@ -19,7 +19,7 @@ from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
-from vgpuctl.observe import ReadScope, observe, scope_of_request
+from vgpuctl.observe import ReadScope, observe, scope_of_request, scope_of_vm
 from vgpuctl.observe.ownership import RECORD_LOST
 from vgpuctl.operations.facts import find_gpu_holders, read_bars_mib
 from vgpuctl.operations.guards import (
@@ -212,7 +212,7 @@ def detach(
     """
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "remove vGPUs from")
@@ -229,6 +229,6 @@ def detach(
         return Outcome(bool(removed), vm_result(snapshot, vm), steps, snapshot.warnings, dry_run=dry_run)
     held = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, Context(progress, wait_seconds)) as tx:
-        tx.take_over_vm(vm, held, ReadScope(models=False), leaving=True)
+        tx.take_over_vm(vm, held, scope_of_vm(vm.uuid), leaving=True)
         tx.carry_out(plan)
     return report_vm(host, vm_result(snapshot, vm), steps)

@@ -21,7 +21,7 @@ from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, AssignedVgpu, Claim, Vm, VmRecord, VmState
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib
@@ -96,7 +96,7 @@ def change_vm(
             snapshot = _with_vm_off(snapshot, request, changed_fields)
         return _build_update(host, snapshot, request, changed_fields, dry_run=dry_run)
 
-    update = prepare(observe(host, scope))
+    update = prepare(observe(host, replace(scope, vm=request.name)))  # enough to see whether anything changes
     if (
         not update.vgpu_changes.removed
         and not update.vgpu_changes.added_profiles
@@ -228,7 +228,7 @@ def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
         return ReadScope(types=True, every_function=True)
     if "gpu" in fields:
         return ReadScope(types=True)
-    return scope_of_profiles(request) if "profile" in fields else ReadScope(models=False)
+    return scope_of_profiles(request) if "profile" in fields else scope_of_vm(request.name or "")
 
 
 def _build_update(

@@ -21,7 +21,7 @@ from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
-from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request
+from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
 from vgpuctl.operations import change, power
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.guards import require_libvirt
@@ -65,7 +65,7 @@ def ensure_vm(
         SpecDiffers: the VM exists and differs in fields that cannot change in place; facts hold before and after.
     """
     name = _require_name(request)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     require_libvirt(snapshot)
     vm = snapshot.vm(name)
     before = vm_result(snapshot, vm) if vm is not None else None

@@ -16,7 +16,7 @@ from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, GuestAddress
 from vgpuctl.model.results.vms import AddressesResult, AddressResult, ConsoleResult, ScreenResult, SerialResult
 from vgpuctl.model.vm import NOT_RUNNING_STATES
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.guards import find_vm
 from vgpuctl.operations.plans.vm_results import cloud_init_files
 
@@ -180,7 +180,7 @@ def require_domain(host: Host, name: str) -> DomainInfo:
     domain = host.hypervisor.find_domain(name)
     if domain is not None:
         return domain
-    vm = find_vm(observe(host, ReadScope(models=False)), name)
+    vm = find_vm(observe(host, scope_of_vm(name)), name)
     named_domain = host.hypervisor.find_domain(vm.uuid)
     if named_domain is None:
         raise Busy(f"VM {name} was deleted in the meantime", hint="vgpuctl list-vms shows the VMs", vm=name)

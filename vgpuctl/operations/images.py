@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InvalidInput, LibvirtFailed, NotFound
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import ImageResult
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 
 
 def list_images(
-    host: Host, paths: Sequence[str] = (), *, pool: str | None = None
+    host: Host, paths: Sequence[str] = (), *, pool: str | None = None, disks: bool = True
 ) -> QueryResult[tuple[ImageResult, ...]]:
     """Return every volume and every base image with its clones; `pool` limits the list to one pool.
+
+    `disks` False: VMs' disks and seeds are left out, and a note says how many.
 
     `paths`: exactly these files, also images without clones, and of a directory the images in it; a clone counts under
     whatever path it names its base.
@@ -70,7 +73,11 @@ def list_images(
     if paths:
         return _list_paths(host, paths, references, volumes, tuple(warnings))
     outside_images = {path: host.storage.image(path) for path in bases_outside_pools(references, volumes)}
-    return QueryResult(image_results(references, volumes, outside_images, pool), tuple(warnings))
+    images = image_results(references, volumes, outside_images, pool)
+    listed = tuple(image for image in images if disks or image.role not in ("disk", "seed"))
+    left_out = len(images) - len(listed)
+    notes = (f"{count_text(left_out, 'VM disk')} not listed; --disks lists all",) if left_out else ()
+    return QueryResult(listed, tuple(warnings), notes=notes)
 
 
 def _list_paths(

@@ -12,7 +12,7 @@ from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import RecordState, Vm, VmRecord
-from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_vm
 from vgpuctl.observe.definition import refuse_changed_definition
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
@@ -78,7 +78,7 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
     """Start a VM; vGPUs that are missing, as after a reboot, are created again first."""
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "start")
@@ -108,7 +108,7 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
 def place_vm(host: Host, name: str, *, wait_seconds: float, progress: Progress) -> Outcome[VmReport]:
     """Give a VM that is off other slots in place of those that cannot come back; it stays off."""
     require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     record = own_record(vm, "place")
     refuse_unfinished(vm, record)
@@ -185,7 +185,7 @@ def reobserve_vm(host: Host, vm: Vm) -> tuple[Snapshot, Vm]:
     Raises:
         NotFound: it was deleted.
     """
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(vm.uuid))
     current_vm = snapshot.vm(vm.uuid)
     if current_vm is None:
         raise deleted_meanwhile(vm)
@@ -262,7 +262,7 @@ def stop_for_restart(
     """Stop a VM as `stop_vm` does, and keep the note that it must be started again."""
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "stop")
@@ -318,7 +318,7 @@ def delete_vm(
     """Remove a VM with its vGPUs and the disks that vgpuctl created; never a base image or an unmanaged VM."""
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = _record_of_held(snapshot, vm)

@@ -16,7 +16,7 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import Vm, VmState
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.guards import find_vm, refuse_busy_vm, require_system_libvirt, require_writable
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_results import vm_result
@@ -46,7 +46,7 @@ def reboot_vm(
     """
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     refuse_unfinished(vm, own_record(vm, "reboot"))

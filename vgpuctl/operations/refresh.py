@@ -17,7 +17,7 @@ from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, ManagedDisk, Vm, VmRecord
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.chains import find_backing_chains, image_hints
 from vgpuctl.operations.guards import (
     find_vm,
@@ -156,7 +156,7 @@ def _running_error(vm: Vm) -> InUse:
 
 def _left_alone(host: Host, name: str, from_image: str, *, dry_run: bool) -> Outcome[VmReport] | None:
     """Return the unchanged VM if its system disk was not made from `from_image`, None if it was."""
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     own_record(vm, "refresh")
     if image_of(vm) == from_image:
@@ -167,7 +167,7 @@ def _left_alone(host: Host, name: str, from_image: str, *, dry_run: bool) -> Out
 
 def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
     """Read the VM, the image and the pool, and refuse a refresh that cannot work."""
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "refresh")
@@ -211,7 +211,9 @@ def check_image(host: Host, image: str) -> None:
     Raises:
         NotFound, InvalidInput, HostCannot, Refused, InUse: as `check_files`.
     """
-    _usable_image(host, image, find_backing_chains(host, observe(host, ReadScope(models=False)), image))
+    _usable_image(
+        host, image, find_backing_chains(host, observe(host, ReadScope(models=False, gpu_addresses=frozenset())), image)
+    )
 
 
 def _usable_image(host: Host, image: str, chains: BackingChains) -> ImageInfo:
@@ -239,7 +241,7 @@ def _replace_disk(host: Host, checked: RefreshPlan, image: str, wait_seconds: fl
         refresh_plan.record, vgpus=with_slot(refresh_plan.snapshot, refresh_plan.vm, refresh_plan.record)
     )
     with Transaction(host, Context(progress, wait_seconds)) as tx:
-        tx.take_over_vm(refresh_plan.vm, held_record, ReadScope(models=False))
+        tx.take_over_vm(refresh_plan.vm, held_record, scope_of_vm(refresh_plan.vm.uuid))
         tx.note(() if held_record.vgpus else (refresh_plan.vm.uuid,))
         tx.carry_out(refresh_plan.make_plan)
         try:

@@ -14,7 +14,7 @@ from vgpuctl.model.hint_commands import stop_command
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import ManagedDisk, Vm
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.attach import LIVE_STATES
 from vgpuctl.operations.guards import find_vm, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import resize_disk as plans
@@ -52,7 +52,7 @@ def resize_disk(
     """
     if not dry_run:
         require_writable(host)
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "resize disks of")
@@ -74,7 +74,7 @@ def resize_disk(
         return Outcome(bool(steps), before, steps, snapshot.warnings, _notes(vm, disk) if steps else (), dry_run)
     held = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, Context(progress, wait_seconds)) as tx:
-        tx.take_over_vm(vm, held, ReadScope(models=False))
+        tx.take_over_vm(vm, held, scope_of_vm(vm.uuid))
         tx.note(() if held.vgpus else (vm.uuid,))
         tx.carry_out(plan)
     return report_vm(host, before, steps, _notes(vm, disk))

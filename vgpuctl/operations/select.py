@@ -30,7 +30,7 @@ def select_vms(host: Host, request: Request, *, managed_only: bool) -> Selected:
     Raises:
         NotFound, InvalidInput: as `select`.
     """
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, ReadScope(models=False, gpu_addresses=frozenset()))
     require_libvirt(snapshot)
     selection = select(request, [_vm_candidate(vm) for vm in snapshot.vms], managed_only=managed_only)
     vms = {vm.name: vm for vm in snapshot.vms}
@@ -75,7 +75,7 @@ def select_vgpus(host: Host, request: Request) -> Selected:
     Raises:
         NotFound, InvalidInput: as `select`.
     """
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, ReadScope(models=False, gpu_addresses=frozenset()))
     selection = select(request, [Candidate(entry.name) for entry in snapshot.host_vgpus], managed_only=False)
     return QueryResult(tuple(SelectedResult(name, None) for name in selection.names))
 

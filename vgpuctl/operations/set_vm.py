@@ -16,7 +16,7 @@ from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vms import VmReport, VmResult
 from vgpuctl.model.vm import Vm
-from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
 from vgpuctl.operations.ensure_vm import diff_request, refuse_unknown_profile
 from vgpuctl.operations.guards import find_vm, refuse_unresponsive_vm, require_system_libvirt, require_writable
@@ -57,7 +57,7 @@ def set_vm(
     if not dry_run:
         require_writable(host)
     names_gpus = bool(request.constraints.gpus or request.constraints.not_gpus)
-    snapshot = observe(host, ReadScope(models=names_gpus))
+    snapshot = observe(host, ReadScope() if names_gpus else scope_of_vm(request.name or ""))
     vm = find_vm(snapshot, request.name or "")
     require_system_libvirt(snapshot)
     before, _ = diff_request(host, snapshot, vm, request)

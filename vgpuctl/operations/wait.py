@@ -91,12 +91,12 @@ def wait_for_guest(
     steps = (*outcome.steps, text)
     if outcome.dry_run:
         return replace(outcome, steps=steps)
-    progress.on_plan(steps)
+    progress.on_plan((text,))
     try:
         domain = host.hypervisor.find_domain(uuid)
         if domain is None:
             raise _went_off_error(name)
-        on_poll = lambda: progress.on_step_start(len(steps), text)  # noqa: E731
+        on_poll = lambda: progress.on_step_start(1, text)  # noqa: E731
         (seen,) = _poll(host, (read_vm(host, domain),), target, timeout_seconds, on_poll)
     except Interrupted as error:
         error.left.append(f"VM {name}: it is created and runs")
@@ -114,7 +114,7 @@ def wait_for_guest(
         )
         late.changed = True
         raise late from time_over
-    progress.on_step_finish(len(steps), text)
+    progress.on_step_finish(1, text)
     guest = seen.guest
     return replace(outcome, data=outcome.data if guest is None else replace(outcome.data, guest=guest), steps=steps)
 

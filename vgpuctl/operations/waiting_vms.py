@@ -14,7 +14,7 @@ from vgpuctl.model.hint_commands import start_command
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord
-from vgpuctl.observe import ReadScope, observe, scope_of_request
+from vgpuctl.observe import ReadScope, observe, scope_of_request, scope_of_vm
 from vgpuctl.operations.change import refuse_managed_save, require_changeable_vm
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.guards import require_writable
@@ -49,7 +49,7 @@ def give_up_place(host: Host, name: str, carrier: str, *, wait_seconds: float, p
     refuse_managed_save(host, vm)
     held_record = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, Context(progress, wait_seconds)) as tx:
-        tx.take_over_vm(vm, held_record, ReadScope(models=False), leaving=True)
+        tx.take_over_vm(vm, held_record, scope_of_vm(vm.uuid), leaving=True)
         claims = claims_of_record(host, vm.name, replace(record, vgpus=(vgpu,)))
         tx.carry_out(Plan(leave_steps(snapshot, vm, record, vgpu, claims), vms_required_off=(vm.uuid,)))
 
@@ -66,7 +66,7 @@ def give_place(
         VgpuctlError: the reason; the VM is unchanged.
     """
     require_writable(host)
-    vm, record = require_changeable_vm(observe(host, ReadScope(models=False)), name, "place")
+    vm, record = require_changeable_vm(observe(host, scope_of_vm(name)), name, "place")
     if record.always_reserves:
         return False
     place_and_start(

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from vgpuctl.ports.system import AuditLog, Clock, HostFile, Processes, Scratch, System, SystemLog, UnfinishedFiles
 
 
-def nothing_to_close() -> None:
-    """Do nothing."""
-
-
 class Host(Value):
     """One host. `read_only_reason` says why commands that change the host are refused; None when they are allowed.
 
@@ -26,7 +22,7 @@ class Host(Value):
 
     `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
     the drivers' commands, the kernel's log or unfinished files (a captured tree). `close` closes what the ports keep
-    open; none of them can be used afterwards.
+    open, None where they keep nothing; none of them can be used afterwards.
     """
 
     name: str
@@ -49,7 +45,7 @@ class Host(Value):
     vendor_commands: VendorCommands | None = None
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
-    close: Callable[[], None] = nothing_to_close
+    close: Callable[[], None] | None = None
 
 
 def for_another_operation(host: Host) -> Host:

@@ -67,6 +67,10 @@ class System(Protocol):
         """
 
 
+EMPTY_HOST_FILE = "version: 1\n"
+"""What a missing host.yaml means; it is the version before the first one."""
+
+
 class HostFile(Protocol):
     """The file /etc/vgpuctl/host.yaml, always replaced as a whole. Its directory keeps the ten previous versions."""
 

@@ -236,6 +236,8 @@ class SimStorage:
             if image is None or reachable is None:
                 return image
             unreachable_dirs = {pool.path for pool in state.pools.values() if pool.kind == "netfs"}
+            if not unreachable_dirs:
+                return image
             unreachable_dirs -= {
                 posixpath.dirname(file.path)
                 for reachable_path in reachable

@@ -51,9 +51,9 @@ def test_reading_commands(sim: Run) -> None:
 
 def test_images_and_their_clones(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2").status == 0
-    rows = sim("list-images --pool default --json").document["data"]
+    rows = sim("list-images --disks --pool default --json").document["data"]
     assert {row["role"]: row["vms"] for row in rows} == {"base": [], "disk": ["vdi-001"]}
-    assert "vdi-001" in sim("list-images").out
+    assert "vdi-001" in sim("list-images --disks").out
     assert sim("list-images --pool nothing").status == 2
 
 

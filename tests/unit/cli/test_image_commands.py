@@ -111,7 +111,7 @@ def test_a_path_without_an_image_gets_a_suggestion(run: Run, option: str) -> Non
     empty = "hint: ls -l /var/lib/libvirt/images shows that directory; vgpuctl sees no disk image in it"
     refused(run, f"{line} /var/lib/libvirt/images", 2, "invalid-input", "is a directory", empty)
     assert run("create-vm v1 --profile A100-4C --json").status == 0
-    (volume,) = (row["path"] for row in run("list-images --json").document["data"] if row["role"] == "disk")
+    (volume,) = (row["path"] for row in run("list-images --disks --json").document["data"] if row["role"] == "disk")
     refused(run, f"{line} /elsewhere/{volume.rpartition('/')[2]}x", 2, "not-found", f"did you mean {volume}?")
     missing = refused(run, f"{line} /srv/images/nosuch.qcow2", 2, "not-found", "hint: disk images in /srv/images: ")
     for image in ("appliance.vmdk", "own loop.qcow2", "ubuntu-24.04.qcow2"):
@@ -191,3 +191,11 @@ def test_a_directory_is_listed_with_the_images_in_it(run: Run) -> None:
     refused(
         run, "list-images /srv/images/nothing.qcow2", 2, "not-found", "does not exist", "disk images in /srv/images"
     )
+
+
+def test_disks_of_vms_are_listed_with_an_option_alone(run):
+    assert run("create-vm vdi-001 --profile A100-4C").status == 0
+    short = run("list-images")
+    assert "vdi-001" not in short.out
+    assert "1 VM disk not listed; --disks lists all" in short.err
+    assert "vdi-001" in run("list-images --disks").out

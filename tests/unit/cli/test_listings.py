@@ -178,3 +178,10 @@ def test_colours_are_for_a_terminal_or_as_asked(vms: Run, monkeypatch: pytest.Mo
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[32mrunning\x1b[0m" in vms("list-vms --color always").out
     assert "\x1b" not in vms("list-vms --color never").out
+
+
+def test_list_gpus_shows_what_is_used_and_free_by_default(sim):
+    sim("create-vm vdi-001 --profile A100-8C")
+    header, row = sim("list-gpus").out.splitlines()
+    assert header.split()[-3:] == ["USED", "FREE", "VGPUS"]
+    assert row.split()[-5:] == ["8", "GiB", "32", "GiB", "1"]

@@ -213,7 +213,7 @@ def test_a_dry_run_shows_steps_and_sources() -> None:
 
 def test_passthrough_names_the_gpu_once() -> None:
     whole = vgpu(carrier="0000:3b:00.0", profile=None)
-    assert "vgpu  GPU 0000:3b:00.0\n" in text(
+    assert "  gpu   0000:3b:00.0\n" in text(
         "create-vm", {**VM, "vgpus": [whole], "steps": ["x"], "notes": [], "dry_run": False}
     )
 

@@ -71,7 +71,7 @@ def test_a_pipe_gets_a_line_about_a_long_copy_every_few_seconds(monkeypatch: pyt
     stream, times = io.StringIO(), iter([10.0, 12.9, 13.0, 15.9, 16.1])
     monkeypatch.setattr("sys.stderr", stream)
     copying(progress.LineProgress(lambda: next(times)), 0.0, 10.0, 20.0, 30.0, 40.6)
-    assert stream.getvalue() == "[1/1] 20% copy\n[1/1] 41% copy\n[1/1] copy\n"
+    assert stream.getvalue() == "20% copy\n41% copy\ncopy\n"
 
 
 def test_a_program_gets_them_only_if_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +86,47 @@ def test_a_terminal_shows_the_percentage_on_the_line_of_the_step(monkeypatch: py
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     copying(progress.choose_progress(Settings()), 10.0, 55.2)
-    assert "… [1/1] 10% copy" in stream.getvalue()
-    assert "… [1/1] 55% copy" in stream.getvalue()
+    assert "… 10% copy" in stream.getvalue()
+    assert "… 55% copy" in stream.getvalue()
     assert stream.getvalue().count("\n") == 1
+
+
+STEPS = (
+    "claim all of GPU 0000:3b:00.0 while it is set up",
+    *(f"shut down VM q-{n}" for n in range(5)),
+    *(f"remove vGPU L40S-4Q from 0000:3b:00.{n} temporarily" for n in range(4)),
+    "set the scheduler",
+    *(f"create vGPU L40S-4Q on 0000:3b:00.{n}" for n in range(3)),
+    "release the claim on 0000:3b:00.0",
+)
+
+
+def test_steps_of_a_kind_get_one_line_claims_get_none_and_the_count_is_that_of_the_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    shown = progress.choose_progress(Settings())
+    shown.on_plan(STEPS)
+    for number, text in enumerate(STEPS, start=1):
+        shown.on_step_start(number, text)
+        shown.on_step_finish(number, text)
+    assert stream.getvalue().splitlines() == [
+        "[1/6] shut down VM: 5 of them",
+        "[2/6] remove vGPU L40S-4Q: 4 of them",
+        "[3/6] set the scheduler",
+        *(f"[{n + 4}/6] create vGPU L40S-4Q on 0000:3b:00.{n}" for n in range(3)),
+    ]
+
+
+def test_the_only_line_of_a_plan_has_no_number_and_one_without_a_plan_has_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    shown = progress.choose_progress(Settings())
+    shown.on_plan(("claim 0000:3b:00.4 on GPU 0000:3b:00.0 for L40S-4Q", "create vGPU L40S-4Q on 0000:3b:00.4"))
+    shown.on_step_finish(1, "claim 0000:3b:00.4 on GPU 0000:3b:00.0 for L40S-4Q")
+    shown.on_step_finish(2, "create vGPU L40S-4Q on 0000:3b:00.4")
+    shown.on_step_finish(3, "start VM q-1")
+    assert stream.getvalue() == "create vGPU L40S-4Q on 0000:3b:00.4\n[3] start VM q-1\n"

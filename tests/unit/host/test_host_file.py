@@ -157,3 +157,11 @@ def test_a_version_keeps_bytes_that_are_not_text(tmp_path: Path) -> None:
     path.write_bytes(b"version: 1\r\n# caf\xe9\r\n")
     file_at(path).replace("new", file_at(path).read())
     assert path.with_name("host.yaml.1").read_bytes() == b"version: 1\r\n# caf\xe9\r\n"
+
+
+def test_the_first_file_has_a_version_to_go_back_to(tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    file_at(path).replace("version: 1\ngpus: {}\n", None)
+    assert versions(path) == {1: "version: 1\n"}
+    file_at(path).replace("version: 1\n", "version: 1\ngpus: {}\n", is_undo=True)
+    assert versions(path) == {}

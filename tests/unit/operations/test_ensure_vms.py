@@ -125,8 +125,8 @@ def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(tmp_path):
     assert raised.value.facts["details"] == ["vm-3: hotplug_slots: 4 -> 2, memory: 8 GiB -> 2 GiB, owner: none -> cad"]
     every = "'vm-{1..3}'"
     assert str(raised.value.hint).split("; ") == [
-        "hotplug_slots cannot be changed in place",
-        f"use the current value, which vgpuctl show-vm {every} shows, or another name for a new VM",
+        "hotplug_slots cannot be changed in place: use the current value"
+        f" (vgpuctl show-vm {every} -o yaml), or another name for a new VM",
         f"vgpuctl stop-vm {every}, then: vgpuctl set-vm {every} --memory 2GiB",
         f"vgpuctl set-vm {every} --owner cad",
     ]

@@ -78,16 +78,18 @@ def address(settings: Settings, targets: Targets) -> int:
 @make_command(
     "list-images",
     examples=(
-        ("vgpuctl --host sim:mixed list-images", "base images with their clones, disks, and orphans"),
+        ("vgpuctl --host sim:mixed list-images", "base images with their clones, and orphans"),
+        ("vgpuctl list-images --disks", "VMs' disks too"),
         ("vgpuctl list-images --pool default", "one pool's volumes and what they are clones of"),
         ("vgpuctl --host sim:mixed list-images /srv/images/ubuntu-24.04.qcow2", "one image, also if nothing uses it"),
     ),
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option("--pool", metavar="NAME", shell_complete=complete.pools, help="Only the volumes of this storage pool.")
+@click.option("--disks", is_flag=True, help="List VMs' disks and cloud-init seeds, too.")
 @click.pass_obj
-def list_images(settings: Settings, paths: tuple[str, ...], pool: str | None) -> int:
-    """List the volumes of the storage pools, and the images that VMs' disks are clones of.
+def list_images(settings: Settings, paths: tuple[str, ...], pool: str | None, disks: bool) -> int:
+    """List the images in the storage pools, and those that VMs' disks are clones of; with --disks the disks, too.
 
     base: other disks are clones of it, and break when it is changed or removed. disk: a VM uses it. seed: cloud-init
     reads it in a VM. orphan: it is named like vgpuctl's disks (NAME-<8 digits of a uuid>), and no VM uses it. vgpuctl
@@ -97,7 +99,7 @@ def list_images(settings: Settings, paths: tuple[str, ...], pool: str | None) ->
     those without clones; a file that does not exist is an error.
     """
     named = [field_options.absolute_path(path) or path for path in paths]
-    return run.call(settings, "list-images", lambda host: host.list_images(*named, pool=pool))
+    return run.call(settings, "list-images", lambda host: host.list_images(*named, pool=pool, disks=disks))
 
 
 @make_command(

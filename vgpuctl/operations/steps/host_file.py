@@ -11,6 +11,7 @@ from vgpuctl.config.host_spec import dump_keys, dump_value, format_one_line, par
 from vgpuctl.errors import Busy, Exists, FileFailed, HostCannot, VerifyFailed, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import HostVgpu
+from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ else:
 
 PATH = "/etc/vgpuctl/host.yaml"
 WRITE_ATTEMPTS = 100
-_EMPTY_FILE = "version: 1\n"
 
 
 class SetGpuKeys(Value):
@@ -117,7 +117,7 @@ class ReplaceHostFile(Value):
         if self._is_written(host):
             try:
                 _require_host_file(host).replace(
-                    _EMPTY_FILE if self.previous_text is None else self.previous_text, self.text, is_undo=True
+                    EMPTY_HOST_FILE if self.previous_text is None else self.previous_text, self.text, is_undo=True
                 )
             except OSError as error:
                 raise _write_error(error) from error
@@ -255,7 +255,7 @@ def _edit_file(host: Host, edit: Callable[[str | None], str | None], *, is_undo:
 
 def _read_spec(host: Host) -> HostSpec:
     text = _require_host_file(host).read()
-    return parse_host_spec(_EMPTY_FILE if text is None else text, PATH)
+    return parse_host_spec(EMPTY_HOST_FILE if text is None else text, PATH)
 
 
 def _as_written(changes: Mapping[str, object]) -> dict[str, object]:

@@ -37,7 +37,8 @@ def test_values_are_as_in_a_spec(field, before, after, text):
 def test_the_hint_names_the_command_for_the_field(field, before, after, hint):
     given = texts.fixed_field_hint(["vm"], [field], {field: before}, {field: after})
     assert given.startswith(hint)
-    assert ("vgpuctl delete-vm vm" in given) == ("cannot be changed in place" in hint)
+    assert ("vgpuctl show-vm vm -o yaml" in given) == ("cannot be changed in place" in hint)
+    assert "delete" not in given
 
 
 def test_several_vms_are_one_word_if_they_are_numbered():
