@@ -90,7 +90,7 @@ def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
 
 
 @pytest.mark.deadline(900)
-@pytest.mark.parametrize("form", [pytest.param("mdev-pf", marks=pytest.mark.quick), "vendor-vf"])
+@pytest.mark.parametrize("form", ["mdev-pf", "vendor-vf"])
 def test_a_vm_that_reserves_while_running_has_its_vgpu_only_from_start_to_stop(lab: Lab, form: str) -> None:
     lab.run(INSTALLED)
     put_gpu(lab, form)

@@ -51,7 +51,6 @@ def test_a_stopped_vm_gets_another_profile_and_a_gpu_another_number_of_vfs(lab: 
     must(lab, "uncordon", IGB)
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_plain_vfs_are_enabled_and_disabled_and_recorded(lab: Lab) -> None:
     lab.run("modprobe igb")

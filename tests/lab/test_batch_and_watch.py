@@ -66,7 +66,6 @@ def test_ctrl_c_ends_a_batch_between_vms_and_the_same_command_continues(lab: Lab
     assert leftovers(lab) == before
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_a_watch_goes_on_after_libvirtd_restarts(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

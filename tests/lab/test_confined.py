@@ -21,7 +21,6 @@ def confined(lab: Lab) -> bool:
     return "(enforce)" in output and output.splitlines()[-1].startswith("libvirt")
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_a_confined_libvirtd_runs_the_hook_with_any_python(lab_apparmor: Lab) -> None:
     lab = lab_apparmor
@@ -48,9 +47,9 @@ def test_a_confined_libvirtd_runs_the_hook_with_any_python(lab_apparmor: Lab) ->
     [
         "mdev-pf",
         "mdev-vf",
-        pytest.param("vendor-vf", marks=pytest.mark.quick),
+        "vendor-vf",
         "sriov-vf",
-        pytest.param("passthrough", marks=pytest.mark.quick),
+        "passthrough",
     ],
 )
 def test_each_backend_makes_starts_and_deletes_a_confined_vm(lab_apparmor: Lab, backend: str) -> None:

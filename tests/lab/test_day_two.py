@@ -41,7 +41,6 @@ def test_reconcile_cleans_up_after_a_kill_at_any_time(lab: Lab) -> None:
     assert any(k.killed for k in kills), "every command ended before its kill, so they prove nothing"
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_libvirtd_restarted_during_create_vm_leaves_complete_vms_and_nothing_else(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

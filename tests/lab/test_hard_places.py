@@ -70,7 +70,6 @@ def test_without_inodes_in_pool_or_run_it_fails_cleanly(lab: Lab) -> None:
         must(lab, *words)
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_a_vgpu_that_fails_in_a_running_vm_is_shown_and_the_vm_keeps_running(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")

@@ -66,7 +66,6 @@ def test_an_iommu_group_goes_to_one_vm_only(lab: Lab) -> None:
     assert EDU_IDS in guest_devices(lab, "vm-1")
 
 
-@pytest.mark.quick
 def test_passthrough_is_refused_while_vfs_are_on(lab: Lab) -> None:
     lab.run(f"modprobe igb && echo 2 > /sys/bus/pci/devices/{IGB}/sriov_numvfs")
     use_defaults(lab)

@@ -50,7 +50,6 @@ def test_a_vm_runs_in_an_instance_and_apply_restores_a_vf_cycle(lab: Lab, form: 
     assert leftovers(lab) == before
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_pending_mig_mode_gets_its_gpu_reset_once_no_process_has_the_driver_open(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf", "mig_at_reset=Y")

@@ -165,7 +165,7 @@ def test_reconcile_never_forgets_a_vgpu_that_another_program_took_out(tmp_path):
     edit(host.ports, HOSTDEV, "")
     done = run_reconcile(host.ports)
     assert [f.kind for f in done.data.findings] == ["vgpu-lost"]
-    assert "vgpuctl start-vm vm puts it back" in done.data.findings[0].action
+    assert "put it back: vgpuctl start-vm vm" in done.data.findings[0].action
     assert not done.changed
 
 

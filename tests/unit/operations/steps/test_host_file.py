@@ -12,6 +12,7 @@ from tests.hosts import open_sim_host
 from vgpuctl.errors import Busy, Exists, Failed, HostCannot, InvalidInput, VerifyFailed
 from vgpuctl.model.vm import HostVgpu
 from vgpuctl.operations.steps.host_file import AddVgpuEntry, RemoveVgpuEntry, ReplaceHostFile, SetGpuKeys
+from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"
@@ -191,8 +192,8 @@ def test_a_change_that_is_taken_back_leaves_the_versions_as_they_were(tmp_path, 
     assert [ports.host_file.previous_version(n) for n in (1, 2, 3)] == [
         "version: 1  # before\n",
         "version: 1  # first\n",
-        None,
+        EMPTY_HOST_FILE,
     ]
     step.undo(ports)
     assert ports.host_file.read().strip() == "version: 1  # before"
-    assert [ports.host_file.previous_version(n) for n in (1, 2)] == ["version: 1  # first\n", None]
+    assert [ports.host_file.previous_version(n) for n in (1, 2)] == ["version: 1  # first\n", EMPTY_HOST_FILE]
