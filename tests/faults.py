@@ -33,12 +33,15 @@ NEVER_RAISE = {
     "system_log.kernel_lines",
     "system_log.service_lines",
     "hypervisor.status",
+    "operations.another",
     "operations.current",
     "operations.end",
+    "claims.of_operation",
     "claims.remove_drained_vm",
     "claims.remove_vm_in_progress",
 }
 CHANGING = {
+    "operations.begin",
     "sysfs.write",
     "sysfs.write_uninterruptible",
     "hypervisor.define",
