@@ -52,6 +52,7 @@ def host(vgpuctl: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.Monkey
     assert vgpuctl("--host", "sim:mixed", "cordon", "A16").status == 0
     (file,) = tmp_path.rglob("host.yaml")
     file.write_text(CONFIGURED)
+    (file.parent / "host.yaml.1").unlink()
     return Host(vgpuctl, file.parent, monkeypatch)
 
 
@@ -241,7 +242,7 @@ def test_undo_brings_back_a_file_that_was_removed(host: Host) -> None:
     assert host("uncordon A16").status == 0
     host.file.unlink()
     assert host("apply --undo").status == 0
-    assert host.etc_now == {"host.yaml": CONFIGURED, "host.yaml.1": CONFIGURED}
+    assert host.etc_now == {"host.yaml": CONFIGURED, "host.yaml.1": "version: 1\n", "host.yaml.2": CONFIGURED}
 
 
 def _large(path: Path) -> None:

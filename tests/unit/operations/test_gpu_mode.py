@@ -395,4 +395,4 @@ def test_a_vm_on_a_vf_that_would_go_is_not_to_be_deleted_for_that(tmp_path):
         do(host.ports, FLEX, "sriov", 1)
     assert "delete" not in raised.value.message
     (carrier,) = raised.value.facts["carriers"]
-    assert str(raised.value.hint).startswith(f"vgpuctl detach-vgpu vm --vgpu {carrier} takes it out of the VM")
+    assert str(raised.value.hint).startswith(f"vgpuctl detach-vgpu vm --vgpu {carrier} takes it from the VM")
