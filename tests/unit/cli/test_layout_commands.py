@@ -127,7 +127,7 @@ def test_a_card_with_its_audio_is_one_gpu_and_names_what_goes_with_it(sim: Run) 
     row = next(row for row in mixed("list-gpus --json").document["data"] if row["address"] == gpu)
     for data in (made, seen, row, mixed(f"show-gpu {gpu} --json").document["data"]):
         assert [(v["carrier"], v["companions"]) for v in data["vgpus"]] == [(gpu, [audio])]
-    assert f"GPU {gpu} with {audio}" in mixed("show-vm card").out
+    assert f"gpu:       {gpu} with {audio}" in mixed("show-vm card").out
     assert f"{gpu}, {audio}" in mixed(f"show-gpu {gpu}").out
     assert "2" not in next(line for line in mixed("list-gpus").out.splitlines() if line.startswith(gpu)).split()[-1]
     assert mixed("delete-vm card --yes").status == 0

@@ -41,7 +41,7 @@ PARAMIKO = "vgpuctl's extra ssh, Debian's package python3-paramiko, pip's parami
             "Debian's package python3-ruamel.yaml, pip's ruamel.yaml",
             "ruamel.yaml>=0.17.32",
         ),
-        ("click", "list-gpus", "Debian's package python3-click, pip's click", "click>=8.1.3"),
+        ("click", "list-gpus", "Debian's package python3-click, pip's click", "click!=8.4.0,>=8.1.3"),
     ],
 )
 def test_the_package_to_install_is_named(
