@@ -66,15 +66,15 @@ def test_gpus() -> None:
             "vfs": {"total": 0, "enabled": 0, "used": 0}, "vgpus": [], "problems": []}  # fmt: skip
     page = pages.page("list-gpus", result("list-gpus", [GPU, bare]))
     assert render(page.blocks) == (
-        "ADDRESS       MODEL                  MODE  MEMORY  VGPUS\n"
-        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  2 (1 unmanaged)\n"
-        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?  0\n"
+        "ADDRESS       MODEL                  MODE  MEMORY   USED    FREE  VGPUS\n"
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  32 GiB  2 (1 unmanaged)\n"
+        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0       ?  0\n"
     )
     wide = pages.page("list-gpus", result("list-gpus", [GPU, bare]), View(wide=True))
     assert render(wide.blocks).splitlines()[1:] == [
-        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf  nvidia"
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  32 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf  nvidia"
         "     0      -  -       -",
-        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0  0                -              -          -     "
+        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0       ?  0                -              -          -     "
         "     0      -  -       -",
     ]
     assert page.stderr_lines == ["0000:3b:00.0: a fan is loud"]
