@@ -72,10 +72,10 @@ def test_gpus() -> None:
     )
     wide = pages.page("list-gpus", result("list-gpus", [GPU, bare]), View(wide=True))
     assert render(wide.blocks).splitlines()[1:] == [
-        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  32 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf  nvidia"
-        "     0      -  -       -",
-        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0       ?  0                -              -          -     "
-        "     0      -  -       -",
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  32 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf"
+        "  nvidia     0      -  -       -",
+        "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0       ?  0                -              -"
+        "          -          0      -  -       -",
     ]
     assert page.stderr_lines == ["0000:3b:00.0: a fan is loud"]
 
