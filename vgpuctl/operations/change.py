@@ -116,7 +116,7 @@ def _change_labels(
         Unmanaged: vgpuctl has no record of the VM.
         Busy: another vgpuctl works on it.
     """
-    snapshot = observe(host, ReadScope(models=False))
+    snapshot = observe(host, scope_of_vm(request.name or ""))
     vm = find_vm(snapshot, request.name or "")
     require_system_libvirt(snapshot)
     record = own_record(vm, "change")

@@ -381,4 +381,4 @@ def _replan_with_claim(host, claim):
     """Check which error another process that sets the GPU up gets."""
     snapshot = observe(host.ports, ReadScope())
     mine = replace(claim, vm_uuid="other", operation="other")
-    replan(GpuTransaction(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)
+    replan(host.ports, GpuTransaction(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)

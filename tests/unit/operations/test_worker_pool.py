@@ -69,7 +69,7 @@ def test_one_that_fails_is_undone_alone(tmp_path):
     assert at_work.created == ["a", "c"]
     assert at_work.failed["b"].undone == ["b2", "b1"]
     assert log == ["do a1", "do b1", "do b2", "undo b2", "undo b1", "do c1"]
-    assert events.lines == ["1/3 0 a: created", "2/3 1 b: failed: the card is on fire", "3/3 1 c: created"]
+    assert events.lines == ["1/3 0 a: created", "2/3 1 failed: b: the card is on fire", "3/3 1 c: created"]
 
 
 def test_the_requested_number_of_workers_run(tmp_path):
