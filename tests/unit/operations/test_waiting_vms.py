@@ -453,7 +453,7 @@ def test_who_waits_has_neither_claim_nor_device_and_others_may_take_its_place(tm
         ("no-place", f"VM second gave up its place for {TWO[kind][2]} for a move")
     ]
     assert findings[0].action.startswith("nothing: no room for")
-    assert findings[0].action.endswith("; vgpuctl start-vm second tries again")
+    assert findings[0].action.endswith("; try again: vgpuctl start-vm second")
     with pytest.raises(NoCapacity):
         start(host.ports, "second")
     delete(host.ports, "other")
