@@ -17,7 +17,6 @@ WANTED = f"""{HOST_YAML}gpus:
 FIXED, EQUAL = ["3 1 0 4000000"], ["2 2 33 1041666"]
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_apply_is_idempotent_and_reports_and_fixes_drift(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf")

@@ -12,7 +12,6 @@ from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import A100, IGB, call, leftovers, must, put_gpu, use_defaults
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_an_unmanaged_vm_gets_a_vgpu_live_and_stays_unmanaged(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

@@ -75,7 +75,6 @@ print(json.dumps(results))
 """
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_a_console_reaches_the_guest_and_always_gives_the_terminal_back(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

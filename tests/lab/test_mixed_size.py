@@ -10,7 +10,6 @@ from tests.lab.partitioned import cycle_vfs, driver_lines, partitioned_host, vf_
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, wait_for_restore
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_mixed_size_vms_leave_room_for_larger_ones_also_after_a_boot(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf")

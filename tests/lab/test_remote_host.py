@@ -29,7 +29,6 @@ def from_outside(lab: Lab, home: Path, *words: str) -> tuple[int, dict[str, Any]
     return done.returncode, json.loads(done.stdout)
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_remote_vm_is_created_and_deleted_and_an_unknown_key_refused(lab: Lab, tmp_path: Path) -> None:
     put_gpu(lab, "vendor-vf")

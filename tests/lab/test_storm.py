@@ -58,7 +58,6 @@ print(json.dumps({"answers": answers, "waits": waits, "took": took, **loops}))
 """
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_six_plain_starts_at_once_get_their_vgpu_without_long_waits(lab: Lab) -> None:
     lab.run(INSTALLED)

@@ -15,7 +15,6 @@ PORTS = "<controller type='pci' index='0' model='pcie-root'/>" + "".join(
 WAIT_FOR_IT = "n=0; until grep -q 0x10de /sys/bus/pci/devices/*/vendor || [ $n = 30 ]; do sleep 1; n=$((n+1)); done"
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_vgpu_attached_with_virsh_cannot_be_deleted_in_use(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")
