@@ -57,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="vgpuctl-changed-") as base, multiprocessing.Pool(options.jobs) as pool:
         for rows in pool.imap_unordered(run_group, [(base, names) for names in groups(cells)]):
-            found = {name: (status, wrong) for name, status, wrong in rows}
-            results += [Result(cell, *found[cell.name]) for cell in cells if cell.name in found]
+            outcomes = {name: (status, wrong) for name, status, wrong in rows}
+            results += [Result(cell, *outcomes[cell.name]) for cell in cells if cell.name in outcomes]
             if not options.words:
                 _write(results, known)
     wrong = {r.cell.name for r in results if r.wrong}

@@ -90,8 +90,8 @@ def follow(site: Site, first: Ran) -> list[str]:
             if pasted.status or is_reading(words) or words not in own:
                 continue
             again = site.run(*first.words) if first.status else first
-            if again.status and (_said(again), texts_of(again)) == (_said(first), texts_of(first)):
-                wrong.append(f"{first.line}: its hint {pasted.line} works, and it fails as before: {_said(again)}")
+            if again.status and (_text_of(again), texts_of(again)) == (_text_of(first), texts_of(first)):
+                wrong.append(f"{first.line}: its hint {pasted.line} works, and it fails as before: {_text_of(again)}")
     return wrong
 
 
@@ -99,8 +99,8 @@ def refused(before: Ran, pasted: Ran) -> list[str]:
     """Return what is wrong if a command from a hint was not accepted."""
     if pasted.status != 2:
         return []
-    return [f"{before.line}: its hint {pasted.line} exits with 2: {_said(pasted)}"]
+    return [f"{before.line}: its hint {pasted.line} exits with 2: {_text_of(pasted)}"]
 
 
-def _said(ran: Ran) -> str:
+def _text_of(ran: Ran) -> str:
     return f"{ran.error.get('message') or ran.err.strip()} (hint: {ran.error.get('hint')})"

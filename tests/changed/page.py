@@ -80,7 +80,7 @@ def _summary(wrong: Sequence[Result]) -> list[str]:
     for result in wrong:
         rows.setdefault((result.cell.change.name, result.cell.command), []).append(result)
     return [
-        f"{change}, `{command}` ({', '.join(dict.fromkeys(f'{r.cell.kind.name} {r.cell.vm}' for r in found))}):"
-        f" {found[0].wrong[0]}"
-        for (change, command), found in rows.items()
+        f"{change}, `{command}` ({', '.join(dict.fromkeys(f'{r.cell.kind.name} {r.cell.vm}' for r in wrong_results))}):"
+        f" {wrong_results[0].wrong[0]}"
+        for (change, command), wrong_results in rows.items()
     ]

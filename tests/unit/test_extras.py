@@ -32,7 +32,7 @@ def test_pip(prefix: Path) -> None:
     """No hint installs the extra host for one library: pip would compile libvirt's module with it."""
     nvml = "'nvidia-ml-py<14,>=13.595.45'"
     assert extras.install_command("pynvml") == f"{sys.executable} -m pip install {nvml}"
-    assert extras.install_command("click") == f"{sys.executable} -m pip install 'click>=8.1.3'"
+    assert extras.install_command("click") == f"{sys.executable} -m pip install 'click!=8.4.0,>=8.1.3'"
     assert extras.install_command("pycdlib") == f"{sys.executable} -m pip install 'pycdlib>=1.12'"
     assert extras.install_command("paramiko") == f"{sys.executable} -m pip install 'vgpuctl[ssh]'"
 

@@ -110,7 +110,7 @@ def _locked_by_unnamed(descriptor: int, description: str, wait_seconds: float) -
         return Locked(f"another vgpuctl holds {description}", hint="try again", waited_seconds=wait_seconds)
     return Locked(
         f"another process holds {description}: pid {pid}",
-        hint=f"ps -fp {pid} shows the process; if it is stopped (T), it goes on after: kill -CONT {pid}",
+        hint=f"ps -fp {pid} shows the process; if it is stopped (T), it continues after: kill -CONT {pid}",
         pid=pid,
         waited_seconds=wait_seconds,
     )

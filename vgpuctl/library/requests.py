@@ -187,7 +187,7 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
     """Return the request that changes an existing VM: labels are added to those that it has, or removed.
 
     Raises:
-        InvalidInput: a field is invalid, nothing is given, or only where vGPUs go, and none of them is to go anywhere.
+        InvalidInput: a field is invalid, nothing is given, or only where vGPUs go, and none of them moves.
     """
     labels, owner = parse_changes(fields.get("labels") or ()), fields.get("owner")
     others = {field: value for field, value in fields.items() if field not in LABEL_FIELDS}

@@ -69,7 +69,7 @@ def _refuse_given_whole(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> Non
         return
     again = f"; then {_bring_back_command(gpu, vgpu)}" if backend_for(vgpu.backend).on_vfs else ""
     raise InUse(
-        f"{vgpu.profile or vgpu.function} is not there: VM {user.name}, which is {user.state}, has the whole GPU "
+        f"{vgpu.profile or vgpu.function} does not exist: VM {user.name}, which is {user.state}, has the whole GPU "
         f"{gpu.address}, and its vGPUs and VFs are gone while it runs",
         hint=f"{hint_commands.stop_command(user)}; {removal_command(user, gpu.address)}{again}",
         gpu=gpu.address,

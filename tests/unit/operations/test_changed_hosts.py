@@ -30,12 +30,12 @@ def test_every_known_trial_exists() -> None:
 
 
 def test_the_commands_of_a_hint_are_found() -> None:
-    found = commands_in(
+    commands = commands_in(
         "vgpuctl set-mode 0000:3b:00.0 vgpu; if this is intended: vgpuctl set-mode ADDRESS passthrough, or unmanaged;"
         " 'vgpuctl list-gpus --help' shows the usage. vgpuctl list-vms shows it."
         " vgpuctl start-vm 'a b', then vgpuctl explain A100-4C"
     )
-    assert list(found) == [
+    assert list(commands) == [
         ("set-mode", "0000:3b:00.0", "vgpu"),
         ("list-gpus", "--help"),
         ("list-vms",),

@@ -261,12 +261,12 @@ def test_a_vm_that_is_deleted_after_the_first_look_does_not_exist(
     tmp_path: Path, fields: tuple[str, ...], drain: bool
 ) -> None:
     host = with_vm(tmp_path, on=drain)
-    other, looks = open_sim_host(tmp_path, "a100-40"), 0
+    other, reads = open_sim_host(tmp_path, "a100-40"), 0
 
     def remove(number: int, call: str, args: tuple[Any, ...]) -> None:
-        nonlocal looks
-        looks += call == "hypervisor.domains"
-        if looks == 2 and picture(host).domains:
+        nonlocal reads
+        reads += call == "hypervisor.domains"
+        if reads == 2 and picture(host).domains:
             delete(other.ports, "vm")
 
     wanted = request("A100-5C", name="vm", vcpus=2, owner="ada")

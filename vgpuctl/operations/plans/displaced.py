@@ -28,7 +28,7 @@ def why_displaced(
     if gpu is None or not backend_for(vgpu.backend).creates_devices:
         return None
     if not (gpu.is_display_class or gpu.vfs_total or backend_for(gpu.backend).creates_devices):
-        return f"the device {gpu.address} is no GPU (PCI ID {gpu.vendor_id}:{gpu.device_id})"
+        return f"the device {gpu.address} is not a GPU (PCI ID {gpu.vendor_id}:{gpu.device_id})"
     if gpu.backend is None:
         return None
     if any(v.carrier == vgpu.carrier and v.present for v in snapshot.vgpus):
@@ -37,7 +37,7 @@ def why_displaced(
     if not backend.creates_devices:
         return None  # plain VFs, or vfio-pci: the vGPU driver may come, and host.yaml may ask for it
     if not backend.accepts(backend_for(vgpu.backend)):
-        return f"the driver of {gpu.address} now makes vGPUs as {backend.name}, and {vgpu.carrier} was {vgpu.backend}"
+        return f"the driver of {gpu.address} now creates vGPUs as {backend.name}, and {vgpu.carrier} was {vgpu.backend}"
     if _is_other_type(snapshot, gpu, vgpu):
         return f"{gpu.address} no longer offers {vgpu.profile}"
     if not any_function and gpu.find_function(vgpu.function) is None and _has_all_functions(gpu):

@@ -168,13 +168,13 @@ def test_operations_in_threads_share_one_event_loop_and_each_gets_its_events():
 def test_threads_share_one_connection_until_it_is_closed(connection):
     together = Barrier(4)
 
-    def look(_number: int) -> object:
+    def read_connection(_number: int) -> object:
         together.wait(10)
         with connection.call("virConnectGetVersion", "cannot read libvirt's version") as connect:
             return connect
 
     with ThreadPoolExecutor(4) as threads:
-        (shared,) = set(threads.map(look, range(4)))
+        (shared,) = set(threads.map(read_connection, range(4)))
     connection.close()
     connection.close()
     with pytest.raises(libvirt.libvirtError):

@@ -125,7 +125,7 @@ def ask(
 
     `data` is its standard input; `absent` the data to return when it says that there is no such thing. `consent`: the
     hint when vgpuctl asks a question; None answers each with yes. `may_stop_vms`: the question whether VMs may be shut
-    down, which is the last one, is answered with yes all the same.
+    down, which is the last one, is answered with yes anyway.
     """
     program = module.params["executable"] or module.get_bin_path("vgpuctl", opt_dirs=PLACES)
     if program is None:
