@@ -168,7 +168,7 @@ def test_doctor_stops_on_a_host_with_a_failed_check(tmp_path: Path, ansible: Pat
     ran = run(site, "doctor.yml")
     assert ran.status == 2
     (failed,) = ran.failed
-    assert (failed.host, "iommu: check failed: the IOMMU (" in failed.result["msg"]) == ("gpu-2", True)
+    assert (failed.host, "the IOMMU" in failed.result["msg"]) == ("gpu-2", True)
 
 
 def test_a_pool_without_a_count_is_refused_before_anything_is_created(site: Site) -> None:
