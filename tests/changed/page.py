@@ -26,7 +26,7 @@ fixes), and then runs `reconcile-host` until it changes nothing. These rules mus
   `list-profiles` shows is room that `create-vm` finds. A start that worked gave the VM each device of its record, and
   one that fails was refused by `start-vm --dry-run` and is explained by `doctor`.
 - A command in a hint or a fix is accepted, and does not lead back to the same error and hint.
-- Nobody is told to delete a VM that is whole.
+- Nobody is told to delete a VM that has all it needs.
 - Nothing of an unmanaged VM changes, no disk goes, no device is left without an owner.
 
 The host has two GPUs of one model. The VM is off, on, or off and created with `--reserve running`. "Starting" means

@@ -20,11 +20,11 @@ from threading import Lock
 from typing import Any
 from unittest import mock
 
+from tests.hosts import change_hardware
 from vgpuctl.cli import entry
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.model.vm import VmRecord, VmState
-from vgpuctl.sim.host import SimHost, _digest, open_host
-from vgpuctl.sim.scenario import compile_scenario
+from vgpuctl.sim.host import SimHost, open_host
 from vgpuctl.sim.state import State
 
 
@@ -136,16 +136,8 @@ class Site:
     def swap(self, edit: Callable[[str], str]) -> None:
         """Boot the host with other hardware or another kernel: the same VMs, disks and files below /etc."""
         path = Path(self.scenario)
-        text = edit(path.read_text())
-        with self.opened() as host:
-            path.write_text(text)
-            core, compiled = host._core, compile_scenario(text, self.scenario)
-            stays = [r for r in core.read_state().records() if r[0] in ("domain", "pool", "file")]
-            core.digest, machine = _digest(text), core.machine_id
-            header = {"vgpuctl-sim": 2, "digest": core.digest, "machine_id": machine, "scenario": compiled}
-            with core.journal.locked():
-                core.journal.replace(header, [*compiled["found"], *stays])
-            host._empty_run_directory()
+        with mock.patch.dict(os.environ, {"XDG_STATE_HOME": str(self.directory / "state")}):
+            change_hardware(path, edit(path.read_text()))
 
     def copy(self, directory: Path) -> Site:
         """Return this host in another directory. Its state is found there under that scenario's name."""

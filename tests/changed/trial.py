@@ -5,7 +5,7 @@
 2. Nothing waits for what cannot come.
 3. What is shown is so: devices, states, room; a start that worked gave the VM its devices.
 4. Every hint that is a command of vgpuctl is accepted when it is pasted, and none comes again in a loop.
-5. Nobody is told to delete a VM that is whole.
+5. Nobody is told to delete a VM that has all it needs.
 6. Nothing of an unmanaged VM changes, no disk goes, and reconcile-host leaves nothing without an owner.
 """
 
@@ -235,7 +235,7 @@ def judge_run(ran: Ran, cell: Cell) -> list[str]:
         wrong.append(f"{ran.line}: waits {ran.waited_seconds:.0f} s: {_message(ran)}")
     if ran.words[0] != "delete-vm":
         advice = [t for t in _advice(ran) if _DELETE.search(t)]
-        wrong += [f"{ran.line}: advises to delete a VM that is whole: {t}" for t in advice]
+        wrong += [f"{ran.line}: advises to delete a VM that has all it needs: {t}" for t in advice]
     return wrong
 
 

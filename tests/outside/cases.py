@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that change VMs or GPUs, each on a small simulated host, and the VMs that another program acts on."""
+"""The commands that change VMs or GPUs, each on a small simulated host, and the VMs that another program acts on.
+
+Size: a command is one line of a table, and its host and its call are read beside it.
+"""
 
 from __future__ import annotations
 
