@@ -50,7 +50,7 @@ def _explain(data: ExplainResult) -> Page:
         blocks += [f"  {line}" for line in move_lines(data.moves)]
     elif free == 0 and data.moves is None:
         command = f"vgpuctl plan-moves --profile {shlex.quote(data.profile)}"
-        blocks += ["", f"no way to make room for one more by moving VMs is known ({command} shows why)"]
+        blocks += ["", f"no moves are known that make room for one more ({command} shows why)"]
     return Page(blocks)
 
 

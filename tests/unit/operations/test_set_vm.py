@@ -23,6 +23,7 @@ from tests.hosts import (
     start,
 )
 from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
+from tests.unit.operations.test_change import HOSTS
 from tests.unit.operations.test_states_between import InState
 from vgpuctl.errors import (
     Busy,
@@ -42,7 +43,6 @@ from vgpuctl.model.vm import VmState
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
-HOSTS = {"a100-40": ("A100-4C", "A100-5C"), "t4": ("T4-2Q", "T4-4Q"), "a16": ("A16-2Q", "A16-4Q")}
 FULL = """version: 1
 gpus:
   - {model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-4C, A100-20C, A100-40C]}
