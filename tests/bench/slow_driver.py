@@ -46,8 +46,8 @@ def main() -> int:
     """Run this process's command line, with a slow driver on every simulated host that it opens."""
     open_fast = simulated.open_simulated_host
 
-    def open_slow(scenario: str, clock: HostClock | None = None) -> Host:
-        ports = open_fast(scenario, clock)
+    def open_slow(scenario: str, clock: HostClock | None = None, wait_seconds: float = 60.0) -> Host:
+        ports = open_fast(scenario, clock, wait_seconds)
         return replace(ports, sysfs=SlowDriver(ports.sysfs))
 
     simulated.open_simulated_host = open_slow
