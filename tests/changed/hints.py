@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from shutil import rmtree
 
 from tests.changed.site import Ran, Site
 from vgpuctl.cli.command_table import COMMANDS
 
 _START = re.compile(r"(?<![\w/-])vgpuctl (?=[a-z])")
 _END = re.compile(r"[,;()\n]|[.:](?=\s|$)")
+_OR = re.compile(r"[;,]? or (?=vgpuctl )")
 _PROSE = re.compile(r"[a-z]+")
 _ARGUMENTS = frozenset(
     {"web", "legacy", "new", "vgpu", "sriov", "passthrough", "unmanaged", "on", "off", "running", "always"}
@@ -38,6 +40,20 @@ def commands_in(text: str | None) -> Iterator[tuple[str, ...]]:
         words = words[: next(prose, len(words))]
         if words and words[0] in COMMANDS and not _PLACEHOLDER.search(" ".join(words)):
             yield words
+
+
+def other_ways(text: str) -> set[tuple[str, ...]]:
+    """Return the command lines of a text that it offers in place of its first ones."""
+    first, *others = _OR.split(text)
+    return {words for part in others for words in commands_in(part)}.difference(commands_in(first))
+
+
+def _run_on_copy(site: Site, words: tuple[str, ...]) -> Ran:
+    copied = site.copy(site.directory.with_name("other-way"))
+    ran = copied.run(*words)
+    rmtree(copied.directory)
+    site.ran.append(ran)
+    return ran
 
 
 def texts_of(ran: Ran) -> list[str]:
@@ -69,7 +85,8 @@ def follow(site: Site, first: Ran) -> list[str]:
     """Paste what the command's hints say, then what the hints of those say. Return what is wrong with the hints.
 
     After a command of its own hint worked, the first command must not fail in the same way with the same hint. What
-    doctor adds to an error may fix something else.
+    doctor adds to an error may fix something else. What a hint gives as another way ("A; or B") runs on a copy of the
+    host on which A did not run.
     """
     own = set(commands_in(first.error.get("hint")))
     wrong: list[str] = []
@@ -82,8 +99,11 @@ def follow(site: Site, first: Ran) -> list[str]:
         fresh = [words for words in dict.fromkeys(lines) if words not in tried]
         if not fresh:
             break
-        for words in fresh:
-            tried.add(words)
+        tried.update(fresh)
+        others = {words for text in texts_of(current) for words in other_ways(text)}.intersection(fresh)
+        for words in sorted(others):
+            wrong += refused(current, _run_on_copy(site, words))
+        for words in (words for words in fresh if words not in others):
             pasted = site.run(*words)
             wrong += refused(current, pasted)
             current = pasted

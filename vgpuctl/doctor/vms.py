@@ -91,6 +91,9 @@ def _absent_functions(snapshot: Snapshot, vm: Vm) -> list[VgpuctlError]:
     if vm.record is None or vm.record.state is not RecordState.READY:
         return []
     absent = {v.carrier for v in snapshot.vgpus if v.vm_uuid == vm.uuid and not v.present}
+    if not vm.record.always_reserves:  # it takes any place of the same kind; is there one at all?
+        here = [backend_for(backend) for backend in {g.backend for g in snapshot.gpus}]
+        absent |= {v.carrier for v in vm.record.vgpus if not any(b.accepts(backend_for(v.backend)) for b in here)}
     errors: list[VgpuctlError] = []
     for vgpu in (v for v in vm.record.vgpus if v.carrier in absent):
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.unit.doctor.check_results import run_check
 from tests.values import A4C, a100, assigned, snapshot, t4, vm
 from vgpuctl.doctor.check import Verdict
-from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.gpu import Backend, Ownership, Vgpu
 from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.vm import HostdevRef, VmState
 from vgpuctl.value import replace
@@ -71,3 +71,15 @@ def test_vms_that_are_off_without_their_vgpus_warn_and_what_creates_them_is_name
     assert one.fix == "all of them now: vgpuctl restore-host; those of one VM at its start: vgpuctl start-vm vdi-001"
     both = run_check("lost-vgpus", snapshot(GPU, vms=off, vgpus=missing))
     assert both.evidence[0].startswith("2 VMs that are off lack their vGPUs")
+
+
+def test_a_vm_that_reserves_only_while_it_runs_cannot_start_where_no_gpu_has_vfs_any_more():
+    plain = replace(OWN, backend=Backend.SRIOV_VF, profile=None)
+    waiting = vm(1, plain, state=VmState.STOPPED)
+    waiting = replace(waiting, record=replace(waiting.record, reserve="running"))
+    gone = a100(backend=Backend.PASSTHROUGH, vfs_enabled=0, vfs_total=0, functions=(), types=(), driver="i915")
+    result = run_check("lost-vgpus", snapshot(gone, vms=(waiting,)))
+    assert result.verdict is Verdict.FAIL
+    assert result.evidence[0].startswith(f"VM vdi-001 is off, and cannot start: {OWN.carrier} does not exist: 0 of 0 VFs")
+    elsewhere = replace(t4(), address="0000:af:00.0", backend=Backend.SRIOV_VF)
+    assert run_check("lost-vgpus", snapshot(gone, elsewhere, vms=(waiting,))).verdict is Verdict.OK
