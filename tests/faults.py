@@ -121,7 +121,7 @@ READING = {
     "scratch.write",
     "storage.file_system_bytes",
     "storage.image",
-    "storage.image_file",
+    "storage.image_files",
     "storage.list_files",
     "storage.pool",
     "storage.pools",

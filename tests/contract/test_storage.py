@@ -50,11 +50,11 @@ def test_an_image_and_its_backing_file_are_identified_by_every_path(site: Site) 
         known = {v.name: v.backing_path for v in storage.volumes("default", refresh=False) if v.name.startswith(stem)}
         assert known == {base.name: None, clone.name: base.path}
         folder, _, name = base.path.rpartition("/")
-        lower, upper = storage.image_file(base.path), storage.image_file(clone.path)
-        by_other_path = storage.image_file(f"{folder}/../{folder.rpartition('/')[2]}/{name}")
-        assert lower is not None
-        assert upper is not None
-        assert by_other_path is not None
+        other_path = f"{folder}/../{folder.rpartition('/')[2]}/{name}"
+        missing = f"{folder}/{stem}-missing"
+        files = storage.image_files((base.path, clone.path, other_path, missing))
+        assert set(files) == {base.path, clone.path, other_path}
+        lower, upper, by_other_path = files[base.path], files[clone.path], files[other_path]
         assert (lower.backing_path, upper.backing_path, by_other_path.identity) == (None, base.path, lower.identity)
         assert upper.identity != lower.identity
         image = storage.image(clone.path)
@@ -67,7 +67,7 @@ def test_an_image_and_its_backing_file_are_identified_by_every_path(site: Site) 
     finally:
         storage.remove_volume("default", f"{stem}-b.qcow2")
         storage.remove_volume("default", base.name)
-    assert storage.image_file(base.path) is None
+    assert storage.image_files((base.path,)) == {}
 
 
 def test_a_missing_pool_is_error_49(site: Site) -> None:

@@ -219,7 +219,7 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._raise_absent()
 
-    def image_file(self, path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
+    def image_files(self, paths: Collection[str], *, reachable: Collection[str] | None = None) -> dict[str, ImageFile]:
         """Raise HostCannot."""
         self._raise_absent()
 

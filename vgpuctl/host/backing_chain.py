@@ -21,6 +21,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from vgpuctl.host.boot_firmware import HEAD_BYTES
@@ -143,19 +144,26 @@ def _parse_backing_format(head: bytes, offset: int) -> str | None:
     return None
 
 
-def read_image_file(path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
-    """Return the file that a path leads to, and its backing file; None where it cannot be read.
+def read_image_files(paths: Iterable[str], *, reachable: Collection[str] | None = None) -> dict[str, ImageFile]:
+    """Return, by path, the files that paths lead to, with their backing files; without those that cannot be read.
 
-    With `reachable` it accesses no servers except those of the `reachable` files, and reads no devices.
+    With `reachable` it accesses no servers except those of the `reachable` files, and reads no devices. The mounts are
+    read once for all paths.
     """
-    try:
-        if reachable is not None and not is_reachable(path, reachable):
-            return None
-        if reachable is not None and stat.S_ISBLK((status := os.stat(path)).st_mode):
-            return ImageFile(path, _file_identity(status), None, "")
-        return _read_image_file(path)[0]
-    except OSError:
-        return None
+    files: dict[str, ImageFile] = {}
+    mounts: Mounts | None = None
+    for path in paths:
+        with suppress(OSError):
+            if reachable is None:
+                files[path] = _read_image_file(path)[0]
+                continue
+            mounts = mounts or Mounts.read(reachable)
+            if not mounts.may_access(path):
+                continue
+            status = os.stat(path)
+            is_device = stat.S_ISBLK(status.st_mode)
+            files[path] = ImageFile(path, _file_identity(status), None, "") if is_device else _read_image_file(path)[0]
+    return files
 
 
 def _read_image_file(path: str) -> tuple[ImageFile, ImageHeader | ValueError]:
@@ -253,15 +261,25 @@ _MAX_LINKS = 40
 """The kernel follows no more than this either (path_resolution(7))."""
 
 
-def is_reachable(path: str, reachable: Collection[str]) -> bool:
-    """Return whether a path crosses only local file systems, and those that the paths in `reachable` cross.
+class Mounts(Value):
+    """The mount points of remote file systems, `remote`, and those of them that may be accessed, `allowed`."""
 
-    Raises:
-        OSError: the mounts cannot be read.
-    """
-    remote_mounts = _read_remote_mounts()
-    allowed_mounts = {mount for other in reachable for mount in _crossed_mounts(other, remote_mounts)}
-    return all(mount in allowed_mounts for mount in _crossed_mounts(path, remote_mounts))
+    remote: frozenset[str]
+    allowed: frozenset[str]
+
+    @classmethod
+    def read(cls, reachable: Collection[str]) -> Mounts:
+        """Read the mounts of this host; those that the paths in `reachable` cross may be accessed.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        remote = _read_remote_mounts()
+        return cls(remote, frozenset(mount for path in reachable for mount in _crossed_mounts(path, remote)))
+
+    def may_access(self, path: str) -> bool:
+        """Return whether a path crosses only local file systems, and those that may be accessed."""
+        return all(mount in self.allowed for mount in _crossed_mounts(path, self.remote))
 
 
 def _crossed_mounts(path: str, remote_mounts: Collection[str]) -> Iterator[str]:

@@ -42,22 +42,16 @@ def find_backing_chains(host: Host, snapshot: Snapshot, *touched: str) -> Backin
     """
     volumes, unlisted = _list_volumes(host, snapshot)
     references = recorded_references(snapshot, volumes)
+    files = host.storage.image_files(touched)
+    pending = {*references.vms, *references.bases.values()}
     identities: dict[str, str] = {}
-    pending = [*touched, *references.vms, *references.bases.values()]
-    while pending:
-        backing_paths: dict[str, str] = {}
-        for path in pending:
-            image = (
-                None
-                if path in identities
-                else host.storage.image_file(path, reachable=None if path in touched else touched)
-            )
-            if image is not None:
-                identities[path] = image.identity
-                backing_paths |= {} if image.backing_path is None else {path: image.backing_path}
+    while files or pending:
+        files |= host.storage.image_files(sorted(pending - identities.keys() - set(touched)), reachable=touched)
+        identities.update({path: file.identity for path, file in files.items()})
+        backing_paths = {path: file.backing_path for path, file in files.items() if file.backing_path is not None}
         extended = replace(references, bases={**references.bases, **backing_paths})
         references = extended.without_raw_disks(lambda path: identities.get(path, path))
-        pending = [base for path, base in backing_paths.items() if path in references.bases]
+        files, pending = {}, {base for path, base in backing_paths.items() if path in references.bases}
     return build_chains(snapshot, references, identities, unlisted)
 
 

@@ -94,11 +94,9 @@ def _list_paths(
             images |= {file: host.storage.image(file) for file in select_images(host.storage.list_files(path))}
         else:
             images[path] = image
-    identities = {
-        path: file.identity
-        for path in {*images, *references.bases.values(), *references.vms}
-        if (file := host.storage.image_file(path, reachable=None if path in images else tuple(images))) is not None
-    }
+    others = {*references.bases.values(), *references.vms} - images.keys()
+    files = host.storage.image_files(tuple(images)) | host.storage.image_files(tuple(others), reachable=tuple(images))
+    identities = {path: file.identity for path, file in files.items()}
     rows = path_results(references, volumes, images, lambda path: identities.get(path, path))
     missing = [row for row in rows if images[row.path] is None]
     result = QueryResult(tuple(row for row in rows if images[row.path] is not None), warnings)

@@ -237,8 +237,10 @@ class Storage(Protocol):
     def file_system_bytes(self, directory: str) -> int | None:
         """Return the size of the file system that a directory is on, or would be created on; None where unknown."""
 
-    def image_file(self, path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
-        """Return the file that a path leads to, and its backing file; None where it cannot be read. Runs no program.
+    def image_files(self, paths: Collection[str], *, reachable: Collection[str] | None = None) -> dict[str, ImageFile]:
+        """Return, by path, the files that paths lead to, with their backing files; without those that cannot be read.
+
+        Runs no program.
 
         With `reachable`, reads only what cannot hang: files on this host's own disks, and on the servers that hold one
         of the `reachable` files, which are opened anyway. It does not read the content of devices then.

@@ -226,24 +226,18 @@ class SimStorage:
             pools = [pool for pool in state.pools.values() if pool.path == directory]
             return self._space(state, pools[0] if pools else SimPool("", directory, active=True))[0]
 
-    def image_file(self, path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
-        """Return the file that a path leads to, and its backing file.
+    def image_files(self, paths: Collection[str], *, reachable: Collection[str] | None = None) -> dict[str, ImageFile]:
+        """Return, by path, the files that paths lead to, with their backing files.
 
         With `reachable`, files in a network pool (netfs) count only if the pool holds one of those paths.
         """
-        with read_call(self._core, "glance", path) as state:
-            image = _image_file(state, path)
-            if image is None or reachable is None:
-                return image
-            unreachable_dirs = {pool.path for pool in state.pools.values() if pool.kind == "netfs"}
-            if not unreachable_dirs:
-                return image
-            unreachable_dirs -= {
-                posixpath.dirname(file.path)
-                for reachable_path in reachable
-                if (file := state.find_file(reachable_path)) is not None
-            }
-            return None if posixpath.dirname(image.identity) in unreachable_dirs else image
+        with read_call(self._core, "image-files", ", ".join(paths)) as state:
+            files = {path: image for path in paths if (image := _image_file(state, path)) is not None}
+            if reachable is None:
+                return files
+            reachable_dirs = {posixpath.dirname(f.path) for path in reachable if (f := state.find_file(path))}
+            remote_dirs = {pool.path for pool in state.pools.values() if pool.kind == "netfs"} - reachable_dirs
+            return {path: f for path, f in files.items() if posixpath.dirname(f.identity) not in remote_dirs}
 
     # -------------------------------------------------------------- plumbing
 

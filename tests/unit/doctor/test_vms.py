@@ -80,6 +80,8 @@ def test_a_vm_that_reserves_only_while_it_runs_cannot_start_where_no_gpu_has_vfs
     gone = a100(backend=Backend.PASSTHROUGH, vfs_enabled=0, vfs_total=0, functions=(), types=(), driver="i915")
     result = run_check("lost-vgpus", snapshot(gone, vms=(waiting,)))
     assert result.verdict is Verdict.FAIL
-    assert result.evidence[0].startswith(f"VM vdi-001 is off, and cannot start: {OWN.carrier} does not exist: 0 of 0 VFs")
+    assert result.evidence[0].startswith(
+        f"VM vdi-001 is off, and cannot start: {OWN.carrier} does not exist: 0 of 0 VFs"
+    )
     elsewhere = replace(t4(), address="0000:af:00.0", backend=Backend.SRIOV_VF)
     assert run_check("lost-vgpus", snapshot(gone, elsewhere, vms=(waiting,))).verdict is Verdict.OK

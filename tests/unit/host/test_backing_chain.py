@@ -8,15 +8,16 @@ import shlex
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.host.disks import SIZE, gpt
-from vgpuctl.host.backing_chain import MAX_CHAIN_FILES, read_image_file
+from vgpuctl.host.backing_chain import MAX_CHAIN_FILES, read_image_files
 from vgpuctl.host.commands import find_command
 from vgpuctl.host.image_inspector import ImageInspector
 from vgpuctl.host.qemu_access import QemuUser
-from vgpuctl.model.port_values import ImageInfo
+from vgpuctl.model.port_values import ImageFile, ImageInfo
 
 TOOL = find_command("qemu-img")
 needs_tool = pytest.mark.skipif(TOOL is None, reason="qemu-img is not installed")
@@ -206,26 +207,30 @@ def test_the_limits_are_enough_for_a_large_image(tmp_path: Path) -> None:
     assert (record.access_problem, record.firmware, record.virtual_size_bytes) == (None, "none", 8 << 40)
 
 
+def read_image_file(path: Path | str, **options: Any) -> ImageFile | None:
+    return read_image_files([str(path)], **options).get(str(path))
+
+
 def test_one_file_has_one_identity_by_every_path_and_another_stamp_once_it_was_written_to(tmp_path: Path) -> None:
     image = put(tmp_path / "a.qcow2", qcow2())
     os.link(image, tmp_path / "hard")
     (tmp_path / "soft").symlink_to(image)
     paths = (image, tmp_path / "hard", tmp_path / "soft", tmp_path / "x" / ".." / "a.qcow2")
     (tmp_path / "x").mkdir()
-    seen = [read_image_file(str(path)) for path in paths]
+    seen = [read_image_file(path) for path in paths]
     assert len({one.identity for one in seen if one}) == 1
     before = seen[0]
     assert before is not None
     image.chmod(0o640)
-    assert read_image_file(str(image)) == before
+    assert read_image_file(image) == before
     for content in (qcow2() + b"more", qcow2("b", "raw")):
         put(image, content)
         os.utime(image, ns=(0, 0))
-        now = read_image_file(str(image))
+        now = read_image_file(image)
         assert now is not None
         assert (now.identity, now.content_stamp == before.content_stamp) == (before.identity, False)
     image.unlink()
-    assert read_image_file(str(image)) is None
+    assert read_image_file(image) is None
 
 
 @pytest.mark.parametrize(
@@ -260,7 +265,7 @@ FAR = "/sys/kernel/uevent_seqnum"
 
 
 def seen(path: Path | str, *near: str) -> bool:
-    return read_image_file(str(path), reachable=near) is not None
+    return read_image_file(path, reachable=near) is not None
 
 
 def test_a_file_of_this_host_is_looked_at_by_whatever_path(tmp_path: Path) -> None:
@@ -268,9 +273,8 @@ def test_a_file_of_this_host_is_looked_at_by_whatever_path(tmp_path: Path) -> No
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link").symlink_to("../disk")
     (tmp_path / "short").symlink_to(tmp_path / "folder")
-    assert read_image_file(str(tmp_path / "short" / "link"), reachable=()) == read_image_file(
-        str(tmp_path / "short" / "link")
-    )
+    link = tmp_path / "short" / "link"
+    assert read_image_file(link, reachable=()) == read_image_file(link)
     assert seen(f"{tmp_path}/folder/.././/disk")
     assert not seen(tmp_path / "missing")
 

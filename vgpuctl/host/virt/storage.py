@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, NoSpace
 from vgpuctl.host import commands, image_copy
-from vgpuctl.host.backing_chain import read_image_file
+from vgpuctl.host.backing_chain import read_image_files
 from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
@@ -237,9 +237,9 @@ class LibvirtStorage:
         sizes = _file_system_sizes(directory)
         return None if sizes is None else sizes[0]
 
-    def image_file(self, path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
-        """Return the file that a path leads to, and its backing file."""
-        return read_image_file(path, reachable=reachable)
+    def image_files(self, paths: Collection[str], *, reachable: Collection[str] | None = None) -> dict[str, ImageFile]:
+        """Return, by path, the files that paths lead to, with their backing files."""
+        return read_image_files(paths, reachable=reachable)
 
     def _find_pool(self, connect: virConnect, name: str) -> virStoragePool | None:
         missing = constants.VIR_ERR_NO_STORAGE_POOL

@@ -133,8 +133,9 @@ class CreateVolume(Value):
             self._refuse_changed_image(host)
 
     def _refuse_changed_image(self, host: Host) -> None:
+        files_now = host.storage.image_files(tuple(file.path for file in self.checked_files))
         for file in self.checked_files:
-            now = host.storage.image_file(file.path)
+            now = files_now.get(file.path)
             if now is None or (now.identity, now.content_stamp) != (
                 file.identity,
                 file.content_stamp,
