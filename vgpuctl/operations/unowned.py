@@ -22,7 +22,7 @@ from vgpuctl.operations.plans.vgpus import assigned_from_entry, placeholder_owne
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import SetRecordState
 from vgpuctl.ports.host import Host
-from vgpuctl.ports.step import Plan
+from vgpuctl.ports.step import Plan, Removal
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -187,13 +187,12 @@ def find_unfinished_files(host: Host) -> list[ReconcileFinding]:
     return findings
 
 
-class RemoveUnfinishedFile(Value):
+class RemoveUnfinishedFile(Removal):
     """Remove one unfinished file."""
 
     file: UnfinishedFile
 
     def describe(self) -> str:
-        """Say which file."""
         return f"remove {self.file.path}"
 
     def perform(self, host: Host) -> None:
@@ -212,9 +211,6 @@ class RemoveUnfinishedFile(Value):
 
     def verify(self, host: Host) -> None:
         """Nothing to read back: removing a file either worked or raised."""
-
-    def undo(self, host: Host) -> None:
-        """Nothing: the file was incomplete."""
 
 
 def check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:

@@ -7,7 +7,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, FileFailed, HostCannot, VerifyFailed
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -49,7 +49,7 @@ def _file_error(path: str, what: str, error: OSError) -> FileFailed:
     )
 
 
-class WriteFile(Value):
+class WriteFile(Step):
     """Write one whole file. `previous_text`: its text before, None for no file; `mode` None keeps its mode."""
 
     path: str
@@ -83,7 +83,7 @@ class WriteFile(Value):
             require_system(host).put(self.path, self.previous_text, self.mode)
 
 
-class RemoveFile(Value):
+class RemoveFile(Step):
     """Remove one file that install-host wrote. `previous_text`: its text."""
 
     path: str
@@ -112,7 +112,7 @@ class RemoveFile(Value):
             require_system(host).put(self.path, self.previous_text, self.mode)
 
 
-class CreateLink(Value):
+class CreateLink(Step):
     """Create one symbolic link: what `systemctl enable` does."""
 
     path: str
@@ -141,7 +141,7 @@ class CreateLink(Value):
             require_system(host).remove(self.path)
 
 
-class RemoveLink(Value):
+class RemoveLink(Step):
     """Remove one symbolic link."""
 
     path: str
@@ -169,7 +169,7 @@ class RemoveLink(Value):
             require_system(host).link(self.path, self.target)
 
 
-class CreateDirectory(Value):
+class CreateDirectory(Step):
     """Create a directory."""
 
     path: str
@@ -195,7 +195,7 @@ class CreateDirectory(Value):
         require_system(host).remove_directory(self.path)
 
 
-class RemoveDirectory(Value):
+class RemoveDirectory(Step):
     """Remove a directory if it is empty: other people's files stay."""
 
     path: str
@@ -216,7 +216,7 @@ class RemoveDirectory(Value):
         require_system(host).make_directory(self.path)
 
 
-class RunSystemctl(Value):
+class RunSystemctl(Step):
     """Run systemctl, which is safe to run again."""
 
     arguments: tuple[str, ...]
