@@ -46,7 +46,8 @@ def find_backing_chains(host: Host, snapshot: Snapshot, *touched: str) -> Backin
     pending = {*references.vms, *references.bases.values()}
     identities: dict[str, str] = {}
     while files or pending:
-        files |= host.storage.image_files(sorted(pending - identities.keys() - set(touched)), reachable=touched)
+        others = tuple(sorted(pending - identities.keys() - set(touched)))
+        files |= host.storage.image_files(others, reachable=touched)
         identities.update({path: file.identity for path, file in files.items()})
         backing_paths = {path: file.backing_path for path, file in files.items() if file.backing_path is not None}
         extended = replace(references, bases={**references.bases, **backing_paths})
