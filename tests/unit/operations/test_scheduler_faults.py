@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome, sampled
 from tests.hosts import WAIT_SECONDS, create, open_sim_host, picture, request, run_reconcile, start
 from tests.layouts import Signals, StrikesTheRequest, Struck
 from tests.schedulers import EQUAL, FILE, POOL, SMALL, TWO_MS, act, everything, small, with_vms
@@ -57,7 +57,7 @@ def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp
     calls = counted(prepared(tmp_path / "dry").again().ports, lambda ports: act(ports, TWO_MS, drain=True))
     points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
     off = 0
-    for number, done in points:
+    for number, done in sampled(points):
         where = f"killed in call {number} {calls[number - 1]}, done={done}"
         directory = tmp_path / f"{number}{done}"
         before = picture(prepared(directory))
@@ -108,5 +108,5 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
             if not picture(later).running:
                 start(later.ports, "on")
             assert picture(later).types == before[2].types, where
-    assert refused >= 5
+    assert refused >= 2
     assert len(set(calls) & CHANGING) >= 2
