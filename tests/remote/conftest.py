@@ -132,9 +132,10 @@ def _validate(text: str) -> None:
 
 
 @pytest.fixture
-def inventory(network: Network, tmp_path: Path) -> Path:
-    """An Ansible inventory of the ten hosts."""
-    path = tmp_path / "hosts.ini"
-    lines = [f"{name} ansible_host={network.hosts[name].address}" for name in [*GOOD, DEAD, CHANGED, OLDER, SLOW]]
-    path.write_text("\n".join(["[gpu]", *lines, "[gpu:vars]", "ansible_user=root", ""]))
-    return path
+def named(network: Network) -> Iterator[None]:
+    """The client's ~/.ssh/config has the names of the ten hosts."""
+    hosts = [f"Host {name}\n HostName {network.hosts[name].address}\n" for name in [*GOOD, DEAD, CHANGED, OLDER, SLOW]]
+    path = network.home / ".ssh" / "config"
+    path.write_text("".join([*hosts, "Host gpu-*\n User root\n"]))
+    yield
+    path.write_text("")

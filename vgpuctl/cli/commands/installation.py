@@ -61,7 +61,7 @@ def install_host(
     """
     for option, value in (("--wheelhouse", wheelhouse), ("--deb", deb)):
         if value is not None:
-            raise click.UsageError(f"{option} requires --hosts FILE or --host ssh://HOST")
+            raise click.UsageError(f"{option} requires --host ssh://HOST")
 
     return run.call(
         settings,
