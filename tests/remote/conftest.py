@@ -14,7 +14,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests import wheels
 from tests.remote.network import Host, Network
 from vgpuctl.cli import schemas
 
@@ -24,8 +23,8 @@ NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED, LIAR, ENDLESS 
     "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported", "liar",
     "endless",
 )  # fmt: skip
-FRESH, EMPTY, BEHIND, HALTED, CRAMPED = "fresh", "empty", "behind", "halted", "cramped"
-"""Hosts without vgpuctl. A test installs an old version on BEHIND; CRAMPED has too little disk space."""
+FRESH, EMPTY, HALTED = "fresh", "empty", "halted"
+"""Hosts without vgpuctl."""
 TARDY = "tardy"
 TARDY_PROGRAM = """\
 import sys
@@ -79,8 +78,7 @@ def network() -> Iterator[Network]:
         Host(LIAR, commands={"vgpuctl": LIAR_VGPUCTL}),
         Host(ENDLESS, bashrc="exec yes\n"),
         Host(TARDY, program=TARDY_PROGRAM),
-        *(Host(name, fresh=True) for name in (FRESH, EMPTY, BEHIND, HALTED)),
-        Host(CRAMPED, fresh=True, opt_options="size=64m"),
+        *(Host(name, fresh=True) for name in (FRESH, EMPTY, HALTED)),
         Host(
             MUTE,
             server=f"{sys.executable} -c 'import socket; socket.create_server((\"\", 22)).accept()[0].recv(1 << 20)'",
@@ -102,14 +100,6 @@ def _write_known_hosts(network: Network) -> None:
     lines = network.know(*(name for name in network.hosts if name not in (CHANGED, UNKNOWN)))
     wrong_key = network.know(GOOD[0]).split()
     known_hosts.write_text(f"{lines}{network.hosts[CHANGED].address} {wrong_key[1]} {wrong_key[2]}\n")
-
-
-@pytest.fixture(scope="session")
-def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheelhouse with this checkout's vgpuctl and all its dependencies."""
-    directory: Path = tmp_path_factory.mktemp("wheelhouse")
-    wheels.make(directory)
-    return directory
 
 
 @pytest.fixture

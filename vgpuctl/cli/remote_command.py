@@ -23,8 +23,8 @@ from vgpuctl.version import __version__
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.library import text_file, whole_host
-    from vgpuctl.remote import bootstrap, debian_package, ssh, wheelhouse
+    from vgpuctl.library import text_file
+    from vgpuctl.remote import bootstrap, debian_package, ssh
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
     from vgpuctl.remote.target import Target
@@ -33,8 +33,6 @@ else:
     debian_package = LazyModule("vgpuctl.remote.debian_package")
     ssh = LazyModule("vgpuctl.remote.ssh")
     text_file = LazyModule("vgpuctl.library.text_file")
-    wheelhouse = LazyModule("vgpuctl.remote.wheelhouse")
-    whole_host = LazyModule("vgpuctl.library.whole_host")
 
 LOCAL_ONLY_COMMANDS = {
     "completion": "it works on this shell",
@@ -176,26 +174,14 @@ def _prepare_bootstrap(
     """Return the plan that installs vgpuctl on the other host before install-host runs; None if that is not asked.
 
     Raises:
-        InvalidInput, NotFound: there is no wheelhouse with vgpuctl, or no Debian package of it.
+        InvalidInput, NotFound: there is no Debian package of vgpuctl.
     """
-    directory, package = context.params.get("wheelhouse"), context.params.get("deb")
-    if directory is not None and package is not None:
-        raise InvalidInput("--wheelhouse and --deb cannot be combined", hint="omit one of them")
-    if package is not None:
-        return bootstrap.plan_package(
-            debian_package.read_package(package),
-            remote_args,
-            whole_host.INSTALLED_PATHS,
-            dry_run=bool(context.params["dry_run"]),
-            report_line=report_line,
-        )
-    if directory is None:
+    package = context.params.get("deb")
+    if package is None:
         return None
-    contents = wheelhouse.read_wheelhouse(directory)
-    return bootstrap.plan_bootstrap(
-        contents,
+    return bootstrap.plan_package(
+        debian_package.read_package(package),
         remote_args,
-        whole_host.INSTALLED_PATHS,
         dry_run=bool(context.params["dry_run"]),
         report_line=report_line,
     )
@@ -217,7 +203,7 @@ def may_change_host(settings: Settings, context: click.Context) -> bool:
 LOCAL_OPTIONS = frozenset(
     {
         "host", "host_deadline", "hosts_at_a_time", "json", "output", "color", "progress",
-        "wheelhouse", "deb", "columns", "sort_by", "filter", "no_headers",
+        "deb", "columns", "sort_by", "filter", "no_headers",
     }
 )  # fmt: skip
 """Names of options that are not forwarded: the result is shown here. --json and --progress are added as needed."""

@@ -39,7 +39,6 @@ from vgpuctl.remote.target import Target
         ("apply", "apply", None),
         ("apply --undo --json --host ssh://a", "apply --undo", None),
         ("apply --undo 3 --yes", "apply --undo 3 --yes", None),
-        ("install-host --wheelhouse=wheels --dry-run", "install-host --dry-run", None),
         ("install-host --deb vgpuctl.deb --dry-run", "install-host --dry-run", None),
         ("import -", "import -", "-"),
         ("import /etc/mdevctl.d", "import /etc/mdevctl.d", None),
@@ -144,7 +143,7 @@ def test_a_change_reported_in_an_unknown_shape_is_never_a_host_failure(
     text = captured.out + captured.err
     assert "gpu-01: create-vm is done there, and the vgpuctl there sent a result of" in text
     assert observed in text
-    assert "vgpuctl --host ssh://gpu-01 install-host --wheelhouse DIR" in text
+    assert "vgpuctl --host ssh://gpu-01 install-host --deb FILE" in text
     assert all(line in text for line in lines)
     assert remote_result.print_replies(settings, [made, made], 0) == 5
     several = capsys.readouterr()
@@ -243,14 +242,11 @@ def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], lin
         ("--host-deadline 0 --host ssh://a list-gpus", "must be greater than 0"),
         ("--host ssh://a apply -f /nowhere/host.yaml", "there is no spec file"),
         ("--hosts-at-a-time 0 --host ssh://a list-gpus", "--hosts-at-a-time"),
-        ("--host sim:t4 install-host --wheelhouse /nowhere/wheels", "--wheelhouse requires --host ssh://HOST"),
-        ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "wheelhouse /nowhere/wheels does not exist"),
         ("--host sim:t4 install-host --deb /nowhere/vgpuctl.deb", "--deb requires --host ssh://HOST"),
         (
             "--host ssh://a install-host --deb /nowhere/vgpuctl.deb",
             "Debian package /nowhere/vgpuctl.deb does not exist",
         ),
-        ("--host ssh://a install-host --deb a.deb --wheelhouse b", "--wheelhouse and --deb cannot be combined"),
     ],
 )
 def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:
