@@ -12,7 +12,7 @@ from tests.fuzz import odd
 from vgpuctl.cli.command import load_command
 from vgpuctl.config.vm_fields import CHANGE_FIELDS
 
-FAR = frozenset({"--host", "--hosts", "--limit", "--connect", "--host-deadline", "--hosts-at-a-time", "--root"})
+FAR = frozenset({"--host", "--connect", "--host-deadline", "--hosts-at-a-time", "--root"})
 """Options that select a host other than the simulated one."""
 WAITING = frozenset({"--wait", "--timeout", "--wait-timeout", "--deadline"})
 """Options that set a waiting time. A case would really wait that long."""

@@ -73,9 +73,7 @@ class Command(click.Command):
             listings.check_options("-".join(ctx.command_path.split()[1:]), settings, ctx)
         if settings is None or not settings.is_remote:
             if settings is not None and settings.remote_only_options:
-                raise click.UsageError(
-                    f"{settings.remote_only_options[0]} requires --hosts FILE or --host ssh://HOST", ctx
-                )
+                raise click.UsageError(f"{settings.remote_only_options[0]} requires --host ssh://HOST", ctx)
             return super().invoke(ctx)
         from vgpuctl.cli import remote_command
 

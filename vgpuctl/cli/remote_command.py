@@ -16,26 +16,23 @@ from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.file_content import is_file_content
 from vgpuctl.remote import fanout
 from vgpuctl.remote.session import RemoteCommand
-from vgpuctl.remote.target import parse_url
+from vgpuctl.remote.target import expand_range, is_range, parse_url
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.library import text_file, whole_host
-    from vgpuctl.remote import bootstrap, debian_package, inventory, ssh, wheelhouse
+    from vgpuctl.library import text_file
+    from vgpuctl.remote import bootstrap, debian_package, ssh
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
     from vgpuctl.remote.target import Target
 else:
     bootstrap = LazyModule("vgpuctl.remote.bootstrap")
     debian_package = LazyModule("vgpuctl.remote.debian_package")
-    inventory = LazyModule("vgpuctl.remote.inventory")
     ssh = LazyModule("vgpuctl.remote.ssh")
     text_file = LazyModule("vgpuctl.library.text_file")
-    wheelhouse = LazyModule("vgpuctl.remote.wheelhouse")
-    whole_host = LazyModule("vgpuctl.library.whole_host")
 
 LOCAL_ONLY_COMMANDS = {
     "completion": "it works on this shell",
@@ -67,33 +64,23 @@ def run(settings: Settings, context: click.Context) -> int:
             guard.ignore_signals()
             return failures.report(exc, settings, signal_status=guard.exit_status)
         stopped = guard.exit_status if guard.received else 0
-        if len(settings.ssh_hosts) == 1 and settings.hosts is None:
+        if _has_single_host(settings):
             return remote_result.print_reply(settings, replies[0], stopped)
         return remote_result.print_replies(settings, replies, stopped)
 
 
+def _has_single_host(settings: Settings) -> bool:
+    """Return whether the command is for one host. A range is for several, however many hosts it stands for."""
+    return len(settings.ssh_hosts) == 1 and not is_range(settings.ssh_hosts[0])
+
+
 def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
-    """Return the hosts, each once. --hosts overrides VGPUCTL_HOST, as --host does.
+    """Return the hosts, each once.
 
     Raises:
-        InvalidInput, NotFound: an address or the inventory is wrong, or a pattern matches no host.
+        InvalidInput: an address or a range is wrong.
     """
-    if settings.hosts is not None and settings.is_host_explicit and not settings.ssh_hosts:
-        raise InvalidInput(
-            f"--host {settings.host} cannot be combined with --hosts {settings.hosts}", hint="omit one of them"
-        )
-    urls = settings.ssh_hosts if settings.hosts is None or settings.is_host_explicit else ()
-    targets = [parse_url(url) for url in urls]
-    if settings.hosts is not None:
-        inventory_targets = inventory.parse_inventory(text_file.read_text(settings.hosts, "inventory"), settings.hosts)
-        targets += inventory.apply_limit(inventory_targets, settings.limit)
-    elif settings.limit:
-        raise InvalidInput("--limit requires --hosts FILE", hint="use --host ssh://HOST for one host")
-    if not targets:
-        raise InvalidInput(
-            f"{settings.hosts} contains no hosts",
-            hint="write one host in each line, as in an Ansible inventory: gpu-1 ansible_host=192.0.2.1",
-        )
+    targets = [parse_url(url) for given in settings.ssh_hosts for url in expand_range(given)]
     return tuple({target.name: target for target in targets}.values())
 
 
@@ -118,7 +105,7 @@ def _collect_replies(
             hint=f"omit --{option}: --json prints the same data here",
         )
     _refuse_relative_paths(context)
-    task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
+    task = _build_task(settings, context, single_host=_has_single_host(settings))
     with signals.block_signals():
         connect = ssh.SshConnector()  # imports paramiko
     return fanout.run(targets, task, connect, lambda: len(guard.received))
@@ -187,26 +174,14 @@ def _prepare_bootstrap(
     """Return the plan that installs vgpuctl on the other host before install-host runs; None if that is not asked.
 
     Raises:
-        InvalidInput, NotFound: there is no wheelhouse with vgpuctl, or no Debian package of it.
+        InvalidInput, NotFound: there is no Debian package of vgpuctl.
     """
-    directory, package = context.params.get("wheelhouse"), context.params.get("deb")
-    if directory is not None and package is not None:
-        raise InvalidInput("--wheelhouse and --deb cannot be combined", hint="omit one of them")
-    if package is not None:
-        return bootstrap.plan_package(
-            debian_package.read_package(package),
-            remote_args,
-            whole_host.INSTALLED_PATHS,
-            dry_run=bool(context.params["dry_run"]),
-            report_line=report_line,
-        )
-    if directory is None:
+    package = context.params.get("deb")
+    if package is None:
         return None
-    contents = wheelhouse.read_wheelhouse(directory)
-    return bootstrap.plan_bootstrap(
-        contents,
+    return bootstrap.plan_package(
+        debian_package.read_package(package),
         remote_args,
-        whole_host.INSTALLED_PATHS,
         dry_run=bool(context.params["dry_run"]),
         report_line=report_line,
     )
@@ -227,8 +202,8 @@ def may_change_host(settings: Settings, context: click.Context) -> bool:
 
 LOCAL_OPTIONS = frozenset(
     {
-        "host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "output", "color", "progress",
-        "wheelhouse", "deb", "columns", "sort_by", "filter", "no_headers",
+        "host", "host_deadline", "hosts_at_a_time", "json", "output", "color", "progress",
+        "deb", "columns", "sort_by", "filter", "no_headers",
     }
 )  # fmt: skip
 """Names of options that are not forwarded: the result is shown here. --json and --progress are added as needed."""

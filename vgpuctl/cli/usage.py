@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import click
 
 from vgpuctl.cli import complete
 from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS, WATCHABLE
+from vgpuctl.config.name_patterns import name_range
 from vgpuctl.config.vm_fields import OTHER_COMMANDS, VM_FIELDS
 
 _WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
@@ -42,6 +43,27 @@ def unknown_command(args: list[str], commands: Iterable[str], ctx: click.Context
     suggestion = suggest_command(args, names)
     hint = f"did you mean '{path} {suggestion}'?" if suggestion else f"'{path} --help' lists the commands"
     return UsageErrorWithHint(f"no such command '{given}'", hint, ctx)
+
+
+def refuse_spread_range(args: Sequence[str]) -> None:
+    """Refuse a command line in which several addresses follow one --host, and show it with the range in quotes.
+
+    Raises:
+        UsageErrorWithHint: there are such addresses.
+    """
+    for number, arg in enumerate(args):
+        urls = list(takewhile(lambda word: word.startswith("ssh://"), args[number + 1 :])) if arg == "--host" else []
+        if len(urls) > 1:
+            word = name_range(urls)
+            hosts = [word] if word is not None else urls
+            words = ["vgpuctl", *args[:number], *(part for host in hosts for part in ("--host", host))]
+            raise UsageErrorWithHint(
+                f"{urls[1]} follows --host {urls[0]}, and --host takes one address: the shell makes several words of a"
+                " range that is not in quotes",
+                f"{'quote the range' if word is not None else 'repeat --host'}:"
+                f" {shlex.join([*words, *args[number + 1 + len(urls) :]])}",
+                None,
+            )
 
 
 def suggest_command(args: list[str], names: list[str]) -> str | None:

@@ -69,11 +69,17 @@ class HostSystem:
             return
         write_file(real, text.encode(), mode=mode)
 
-    def link(self, path: str, target: str) -> None:
-        """Create a symbolic link."""
+    def link(self, path: str, target: str, *, replace: bool = False) -> None:
+        """Create a symbolic link, or rename a new one over it."""
         real = self._real_path(path)
         real.parent.mkdir(parents=True, exist_ok=True)
-        real.symlink_to(target)
+        if not replace:
+            real.symlink_to(target)
+            return
+        temporary = real.with_name(f".{real.name}.vgpuctl-link")
+        temporary.unlink(missing_ok=True)  # of a run that was killed
+        temporary.symlink_to(target)
+        temporary.replace(real)
 
     def make_directory(self, path: str) -> None:
         """Create a directory that everybody can read."""

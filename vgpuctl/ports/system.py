@@ -41,8 +41,8 @@ class System(Protocol):
         a new file gets 0644.
         """
 
-    def link(self, path: str, target: str) -> None:
-        """Create a symbolic link, and its directory."""
+    def link(self, path: str, target: str, *, replace: bool = False) -> None:
+        """Create a symbolic link, and its directory. With `replace` an existing link gets the target atomically."""
 
     def make_directory(self, path: str) -> None:
         """Create a directory; an existing one is no error."""

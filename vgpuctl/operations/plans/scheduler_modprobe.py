@@ -74,7 +74,7 @@ def modprobe_steps(
     new = file_with_dword(files, gpu.address, word)
     old_text = next((f.text for f in files if f.path == new.path), None)
     summary_text = f"{REGISTRY_KEY}=0x{word:08X} ({scheduler_text(desired)}) for {gpu.address}"
-    return (WriteModprobeFile(new.path, new.text, None, old_text, summary=summary_text),)
+    return (WriteModprobeFile(new.path, new.text, old_text, summary_text),)
 
 
 def modprobe_notes(gpu: Gpu, files: tuple[ModprobeFile, ...], etc: Iterable[str]) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps for the files, links and services that install-host creates and uninstall-host removes."""
+"""The step that writes a modprobe file; and a host's configuration files, with the errors of writing them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def _error_hint(path: str, number: int | None) -> str:
     return f"run this as root; {list_command}" if number in (errno.EACCES, errno.EPERM) else list_command
 
 
-def _file_error(path: str, what: str, error: OSError) -> FileFailed:
+def file_error(path: str, what: str, error: OSError) -> FileFailed:
+    """Return the error of a file that cannot be `what`: written, created or removed."""
     return FileFailed(
         f"{path} cannot be {what}: {error.strerror or error}",
         hint=_error_hint(path, error.errno),
@@ -49,197 +50,16 @@ def _file_error(path: str, what: str, error: OSError) -> FileFailed:
     )
 
 
-class WriteFile(Step):
-    """Write one whole file. `previous_text`: its text before, None for no file; `mode` None keeps its mode."""
+class WriteModprobeFile(Step):
+    """Write a whole modprobe file over `previous_text`, None for no file; `summary` describes its new content.
+
+    The file keeps its mode.
+    """
 
     path: str
     text: str
-    mode: int | None
-    previous_text: str | None = None
-
-    def describe(self) -> str:
-        """Say which file."""
-        return f"{'write' if self.previous_text is None else 'replace'} {self.path}"
-
-    def perform(self, host: Host) -> None:
-        """Write it."""
-        try:
-            require_system(host).put(self.path, self.text, self.mode)
-        except OSError as error:
-            raise _file_error(self.path, "written", error) from error
-
-    def verify(self, host: Host) -> None:
-        """Read it back."""
-        if require_system(host).read(self.path) != self.text:
-            raise VerifyFailed(f"{self.path} was written but reads back differently", path=self.path)
-
-    def undo(self, host: Host) -> None:
-        """Restore the previous text if the file still has the one that this step wrote."""
-        if require_system(host).read(self.path) != self.text:
-            return
-        if self.previous_text is None:
-            require_system(host).remove(self.path)
-        else:
-            require_system(host).put(self.path, self.previous_text, self.mode)
-
-
-class RemoveFile(Step):
-    """Remove one file that install-host wrote. `previous_text`: its text."""
-
-    path: str
-    previous_text: str
-    mode: int
-
-    def describe(self) -> str:
-        """Say which file."""
-        return f"remove {self.path}"
-
-    def perform(self, host: Host) -> None:
-        """Remove it."""
-        try:
-            require_system(host).remove(self.path)
-        except OSError as error:
-            raise _file_error(self.path, "removed", error) from error
-
-    def verify(self, host: Host) -> None:
-        """Check that it is gone."""
-        if require_system(host).read(self.path) is not None:
-            raise VerifyFailed(f"{self.path} was removed but still exists", path=self.path)
-
-    def undo(self, host: Host) -> None:
-        """Write it again unless another file exists."""
-        if require_system(host).read(self.path) is None:
-            require_system(host).put(self.path, self.previous_text, self.mode)
-
-
-class CreateLink(Step):
-    """Create one symbolic link: what `systemctl enable` does."""
-
-    path: str
-    target: str
-
-    def describe(self) -> str:
-        """Say which link."""
-        return f"link {self.path} to {self.target}"
-
-    def perform(self, host: Host) -> None:
-        """Create it. The same link from a concurrent install-host is no error."""
-        try:
-            require_system(host).link(self.path, self.target)
-        except OSError as error:
-            if not isinstance(error, FileExistsError) or require_system(host).readlink(self.path) != self.target:
-                raise _file_error(self.path, "created", error) from error
-
-    def verify(self, host: Host) -> None:
-        """Read it back."""
-        if require_system(host).readlink(self.path) != self.target:
-            raise VerifyFailed(f"the link {self.path} was created but reads back differently", path=self.path)
-
-    def undo(self, host: Host) -> None:
-        """Remove it if it still has the target of this step."""
-        if require_system(host).readlink(self.path) == self.target:
-            require_system(host).remove(self.path)
-
-
-class RemoveLink(Step):
-    """Remove one symbolic link."""
-
-    path: str
-    target: str
-
-    def describe(self) -> str:
-        """Say which link."""
-        return f"remove the link {self.path}"
-
-    def perform(self, host: Host) -> None:
-        """Remove it."""
-        try:
-            require_system(host).remove(self.path)
-        except OSError as error:
-            raise _file_error(self.path, "removed", error) from error
-
-    def verify(self, host: Host) -> None:
-        """Check that it is gone."""
-        if require_system(host).readlink(self.path) is not None:
-            raise VerifyFailed(f"the link {self.path} was removed but still exists", path=self.path)
-
-    def undo(self, host: Host) -> None:
-        """Create it again."""
-        if require_system(host).readlink(self.path) is None:
-            require_system(host).link(self.path, self.target)
-
-
-class CreateDirectory(Step):
-    """Create a directory."""
-
-    path: str
-
-    def describe(self) -> str:
-        """Say which one."""
-        return f"create {self.path}"
-
-    def perform(self, host: Host) -> None:
-        """Create it."""
-        try:
-            require_system(host).make_directory(self.path)
-        except OSError as error:
-            raise _file_error(self.path, "created", error) from error
-
-    def verify(self, host: Host) -> None:
-        """Check that it exists."""
-        if not require_system(host).is_directory(self.path):
-            raise VerifyFailed(f"{self.path} was created but does not exist", path=self.path)
-
-    def undo(self, host: Host) -> None:
-        """Remove it if it is empty."""
-        require_system(host).remove_directory(self.path)
-
-
-class RemoveDirectory(Step):
-    """Remove a directory if it is empty: other people's files stay."""
-
-    path: str
-
-    def describe(self) -> str:
-        """Say which one."""
-        return f"remove {self.path}, which is empty"
-
-    def perform(self, host: Host) -> None:
-        """Remove it, unless it is not empty any more."""
-        require_system(host).remove_directory(self.path)
-
-    def verify(self, host: Host) -> None:
-        """Nothing: a directory that still exists got new content meanwhile."""
-
-    def undo(self, host: Host) -> None:
-        """Create it again."""
-        require_system(host).make_directory(self.path)
-
-
-class RunSystemctl(Step):
-    """Run systemctl, which is safe to run again."""
-
-    arguments: tuple[str, ...]
-
-    def describe(self) -> str:
-        """Say what is run."""
-        return f"run systemctl {' '.join(self.arguments)}"
-
-    def perform(self, host: Host) -> None:
-        """Run it."""
-        require_system(host).systemctl(*self.arguments)
-
-    def verify(self, host: Host) -> None:
-        """Nothing to read back: systemctl reports a failure itself."""
-
-    def undo(self, host: Host) -> None:
-        """Nothing: reloading units and restarting libvirt do no harm."""
-
-
-class WriteModprobeFile(WriteFile):
-    """Write a modprobe file over `previous_text`. `summary` describes its new content."""
-
-    summary: str = ""
+    previous_text: str | None
+    summary: str
 
     def describe(self) -> str:
         """Say what is written where."""
@@ -254,4 +74,21 @@ class WriteModprobeFile(WriteFile):
         """
         if require_system(host).read(self.path) != self.previous_text:
             raise Busy(f"{self.path} was changed by another program in the meantime", hint="run the command again")
-        super().perform(host)
+        try:
+            require_system(host).put(self.path, self.text, None)
+        except OSError as error:
+            raise file_error(self.path, "written", error) from error
+
+    def verify(self, host: Host) -> None:
+        """Read it back."""
+        if require_system(host).read(self.path) != self.text:
+            raise VerifyFailed(f"{self.path} was written but reads back differently", path=self.path)
+
+    def undo(self, host: Host) -> None:
+        """Restore the previous text if the file still has the one that this step wrote."""
+        if require_system(host).read(self.path) != self.text:
+            return
+        if self.previous_text is None:
+            require_system(host).remove(self.path)
+        else:
+            require_system(host).put(self.path, self.previous_text, None)
