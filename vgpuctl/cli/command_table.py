@@ -48,7 +48,6 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "fits": ("gpus", "Check whether vGPUs of several profiles fit together."),
         "plan-moves": ("moves", "Find the fewest VMs to move so that more vGPUs fit."),
         "move-vms": ("moves", "Carry out plan-moves: stop, move and start these VMs."),
-        "simulate": ("simulate", "Replay arrivals and departures of vGPUs on many GPUs."),
     },
     "Host file (host.yaml)": {
         "apply": ("host_file", "Change this host to match its host.yaml, or another one."),
@@ -142,7 +141,6 @@ SYNONYMS: dict[str, str] = {
     "move-vm": "move-vms",
     "reconcile": "reconcile-host",
     "repair": "reconcile-host",
-    "replay": "simulate",
     "reset": "reboot-vm",
     "restart": "reboot-vm",
     "restart-vm": "reboot-vm",
@@ -152,6 +150,7 @@ SYNONYMS: dict[str, str] = {
     "serial": "console",
     "show": "show-vm",
     "shutdown": "stop-vm",
+    "simulate": "fits",
     "start": "start-vm",
     "status": "list-gpus",
     "set-profile": "set-vm VM --profile PROFILE",

@@ -261,12 +261,11 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "uninstall-host": _steps_page,
     "doctor": _doctor_page,
     "show-vm": _vm,
-    "simulate": _lazy_page("simulation_pages", "simulate"),
     "apply": _lazy_page("apply_pages", "apply"),
     "diff": _lazy_page("apply_pages", "diff"),
-    "sim-list-scenarios": _lazy_page("simulation_pages", "sim-list-scenarios"),
-    "sim-reboot": _lazy_page("simulation_pages", "sim-reboot"),
-    "sim-reset": _lazy_page("simulation_pages", "sim-reset"),
+    "sim-list-scenarios": _lazy_page("sim_pages", "sim-list-scenarios"),
+    "sim-reboot": _lazy_page("sim_pages", "sim-reboot"),
+    "sim-reset": _lazy_page("sim_pages", "sim-reset"),
 }
 
 

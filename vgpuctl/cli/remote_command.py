@@ -44,14 +44,12 @@ LOCAL_ONLY_COMMANDS = {
 READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
-        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "simulate",
-        "wait", "log",
+        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
+        "log",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""
 PREVIEW_OPTIONS = ("dry_run", "print_xml")
-OUTPUT_FILE_OPTIONS = ("plot", "write")
-"""Options that name output files: root would write them on the other host, where nobody looks."""
 
 
 def run(settings: Settings, context: click.Context) -> int:
@@ -110,12 +108,6 @@ def _collect_replies(
         raise InvalidInput(
             "console needs a terminal on the host itself",
             hint=console_command(targets[0], context, settings),
-        )
-    option = next((name for name in OUTPUT_FILE_OPTIONS if context.params.get(name)), None)
-    if option is not None:
-        raise InvalidInput(
-            f"--{option} {context.params[option]}: {settings.kind} writes no files on another host",
-            hint=f"omit --{option}: --json prints the same data here",
         )
     _refuse_relative_paths(context)
     task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)

@@ -139,7 +139,7 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("list-gpus --wait soon", "--wait: 'soon' is not a number of seconds"),
         ("list-gpus --wait -1", "--wait: '-1' is not a number of seconds"),
         ("list-gpus --wait nan", "--wait: 'nan' is not a number of seconds"),
-        ("list-gpus --plot", "vgpuctl list-gpus --help"),
+        ("list-profiles --gpu", "vgpuctl list-profiles --help"),
         ("list-vms --owner sales", "vgpuctl list-vms --filter owner=NAME"),
         ("list-vms --label team=cad", "vgpuctl list-vms --filter labels=KEY=VALUE"),
         ("explain", "PROFILE is missing"),

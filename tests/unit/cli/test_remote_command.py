@@ -182,7 +182,6 @@ def test_a_remote_failure_of_any_form_is_reported() -> None:
     [
         ("list-vms", False),
         ("fits --profile A100-4C", False),
-        ("simulate --generate churn", False),
         ("plan-moves --defragment", False),
         ("wait a --for off", False),
         ("log --failed", False),
@@ -223,9 +222,6 @@ def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], lin
         ("--host ssh://a/b list-gpus", "is not the address of a host"),
         ("--host ssh://a completion bash", "completion does not work on other hosts"),
         ("--host ssh://a sim reboot", "sim does not work on other hosts"),
-        ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate writes no files on"),
-        ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate writes no files on"),
-        ("--host ssh://a list-gpus --plot a.svg", "--plot a.svg: list-gpus writes no files on"),
         (
             "--host ssh://a create-vm --profile 4C --cloud-init ud.yaml",
             "--cloud-init: 'ud.yaml' is not an absolute path",
