@@ -73,8 +73,6 @@ COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in 
 LISTINGS = ("list-gpus", "list-vms", "list-vgpus", "list-profiles", "list-images", "log", "sim-list-scenarios")
 """The kinds of documents that are lists: their commands have the options of lists."""
 LIST_COMMANDS = frozenset(kind.removeprefix("sim-") for kind in LISTINGS)
-WATCHABLE = (*LISTINGS[:-2], "show-gpu", "show-vm", "show-console", "show-address")
-"""The commands that have --watch."""
 
 SIM_COMMANDS: dict[str, str] = {
     "reboot": "Boot the host again, with the boot unit if installed.",

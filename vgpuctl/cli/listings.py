@@ -8,7 +8,6 @@ use these definitions.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,7 +37,6 @@ Cell = str | int | float | bool | tuple[str, ...] | None
 """The value of a column in a row: what filters compare, rows are sorted by, and csv prints. None: unknown, or none."""
 Level = Literal["default", "wide", "named"]
 """Where a column is shown: in every table, in that of `-o wide`, or only where --columns names it (and in csv)."""
-WATCH_OUTPUTS = ("table", "wide", "json")
 ROW_OUTPUTS = ("wide", "csv", "name")
 _CONDITION = re.compile(r"(?P<key>[^=!]+)(?P<operator>!?=)(?P<pattern>.*)", re.DOTALL)
 
@@ -67,7 +65,7 @@ class Column(Value):
 
 
 class Listing(Value):
-    """A list. `identity`: what a command calls a row: `-o name` prints it, --watch compares by it.
+    """A list. `identity`: what a command calls a row: `-o name` prints it.
 
     `families`: by prefix, columns that exist for any key: `{"label": lambda vm, key: vm.labels.get(key)}` makes
     `label.site` a column.
@@ -115,13 +113,11 @@ def find_listing(kind: str) -> Listing | None:
 
 
 def check_options(kind: str, settings: Settings, context: click.Context) -> None:
-    """Check --output, --columns, --sort-by, --filter and --watch before anything is read.
+    """Check --output, --columns, --sort-by and --filter before anything is read.
 
     Raises:
         click.UsageError: a form that the command does not have, or a column that its list does not have.
     """
-    if settings.watch is not None:
-        _check_watch(settings, context)
     listing = find_listing(kind)
     if listing is None:
         if settings.output in ROW_OUTPUTS:
@@ -140,20 +136,6 @@ def check_options(kind: str, settings: Settings, context: click.Context) -> None
     except click.UsageError as error:
         error.ctx = context
         raise
-
-
-def _check_watch(settings: Settings, context: click.Context) -> None:
-    if settings.output not in WATCH_OUTPUTS:
-        raise UsageErrorWithHint(
-            f"--watch does not go with -o {settings.output}", f"--watch has {', '.join(WATCH_OUTPUTS)}", context
-        )
-    if settings.is_remote:
-        line = shlex.join(arg for arg in settings.args if not arg.startswith("--watch"))
-        raise UsageErrorWithHint(
-            "--watch watches this host; by ssh each look is a new connection",
-            f"repeat the command: watch -n 10 vgpuctl {line}",
-            context,
-        )
 
 
 def narrow(kind: str, view: View, result: AnyResult) -> AnyResult:

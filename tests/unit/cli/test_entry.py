@@ -121,7 +121,7 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("set-mode 0000:3b:00.0 passthroug", "did you mean 'passthrough'?"),
         ("set-mixed-size 0000:3b:00.0 of", "did you mean 'off'?"),
         ("wait x --for runing", "did you mean 'running'?"),
-        ("list-vms --watch 1", "--watch=1"),
+        ("list-vms --watch", "watch vgpuctl list-vms"),
         ("CREATE-VM", "did you mean 'vgpuctl create-vm'?"),
         ("sim rebot", "did you mean 'vgpuctl sim reboot'?"),
         ("frobnicate", "'vgpuctl --help' lists the commands"),
