@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -104,11 +102,6 @@ def _collect_replies(
             f"{command_words[0]} does not work on other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
             hint="omit --host ssh://",
         )
-    if settings.kind == "console":
-        raise InvalidInput(
-            "console needs a terminal on the host itself",
-            hint=console_command(targets[0], context, settings),
-        )
     _refuse_relative_paths(context)
     task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
     with signals.block_signals():
@@ -131,17 +124,6 @@ def _refuse_relative_paths(context: click.Context) -> None:
                 raise InvalidInput(
                     f"{option}: {shown} is not an absolute path, and the file is on the other host: start with /"
                 )
-
-
-def console_command(target: Target, context: click.Context, settings: Settings) -> str:
-    """Return the command line that opens a console on another host, quoted for this shell and for the one there."""
-    becomes_root = target.user != "root" if target.user is not None else os.geteuid() != 0
-    there = [*(["sudo"] if becomes_root else []), "vgpuctl", "console", str(context.params["name"])]
-    there += ["--force"] if context.params["force"] else []
-    there += [] if settings.connect is None else ["--connect", settings.connect]
-    login = target.host if target.user is None else f"{target.user}@{target.host}"
-    port = [] if target.port is None else ["-p", str(target.port)]
-    return shlex.join(["ssh", "-t", *port, login, shlex.join(there)])
 
 
 def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:

@@ -202,20 +202,6 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
 
 
 @pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("--host ssh://root@a console vm", "ssh -t root@a 'vgpuctl console vm'"),
-        ("--host ssh://ada@a:2222 console vm --force", "ssh -t -p 2222 ada@a 'sudo vgpuctl console vm --force'"),
-        ("--host ssh://root@[::1] console 'a b'", """ssh -t root@::1 'vgpuctl console '"'"'a b'"'"''"""),
-    ],
-)
-def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], line: str, hint: str) -> None:
-    ran = vgpuctl(*shlex.split(line))
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err.splitlines()[-1] == f"  hint: {hint}"
-
-
-@pytest.mark.parametrize(
     ("line", "output"),
     [
         ("--host ssh://a --host local list-gpus", "do not go with others"),
