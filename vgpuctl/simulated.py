@@ -42,18 +42,13 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         NotFound: there is no such scenario.
         InvalidInput: its file is invalid, or was changed since the host was first used.
     """
-    return _join_ports(sim.open_host(scenario), f"{PREFIX}{scenario}", clock, wait_seconds)
-
-
-def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None, wait_seconds: float = 60.0) -> Host:
-    """Return the ports of a simulated host."""
-    clock = clock or HostClock()
+    sim_host, clock = sim.open_host(scenario), clock or HostClock()
     processes = SimProcesses(sim_host)
     operations = OperationFiles(sim_host.run_dir, processes)
     claims = SimClaims(processes, operations, sim_host, clock, wait_seconds)
     sim_host.lock_held = lambda: claims.is_locked
     return Host(
-        name=name,
+        name=f"{PREFIX}{scenario}",
         sysfs=sim_host.sysfs,
         nvml=sim_host.nvml,
         hypervisor=sim_host.hypervisor,

@@ -130,7 +130,7 @@ def check_options(kind: str, settings: Settings, context: click.Context) -> None
         return
     view = view_of(settings)
     try:
-        shown_columns(listing, view)
+        _shown_columns(listing, view)
         _sort_keys(listing, view)
         _conditions(listing, view)
     except click.UsageError as error:
@@ -158,7 +158,7 @@ def row_numbers(listing: Listing, view: View, rows: Sequence[Any]) -> list[int]:
     return numbers
 
 
-def shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
+def _shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
     """Return the columns of the table.
 
     Raises:
@@ -172,19 +172,19 @@ def shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
 
 def make_table(listing: Listing, view: View, rows: Sequence[Any]) -> Table:
     """Return the rows as a table."""
-    columns = shown_columns(listing, view)
+    columns = _shown_columns(listing, view)
     if not (view.columns or view.wide):
         columns = tuple(c for c in columns if not c.optional or any(c.cell(row) is not None for row in rows))
     return Table(
         tuple(column.header for column in columns),
-        tuple(tuple(cell_text(column, row) for column in columns) for row in rows),
+        tuple(tuple(_cell_text(column, row) for column in columns) for row in rows),
         frozenset(column.header for column in columns if column.numeric),
         frozenset(column.header for column in columns if column.free_text),
         frozenset(column.header for column in columns if column.is_state),
     )
 
 
-def cell_text(column: Column, row: Any) -> str:
+def _cell_text(column: Column, row: Any) -> str:
     """Return a cell as tables show it: `?` for an unknown number, `-` for none."""
     cell = column.cell(row)
     if column.text is not None:
@@ -203,7 +203,7 @@ def csv_text(
     listing: Listing, view: View, hosts: Sequence[tuple[str, Sequence[Any]]], *, has_headers: bool, has_host: bool
 ) -> str:
     """Return the rows of each host as csv; without --columns, with every column of the list."""
-    columns = shown_columns(listing, view) if view.columns else listing.columns
+    columns = _shown_columns(listing, view) if view.columns else listing.columns
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     if has_headers:
