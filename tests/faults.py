@@ -111,7 +111,6 @@ READING = {
     "hypervisor.guest_addresses",
     "hypervisor.leftovers",
     "hypervisor.network",
-    "hypervisor.open_console",
     "hypervisor.password_protected_graphics",
     "hypervisor.wait_stopped",
     "hypervisor.watch_device_removal",

@@ -26,7 +26,6 @@ from vgpuctl.model.results.host import (
 )
 from vgpuctl.model.results.moves import FitsResult, MovesResult
 from vgpuctl.model.results.program import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
-from vgpuctl.model.results.simulation import SimulationResult
 from vgpuctl.model.results.targets import TargetsResult
 from vgpuctl.model.results.vgpus import (
     AbsentVgpuResult,
@@ -82,7 +81,6 @@ KINDS: dict[str, object] = {
     "list-images": QueryResult[tuple[ImageResult, ...]],
     "log": QueryResult[tuple[LogEntryResult, ...]],
     "reconcile-host": Outcome[ReconcileResult],
-    "simulate": QueryResult[SimulationResult],
     "doctor": Outcome[DoctorResult],
     "restore-host": Outcome[RestoreResult],
     "install-host": Outcome[InstalledResult],

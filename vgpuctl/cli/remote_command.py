@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -41,14 +39,12 @@ LOCAL_ONLY_COMMANDS = {
 READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
-        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "simulate",
-        "wait", "log",
+        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
+        "log",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""
 PREVIEW_OPTIONS = ("dry_run", "print_xml")
-OUTPUT_FILE_OPTIONS = ("plot", "write")
-"""Options that name output files: root would write them on the other host, where nobody looks."""
 
 
 def run(settings: Settings, context: click.Context) -> int:
@@ -93,17 +89,6 @@ def _collect_replies(
             f"{command_words[0]} does not work on other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
             hint="omit --host ssh://",
         )
-    if settings.kind == "console":
-        raise InvalidInput(
-            "console needs a terminal on the host itself",
-            hint=console_command(targets[0], context, settings),
-        )
-    option = next((name for name in OUTPUT_FILE_OPTIONS if context.params.get(name)), None)
-    if option is not None:
-        raise InvalidInput(
-            f"--{option} {context.params[option]}: {settings.kind} writes no files on another host",
-            hint=f"omit --{option}: --json prints the same data here",
-        )
     _refuse_relative_paths(context)
     task = _build_task(settings, context, single_host=_has_single_host(settings))
     with signals.block_signals():
@@ -126,17 +111,6 @@ def _refuse_relative_paths(context: click.Context) -> None:
                 raise InvalidInput(
                     f"{option}: {shown} is not an absolute path, and the file is on the other host: start with /"
                 )
-
-
-def console_command(target: Target, context: click.Context, settings: Settings) -> str:
-    """Return the command line that opens a console on another host, quoted for this shell and for the one there."""
-    becomes_root = target.user != "root" if target.user is not None else os.geteuid() != 0
-    there = [*(["sudo"] if becomes_root else []), "vgpuctl", "console", str(context.params["name"])]
-    there += ["--force"] if context.params["force"] else []
-    there += [] if settings.connect is None else ["--connect", settings.connect]
-    login = target.host if target.user is None else f"{target.user}@{target.host}"
-    port = [] if target.port is None else ["-p", str(target.port)]
-    return shlex.join(["ssh", "-t", *port, login, shlex.join(there)])
 
 
 def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:

@@ -22,8 +22,6 @@ TARGET_OPTIONS = ("--host", "--root", "--connect")
 """How the options begin that say where a command works."""
 DEFAULT_WAIT_SECONDS = 60.0
 OUTPUTS = ("table", "wide", "json", "yaml", "csv", "name")
-DEFAULT_WATCH_SECONDS = 2
-MIN_WATCH_SECONDS = 0.1
 _PREFIX = "global_"
 
 
@@ -57,7 +55,6 @@ class Settings:
         self.sort_by: str | None = None
         self.filter: tuple[str, ...] = ()
         self.no_headers = False
-        self.watch: float | None = None
         self.yes = yes
         self.wait = wait
         self.verbose = verbose
@@ -78,13 +75,7 @@ class Settings:
     @property
     def needs_view_check(self) -> bool:
         """Whether options were given that only some commands have, or that name columns."""
-        return bool(
-            self.output in ("wide", "csv", "name")
-            or self.columns
-            or self.sort_by
-            or self.filter
-            or self.watch is not None
-        )
+        return bool(self.output in ("wide", "csv", "name") or self.columns or self.sort_by or self.filter)
 
     @property
     def is_remote(self) -> bool:
@@ -114,17 +105,6 @@ class Seconds(click.types.FloatParamType):
             seconds = -1
         if not 0 <= seconds <= MAX_WAIT_SECONDS:
             self.fail(f"'{value}' is not a number of seconds", param, ctx)
-        return seconds
-
-
-class WatchSeconds(Seconds):
-    """The time between two looks."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number of seconds."""
-        seconds = super().convert(value, param, ctx)
-        if seconds < MIN_WATCH_SECONDS:
-            self.fail(f"'{value}' is less than {MIN_WATCH_SECONDS} seconds", param, ctx)
         return seconds
 
 
@@ -197,19 +177,6 @@ def list_options() -> list[click.Option]:
             help="Show only rows for which each condition holds. Also KEY!=VALUE; globs: 'name=vdi-*'.",
         ),
         _option("no-headers", is_flag=True, help="Omit the header line."),
-    ]
-
-
-def watch_options() -> list[click.Option]:
-    """Return the option of commands whose result can be watched."""
-    return [
-        _option(
-            "watch",
-            metavar="[=SECONDS]",
-            type=WatchSeconds(),
-            help=f"Read again every {DEFAULT_WATCH_SECONDS} seconds, or every SECONDS, until Ctrl-C. In a pipe: the"
-            " rows, then one line per change. With -o json: a document in one line, and one more after each change.",
-        )
     ]
 
 

@@ -7,12 +7,11 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
 import click
 
-from vgpuctl.cli import complete
-from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS, WATCHABLE
+from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS
 from vgpuctl.config.name_patterns import name_range
 from vgpuctl.config.vm_fields import OTHER_COMMANDS, VM_FIELDS
 
@@ -149,10 +148,6 @@ def _extra_argument_hint(exc: click.ClickException, context: click.Context | Non
         return None
     params = context.command.get_params(context)
     first = extra[1].split()[0] if extra[1].split() else ""
-    words = list(context.meta.get(complete.ARGUMENTS, ()))
-    watched = [word for previous, word in pairwise(words) if previous.startswith("--watch")]
-    if first and watched == [first]:
-        return f"the seconds follow an equals sign: --watch={first}"
     if any("--profile" in p.opts for p in params):
         name = " NAME" if any(isinstance(p, click.Argument) for p in params) else ""
         return f"a profile goes after --profile: {context.command_path}{name} --profile {shlex.quote(first)}"
@@ -171,11 +166,12 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
         return f"the name is an argument, not an option: {context.command_path} NAME"
     if given in _FILTERS and context.command.name == "list-vms":
         return f"it filters rows: {context.command_path} --filter {_FILTERS[given]}"
-    commands = LISTINGS if given in LIST_OPTIONS else WATCHABLE if given == "--watch" else ()
-    if commands and context.parent is None:
+    if given == "--watch":
+        return "the program watch repeats a command, as in: watch vgpuctl list-vms"
+    if given in LIST_OPTIONS and context.parent is None:
         return f"it goes after the command's name: {context.command_path} list-vms {given}"
-    if commands:
-        return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in commands)}"
+    if given in LIST_OPTIONS:
+        return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in LISTINGS)}"
     field = next((field for field in VM_FIELDS if field.option == given), None)
     if field is not None and context.command.name == "set-vm":
         options = f"'{context.command_path} --help' shows what can change"

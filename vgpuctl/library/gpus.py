@@ -18,8 +18,7 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.config import mig_spec, rules, scheduler_spec
-    from vgpuctl.library import requests, simulation
-    from vgpuctl.library.simulation import SimulationRequest
+    from vgpuctl.library import requests
     from vgpuctl.model.mig import MigSpec
     from vgpuctl.model.outcome import Outcome, QueryResult
     from vgpuctl.model.results.gpus import (
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.results.moves import FitsResult, MovesResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
     from vgpuctl.operations import cordon, gpu_mode, gpu_scheduler, moves, queries
-    from vgpuctl.operations.simulate import Simulation
 else:
     cordon = LazyModule("vgpuctl.operations.cordon")
     gpu_mode = LazyModule("vgpuctl.operations.gpu_mode")
@@ -45,7 +43,6 @@ else:
     requests = LazyModule("vgpuctl.library.requests")
     rules = LazyModule("vgpuctl.config.rules")
     scheduler_spec = LazyModule("vgpuctl.config.scheduler_spec")
-    simulation = LazyModule("vgpuctl.library.simulation")
 
 _SCHEDULER_OPTIONS = {
     "time_slice_ms": "--time-slice",
@@ -95,11 +92,6 @@ class GpuCalls(Calls):
             fields = {"mode": "passthrough", "gpus": gpus, "gpu": () if gpu is None else (gpu,)}
             return moves.query_whole_fit(self._ports, requests.from_fields(self._ports, None, fields))
         return moves.query_fit(self._ports, requests.count_profiles(profiles), gpu)
-
-    @query
-    def simulate(self, request: SimulationRequest) -> Simulation:
-        """Replay arrivals and departures of vGPUs on GPUs like this host's; nothing is changed."""
-        return simulation.run(self._ports, request)
 
     @query
     def plan_moves(

@@ -181,7 +181,6 @@ def test_a_remote_failure_of_any_form_is_reported() -> None:
     [
         ("list-vms", False),
         ("fits --profile A100-4C", False),
-        ("simulate --generate churn", False),
         ("plan-moves --defragment", False),
         ("wait a --for off", False),
         ("log --failed", False),
@@ -202,29 +201,12 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
 
 
 @pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("--host ssh://root@a console vm", "ssh -t root@a 'vgpuctl console vm'"),
-        ("--host ssh://ada@a:2222 console vm --force", "ssh -t -p 2222 ada@a 'sudo vgpuctl console vm --force'"),
-        ("--host ssh://root@[::1] console 'a b'", """ssh -t root@::1 'vgpuctl console '"'"'a b'"'"''"""),
-    ],
-)
-def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], line: str, hint: str) -> None:
-    ran = vgpuctl(*shlex.split(line))
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err.splitlines()[-1] == f"  hint: {hint}"
-
-
-@pytest.mark.parametrize(
     ("line", "output"),
     [
         ("--host ssh://a --host local list-gpus", "do not go with others"),
         ("--host ssh://a/b list-gpus", "is not the address of a host"),
         ("--host ssh://a completion bash", "completion does not work on other hosts"),
         ("--host ssh://a sim reboot", "sim does not work on other hosts"),
-        ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate writes no files on"),
-        ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate writes no files on"),
-        ("--host ssh://a list-gpus --plot a.svg", "--plot a.svg: list-gpus writes no files on"),
         (
             "--host ssh://a create-vm --profile 4C --cloud-init ud.yaml",
             "--cloud-init: 'ud.yaml' is not an absolute path",

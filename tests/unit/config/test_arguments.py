@@ -11,7 +11,6 @@ import pytest
 import vgpuctl
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library import GpuHost
-from vgpuctl.library.simulation import SimulationRequest
 
 GPU = "0000:3b:00.0"
 WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
@@ -48,9 +47,6 @@ WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
         "-1 is not a number of seconds",
     ),
     (lambda host: vgpuctl.open_host("sim:a100-40", wait_seconds=-5), "wait_seconds: -5 is not a number of seconds"),
-    (lambda host: host.simulate(SimulationRequest(generate="noise")), "generate: 'noise' is not vdi-day"),
-    (lambda host: host.simulate(SimulationRequest(generate="churn", days=0)), "days: 0 is not"),
-    (lambda host: host.simulate(SimulationRequest(generate="churn", placement="x")), "placement: 'x' is not"),
 ]
 
 
