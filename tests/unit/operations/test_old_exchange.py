@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.disk_state import NAMESPACE, PROFILES, Site, carrier_of, fresh, record_of, site, written
+from tests.disk_state_0_1 import NAMESPACE, PROFILES, Site, carrier_of, fresh, record_of, site, written
 from tests.faults import Watch, outcome
 from tests.hosts import SimulatedHost, create, picture, request, run_reconcile
 from tests.reserving_vms import vm_of
