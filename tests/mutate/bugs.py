@@ -158,14 +158,6 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        name="exchange-always-decided",
-        rule="an exchange counts only when the VM that decides has its new place",
-        file="vgpuctl/operations/plans/old_exchange.py",
-        old="    return record is not None and any(v.carrier == note.with_carrier for v in record.vgpus)",
-        new="    return record is not None",
-        tests=("tests/unit/operations/plans/test_old_exchange.py", "tests/unit/operations/test_old_exchange.py"),
-    ),
-    Bug(
         name="waiting-reserves",
         rule="who gave up its place for a move keeps it from nobody",
         file="vgpuctl/model/vm.py",

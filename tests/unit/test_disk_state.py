@@ -50,6 +50,9 @@ from tests.faults import Watch
 from tests.hosts import create, delete, open_sim_host, picture, request
 from tests.layouts import do
 from tests.unit.operations.test_refresh import prepared, refresh
+from vgpuctl.domain.record import FINISH_EXCHANGE
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.hook import run as libvirt_hook
 from vgpuctl.model.vm import ProcessId, StuckWrite
 
 __all__ = ["fresh", "site"]
@@ -132,6 +135,35 @@ def test_after_a_boot_everything_is_made_again(site: Site) -> None:
     assert [v["carrier"] for v in site.run("list-vgpus") if not v["present"]] == []
     for address, policy in ((MAIN, "equal_share"), (LOADED, "fixed_share")):  # the driver was loaded with the second
         assert site.run("show-gpu", address)["scheduler"]["running"]["policy"] == policy
+
+
+EXCHANGE = "<exchange carrier='old' with-vm='other' with-carrier='new'><vgpu index='1'/></exchange>"
+"""What an interrupted move of version 0.1 left in the records of its VMs."""
+
+
+def test_a_vm_in_an_exchange_of_version_0_1_is_shown_and_refused(site: Site) -> None:
+    hypervisor, text = site.host().ports.hypervisor, site.xml("off")
+    hypervisor.redefine(written(site, "off").attrib["vm-uuid"], text.replace("<spec", f"{EXCHANGE}<spec"))
+    before = site.xml("off")
+    assert [vm["name"] for vm in site.run("list-vms") if vm["name"] == "off"] == ["off"]
+    assert site.run("show-vm", "off")["record"] is None
+    for words in ("start-vm off", "stop-vm off", "delete-vm off --yes", "set-vm off --memory 3G", "detach-vgpu off"):
+        refused = site.run(*words.split(), status=3)
+        assert refused["message"].startswith("off is in an exchange of places that version 0.1 left unfinished")
+        assert refused["hint"] == FINISH_EXCHANGE
+    site.run("reconcile-host")
+    findings = site.run("reconcile-host")["findings"]
+    assert [(f["kind"], f["action"]) for f in findings] == [("unreadable-record", f"nothing: {FINISH_EXCHANGE}")]
+    for words in ("list-vgpus", "list-gpus", "list-images --disks", "doctor lost-vgpus leftovers", "export"):
+        site.run(*words.split())
+    (claim,) = (path for path in (site.root / "run" / "claims").iterdir() if '"vm": "off"' in path.read_text())
+    assert claim.name == carrier_of(written(site, "off"))
+    site.host().sim.reboot()
+    assert "off" not in {r["name"] for r in site.run("restore-host")["restored"]}
+    with pytest.raises(VgpuctlError) as raised:
+        libvirt_hook.prepare(site.host().ports, before)
+    assert raised.value.hint == FINISH_EXCHANGE
+    assert site.xml("off") == before
 
 
 def test_a_hanging_write_blocks_its_gpu_for_others(site: Site) -> None:

@@ -91,8 +91,6 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
     notes = [
         f"no GPU of this host is a {model}; its entry in {desired.source} has no effect" for model in absent_models
     ]
-    if desired.spec.ignored != desired.current.ignored:
-        notes += [f"{desired.file.name}: {warning}" for warning in desired.spec.warnings]
     notes += find_impossible_profiles(desired.spec, snapshot.gpus, desired.file.text, desired.file.name)
     return snapshot, tuple(notes)
 
