@@ -15,7 +15,6 @@ VGPU_STATES = ("present", "absent")
 WAIT_EVENTS = ("guest", "address")
 """What create-vm waits for."""
 WAIT_TARGETS = ("running", "off", *WAIT_EVENTS)
-SCHEDULER_METHODS = ("auto", "nvml", "modprobe")
 SIMULATION_PATTERNS = {"vdi-day": 1, "churn": 7}
 """Patterns of generated requests, the usual one first, and how many days each is by default."""
 MAX_WAIT_SECONDS = 1e9

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, FileFailed, HostCannot, VerifyFailed
+from vgpuctl.errors import FileFailed, HostCannot, VerifyFailed
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def _file_error(path: str, what: str, error: OSError) -> FileFailed:
 
 
 class WriteFile(Value):
-    """Write one whole file. `previous_text`: its text before, None for no file; `mode` None keeps its mode."""
+    """Write one whole file. `previous_text`: its text before, None for no file."""
 
     path: str
     text: str
-    mode: int | None
+    mode: int
     previous_text: str | None = None
 
     def describe(self) -> str:
@@ -234,24 +234,3 @@ class RunSystemctl(Value):
 
     def undo(self, host: Host) -> None:
         """Nothing: reloading units and restarting libvirt do no harm."""
-
-
-class WriteModprobeFile(WriteFile):
-    """Write a modprobe file over `previous_text`. `summary` describes its new content."""
-
-    summary: str = ""
-
-    def describe(self) -> str:
-        """Say what is written where."""
-        return f"write {self.summary} to {self.path}"
-
-    def perform(self, host: Host) -> None:
-        """Write it.
-
-        Raises:
-            Busy: somebody else changed the file meanwhile.
-            Failed: it cannot be written.
-        """
-        if require_system(host).read(self.path) != self.previous_text:
-            raise Busy(f"{self.path} was changed by another program in the meantime", hint="run the command again")
-        super().perform(host)
