@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the packages in bare roots of Debian 12 and 13: first time, over version 0.1.0's files, upgrade, removal.
+"""Installs the packages in bare roots of Debian 12 and 13: first time, over version 0.2.0's files, upgrade, removal.
 
 A root is made by mmdebstrap once and kept in ~/.cache/vgpuctl-packages. It has Python and no compiler. Neither
 libvirtd nor systemd runs in it; tests/lab has a host where they do.
@@ -26,7 +26,7 @@ from vgpuctl.version import __version__
 
 SUITES = {"bookworm": ("Debian 12", "3.11"), "trixie": ("Debian 13", "3.13")}
 CACHE = Path.home() / ".cache/vgpuctl-packages"
-OLD_FILES = ROOT / "tests/unit/disk_state/v0.1.0/vendor-vf/etc"
+OLD_FILES = ROOT / "tests/unit/disk_state/v0.2.0/vendor-vf/etc"
 OLD_PYTHON = "/opt/vgpuctl/bin/python"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0"
 INSTALL = f"{APT} install --no-install-recommends"
@@ -113,7 +113,7 @@ def fresh(root: BareRoot, deb: Path) -> None:
 
 
 def over_old_files(root: BareRoot, deb: Path) -> None:
-    """Over what 0.1.0's install-host wrote, the .deb installs its own, and keeps a hook that was changed by hand."""
+    """Over what 0.2.0's install-host wrote, the .deb installs its own, and keeps a hook that was changed by hand."""
     for changed in ("", "# mine\n"):
         shutil.copytree(OLD_FILES, root.file("/etc"), dirs_exist_ok=True, symlinks=True)
         link = root.file(UNIT_WANTS_LINK)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.gpus import (
     ChangedGpuResult,
-    ChangedSchedulerResult,
     ExplainResult,
     GpuDetailsResult,
     GpuResult,
@@ -92,7 +91,7 @@ KINDS: dict[str, object] = {
     "set-mode": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
     "set-mig": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
     "set-mixed-size": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
-    "set-scheduler": Outcome[ChangedSchedulerResult | TargetsResult[ChangedSchedulerResult]],
+    "set-scheduler": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
     "cordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
     "uncordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
     "sim-reboot": QueryResult[RebootedResult],

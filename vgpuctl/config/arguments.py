@@ -15,7 +15,6 @@ VGPU_STATES = ("present", "absent")
 WAIT_EVENTS = ("guest", "address")
 """What create-vm waits for."""
 WAIT_TARGETS = ("running", "off", *WAIT_EVENTS)
-SCHEDULER_METHODS = ("auto", "nvml", "modprobe")
 MAX_WAIT_SECONDS = 1e9
 DEFAULT_TIMEOUT_SECONDS = 300.0
 """How long wait, and create-vm --wait-for, wait."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.arguments import SCHEDULER_METHODS, as_texts, require_bool, require_choice, require_range
+from vgpuctl.config.arguments import as_texts, require_bool, require_choice, require_range
 from vgpuctl.config.vm_fields import GPU_MODES
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome, QueryResult
     from vgpuctl.model.results.gpus import (
         ChangedGpuResult,
-        ChangedSchedulerResult,
         ExplainResult,
         GpuDetailsResult,
         GpuResult,
@@ -200,18 +199,13 @@ class GpuCalls(Calls):
         time_slice_ms: int | None = None,
         frequency_hz: int | None = None,
         averaging_factor: int | None = None,
-        via: str = "auto",
         drain: bool = False,
         dry_run: bool = False,
-    ) -> Outcome[ChangedSchedulerResult]:
-        """Set how NVIDIA's driver divides a GPU's time: best_effort, equal_share or fixed_share.
-
-        `via`: nvml (now), modprobe (when the driver is loaded next) or auto.
-        """
-        require_choice("via", via, SCHEDULER_METHODS)
+    ) -> Outcome[ChangedGpuResult]:
+        """Set how NVIDIA's driver divides a GPU's time: best_effort, equal_share or fixed_share."""
         numbers = {"time_slice_ms": time_slice_ms, "frequency_hz": frequency_hz, "averaging_factor": averaging_factor}
         request = gpu_scheduler.SchedulerRequest(
-            gpu, _requested_scheduler(policy, numbers), via, drain, wait_seconds=self._wait
+            gpu, _requested_scheduler(policy, numbers), drain, wait_seconds=self._wait
         )
         return gpu_scheduler.set_scheduler(
             self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.record import FINISH_EXCHANGE
 from vgpuctl.errors import FileFailed
 from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.numbers import parse_integer
@@ -137,9 +138,6 @@ def _find_strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
         if vm.has_unreadable_record:
             continue
         names = {v.carrier for v in vm.record.vgpus} if vm.record else set()
-        exchange = vm.record.exchange if vm.record else None
-        if exchange is not None:
-            names.add(exchange.vgpu.carrier)
         if claim.carrier in by_carrier and claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
             strays.append((by_carrier[claim.carrier], vm))
     return strays
@@ -218,6 +216,9 @@ def check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[Reconci
     if vm.copied_record is not None:
         text = f"VM {vm.name} has the record of VM {vm.copied_record.vm_uuid}: it is a copy"
         return [ReconcileFinding("copied-record", text, "nothing: vgpuctl does not manage it")]
+    if vm.has_unfinished_exchange:
+        text = f"VM {vm.name} is in an exchange of places that version 0.1 left unfinished"
+        return [ReconcileFinding("unreadable-record", text, f"nothing: {FINISH_EXCHANGE}")]
     if vm.has_unreadable_record:
         text = f"VM {vm.name} has a record that this vgpuctl cannot read"
         action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"

@@ -25,7 +25,6 @@ WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
     (lambda host: host.set_mode(GPU, "fast"), "mode: 'fast' is not vgpu, sriov, passthrough or unmanaged"),
     (lambda host: host.set_mode(GPU, "sriov", vfs=0), "vfs: 0 is not a whole number of at least 1"),
     (lambda host: host.set_scheduler(GPU, "fair"), "'fair' is not best_effort"),
-    (lambda host: host.set_scheduler(GPU, "equal_share", via="magic"), "via: 'magic' is not auto, nvml or modprobe"),
     (lambda host: host.fits(), "specify either --profile"),
     (lambda host: host.move_vms("A100-4C", max_moves=-1), "max_moves: -1 is not"),
     (lambda host: host.move_vms(), "specify one of"),

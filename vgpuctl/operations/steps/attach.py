@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.domain.domain_edit import DomainEdit, count_root_ports, edit_domain
+from vgpuctl.domain.domain_edit import count_root_ports
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DetachOutcome
-from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import Claim, HostdevRef, Vm, VmRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import require_domain
@@ -320,44 +319,3 @@ class RedefineDomain(Step):
     def _parse_vm(self, host: Host, xml: str) -> Vm:
         domain = require_domain(host, self.uuid, self.name)
         return parse_domain(xml, domain.state, host.machine_id)
-
-
-class SwitchOver(Step):
-    """Replace the device of a stopped VM as its record plans it, and write the new record, in one call."""
-
-    name: str
-    uuid: str
-    carrier: str
-    device: DesignHostdev
-    record: VmRecord
-    previous: VmRecord
-
-    def describe(self) -> str:
-        return f"change VM {self.name}: {self.carrier} -> {self.device.carrier}"
-
-    def perform(self, host: Host) -> None:
-        """Redefine the domain. A domain that already has the new record is no error.
-
-        Raises:
-            Busy: somebody else changed the record since it was read; nothing was changed.
-        """
-        current = self._current_record(host)
-        if current == self.record:
-            return
-        if current != self.previous:
-            raise Busy(f"the record of {self.name} has just been changed", hint="run the command again", vm=self.name)
-        edit = DomainEdit(hostdev_changes=((self.carrier, self.device),), record=self.record)
-        host.hypervisor.redefine(self.uuid, edit_domain(host.hypervisor.definition(self.uuid), edit))
-
-    def verify(self, host: Host) -> None:
-        """Read record and device back."""
-        domain = require_domain(host, self.uuid, self.name)
-        if self._current_record(host) != self.record or _find_hostdev(domain.xml, self.device.carrier) is None:
-            raise VerifyFailed(f"libvirt did not keep the changed definition of {self.name}", vm=self.name)
-
-    def undo(self, host: Host) -> None:
-        """Nothing: a started replacement is completed, not undone."""
-
-    def _current_record(self, host: Host) -> VmRecord | None:
-        domain = require_domain(host, self.uuid, self.name)
-        return parse_domain(domain.xml, domain.state, host.machine_id).record

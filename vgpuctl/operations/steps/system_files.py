@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step that writes a modprobe file; and a host's configuration files, with the errors of writing them."""
+"""A host's configuration files, and the errors of writing them."""
 
 from __future__ import annotations
 
 import errno
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, FileFailed, HostCannot, VerifyFailed
-from vgpuctl.ports.step import Step
+from vgpuctl.errors import FileFailed, HostCannot
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -48,47 +47,3 @@ def file_error(path: str, what: str, error: OSError) -> FileFailed:
         path=path,
         errno=error.errno,
     )
-
-
-class WriteModprobeFile(Step):
-    """Write a whole modprobe file over `previous_text`, None for no file; `summary` describes its new content.
-
-    The file keeps its mode.
-    """
-
-    path: str
-    text: str
-    previous_text: str | None
-    summary: str
-
-    def describe(self) -> str:
-        """Say what is written where."""
-        return f"write {self.summary} to {self.path}"
-
-    def perform(self, host: Host) -> None:
-        """Write it.
-
-        Raises:
-            Busy: somebody else changed the file meanwhile.
-            Failed: it cannot be written.
-        """
-        if require_system(host).read(self.path) != self.previous_text:
-            raise Busy(f"{self.path} was changed by another program in the meantime", hint="run the command again")
-        try:
-            require_system(host).put(self.path, self.text, None)
-        except OSError as error:
-            raise file_error(self.path, "written", error) from error
-
-    def verify(self, host: Host) -> None:
-        """Read it back."""
-        if require_system(host).read(self.path) != self.text:
-            raise VerifyFailed(f"{self.path} was written but reads back differently", path=self.path)
-
-    def undo(self, host: Host) -> None:
-        """Restore the previous text if the file still has the one that this step wrote."""
-        if require_system(host).read(self.path) != self.text:
-            return
-        if self.previous_text is None:
-            require_system(host).remove(self.path)
-        else:
-            require_system(host).put(self.path, self.previous_text, None)
