@@ -8,18 +8,18 @@ next one does the rest.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from vgpuctl.errors import Interrupted, PartlyApplied, VgpuctlError
+from vgpuctl.errors import FileFailed, HostCannot, Interrupted, PartlyApplied, VgpuctlError
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.host import InstalledResult, UninstalledResult
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.guards import require_root
 from vgpuctl.operations.plans import installation as texts
 from vgpuctl.operations.plans.installation import InstalledFile
-from vgpuctl.operations.steps.system_files import file_error, require_system
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ RESTART_NOTE = (
 )
 PACKAGE_NOTE = "the boot unit and the completion files belong to the Debian package, which removes them itself"
 AUTOSTART_NOTE = "virsh autostart NAME has libvirt start a VM at each boot, once its vGPUs exist"
+_MOUNTED_READ_ONLY = (
+    "a host whose /etc is read-only gets these files from its image; otherwise mount it writable: findmnt /etc"
+)
 AGAIN_HINT = "run the command again: it does the rest"
 
 
@@ -67,7 +70,7 @@ def install_host(
         Failed: the first file could not be written.
         PartlyApplied: a later one could not be written; those before it stay, and the error names them.
     """
-    system = require_system(host)
+    system = _require_system(host)
     if not dry_run:
         require_root(host)  # a machine id is not needed: the image of a host, which is never booted, has none
     version = host.hypervisor.status().libvirt_version
@@ -115,7 +118,7 @@ def uninstall_host(
     Raises:
         Failed, PartlyApplied: a file could not be removed; the error names those that were removed before.
     """
-    system = require_system(host)
+    system = _require_system(host)
     if not dry_run:
         require_root(host)
     actions: list[Action] = []
@@ -267,7 +270,7 @@ def _perform(actions: Sequence[Action], progress: Progress) -> None:
             try:
                 action.perform()
             except OSError as error:
-                raise file_error(action.path, action.verb, error) from error
+                raise _file_error(action.path, action.verb, error) from error
             finished = started
             progress.on_step_finish(started, action.line)
     except BaseException as error:
@@ -287,3 +290,35 @@ def _partly_done(failure: VgpuctlError, done: Sequence[str], left: Sequence[str]
     failure.facts["lines"] = [f"done: {line}" for line in done]
     failure.left = list(left)
     return failure
+
+
+def _require_system(host: Host) -> System:
+    """Return the host's configuration files.
+
+    Raises:
+        HostCannot: this host is read-only for vgpuctl (--root).
+    """
+    if host.system is None:
+        raise HostCannot(f"nothing can be installed on {host.name}", hint="omit --root", check="system")
+    return host.system
+
+
+def _error_hint(path: str, number: int | None) -> str:
+    """Return a remedy: more room, root permissions, or `ls` of the path, for example if the directory is not one."""
+    directory = path.rpartition("/")[0]
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"df {directory}; free space there"
+    if number == errno.EROFS:
+        return _MOUNTED_READ_ONLY
+    list_command = f"ls -ld {directory} {path}"
+    return f"run this as root; {list_command}" if number in (errno.EACCES, errno.EPERM) else list_command
+
+
+def _file_error(path: str, what: str, error: OSError) -> FileFailed:
+    """Return the error of a file that cannot be `what`: written, created or removed."""
+    return FileFailed(
+        f"{path} cannot be {what}: {error.strerror or error}",
+        hint=_error_hint(path, error.errno),
+        path=path,
+        errno=error.errno,
+    )
