@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host built from the files that version 0.1.0 wrote; see tests/unit/disk_state/README.md."""
+"""A simulated host built from the files that version 0.2.0 wrote; see tests/unit/disk_state/README.md."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ import pytest
 from tests.hosts import SimulatedHost, open_sim_host
 from vgpuctl.cli import entry
 
-SAVED = Path(__file__).parent / "unit" / "disk_state" / "v0.1.0"
+SAVED = Path(__file__).parent / "unit" / "disk_state" / "v0.2.0"
 MACHINE = "0123456789abcdef0123456789abcdef"
 PYTHON = "/opt/vgpuctl/bin/python"
 ADDRESSES = [f"0000:{bus}:00.0" for bus in ("17", "3b", "5e", "86", "af")]
-MAIN, SPARE = ADDRESSES[0], ADDRESSES[4]
+MAIN, WHOLE, LOADED, OTHER, SPARE = ADDRESSES
 GPUS = {
     "mdev-pf": "{model: T4, numa_node: 0, profiles: [T4-4Q, T4-8Q, T4-16Q]",
     "vendor-vf": "{model: A100, numa_node: 0, vfs: {total: 6, enabled: 6}, profiles: [A100-10C, A100-20C, A100-40C]",
 }
-PROFILES = {"mdev-pf": ("T4-4Q", "T4-8Q", "T4-16Q"), "vendor-vf": ("A100-10C", "A100-20C", "A100-40C")}
+PROFILES = {"mdev-pf": "T4-4Q", "vendor-vf": "A100-10C"}
 NAMESPACE = "{urn:vgpuctl:1}"
 INSTALLED = ("libvirt/hooks/qemu.d/vgpuctl", "systemd/system/vgpuctl-restore.service")
 WANTED = "systemd/system/multi-user.target.wants/vgpuctl-restore.service"
 BASE, NEWER = "/srv/images/base.qcow2", "/srv/images/newer.qcow2"
+SEED = "/tmp/user-data.yaml"
 OWN = ("vm_uuid", "command")
 """The fields that always differ between the claims of two commands."""
 
@@ -96,8 +97,11 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         text = "version: 1\nstorage:\n  pools:\n    - {name: default}\nimages:\n"
         for path, base in images.items():
             text += f"  - {{path: {path}, size_gib: 20, firmware: both{f', base: {base}' if base else ''}}}\n"
-        lines = (f'  - {GPUS[kind]}, address: "{address}"}}\n' for address in ADDRESSES)
-        scenario.write_text(f"{text}gpus:\n{''.join(lines)}")
+        text += "gpus:\n"
+        for address in ADDRESSES:
+            gpu = GPUS[kind].replace("enabled: 6", "enabled: 0") if address == WHOLE else GPUS[kind]
+            text += f'  - {gpu}, address: "{address}"}}\n'
+        scenario.write_text(text)
 
         def run(*words: str, status: int = 0) -> Any:
             monkeypatch.setattr(sys, "argv", ["/opt/vgpuctl/bin/vgpuctl", *words])
@@ -121,7 +125,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.fixture(params=GPUS)
 def site(request: pytest.FixtureRequest, fresh: Callable[[str], Site]) -> Site:
-    """The host in the state that version 0.1.0 left."""
+    """The host in the state that version 0.2.0 left."""
     created = fresh(request.param)
     for part in ("run", "etc"):
         shutil.copytree(created.saved / part, created.root / part, dirs_exist_ok=True)
@@ -138,11 +142,8 @@ def tree(directory: Path) -> dict[str, str]:
 
 
 def plain(text: str, *uuids: tuple[str, str]) -> str:
-    """Return a file's text, with values that differ between runs replaced by those of the fixture.
-
-    The operation that wrote it is left out: versions after 0.1 add it as the last key.
-    """
-    text = re.sub(r', "operation": "[0-9a-f]{16}"}', "}", text)
+    """Return a file's text, with the values that differ between runs replaced: processes, times, operations, ids."""
+    text = re.sub(r'"operation": "[0-9a-f]{16}"', '"operation": "0123456789abcdef"', text)
     for key, value in (("pid", "4194301"), ("start_ticks", "1000"), ("until", "1000.0"), ("run", '"3"')):
         text = re.sub(rf'"{key}": ("?)[\d.]+\1', f'"{key}": {value}', text)
     for new, old in uuids:

@@ -10,18 +10,21 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from tests import EVERYTHING
 from tests.hosts import Act, SimulatedHost, copied, open_sim_host, picture, run_reconcile
 from vgpuctl.errors import LibvirtFailed, Locked, NvmlFailed, VgpuctlError
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
+Point = TypeVar("Point")
+SAMPLED_OF = 3  # not even: the points come in pairs, before a call and after it
 NEVER_RAISE = {
     "nvml.status",
     "nvml.gpu",
@@ -108,7 +111,6 @@ READING = {
     "hypervisor.guest_addresses",
     "hypervisor.leftovers",
     "hypervisor.network",
-    "hypervisor.open_console",
     "hypervisor.password_protected_graphics",
     "hypervisor.wait_stopped",
     "hypervisor.watch_device_removal",
@@ -250,12 +252,25 @@ def outcome(act: Callable[[], object]) -> VgpuctlError | None:
     return None
 
 
-def fault_points(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[int, bool, bool]]:
-    """Yield (number, done, for good) for each fault.
+def sampled(points: Iterable[Point]) -> list[Point]:
+    """Return every point of a test that stops an action there: all with `test --all`, else one of three, spread evenly.
+
+    `tests.mutate` runs all of them, too.
+    """
+    every = list(points)
+    return every if EVERYTHING else every[len(every) % SAMPLED_OF :: SAMPLED_OF]
+
+
+def fault_points(calls: tuple[str, ...], *, every_read: bool) -> list[tuple[int, bool, bool]]:
+    """Return (number, done, for good) for the faults of this run, as `sampled` draws them.
 
     A change also fails after it took effect. Before the first change there is nothing to undo.
     Most calls are similar reads of sysfs; they fail only with `every_read`.
     """
+    return sampled(_every_fault(calls, every_read=every_read))
+
+
+def _every_fault(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[int, bool, bool]]:
     for number, call in enumerate(calls, start=1):
         is_read = call in ("sysfs.read", "sysfs.readlink", "sysfs.listdir")
         if call in NEVER_RAISE or (is_read and not every_read):
@@ -324,7 +339,7 @@ class Trial:
     def deaths(self, calls: tuple[str, ...], spawn: BaseContext) -> int:
         """Kill a process in each call that changes something; return how often reconcile found leftovers."""
         repaired = 0
-        for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
+        for number, done in sampled((n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)):
             where = f"killed in call {number} {calls[number - 1]}, done={done}"
             host = self.host(f"{number}{done}")
             child = spawn.Process(target=_die, args=(host.directory, host.scenario, self.act, number, done))

@@ -18,11 +18,14 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from vgpuctl import __version__
-from vgpuctl.remote.wheelhouse import DISTRO_PACKAGE, PROGRAM, normalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = "vgpuctl"
+DISTRO_PACKAGE = "libvirt-python"
+"""No index has a wheel of it, and the distribution's package always fits the host's libvirt."""
 
 
 def make(directory: Path) -> None:
@@ -53,7 +56,7 @@ def needed() -> Iterator[metadata.Distribution]:
     while pending:
         for line in metadata.distribution(pending.pop()).requires or []:
             requirement = Requirement(line)
-            name = normalize_name(requirement.name)
+            name = canonicalize_name(requirement.name)
             if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": "host"})):
                 continue
             seen.add(name)

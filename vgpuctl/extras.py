@@ -16,7 +16,6 @@ EXTRAS = {
     "host": ("libvirt", "libvirtmod", "pynvml"),
     "ssh": ("paramiko", "bcrypt", "cryptography", "invoke", "nacl"),
     "solver": ("highspy",),
-    "plot": ("matplotlib",),
 }
 """Extra -> import names of its libraries, the one that it is for first."""
 _PIP_NAMES = {

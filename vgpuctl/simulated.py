@@ -8,15 +8,11 @@ The library and libvirt's hook open a simulated host here; the sim commands rebo
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vgpuctl import sim
-from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.errors import InvalidInput
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.clock import HostClock
@@ -46,39 +42,13 @@ def open_simulated_host(scenario: str, clock: HostClock | None = None, wait_seco
         NotFound: there is no such scenario.
         InvalidInput: its file is invalid, or was changed since the host was first used.
     """
-    return _join_ports(sim.open_host(scenario), f"{PREFIX}{scenario}", clock, wait_seconds)
-
-
-@contextmanager
-def open_host_with_card(model: str, directory: Path) -> Iterator[Host]:
-    """Open a simulated host that has one card of a known model and nothing else. Its state is in an empty directory.
-
-    Raises:
-        NotFound: the simulator does not know this model, or it is no card.
-    """
-    entry = sim.find_model(model)
-    if entry is None or "address" in entry:
-        cards = [name for name in sim.model_names() if "address" not in (sim.find_model(name) or {})]
-        raise NotFound(f"the simulator has no card '{model}'", hint=f"known: {', '.join(cards)}")
-    scenario = directory / "card.yaml"
-    gpus = [{"model": entry["model"], "count": entry.get("gpus_per_card", 1)}]
-    scenario.write_text(json.dumps({"version": 1, "gpus": gpus}))
-    sim_host = sim.open_host(str(scenario), state_dir=directory)
-    try:
-        yield _join_ports(sim_host, f"{PREFIX}{scenario}")
-    finally:
-        sim_host.close()
-
-
-def _join_ports(sim_host: sim.SimHost, name: str, clock: HostClock | None = None, wait_seconds: float = 60.0) -> Host:
-    """Return the ports of a simulated host."""
-    clock = clock or HostClock()
+    sim_host, clock = sim.open_host(scenario), clock or HostClock()
     processes = SimProcesses(sim_host)
     operations = OperationFiles(sim_host.run_dir, processes)
     claims = SimClaims(processes, operations, sim_host, clock, wait_seconds)
     sim_host.lock_held = lambda: claims.is_locked
     return Host(
-        name=name,
+        name=f"{PREFIX}{scenario}",
         sysfs=sim_host.sysfs,
         nvml=sim_host.nvml,
         hypervisor=sim_host.hypervisor,

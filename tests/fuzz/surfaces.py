@@ -39,7 +39,7 @@ HOST_FILE: dict[str, Any] = {
     "version": 1,
     "defaults": {"memory": "8GiB", "vcpus": 4, "networks": "default", "storage_pool": "default"},
     "boot": {"deadline_seconds": 60},
-    "placement": {"policy": "least-waste", "demand": {"A100-4C": 3, "A100-8C": 1}},
+    "placement": {"policy": "least-waste"},
     "gpus": {
         "0000:3b:00.0": {"mode": "vgpu", "reserved_for": ["vdi-*"], "profiles": ["A100-4C", "A100-8C"]},
         "A100": {"cordoned": False},

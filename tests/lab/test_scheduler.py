@@ -1,4 +1,4 @@
-"""set-scheduler on the lab's module: through both NVML API versions, through a modprobe.d file, and after a boot."""
+"""set-scheduler on the lab's module: through both NVML API versions, after a boot, and what a modprobe.d file does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
-from tests.lab.nvidia_host import OLD, drop_nvml, put_nvml
+from tests.lab.nvidia_host import OLD, put_nvml
 from tests.lab.test_after_boot import INSTALLED
 from tests.lab.vgpuctl_in import IGB, must, put_gpu, use_defaults, wait_for_restore
 
@@ -37,8 +37,7 @@ def test_it_is_set_refused_while_a_vgpu_exists_drained_and_restored_after_a_boot
     use_defaults(lab)
     must(lab, "install-host", "--restart-libvirt")
     assert in_driver(lab) == [1, 0, 0, 0]
-    done = must(lab, "set-scheduler", IGB, "--policy", "equal_share")
-    assert (done["via"], done["takes_effect"]) == ("nvml", "now")
+    must(lab, "set-scheduler", IGB, "--policy", "equal_share")
     assert in_driver(lab) == [2, 2, 33, 1041666]
     assert running(lab) == ("equal_share", 1041.666, "NVML")
     assert must(lab, "set-scheduler", IGB, "--policy", "equal_share")["steps"] == []
@@ -79,17 +78,19 @@ def test_an_old_library_sets_it_through_version_1_and_a_driver_unbind_loses_it(l
 
 
 @pytest.mark.deadline(600)
-def test_a_modprobe_file_takes_effect_at_the_next_driver_load_as_the_kernel_log_shows(lab: Lab) -> None:
+def test_the_line_that_is_shown_without_nvml_takes_effect_at_the_next_driver_load(lab: Lab) -> None:
     lab.run("cat > /etc/modprobe.d/vgpulab.conf", stdin=f"options vgpulab pf={IGB} form=mdev-pf\n")
     lab.run("modprobe nvidia")
-    put_nvml(lab)
     use_defaults(lab)
-    done = must(lab, "set-scheduler", IGB, "--policy", "fixed_share", "--via", "modprobe")
-    assert (done["via"], done["takes_effect"]) == ("modprobe", "when-loaded")
-    assert running(lab)[::2] == ("best_effort", "NVML")
+    command = ("set-scheduler", IGB, "--policy", "fixed_share")
+    refused = must(lab, *command, status=6)
+    assert "/etc/modprobe.d/vgpuctl-nvidia.conf" in refused["hint"]
+    assert in_driver(lab) == [1, 0, 0, 0]
+    lab.run("cat > /etc/modprobe.d/vgpuctl-nvidia.conf", stdin=f"{refused['facts']['line']}\n")
     lab.run("rmmod vgpulab; modprobe nvidia")
     assert "RmPVMRL=0x" in lab.read("/proc/driver/nvidia/params")
     assert in_driver(lab) == [3, 2, 33, 1041666]
-    assert running(lab) == ("fixed_share", 1041.666, "NVML")
-    drop_nvml(lab)
     assert running(lab)[::2] == ("fixed_share", "kernel log")
+    assert must(lab, *command)["steps"] == []
+    put_nvml(lab)
+    assert running(lab) == ("fixed_share", 1041.666, "NVML")

@@ -1,4 +1,4 @@
-"""What version 0.1.0 left in /run/vgpuctl, under a running guest, is read, kept and taken over by this version."""
+"""What version 0.2.0 left in /run/vgpuctl, under a running guest, is read, kept and taken over by this version."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import pytest
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import leftovers, must, put_gpu, use_defaults
 
-# Claims as 0.1.0 wrote them name no operation, and a process that is gone. Another VM's creation was killed after its
-# claim, and a command that drained the VM was killed before the guest went off.
+# Claims as 0.2.0 wrote them, whose operation has ended. Another VM's creation was killed after its claim, and a command
+# that drained the VM was killed before the guest went off: both left their operation's file, which nobody locks.
 AS_WRITTEN_BEFORE = r"""
 import json, os, pathlib, sys
 run, gone = pathlib.Path("/run/vgpuctl"), {"pid": 4194301, "start_ticks": 1000}
+killed = "0123456789abcdef", "123456789abcdef0"
 for path in (run / "claims").iterdir():
     claim = json.loads(path.read_text())
-    del claim["operation"]
-    path.write_text(json.dumps({**claim, "process": gone}))
+    path.write_text(json.dumps({**claim, "process": gone, "operation": "00000000ffffffff"}))
+for name in killed:
+    (run / "operations" / name).write_text(json.dumps({"pid": gone["pid"], "command": "vgpuctl create-vm gone"}))
 other = claim["function"][:-1] + str((int(claim["function"][-1]) + 1) % 8)
 left = {**claim, "carrier": other, "function": other, "vm": "gone", "vm_uuid": "6c9a3b4e-0000-4000-8000-000000000001"}
-(run / "claims" / other).write_text(json.dumps({**left, "process": gone}))
+(run / "claims" / other).write_text(json.dumps({**left, "process": gone, "operation": killed[0]}))
 (run / "drained").mkdir(mode=0o700, exist_ok=True)
-note = {"vm_uuid": claim["vm_uuid"], "gpu": None, "process": gone, "run": "0", "until": 0.0}
+note = {"vm_uuid": claim["vm_uuid"], "gpu": None, "process": gone, "run": "0", "until": 0.0, "operation": killed[1]}
 (run / "drained" / claim["vm_uuid"]).write_text(json.dumps(note))
 print(json.dumps([claim["carrier"], other]))
 """
@@ -49,7 +51,7 @@ def test_claims_of_the_version_before_are_kept_under_a_running_guest(lab: Lab) -
     must(lab, "stop-vm", "vm", "--force")
     assert must(lab, "start-vm", "vm")["state"] == "running"
     claim = json.loads(lab.run(f"cat /run/vgpuctl/claims/{carrier}").stdout)
-    assert (claim["carrier"], bool(claim["operation"])) == (carrier, True)
+    assert (claim["carrier"], claim["operation"] != "00000000ffffffff") == (carrier, True)
     must(lab, "stop-vm", "vm", "--force")
     must(lab, "delete-vm", "vm", "--yes")
     assert leftovers(lab) == before

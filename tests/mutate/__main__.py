@@ -127,7 +127,7 @@ def _found_by(copy: Path, bug: Bug) -> str | None:
 
 def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     words = [str(copy / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "VGPUCTL_TESTS": "all"}
     try:
         completed = subprocess.run(
             words, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False

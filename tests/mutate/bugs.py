@@ -87,7 +87,7 @@ BUGS: tuple[Bug, ...] = (
         name="owner-forgotten",
         rule="what says whose a leftover is stays with it",
         file="vgpuctl/operations/execute.py",
-        old='if failure.left and getattr(step, "records_owner", False):',
+        old="if failure.left and step.records_owner:",
         new="if False:",
         tests=("tests/unit/operations/test_execute.py", "tests/unit/operations/test_faults.py"),
     ),
@@ -156,14 +156,6 @@ BUGS: tuple[Bug, ...] = (
         tests=(
             "tests/unit/hook/test_hook.py::test_the_installed_file_stops_each_start_whose_vgpu_cannot_be_made_with_one_line",
         ),
-    ),
-    Bug(
-        name="exchange-always-decided",
-        rule="an exchange counts only when the VM that decides has its new place",
-        file="vgpuctl/operations/plans/old_exchange.py",
-        old="    return record is not None and any(v.carrier == note.with_carrier for v in record.vgpus)",
-        new="    return record is not None",
-        tests=("tests/unit/operations/plans/test_old_exchange.py", "tests/unit/operations/test_old_exchange.py"),
     ),
     Bug(
         name="waiting-reserves",

@@ -61,7 +61,7 @@ Section: admin
 Priority: optional
 Depends: {depends}
 Recommends: {recommends}
-Suggests: ansible-core (>= 2.18), mdevctl, python3-highspy, python3-matplotlib
+Suggests: ansible-core (>= 2.18), mdevctl, python3-highspy
 Description: Give virtual machines on libvirt/KVM hosts a slice of a GPU
  vgpuctl gives virtual machines a slice of a GPU, or a whole GPU. One command
  chooses the GPU, creates the vGPU, the disk and the VM, and undoes everything

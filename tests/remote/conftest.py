@@ -14,7 +14,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests import wheels
 from tests.remote.network import Host, Network
 from vgpuctl.cli import schemas
 
@@ -24,8 +23,8 @@ NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED, LIAR, ENDLESS 
     "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported", "liar",
     "endless",
 )  # fmt: skip
-FRESH, EMPTY, BEHIND, HALTED, CRAMPED = "fresh", "empty", "behind", "halted", "cramped"
-"""Hosts without vgpuctl. A test installs an old version on BEHIND; CRAMPED has too little disk space."""
+FRESH, EMPTY, HALTED = "fresh", "empty", "halted"
+"""Hosts without vgpuctl."""
 TARDY = "tardy"
 TARDY_PROGRAM = """\
 import sys
@@ -79,8 +78,7 @@ def network() -> Iterator[Network]:
         Host(LIAR, commands={"vgpuctl": LIAR_VGPUCTL}),
         Host(ENDLESS, bashrc="exec yes\n"),
         Host(TARDY, program=TARDY_PROGRAM),
-        *(Host(name, fresh=True) for name in (FRESH, EMPTY, BEHIND, HALTED)),
-        Host(CRAMPED, fresh=True, opt_options="size=64m"),
+        *(Host(name, fresh=True) for name in (FRESH, EMPTY, HALTED)),
         Host(
             MUTE,
             server=f"{sys.executable} -c 'import socket; socket.create_server((\"\", 22)).accept()[0].recv(1 << 20)'",
@@ -104,14 +102,6 @@ def _write_known_hosts(network: Network) -> None:
     known_hosts.write_text(f"{lines}{network.hosts[CHANGED].address} {wrong_key[1]} {wrong_key[2]}\n")
 
 
-@pytest.fixture(scope="session")
-def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheelhouse with this checkout's vgpuctl and all its dependencies."""
-    directory: Path = tmp_path_factory.mktemp("wheelhouse")
-    wheels.make(directory)
-    return directory
-
-
 @pytest.fixture
 def ssh(network: Network) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return a function that runs a command on hosts. It takes their names in one string, separated by spaces."""
@@ -132,9 +122,10 @@ def _validate(text: str) -> None:
 
 
 @pytest.fixture
-def inventory(network: Network, tmp_path: Path) -> Path:
-    """An Ansible inventory of the ten hosts."""
-    path = tmp_path / "hosts.ini"
-    lines = [f"{name} ansible_host={network.hosts[name].address}" for name in [*GOOD, DEAD, CHANGED, OLDER, SLOW]]
-    path.write_text("\n".join(["[gpu]", *lines, "[gpu:vars]", "ansible_user=root", ""]))
-    return path
+def named(network: Network) -> Iterator[None]:
+    """The client's ~/.ssh/config has the names of the ten hosts."""
+    hosts = [f"Host {name}\n HostName {network.hosts[name].address}\n" for name in [*GOOD, DEAD, CHANGED, OLDER, SLOW]]
+    path = network.home / ".ssh" / "config"
+    path.write_text("".join([*hosts, "Host gpu-*\n User root\n"]))
+    yield
+    path.write_text("")

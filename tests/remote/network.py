@@ -20,12 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.namespaces import expect, unshare
+from vgpuctl import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "10.77.0"
 PROGRAM = "import sys\nfrom vgpuctl.cli.entry import main\nsys.exit(main())"
 USER = "gpuadmin"
 SSHD = "/usr/sbin/sshd"
+PACKAGE_VERSION = f"{__version__}-1"
 CHILD = """\
 mount -t tmpfs tmpfs /run && mkdir /run/sshd "$1" "$2" && mount --bind "$3" "$1" && mount --bind "$4" "$2" &&
 echo ready && exec cat
@@ -37,8 +39,8 @@ echo ready && exec cat
 class Host:
     """A host to create. `commands` maps names to scripts, which come first in PATH; `settings` are sshd_config lines.
 
-    `fresh`: it has no vgpuctl, not even this checkout's modules, and it has its own /opt and /usr/local/bin.
-    `opt_options`: its /opt is a tmpfs with these mount options.
+    `fresh`: it has no vgpuctl, not even this checkout's modules. It has its own /opt, /usr/local/bin and /usr/bin, and
+    stand-ins for apt-get and dpkg-query: its package brings this checkout's vgpuctl.
     """
 
     name: str
@@ -52,7 +54,6 @@ class Host:
     key_kind: str = "ed25519"
     on: bool = True
     fresh: bool = False
-    opt_options: str = ""
     server: str = ""
     """The command that runs instead of sshd."""
 
@@ -152,13 +153,21 @@ class Network:
     def _prepare(self, host: Host) -> None:
         directory = self.state(host.name)
         (directory / "bin").mkdir(parents=True)
-        for name in ("home", "opt", "local"):
+        for name in ("home", "opt", "local", "layer"):
             (directory / name).mkdir()
         _keygen(directory / "host_key", host.key_kind)
         shutil.copy(self.home / ".ssh" / "id_ed25519.pub", directory / "authorized_keys")
         (directory / "home" / ".bashrc").write_text(host.bashrc)
         python = f"exec {shlex.quote(f'{self._python}/bin/python')} -c {shlex.quote(host.program)}"
-        default_commands = {} if host.fresh else {"vgpuctl": f'#!/bin/sh\n{python} "$@"\n'}
+        vgpuctl = f'#!/bin/sh\n{python} "$@"\n'
+        default_commands = {} if host.fresh else {"vgpuctl": vgpuctl}
+        if host.fresh:
+            (directory / "vgpuctl").write_text(vgpuctl.replace("exec", f"PYTHONPATH={self._checkout} exec", 1))
+            (directory / "vgpuctl").chmod(0o755)
+            default_commands = {
+                "apt-get": f"#!/bin/sh\ncp {directory}/vgpuctl /usr/bin/vgpuctl\n",
+                "dpkg-query": f'#!/bin/sh\n[ -e /usr/bin/vgpuctl ] && echo "installed {PACKAGE_VERSION}"\n',
+            }
         for name, text in {**default_commands, **host.commands}.items():
             if text:
                 (directory / "bin" / name).write_text(text)
@@ -195,7 +204,7 @@ class Network:
         sshd = f"{SSHD} -D -f {directory}/sshd_config -E {directory}/log"
         script = (
             f"mount --bind {directory}/passwd /etc/passwd && mount --bind {directory}/shadow /etc/shadow && "
-            f"{_mount_own_directories(host, directory) if host.fresh else ''}exec {host.server or sshd}"
+            f"{_mount_own_directories(directory) if host.fresh else ''}exec {host.server or sshd}"
         )
         argv = self.inside("ip", "netns", "exec", host.name, "sh", "-c", script)
         null = subprocess.DEVNULL
@@ -219,9 +228,13 @@ def _link(number: int, host: Host) -> list[str]:
     ]
 
 
-def _mount_own_directories(host: Host, directory: Path) -> str:
-    opt_mount = f"mount -t tmpfs -o {host.opt_options} tmpfs {directory}/opt && " if host.opt_options else ""
-    return f"{opt_mount}mount --bind {directory}/opt /opt && mount --bind {directory}/local /usr/local/bin && "
+def _mount_own_directories(directory: Path) -> str:
+    layer = f"{directory}/layer"
+    return (
+        f"mount --bind {directory}/opt /opt && mount --bind {directory}/local /usr/local/bin && "
+        f"mount -t tmpfs tmpfs {layer} && mkdir {layer}/upper {layer}/work && "
+        f"mount -t overlay -o lowerdir=/usr/bin,upperdir={layer}/upper,workdir={layer}/work overlay /usr/bin && "
+    )
 
 
 def _keygen(path: Path, kind: str) -> None:

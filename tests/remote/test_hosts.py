@@ -69,8 +69,9 @@ def test_remote_errors_equal_local_ones(ssh: Ssh) -> None:
     assert "vgpuctl: no GPU on this host offers the profile 'A100-4D'   [not-found]" in result.stderr
 
 
-def test_on_ten_hosts_the_broken_ones_do_not_stop_the_others(network: Network, inventory: Path) -> None:
-    result = network.vgpuctl("--hosts", str(inventory), "--host-deadline", "20", "list-gpus", "--json")
+@pytest.mark.usefixtures("named")
+def test_on_ten_hosts_the_broken_ones_do_not_stop_the_others(network: Network) -> None:
+    result = network.vgpuctl("--host", "ssh://gpu-{01..10}", "--host-deadline", "20", "list-gpus", "--json")
     hosts = hosts_of(result)
     assert list(hosts) == [*GOOD, DEAD, CHANGED, OLDER, SLOW]
     assert {name: hosts[name]["exit_status"] for name in GOOD} == dict.fromkeys(GOOD, 0)
@@ -83,9 +84,10 @@ def test_on_ten_hosts_the_broken_ones_do_not_stop_the_others(network: Network, i
     assert json.loads(result.stdout)["error"]["facts"]["failed"] == [DEAD, CHANGED, OLDER, SLOW]
 
 
-def test_text_output_has_one_table_with_hosts(network: Network, inventory: Path) -> None:
-    words = ("--limit", "gpu,!gpu-07,!gpu-1*", "--limit", "!gpu-09", "--hosts-at-a-time", "2", "list-gpus")
-    result = network.vgpuctl("--hosts", str(inventory), *words)
+@pytest.mark.usefixtures("named")
+def test_text_output_has_one_table_with_hosts(network: Network) -> None:
+    words = ("--host", "ssh://gpu-{01..06}", "--host", "ssh://gpu-08", "--hosts-at-a-time", "2", "list-gpus")
+    result = network.vgpuctl(*words, env={"VGPUCTL_HOST": "ssh://gpu-{09..10}"})
     head, *rows = result.stdout.splitlines()
     assert head.split()[:2] == ["HOST", "ADDRESS"]
     assert [row.split()[0] for row in rows] == list(GOOD)

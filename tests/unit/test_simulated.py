@@ -12,7 +12,6 @@ from vgpuctl import simulated
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.vm import ProcessId
-from vgpuctl.observe import ReadScope, observe
 from vgpuctl.ports.host import Host
 from vgpuctl.simulated import open_simulated_host
 
@@ -41,16 +40,6 @@ def test_under_its_lock_nothing_is_written(ports: Host) -> None:
 def test_another_process_opens_the_same_host(ports: Host) -> None:
     create(ports, request("A100-4C", name="vm"), start=False)
     assert open_simulated_host("a100-40").claims.all() == ports.claims.all() != ()
-
-
-def test_a_host_with_one_card_has_its_gpus_and_keeps_no_other_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "card").mkdir()
-    with simulated.open_host_with_card("a16", tmp_path / "card") as host:
-        assert [gpu.model for gpu in observe(host, ReadScope(types=True)).gpus] == ["NVIDIA A16"] * 4
-    assert [path.name for path in tmp_path.iterdir()] == ["card"]
 
 
 def test_a_real_host_is_no_scenario() -> None:

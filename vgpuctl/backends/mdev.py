@@ -29,8 +29,7 @@ from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.ports.step import Step
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Removal, Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -63,14 +62,13 @@ def read_mdev(host: Host, uuid: str) -> tuple[str, str] | None:
         return None
 
 
-class CreateMdev(Value):
+class CreateMdev(Step):
     """Create one mdev, move it to its placement on a mixed-size GPU, and set its parameters."""
 
     vgpu: AssignedVgpu
     type_id: str
 
     def describe(self) -> str:
-        """Say what is created and where."""
         placement = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
         return f"create vGPU {self.vgpu.profile} on {self.vgpu.function} (mdev {self.vgpu.carrier}{placement})"
 
@@ -130,13 +128,12 @@ class CreateMdev(Value):
             remove.verify(host)
 
 
-class RemoveMdev(Value):
+class RemoveMdev(Removal):
     """Remove one mdev that nobody holds."""
 
     vgpu: AssignedVgpu
 
     def describe(self) -> str:
-        """Say what is removed."""
         return f"remove vGPU {self.vgpu.profile} from {self.vgpu.function} (mdev {self.vgpu.carrier})"
 
     def perform(self, host: Host) -> None:
@@ -155,12 +152,8 @@ class RemoveMdev(Value):
             raise write_error(error, f"removing vGPU {self.vgpu.carrier}", f"{device}/remove") from error
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         if read_mdev(host, self.vgpu.carrier) is not None:
             raise VerifyFailed(f"the vGPU {self.vgpu.carrier} was removed but still exists")
-
-    def undo(self, host: Host) -> None:
-        """Nothing: reconcile completes a removal; it is not undone."""
 
 
 class MdevBackend(GpuBackend):

@@ -22,7 +22,7 @@ from vgpuctl.errors import DeviceFailed, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.mig import parse_driver_id
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -137,13 +137,12 @@ def verify_placement(host: Host, vgpu: AssignedVgpu) -> None:
         )
 
 
-class MoveVgpu(Value):
+class MoveVgpu(Step):
     """Move an existing vGPU, in no running VM, to its placement: its creator was killed before the move."""
 
     vgpu: AssignedVgpu
 
     def describe(self) -> str:
-        """Say what is moved, and where to."""
         return f"move vGPU {self.vgpu.profile} on {self.vgpu.function} to placement {self.vgpu.placement_id}"
 
     def perform(self, host: Host) -> None:
@@ -153,7 +152,6 @@ class MoveVgpu(Value):
                 move_to_placement(host, self.vgpu)
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
         verify_placement(host, self.vgpu)
 
     def undo(self, host: Host) -> None:

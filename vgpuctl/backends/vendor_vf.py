@@ -35,8 +35,7 @@ from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.ports.step import Step
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Removal, Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -54,7 +53,7 @@ def read_type_id(host: Host, vgpu: AssignedVgpu) -> str:
         return "0"
 
 
-class SetVgpuType(Value):
+class SetVgpuType(Step):
     """Set a VF's vGPU type, its placement (mixed sizes) or its GPU instance (one of `gi_ids`), and its parameters."""
 
     vgpu: AssignedVgpu
@@ -62,7 +61,6 @@ class SetVgpuType(Value):
     gi_ids: tuple[int, ...] = ()
 
     def describe(self) -> str:
-        """Say what is created and where."""
         placement = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
         return f"create vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id}{placement})"
 
@@ -129,13 +127,12 @@ class SetVgpuType(Value):
             clear.verify(host)
 
 
-class ClearVgpuType(Value):
+class ClearVgpuType(Removal):
     """Clear the vGPU type of a VF that nobody holds."""
 
     vgpu: AssignedVgpu
 
     def describe(self) -> str:
-        """Say what is removed."""
         return f"remove vGPU {self.vgpu.profile} from {self.vgpu.carrier}"
 
     def perform(self, host: Host) -> None:
@@ -178,9 +175,6 @@ class ClearVgpuType(Value):
         type_id = read_type_id(host, self.vgpu)
         if type_id != "0":
             raise VerifyFailed(f"{self.vgpu.carrier} was cleared but still has type {type_id}")
-
-    def undo(self, host: Host) -> None:
-        """Nothing: reconcile completes a removal; it is not undone."""
 
 
 class VendorVfBackend(GpuBackend):

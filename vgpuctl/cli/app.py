@@ -8,6 +8,8 @@ slow modules that it needs.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import pairwise
 
 import click
 
@@ -63,6 +65,7 @@ def run(settings: Settings, args: list[str]) -> int:
 
         return shells.complete(cli, settings, PROGRAM, COMPLETE_VARIABLE, instruction)
     _refuse_non_utf8(args)
+    _refuse_spread_range(args)
     try:
         with cli.make_context(PROGRAM, args, obj=settings) as context:
             status = cli.invoke(context)
@@ -87,3 +90,12 @@ def _refuse_non_utf8(args: list[str]) -> None:
             from vgpuctl.errors import InvalidInput
 
             raise InvalidInput(f"{label} is not UTF-8 text: {arg!a}", hint="enter it as UTF-8")
+
+
+def _refuse_spread_range(args: Sequence[str]) -> None:
+    """Refuse `--host ssh://gpu1 ssh://gpu2`, which the shell makes of a range that is not in quotes."""
+    words = args[: args.index("--")] if "--" in args else args
+    if any(first.startswith("ssh://") and second.startswith("ssh://") for first, second in pairwise(words)):
+        from vgpuctl.cli import usage
+
+        usage.refuse_spread_range(args)

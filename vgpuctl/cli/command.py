@@ -17,14 +17,12 @@ import click
 
 from vgpuctl.cli import command_table, complete
 from vgpuctl.cli.settings import (
-    DEFAULT_WATCH_SECONDS,
     HOST_VARIABLE,
     TARGET_OPTIONS,
     Settings,
     global_options,
     list_options,
     take_options,
-    watch_options,
 )
 
 if TYPE_CHECKING:
@@ -41,18 +39,11 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         self.examples = examples
         self.own_params = [p for p in self.params if isinstance(p, click.Option)]
-        self.view_params = [
-            *(list_options() if self.name in command_table.LIST_COMMANDS else []),
-            *(watch_options() if self.name in command_table.WATCHABLE else []),
-        ]
+        self.view_params = list_options() if self.name in command_table.LIST_COMMANDS else []
         self.params += [*self.view_params, *global_options()]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; refuse an option that is given twice with different values.
-
-        click would take the word after a bare --watch for its value.
-        """
-        args = [f"{arg}={DEFAULT_WATCH_SECONDS}" if arg == "--watch" else arg for arg in args]
+        """Parse the arguments; refuse an option that is given twice with different values."""
         ctx.meta[complete.ARGUMENTS] = tuple(args)
         _refuse_conflicting_values(args, ctx)
         try:
@@ -73,9 +64,7 @@ class Command(click.Command):
             listings.check_options("-".join(ctx.command_path.split()[1:]), settings, ctx)
         if settings is None or not settings.is_remote:
             if settings is not None and settings.remote_only_options:
-                raise click.UsageError(
-                    f"{settings.remote_only_options[0]} requires --hosts FILE or --host ssh://HOST", ctx
-                )
+                raise click.UsageError(f"{settings.remote_only_options[0]} requires --host ssh://HOST", ctx)
             return super().invoke(ctx)
         from vgpuctl.cli import remote_command
 
@@ -84,7 +73,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then the names of those of every command."""
         write_options(self.own_params, "Options", ctx, formatter)
-        write_options(self.view_params, "Rows, columns and changes", ctx, formatter)
+        write_options(self.view_params, "Rows and columns", ctx, formatter)
         options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
         shared = [max(p.opts, key=len) for p in options if p not in (*self.own_params, *self.view_params)]
         line = f"Options of every command: {' '.join(shared)} (vgpuctl --help explains them)"

@@ -107,7 +107,7 @@ def refuse_lost_target(settings: Settings, context: click.Context, host_variable
     The arguments are read a second time, without click, so that no version of click can lose --host unnoticed.
 
     Raises:
-        HostCannot: the settings lack --host, --hosts, --root or --connect, or have another value.
+        HostCannot: the settings lack --host, --root or --connect, or have another value.
     """
     options: dict[str, click.Option] = {}
     parent: click.Context | None = context
@@ -122,7 +122,7 @@ def refuse_lost_target(settings: Settings, context: click.Context, host_variable
     targets = settings.ssh_hosts or (settings.host,)
     if hosts and not set(targets) <= set(hosts):
         raise _lost_target(f"--host {hosts[-1]}" if "--host" in given else f"VGPUCTL_HOST={host_variable}", targets[0])
-    for name, value in (("--hosts", settings.hosts), ("--root", settings.root), ("--connect", settings.connect)):
+    for name, value in (("--root", settings.root), ("--connect", settings.connect)):
         if name in given and given[name][-1] != value:
             raise _lost_target(f"{name} {given[name][-1]}", settings.host)
 

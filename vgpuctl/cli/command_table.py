@@ -31,7 +31,6 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "resize-disk": ("vm_changes", "Grow disks of VMs, also while they run."),
         "set-vm": ("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
         "wait": ("vm_access", "Wait until VMs run, are off, or can be reached."),
-        "console": ("vm_access", "Open a VM's serial console in this terminal."),
         "show-console": ("vms", "Show where a VM's screen and serial console are."),
         "show-address": ("vms", "Print the IP addresses of running VMs."),
         "list-images": ("vms", "List base images, their clones, and unused disks."),
@@ -48,7 +47,6 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "fits": ("gpus", "Check whether vGPUs of several profiles fit together."),
         "plan-moves": ("moves", "Find the fewest VMs to move so that more vGPUs fit."),
         "move-vms": ("moves", "Carry out plan-moves: stop, move and start these VMs."),
-        "simulate": ("simulate", "Replay arrivals and departures of vGPUs on many GPUs."),
     },
     "Host file (host.yaml)": {
         "apply": ("host_file", "Change this host to match its host.yaml, or another one."),
@@ -74,8 +72,6 @@ COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in 
 LISTINGS = ("list-gpus", "list-vms", "list-vgpus", "list-profiles", "list-images", "log", "sim-list-scenarios")
 """The kinds of documents that are lists: their commands have the options of lists."""
 LIST_COMMANDS = frozenset(kind.removeprefix("sim-") for kind in LISTINGS)
-WATCHABLE = (*LISTINGS[:-2], "show-gpu", "show-vm", "show-console", "show-address")
-"""The commands that have --watch."""
 
 SIM_COMMANDS: dict[str, str] = {
     "reboot": "Boot the host again, with the boot unit if installed.",
@@ -91,7 +87,8 @@ SYNONYMS: dict[str, str] = {
     "audit": "log",
     "attach": "attach-vgpu",
     "attach-device": "attach-vgpu",
-    "connect": "console",
+    "connect": "show-console",
+    "console": "show-console",
     "create": "create-vm",
     "defragment": "plan-moves",
     "delete": "delete-vm",
@@ -142,16 +139,16 @@ SYNONYMS: dict[str, str] = {
     "move-vm": "move-vms",
     "reconcile": "reconcile-host",
     "repair": "reconcile-host",
-    "replay": "simulate",
     "reset": "reboot-vm",
     "restart": "reboot-vm",
     "restart-vm": "reboot-vm",
     "resize": "set-vm VM --memory SIZE --vcpus N",
     "rm": "delete-vm",
     "run": "create-vm",
-    "serial": "console",
+    "serial": "show-console",
     "show": "show-vm",
     "shutdown": "stop-vm",
+    "simulate": "fits",
     "start": "start-vm",
     "status": "list-gpus",
     "set-profile": "set-vm VM --profile PROFILE",

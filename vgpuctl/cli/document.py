@@ -95,19 +95,8 @@ def text(document: Mapping[str, object], output: str = "json") -> str:
     """Return a document as the text to print: JSON, or the same as YAML."""
     if output == "yaml":
         return _yaml_text(to_json_value(document))
-    return _json_text(document, indent=2)
-
-
-def line(document: Mapping[str, object]) -> str:
-    """Return a document as JSON in one line."""
-    return _json_text(document, indent=None)
-
-
-def _json_text(document: Mapping[str, object], indent: int | None) -> str:
-    separators = (",", ":") if indent is None else None
     is_ascii = not supports_unicode(sys.stdout)
-    value = to_json_value(document)
-    return f"{escape_invisible(json.dumps(value, indent=indent, separators=separators, ensure_ascii=is_ascii))}\n"
+    return f"{escape_invisible(json.dumps(to_json_value(document), indent=2, ensure_ascii=is_ascii))}\n"
 
 
 def _yaml_text(value: object) -> str:

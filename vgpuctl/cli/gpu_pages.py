@@ -25,7 +25,6 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.gpus import (
     ChangedGpuResult,
-    ChangedSchedulerResult,
     GpuDetailsResult,
     GpuResult,
     RunningSchedulerResult,
@@ -130,8 +129,8 @@ def _partition_text(data: SetUpGpuResult | ChangedGpuResult) -> str:
     return ""
 
 
-def _scheduler_change_page(result: Outcome[ChangedSchedulerResult]) -> Page:
-    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now or after the next driver load."""
+def _scheduler_change_page(result: Outcome[ChangedGpuResult]) -> Page:
+    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now."""
     if result.dry_run:
         return dry_run(result)
     return Page([f"{_scheduler_change(result.data)}{'' if result.steps else '; nothing to do'}"])
@@ -183,12 +182,12 @@ def _share_label(share: ShareResult) -> str:
     return str(share.vm or (f"vGPU {share.name}" if share.name else share.carrier))
 
 
-def _scheduler_change(data: ChangedSchedulerResult) -> str:
+def _scheduler_change(data: ChangedGpuResult) -> str:
     """Return one line about a GPU whose scheduler was set."""
-    if data.takes_effect != "now":
-        configured = data.scheduler.configured if data.scheduler is not None else None
-        return f"{data.address}: {_configured_text(configured)} when its driver is loaded next"
-    return f"{data.address}: {_running_text(data.scheduler.running if data.scheduler is not None else None)}"
+    scheduler = data.scheduler
+    if scheduler is not None and scheduler.running is None:  # without NVML nothing reports it
+        return f"{data.address}: {_configured_text(scheduler.configured)}, with which its driver was loaded"
+    return f"{data.address}: {_running_text(None if scheduler is None else scheduler.running)}"
 
 
 def _running_text(state: RunningSchedulerResult | None) -> str:

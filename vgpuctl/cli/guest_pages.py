@@ -32,7 +32,7 @@ def _console(data: ConsoleResult) -> Page:
     items += [("serial", shlex.join(serial.command)) for serial in data.serial]
     stderr_lines = [] if data.graphics or data.serial else [f"{data.name} has neither a screen nor a serial console"]
     if data.serial:
-        stderr_lines.append(f"vgpuctl console {shlex.quote(data.name)} opens the serial console in this terminal")
+        stderr_lines.append("the command after 'serial:' opens the serial console in this terminal; Ctrl-] leaves it")
     for screen in data.graphics:
         port, listen = screen.port, screen.listen
         if port and listen in ("127.0.0.1", "::1", "localhost"):

@@ -28,7 +28,7 @@ def open_host(
         InvalidInput: there is no such host, or the options contradict each other.
     """
     if settings.is_remote:
-        raise InvalidInput("this command works only on this machine", hint="omit --host ssh:// and --hosts")
+        raise InvalidInput("this command works only on this machine", hint="omit --host ssh://")
     return open_library_host(
         settings.host,
         root=settings.root,

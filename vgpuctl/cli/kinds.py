@@ -6,7 +6,6 @@ from __future__ import annotations
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.gpus import (
     ChangedGpuResult,
-    ChangedSchedulerResult,
     ExplainResult,
     GpuDetailsResult,
     GpuResult,
@@ -26,7 +25,6 @@ from vgpuctl.model.results.host import (
 )
 from vgpuctl.model.results.moves import FitsResult, MovesResult
 from vgpuctl.model.results.program import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
-from vgpuctl.model.results.simulation import SimulationResult
 from vgpuctl.model.results.targets import TargetsResult
 from vgpuctl.model.results.vgpus import (
     AbsentVgpuResult,
@@ -82,7 +80,6 @@ KINDS: dict[str, object] = {
     "list-images": QueryResult[tuple[ImageResult, ...]],
     "log": QueryResult[tuple[LogEntryResult, ...]],
     "reconcile-host": Outcome[ReconcileResult],
-    "simulate": QueryResult[SimulationResult],
     "doctor": Outcome[DoctorResult],
     "restore-host": Outcome[RestoreResult],
     "install-host": Outcome[InstalledResult],
@@ -94,7 +91,7 @@ KINDS: dict[str, object] = {
     "set-mode": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
     "set-mig": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
     "set-mixed-size": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
-    "set-scheduler": Outcome[ChangedSchedulerResult | TargetsResult[ChangedSchedulerResult]],
+    "set-scheduler": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
     "cordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
     "uncordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
     "sim-reboot": QueryResult[RebootedResult],

@@ -8,7 +8,6 @@ use these definitions.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,7 +37,6 @@ Cell = str | int | float | bool | tuple[str, ...] | None
 """The value of a column in a row: what filters compare, rows are sorted by, and csv prints. None: unknown, or none."""
 Level = Literal["default", "wide", "named"]
 """Where a column is shown: in every table, in that of `-o wide`, or only where --columns names it (and in csv)."""
-WATCH_OUTPUTS = ("table", "wide", "json")
 ROW_OUTPUTS = ("wide", "csv", "name")
 _CONDITION = re.compile(r"(?P<key>[^=!]+)(?P<operator>!?=)(?P<pattern>.*)", re.DOTALL)
 
@@ -67,7 +65,7 @@ class Column(Value):
 
 
 class Listing(Value):
-    """A list. `identity`: what a command calls a row: `-o name` prints it, --watch compares by it.
+    """A list. `identity`: what a command calls a row: `-o name` prints it.
 
     `families`: by prefix, columns that exist for any key: `{"label": lambda vm, key: vm.labels.get(key)}` makes
     `label.site` a column.
@@ -115,13 +113,11 @@ def find_listing(kind: str) -> Listing | None:
 
 
 def check_options(kind: str, settings: Settings, context: click.Context) -> None:
-    """Check --output, --columns, --sort-by, --filter and --watch before anything is read.
+    """Check --output, --columns, --sort-by and --filter before anything is read.
 
     Raises:
         click.UsageError: a form that the command does not have, or a column that its list does not have.
     """
-    if settings.watch is not None:
-        _check_watch(settings, context)
     listing = find_listing(kind)
     if listing is None:
         if settings.output in ROW_OUTPUTS:
@@ -134,26 +130,12 @@ def check_options(kind: str, settings: Settings, context: click.Context) -> None
         return
     view = view_of(settings)
     try:
-        shown_columns(listing, view)
+        _shown_columns(listing, view)
         _sort_keys(listing, view)
         _conditions(listing, view)
     except click.UsageError as error:
         error.ctx = context
         raise
-
-
-def _check_watch(settings: Settings, context: click.Context) -> None:
-    if settings.output not in WATCH_OUTPUTS:
-        raise UsageErrorWithHint(
-            f"--watch does not go with -o {settings.output}", f"--watch has {', '.join(WATCH_OUTPUTS)}", context
-        )
-    if settings.is_remote:
-        line = shlex.join(arg for arg in settings.args if not arg.startswith("--watch"))
-        raise UsageErrorWithHint(
-            "--watch watches this host; by ssh each look is a new connection",
-            f"repeat the command: watch -n 10 vgpuctl {line}",
-            context,
-        )
 
 
 def narrow(kind: str, view: View, result: AnyResult) -> AnyResult:
@@ -176,7 +158,7 @@ def row_numbers(listing: Listing, view: View, rows: Sequence[Any]) -> list[int]:
     return numbers
 
 
-def shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
+def _shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
     """Return the columns of the table.
 
     Raises:
@@ -190,19 +172,19 @@ def shown_columns(listing: Listing, view: View) -> tuple[Column, ...]:
 
 def make_table(listing: Listing, view: View, rows: Sequence[Any]) -> Table:
     """Return the rows as a table."""
-    columns = shown_columns(listing, view)
+    columns = _shown_columns(listing, view)
     if not (view.columns or view.wide):
         columns = tuple(c for c in columns if not c.optional or any(c.cell(row) is not None for row in rows))
     return Table(
         tuple(column.header for column in columns),
-        tuple(tuple(cell_text(column, row) for column in columns) for row in rows),
+        tuple(tuple(_cell_text(column, row) for column in columns) for row in rows),
         frozenset(column.header for column in columns if column.numeric),
         frozenset(column.header for column in columns if column.free_text),
         frozenset(column.header for column in columns if column.is_state),
     )
 
 
-def cell_text(column: Column, row: Any) -> str:
+def _cell_text(column: Column, row: Any) -> str:
     """Return a cell as tables show it: `?` for an unknown number, `-` for none."""
     cell = column.cell(row)
     if column.text is not None:
@@ -221,7 +203,7 @@ def csv_text(
     listing: Listing, view: View, hosts: Sequence[tuple[str, Sequence[Any]]], *, has_headers: bool, has_host: bool
 ) -> str:
     """Return the rows of each host as csv; without --columns, with every column of the list."""
-    columns = shown_columns(listing, view) if view.columns else listing.columns
+    columns = _shown_columns(listing, view) if view.columns else listing.columns
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     if has_headers:

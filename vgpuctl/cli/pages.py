@@ -70,7 +70,7 @@ def page(kind: str, result: AnyResult, view: View | None = None) -> Page:
         return _lazy_page("target_pages", "targets")((kind, result))
     if kind in LISTINGS and isinstance(result.data, tuple):
         page = _list_page(kind, result.data, view or listings.DEFAULT_VIEW)
-        are_unknown = kind == "list-vms" and not result.data and are_vms_unknown(result)
+        are_unknown = kind == "list-vms" and not result.data and _are_vms_unknown(result)
         return Page() if are_unknown else page
     return single_page(kind, result)
 
@@ -80,7 +80,7 @@ def single_page(kind: str, result: AnyResult) -> Page:
     return _PAGES.get(kind, _vm_change_page)(result if isinstance(result, Outcome) else result.data)
 
 
-def are_vms_unknown(result: AnyResult) -> bool:
+def _are_vms_unknown(result: AnyResult) -> bool:
     """Say whether libvirt did not answer; then a list without VMs means nothing."""
     return any(warning.startswith(VMS_UNKNOWN) for warning in result.warnings)
 
@@ -261,12 +261,11 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "uninstall-host": _steps_page,
     "doctor": _doctor_page,
     "show-vm": _vm,
-    "simulate": _lazy_page("simulation_pages", "simulate"),
     "apply": _lazy_page("apply_pages", "apply"),
     "diff": _lazy_page("apply_pages", "diff"),
-    "sim-list-scenarios": _lazy_page("simulation_pages", "sim-list-scenarios"),
-    "sim-reboot": _lazy_page("simulation_pages", "sim-reboot"),
-    "sim-reset": _lazy_page("simulation_pages", "sim-reset"),
+    "sim-list-scenarios": _lazy_page("sim_pages", "sim-list-scenarios"),
+    "sim-reboot": _lazy_page("sim_pages", "sim-reboot"),
+    "sim-reset": _lazy_page("sim_pages", "sim-reset"),
 }
 
 

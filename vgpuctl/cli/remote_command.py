@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,26 +14,23 @@ from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.file_content import is_file_content
 from vgpuctl.remote import fanout
 from vgpuctl.remote.session import RemoteCommand
-from vgpuctl.remote.target import parse_url
+from vgpuctl.remote.target import expand_range, is_range, parse_url
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.library import text_file, whole_host
-    from vgpuctl.remote import bootstrap, debian_package, inventory, ssh, wheelhouse
+    from vgpuctl.library import text_file
+    from vgpuctl.remote import bootstrap, debian_package, ssh
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
     from vgpuctl.remote.target import Target
 else:
     bootstrap = LazyModule("vgpuctl.remote.bootstrap")
     debian_package = LazyModule("vgpuctl.remote.debian_package")
-    inventory = LazyModule("vgpuctl.remote.inventory")
     ssh = LazyModule("vgpuctl.remote.ssh")
     text_file = LazyModule("vgpuctl.library.text_file")
-    wheelhouse = LazyModule("vgpuctl.remote.wheelhouse")
-    whole_host = LazyModule("vgpuctl.library.whole_host")
 
 LOCAL_ONLY_COMMANDS = {
     "completion": "it works on this shell",
@@ -44,14 +39,12 @@ LOCAL_ONLY_COMMANDS = {
 READ_ONLY_COMMANDS = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff",
-        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "simulate",
-        "wait", "log",
+        "export", "import", "show-console", "show-address", "list-images", "fits", "plan-moves", "wait",
+        "log",
     }
 )  # fmt: skip
 """Commands that change nothing: they may be run again if a reply was lost."""
 PREVIEW_OPTIONS = ("dry_run", "print_xml")
-OUTPUT_FILE_OPTIONS = ("plot", "write")
-"""Options that name output files: root would write them on the other host, where nobody looks."""
 
 
 def run(settings: Settings, context: click.Context) -> int:
@@ -67,33 +60,23 @@ def run(settings: Settings, context: click.Context) -> int:
             guard.ignore_signals()
             return failures.report(exc, settings, signal_status=guard.exit_status)
         stopped = guard.exit_status if guard.received else 0
-        if len(settings.ssh_hosts) == 1 and settings.hosts is None:
+        if _has_single_host(settings):
             return remote_result.print_reply(settings, replies[0], stopped)
         return remote_result.print_replies(settings, replies, stopped)
 
 
+def _has_single_host(settings: Settings) -> bool:
+    """Return whether the command is for one host. A range is for several, however many hosts it stands for."""
+    return len(settings.ssh_hosts) == 1 and not is_range(settings.ssh_hosts[0])
+
+
 def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
-    """Return the hosts, each once. --hosts overrides VGPUCTL_HOST, as --host does.
+    """Return the hosts, each once.
 
     Raises:
-        InvalidInput, NotFound: an address or the inventory is wrong, or a pattern matches no host.
+        InvalidInput: an address or a range is wrong.
     """
-    if settings.hosts is not None and settings.is_host_explicit and not settings.ssh_hosts:
-        raise InvalidInput(
-            f"--host {settings.host} cannot be combined with --hosts {settings.hosts}", hint="omit one of them"
-        )
-    urls = settings.ssh_hosts if settings.hosts is None or settings.is_host_explicit else ()
-    targets = [parse_url(url) for url in urls]
-    if settings.hosts is not None:
-        inventory_targets = inventory.parse_inventory(text_file.read_text(settings.hosts, "inventory"), settings.hosts)
-        targets += inventory.apply_limit(inventory_targets, settings.limit)
-    elif settings.limit:
-        raise InvalidInput("--limit requires --hosts FILE", hint="use --host ssh://HOST for one host")
-    if not targets:
-        raise InvalidInput(
-            f"{settings.hosts} contains no hosts",
-            hint="write one host in each line, as in an Ansible inventory: gpu-1 ansible_host=192.0.2.1",
-        )
+    targets = [parse_url(url) for given in settings.ssh_hosts for url in expand_range(given)]
     return tuple({target.name: target for target in targets}.values())
 
 
@@ -106,19 +89,8 @@ def _collect_replies(
             f"{command_words[0]} does not work on other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
             hint="omit --host ssh://",
         )
-    if settings.kind == "console":
-        raise InvalidInput(
-            "console needs a terminal on the host itself",
-            hint=console_command(targets[0], context, settings),
-        )
-    option = next((name for name in OUTPUT_FILE_OPTIONS if context.params.get(name)), None)
-    if option is not None:
-        raise InvalidInput(
-            f"--{option} {context.params[option]}: {settings.kind} writes no files on another host",
-            hint=f"omit --{option}: --json prints the same data here",
-        )
     _refuse_relative_paths(context)
-    task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
+    task = _build_task(settings, context, single_host=_has_single_host(settings))
     with signals.block_signals():
         connect = ssh.SshConnector()  # imports paramiko
     return fanout.run(targets, task, connect, lambda: len(guard.received))
@@ -139,17 +111,6 @@ def _refuse_relative_paths(context: click.Context) -> None:
                 raise InvalidInput(
                     f"{option}: {shown} is not an absolute path, and the file is on the other host: start with /"
                 )
-
-
-def console_command(target: Target, context: click.Context, settings: Settings) -> str:
-    """Return the command line that opens a console on another host, quoted for this shell and for the one there."""
-    becomes_root = target.user != "root" if target.user is not None else os.geteuid() != 0
-    there = [*(["sudo"] if becomes_root else []), "vgpuctl", "console", str(context.params["name"])]
-    there += ["--force"] if context.params["force"] else []
-    there += [] if settings.connect is None else ["--connect", settings.connect]
-    login = target.host if target.user is None else f"{target.user}@{target.host}"
-    port = [] if target.port is None else ["-p", str(target.port)]
-    return shlex.join(["ssh", "-t", *port, login, shlex.join(there)])
 
 
 def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:
@@ -187,26 +148,14 @@ def _prepare_bootstrap(
     """Return the plan that installs vgpuctl on the other host before install-host runs; None if that is not asked.
 
     Raises:
-        InvalidInput, NotFound: there is no wheelhouse with vgpuctl, or no Debian package of it.
+        InvalidInput, NotFound: there is no Debian package of vgpuctl.
     """
-    directory, package = context.params.get("wheelhouse"), context.params.get("deb")
-    if directory is not None and package is not None:
-        raise InvalidInput("--wheelhouse and --deb cannot be combined", hint="omit one of them")
-    if package is not None:
-        return bootstrap.plan_package(
-            debian_package.read_package(package),
-            remote_args,
-            whole_host.INSTALLED_PATHS,
-            dry_run=bool(context.params["dry_run"]),
-            report_line=report_line,
-        )
-    if directory is None:
+    package = context.params.get("deb")
+    if package is None:
         return None
-    contents = wheelhouse.read_wheelhouse(directory)
-    return bootstrap.plan_bootstrap(
-        contents,
+    return bootstrap.plan_package(
+        debian_package.read_package(package),
         remote_args,
-        whole_host.INSTALLED_PATHS,
         dry_run=bool(context.params["dry_run"]),
         report_line=report_line,
     )
@@ -227,8 +176,8 @@ def may_change_host(settings: Settings, context: click.Context) -> bool:
 
 LOCAL_OPTIONS = frozenset(
     {
-        "host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "output", "color", "progress",
-        "wheelhouse", "deb", "columns", "sort_by", "filter", "no_headers",
+        "host", "host_deadline", "hosts_at_a_time", "json", "output", "color", "progress",
+        "deb", "columns", "sort_by", "filter", "no_headers",
     }
 )  # fmt: skip
 """Names of options that are not forwarded: the result is shown here. --json and --progress are added as needed."""

@@ -244,7 +244,7 @@ def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: s
     """Return the error for a reply of another shape. If it reports a change, only the change itself is certain."""
     address = _ssh_url(target)
     problem = f"the vgpuctl there sent a result of {kind} that this version cannot read: {mismatch}"
-    install_hint = f"vgpuctl --host {address} install-host --wheelhouse DIR installs this version there"
+    install_hint = f"vgpuctl --host {address} install-host --deb FILE installs this version there"
     if body.get("changed") is not True:
         return HostCannot(
             f"{target.name}: {problem}",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         signals,
         streams,
         tables,
-        watch,
     )
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
@@ -45,7 +44,6 @@ else:
     signals = LazyModule("vgpuctl.cli.signals")
     streams = LazyModule("vgpuctl.cli.streams")
     tables = LazyModule("vgpuctl.cli.tables")
-    watch = LazyModule("vgpuctl.cli.watch")
 
 
 class CommandOutput(Value):
@@ -65,7 +63,7 @@ def call(
     act: Callable[[GpuHost], Result],
     present: Callable[[Result], CommandOutput] | None = None,
 ) -> int:
-    """Run a command that is one call of the library, again and again with --watch.
+    """Run a command that is one call of the library.
 
     `present` adds an exit status or a text to print as it is.
     """
@@ -80,11 +78,7 @@ def call(
         finally:
             reporter.close()
 
-    def prepare(guard: SignalGuard) -> Callable[[], AnyResult]:
-        host = hosts.open_host(settings, cancelled=guard.check)
-        return lambda: _narrow(settings, act(host))
-
-    return perform(settings, kind, work) if settings.watch is None else watch.run(settings, kind, prepare)
+    return perform(settings, kind, work)
 
 
 def perform(

@@ -19,11 +19,9 @@ from vgpuctl.config.arguments import MAX_WAIT_SECONDS
 DEFAULT_HOST = "local"
 HOST_VARIABLE = "VGPUCTL_HOST"
 TARGET_OPTIONS = ("--host", "--root", "--connect")
-"""How the options begin that say where a command works; --hosts is one of them."""
+"""How the options begin that say where a command works."""
 DEFAULT_WAIT_SECONDS = 60.0
 OUTPUTS = ("table", "wide", "json", "yaml", "csv", "name")
-DEFAULT_WATCH_SECONDS = 2
-MIN_WATCH_SECONDS = 0.1
 _PREFIX = "global_"
 
 
@@ -32,7 +30,7 @@ class Settings:
 
     `nothing` is what the command says of a list without rows. `args` is the command line.
     `quiet`: it contains --quiet, so other hosts' results are not printed.
-    `is_host_explicit`: it contains --host, so VGPUCTL_HOST does not count.
+    `ssh_hosts` are the hosts by ssh as they were given, with their ranges.
     A plain class: importing dataclasses takes a tenth of the program's start.
     """
 
@@ -57,15 +55,11 @@ class Settings:
         self.sort_by: str | None = None
         self.filter: tuple[str, ...] = ()
         self.no_headers = False
-        self.watch: float | None = None
         self.yes = yes
         self.wait = wait
         self.verbose = verbose
         self.progress = progress
         self.ssh_hosts: tuple[str, ...] = ()
-        self.is_host_explicit = False
-        self.hosts: str | None = None
-        self.limit: tuple[str, ...] = ()
         self.host_deadline: float | None = None
         self.hosts_at_a_time: int | None = None
         self.kind = "vgpuctl"
@@ -81,24 +75,17 @@ class Settings:
     @property
     def needs_view_check(self) -> bool:
         """Whether options were given that only some commands have, or that name columns."""
-        return bool(
-            self.output in ("wide", "csv", "name")
-            or self.columns
-            or self.sort_by
-            or self.filter
-            or self.watch is not None
-        )
+        return bool(self.output in ("wide", "csv", "name") or self.columns or self.sort_by or self.filter)
 
     @property
     def is_remote(self) -> bool:
         """Whether the command runs on other hosts."""
-        return bool(self.ssh_hosts) or self.hosts is not None
+        return bool(self.ssh_hosts)
 
     @property
     def remote_only_options(self) -> tuple[str, ...]:
         """The given options that mean nothing for this host."""
         given = {
-            "--limit": bool(self.limit),
             "--host-deadline": self.host_deadline is not None,
             "--hosts-at-a-time": self.hosts_at_a_time is not None,
         }
@@ -121,17 +108,6 @@ class Seconds(click.types.FloatParamType):
         return seconds
 
 
-class WatchSeconds(Seconds):
-    """The time between two looks."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number of seconds."""
-        seconds = super().convert(value, param, ctx)
-        if seconds < MIN_WATCH_SECONDS:
-            self.fail(f"'{value}' is less than {MIN_WATCH_SECONDS} seconds", param, ctx)
-        return seconds
-
-
 def global_options() -> list[click.Parameter]:
     """Return the global options, for the program itself or for one command."""
     return [
@@ -139,7 +115,8 @@ def global_options() -> list[click.Parameter]:
             "host",
             metavar="local|sim:NAME|sim:FILE|ssh://[USER@]HOST[:PORT]",
             help="The host to work on: this one, a built-in simulated one, one described in a YAML file, or another one"
-            " by ssh; repeat it for several by ssh. Without it: VGPUCTL_HOST in the environment.",
+            " by ssh. Several by ssh: repeat it, or write a range in quotes, 'ssh://gpu{01..20}'. Without it:"
+            " VGPUCTL_HOST in the environment.",
             shell_complete=complete.hosts,
             multiple=True,
         ),
@@ -203,35 +180,9 @@ def list_options() -> list[click.Option]:
     ]
 
 
-def watch_options() -> list[click.Option]:
-    """Return the option of commands whose result can be watched."""
-    return [
-        _option(
-            "watch",
-            metavar="[=SECONDS]",
-            type=WatchSeconds(),
-            help=f"Read again every {DEFAULT_WATCH_SECONDS} seconds, or every SECONDS, until Ctrl-C. In a pipe: the"
-            " rows, then one line per change. With -o json: a document in one line, and one more after each change.",
-        )
-    ]
-
-
 def _remote_options() -> list[click.Parameter]:
     """Return the global options about other hosts by ssh, except --host."""
     return [
-        _option(
-            "hosts",
-            metavar="FILE",
-            help="The hosts of an Ansible inventory, INI or YAML, by ssh.",
-            type=click.Path(dir_okay=False),
-        ),
-        _option(
-            "limit",
-            metavar="PATTERN",
-            help="Only these hosts of --hosts: names, groups or globs; ! in front excludes. Separate with commas,"
-            " or repeat it.",
-            multiple=True,
-        ),
         _option(
             "host-deadline",
             metavar="SECONDS",
@@ -265,9 +216,9 @@ def take_options(context: click.Context) -> None:
     try:
         named, from_environment = given.pop("host", ()), os.environ.get(HOST_VARIABLE)
         if named:
-            _store_hosts(settings, named, explicit=True)
+            _store_hosts(settings, named)
         elif context.parent is None and from_environment:
-            _store_hosts(settings, (from_environment,), explicit=False)
+            _store_hosts(settings, (from_environment,))
         _store_output(settings, given.pop("output", None), is_json=given.pop("json", False))
     except click.UsageError as error:
         error.ctx = context
@@ -287,7 +238,7 @@ def _store_output(settings: Settings, output: str | None, *, is_json: bool) -> N
     settings.output = "json" if is_json else output or settings.output
 
 
-def _store_hosts(settings: Settings, named: tuple[str, ...], *, explicit: bool) -> None:
+def _store_hosts(settings: Settings, named: tuple[str, ...]) -> None:
     """Store several hosts by ssh, or one other host: a command runs on one simulated host, or on this host alone."""
     by_ssh = tuple(dict.fromkeys(host for host in named if host.startswith("ssh:")))
     if by_ssh and len(by_ssh) != len(set(named)):
@@ -297,6 +248,5 @@ def _store_hosts(settings: Settings, named: tuple[str, ...], *, explicit: bool) 
             f"--host: one command is for one of {', '.join(named)}; only hosts by ssh:// can be several"
         )
     settings.ssh_hosts = by_ssh
-    settings.is_host_explicit = explicit
     if not by_ssh:
         settings.host = named[-1]

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import takewhile
 
 import click
 
-from vgpuctl.cli import complete
-from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS, WATCHABLE
+from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS
+from vgpuctl.config.name_patterns import name_range
 from vgpuctl.config.vm_fields import OTHER_COMMANDS, VM_FIELDS
 
 _WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
@@ -42,6 +42,27 @@ def unknown_command(args: list[str], commands: Iterable[str], ctx: click.Context
     suggestion = suggest_command(args, names)
     hint = f"did you mean '{path} {suggestion}'?" if suggestion else f"'{path} --help' lists the commands"
     return UsageErrorWithHint(f"no such command '{given}'", hint, ctx)
+
+
+def refuse_spread_range(args: Sequence[str]) -> None:
+    """Refuse a command line in which several addresses follow one --host, and show it with the range in quotes.
+
+    Raises:
+        UsageErrorWithHint: there are such addresses.
+    """
+    for number, arg in enumerate(args):
+        urls = list(takewhile(lambda word: word.startswith("ssh://"), args[number + 1 :])) if arg == "--host" else []
+        if len(urls) > 1:
+            word = name_range(urls)
+            hosts = [word] if word is not None else urls
+            words = ["vgpuctl", *args[:number], *(part for host in hosts for part in ("--host", host))]
+            raise UsageErrorWithHint(
+                f"{urls[1]} follows --host {urls[0]}, and --host takes one address: the shell makes several words of a"
+                " range that is not in quotes",
+                f"{'quote the range' if word is not None else 'repeat --host'}:"
+                f" {shlex.join([*words, *args[number + 1 + len(urls) :]])}",
+                None,
+            )
 
 
 def suggest_command(args: list[str], names: list[str]) -> str | None:
@@ -127,10 +148,6 @@ def _extra_argument_hint(exc: click.ClickException, context: click.Context | Non
         return None
     params = context.command.get_params(context)
     first = extra[1].split()[0] if extra[1].split() else ""
-    words = list(context.meta.get(complete.ARGUMENTS, ()))
-    watched = [word for previous, word in pairwise(words) if previous.startswith("--watch")]
-    if first and watched == [first]:
-        return f"the seconds follow an equals sign: --watch={first}"
     if any("--profile" in p.opts for p in params):
         name = " NAME" if any(isinstance(p, click.Argument) for p in params) else ""
         return f"a profile goes after --profile: {context.command_path}{name} --profile {shlex.quote(first)}"
@@ -149,11 +166,12 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
         return f"the name is an argument, not an option: {context.command_path} NAME"
     if given in _FILTERS and context.command.name == "list-vms":
         return f"it filters rows: {context.command_path} --filter {_FILTERS[given]}"
-    commands = LISTINGS if given in LIST_OPTIONS else WATCHABLE if given == "--watch" else ()
-    if commands and context.parent is None:
+    if given == "--watch":
+        return "the program watch repeats a command, as in: watch vgpuctl list-vms"
+    if given in LIST_OPTIONS and context.parent is None:
         return f"it goes after the command's name: {context.command_path} list-vms {given}"
-    if commands:
-        return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in commands)}"
+    if given in LIST_OPTIONS:
+        return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in LISTINGS)}"
     field = next((field for field in VM_FIELDS if field.option == given), None)
     if field is not None and context.command.name == "set-vm":
         options = f"'{context.command_path} --help' shows what can change"

@@ -15,9 +15,6 @@ VGPU_STATES = ("present", "absent")
 WAIT_EVENTS = ("guest", "address")
 """What create-vm waits for."""
 WAIT_TARGETS = ("running", "off", *WAIT_EVENTS)
-SCHEDULER_METHODS = ("auto", "nvml", "modprobe")
-SIMULATION_PATTERNS = {"vdi-day": 1, "churn": 7}
-"""Patterns of generated requests, the usual one first, and how many days each is by default."""
 MAX_WAIT_SECONDS = 1e9
 DEFAULT_TIMEOUT_SECONDS = 300.0
 """How long wait, and create-vm --wait-for, wait."""
@@ -25,7 +22,6 @@ DEFAULT_LOG_LINES, MAX_LOG_LINES = 50, 10_000
 MAX_UNDO = 10
 """So many former versions of host.yaml are kept."""
 MAX_VMS, MAX_PARALLEL, DEFAULT_PARALLEL = 1000, 64, 4
-MAX_SIMULATED_HOSTS, MAX_NEW_CARDS, MAX_DAYS, MAX_DESKTOPS = 10_000, 1000, 366, 1_000_000
 
 
 def require_choice(argument: str, value: object, choices: Collection[str]) -> None:

@@ -279,7 +279,6 @@ def render_host_file(
 
     `gpu_comments`: for entries of `gpus:`; `header_comments`: at the top of the file.
     """
-    host = replace(host, ignored=())
     document = CommentedMap(version=host.version)
     for section in ("defaults", "placement", "boot"):
         values = _render_entry(getattr(host, section))

@@ -29,22 +29,10 @@ else:
     yaml_reader = LazyModule("vgpuctl.config.yaml_reader")
 
 
-class _PlacementSection(Value):
-    """`placement:` as it was read. `ignored`: the keys of earlier versions in it."""
-
-    spec: PlacementSpec
-    ignored: tuple[str, ...]
-
-
-def _parse_placement(value: object) -> _PlacementSection:
+def _parse_placement(value: object) -> PlacementSpec:
     """Check `placement:`: how vgpuctl chooses a GPU for a new vGPU."""
     checked: dict[str, Any] = PLACEMENT_SHAPE.check(value)
-    ignored = ("placement.demand",) if "demand" in checked else ()
-    return _PlacementSection(PlacementSpec(checked.get("policy")), ignored)
-
-
-def _accept(value: object) -> object:
-    return value
+    return PlacementSpec(**checked)
 
 
 PLACEMENT_SHAPE = Shape(
@@ -56,12 +44,6 @@ PLACEMENT_SHAPE = Shape(
             rules.placement,
             FIELD_BY_NAME["placement"].help,
             {"enum": list(PLACEMENT_POLICIES), "type": "string"},
-        ),
-        Key(
-            "demand",
-            _accept,
-            "has no effect: only read from files of version 0.1",
-            {"deprecated": True},
         ),
     ),
 )
@@ -124,8 +106,7 @@ class BootSpec(Value):
 class HostSpec(Value):
     """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name.
 
-    `placement`: on which GPU new vGPUs go, of those with room. `ignored`: keys of earlier versions, which are read and
-    have no effect.
+    `placement`: on which GPU new vGPUs go, of those with room.
     """
 
     version: int
@@ -134,12 +115,6 @@ class HostSpec(Value):
     vgpus: Mapping[str, VgpuSpec] = EMPTY_MAPPING
     boot: BootSpec = BootSpec()
     placement: PlacementSpec = PlacementSpec()
-    ignored: tuple[str, ...] = ()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A sentence for each ignored key."""
-        return tuple(f"{key} has no effect since version 0.2: remove it" for key in self.ignored)
 
 
 def parse_host_spec(text: str, path: str) -> HostSpec:
@@ -152,8 +127,7 @@ def parse_host_spec(text: str, path: str) -> HostSpec:
     if all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines())):
         raise InvalidInput(f"{path} is empty: a host.yaml has at least 'version: {FORMAT_VERSION}'", path=path)
     given: dict[str, Any] = yaml_reader.parse_document(text, path, HOST_SHAPE)
-    section: _PlacementSection | None = given.pop("placement", None)
-    return HostSpec(**given) if section is None else HostSpec(**given, placement=section.spec, ignored=section.ignored)
+    return HostSpec(**given)
 
 
 def dump_keys(entry: Value | None, keys: Iterable[str]) -> dict[str, object]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several names in one word: ranges and lists in braces, `vdi-{001..100}` and `{a,b}-1`, and globs, `vdi-*`.
 
-Every place that accepts a pattern of names follows these rules: VMs, vGPUs, GPUs, --filter, --limit and `reserved_for:`
-of host.yaml. In a glob, brackets are a set of characters. A range or a list in brackets, as Ansible's inventories have
-it, is refused: as a set, `vdi-[10:12]` would be vdi-1 and vdi-2.
+Every place that accepts a pattern of names follows these rules: VMs, vGPUs, GPUs, --filter, --host ssh:// and
+`reserved_for:` of host.yaml. In a glob, brackets are a set of characters. A range or a list in brackets, as Ansible's
+inventories have it, is refused: as a set, `vdi-[10:12]` would be vdi-1 and vdi-2.
 
 It imports nothing heavy: the command line asks it whether a word names one thing or several.
 """
@@ -28,7 +28,7 @@ _NOT_A_SET = re.compile(r"[:,]|\.\.|[0-9]{2}-[0-9]|[0-9]-[0-9]{2}", re.ASCII)
 _NUMBERS_IN_BRACKETS = re.compile(r"([0-9]{1,9})(?::|-|\.\.)([0-9]{1,9})(?::([0-9]{1,4}))?", re.ASCII)
 _LETTERS_IN_BRACKETS = re.compile(r"([a-z])(?::|\.\.)([a-z])|([A-Z])(?::|\.\.)([A-Z])", re.ASCII)
 _LISTED_IN_HINT = 26
-_HINT = "write a range like 'vdi-{001..100}', a list like '{web,db}-1', or a glob like 'vdi-*', in quotes"
+PATTERN_HINT = "write a range like 'vdi-{001..100}', a list like '{web,db}-1', or a glob like 'vdi-*', in quotes"
 
 
 def is_glob(text: str) -> bool:
@@ -51,10 +51,11 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in _COMMA_OUTSIDE_BRACES.split(text) if part.strip())
 
 
-def expand_braces(text: str) -> tuple[str, ...]:
+def expand_braces(text: str, *, has_sets: bool = True) -> tuple[str, ...]:
     """Return the words that ranges and lists in braces stand for, in order; a word without braces stands for itself.
 
-    A word may be a glob: see `matches_glob`.
+    A word may be a glob: see `matches_glob`. `has_sets`: brackets are sets of characters, so that a range or a list in
+    them is a mistake.
 
     A range counts up or down. If one of its ends begins with 0, its numbers have as many digits as the longer end.
 
@@ -62,7 +63,7 @@ def expand_braces(text: str) -> tuple[str, ...]:
         InvalidInput: the braces are not a range or a list, or they stand for more than 10,000 words; or there is a
             range or a list in brackets.
     """
-    misread = _range_in_brackets(text)
+    misread = _range_in_brackets(text) if has_sets else None
     if misread is not None:
         raise InvalidInput(
             f"'{text}': {misread} is a set of characters in a pattern, not a range or a list",
@@ -71,7 +72,7 @@ def expand_braces(text: str) -> tuple[str, ...]:
         )
     parts = _BRACES.split(text)
     if any("{" in part or "}" in part for part in parts):
-        raise InvalidInput(f"'{text}': the braces do not match, or are nested", hint=_HINT, value=text)
+        raise InvalidInput(f"'{text}': the braces do not match, or are nested", hint=PATTERN_HINT, value=text)
     choices: list[tuple[str, ...]] = []
     count = 1
     for number, part in enumerate(parts):
@@ -101,7 +102,7 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 def _braces_hint(text: str) -> str:
     """Return what to write in place of ranges and lists in brackets."""
     rewritten = _BRACKETS.sub(lambda match: _braces_for(match[1]) or match[0], text)
-    return f"write '{rewritten}'" if rewritten != text and _range_in_brackets(rewritten) is None else _HINT
+    return f"write '{rewritten}'" if rewritten != text and _range_in_brackets(rewritten) is None else PATTERN_HINT
 
 
 def _range_in_brackets(text: str) -> str | None:
@@ -140,4 +141,4 @@ def _alternatives(inner: str, text: str) -> tuple[str, ...]:
         return tuple(f"{number:0{width}}" for number in range(first, last + step, step))
     if "," in inner:
         return tuple(inner.split(","))
-    raise InvalidInput(f"'{text}': {{{inner}}} is neither a range nor a list", hint=_HINT, value=text)
+    raise InvalidInput(f"'{text}': {{{inner}}} is neither a range nor a list", hint=PATTERN_HINT, value=text)

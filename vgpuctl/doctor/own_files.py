@@ -70,8 +70,6 @@ def _check_host_file(context: CheckContext) -> Finding:
     impossible = find_impossible_profiles(spec, context.gpus, content.text, HOST_FILE)
     if impossible:
         return warn(*impossible, fix=f"correct {HOST_FILE}; what the GPUs offer: vgpuctl list-profiles")
-    if spec.warnings:
-        return warn(*spec.warnings, fix=f"remove {', '.join(spec.ignored)} from {HOST_FILE}")
     if permissions is None:
         return ok(f"{HOST_FILE} is valid")
     return ok(f"{HOST_FILE} is valid", _describe_permissions(HOST_FILE, permissions))

@@ -65,18 +65,24 @@ def _check_scheduler(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 
 def _suggest_fixes(snapshot: Snapshot, differing: list[tuple[Gpu, SchedulerSpec]]) -> Iterator[str]:
-    """Yield what sets the schedulers: a GPU without vGPUs needs no drain, and only NVML sets one at once."""
+    """Yield what sets the schedulers: a GPU without vGPUs needs no drain, and NVML of some drivers sets none."""
+    by_load = [(gpu, spec) for gpu, spec in differing if not _is_settable(gpu)]
     by_drain = [
         (gpu, spec)
         for gpu, spec in differing
-        if not _is_settable(gpu) or any(v.present for v in snapshot.vgpus_on(gpu.address))
+        if _is_settable(gpu) and any(v.present for v in snapshot.vgpus_on(gpu.address))
     ]
-    if len(by_drain) < len(differing):
-        yield ("for the GPUs without vGPUs: " if by_drain else "") + "vgpuctl restore-host"
+    if len(by_load) + len(by_drain) < len(differing):
+        yield ("for the GPUs without vGPUs: " if by_load or by_drain else "") + "vgpuctl restore-host"
     if by_drain:
-        yield f"{set_scheduler_command(by_drain[0][0].address, by_drain[0][1])} --drain"
-    if not all(_is_settable(gpu) for gpu, _ in differing):
-        yield "settings in modprobe's files take effect when the driver is loaded again"
+        yield f"{_set_command(by_drain[0])} --drain"
+    if by_load:
+        yield f"{_set_command(by_load[0])} shows the line for modprobe's files"
+
+
+def _set_command(differing: tuple[Gpu, SchedulerSpec]) -> str:
+    gpu, spec = differing
+    return set_scheduler_command(gpu.address, spec)
 
 
 def _is_settable(gpu: Gpu) -> bool:
@@ -175,7 +181,9 @@ def _check_registry_word(context: CheckContext, snapshot: Snapshot) -> Finding:
         command = set_scheduler_command(
             first.address, first.desired_scheduler or SchedulerSpec(SchedulerPolicy.BEST_EFFORT)
         )
-        return warn(*shorten(wrong_dwords), fix=f"write the value for this driver version: {command} --via modprobe")
+        by_nvml = f"remove {REGISTRY_KEY} from modprobe's files: {command} sets the scheduler through NVML"
+        by_load = f"{command} shows the line for this driver version"
+        return warn(*shorten(wrong_dwords), fix=by_nvml if _is_settable(first) else by_load)
     return ok(
         *shorten(
             [f"{label}: {scheduler_text(decode_dword(generation, dword))}" for label, generation, dword in decodable]

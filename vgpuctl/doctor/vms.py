@@ -110,7 +110,7 @@ def _vgpu_text(vgpu: Vgpu) -> str:
 def _changed_definition(vm: Vm) -> list[str]:
     """Return what another program changed in the definition of a VM that is off."""
     record = vm.record
-    if record is None or record.state is not RecordState.READY or record.exchange is not None:
+    if record is None or record.state is not RecordState.READY:
         return []
     missing = find_unreferenced_vgpus(vm, record)
     return [f"the definition of VM {vm.name} lacks {lost_text(missing)}: another program removed it"] if missing else []

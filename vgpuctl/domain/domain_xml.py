@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.host_devices import carrier_of, find_hostdevs
-from vgpuctl.domain.record import ROOT_TAG, find_named_files, parse_record
+from vgpuctl.domain.record import ROOT_TAG, UnfinishedExchange, find_named_files, parse_record
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.ranges import parse_ranges
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmRecord, VmState
@@ -49,7 +49,7 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
     root = parse_root(xml)
     top = _first_children(root)
     uuid = _text(top.get("uuid")).strip().lower()
-    record, unreadable = _parse_record(top.get("metadata"))
+    element, record, problem = _parse_record(top.get("metadata"))
     is_own = record is not None and record.vm_uuid == uuid and record.machine_id == machine_id
     devices = top.get("devices")
     return Vm(
@@ -67,8 +67,9 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
         hugepages_kib=_parse_hugepages(top.get("memoryBacking")),
         record=record if is_own else None,
         copied_record=None if is_own else record,
-        has_unreadable_record=unreadable is not None,
-        unreadable_disks=() if unreadable is None else find_named_files(unreadable),
+        has_unreadable_record=problem is not None,
+        has_unfinished_exchange=isinstance(problem, UnfinishedExchange),
+        unreadable_disks=() if element is None or problem is None else find_named_files(element),
         backing_pairs=parse_disk_sources(xml).backing_pairs if "<backingStore " in xml else (),
     )
 
@@ -186,13 +187,15 @@ def _text(element: etree._Element | None) -> str:
     return "" if element is None else element.text or ""
 
 
-def _parse_record(metadata: etree._Element | None) -> tuple[VmRecord | None, etree._Element | None]:
-    """Return the record, or the element of a record that cannot be parsed."""
-    record = None if metadata is None else _first_child(metadata, ROOT_TAG)
+def _parse_record(
+    metadata: etree._Element | None,
+) -> tuple[etree._Element | None, VmRecord | None, ValueError | None]:
+    """Return the record's element with the record, or with the reason why it cannot be read."""
+    element = None if metadata is None else _first_child(metadata, ROOT_TAG)
     try:
-        return (None if record is None else parse_record(record)), None
-    except ValueError:
-        return None, record
+        return element, None if element is None else parse_record(element), None
+    except ValueError as error:
+        return element, None, error
 
 
 def _iterate_disks(devices: etree._Element | None) -> Iterator[DiskRef]:

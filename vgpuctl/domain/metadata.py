@@ -17,8 +17,7 @@ A vGPU's `placement-id` says where it is on a mixed-size GPU. `waits-for-place="
 and waits for another; where it is then is its last place.
 A disk's `role` marks a disk without user data: a seed, or a spare of refresh-vm. A disk is qcow2 unless its `format`
 says otherwise.
-`exchange` says where a vGPU moves together with those of other VMs; only an interrupted move of version 0.1 left one,
-and nothing writes it any more.
+A record with an `exchange` is refused: version 0.1 left a move unfinished, which version 0.2 finishes.
 `made-vm="no"` marks a VM that vgpuctl did not create and that only gets vGPUs from it.
 Attributes and elements that this version does not know are ignored, so a later one may add some. A value of None has no
 attribute.

@@ -11,10 +11,11 @@ import re
 from typing import Any
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.vm import AssignedVgpu, DiskRole, Exchange, ManagedDisk, RecordState, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
 
 NAMESPACE = "urn:vgpuctl:1"
 ROOT_TAG = f"{{{NAMESPACE}}}vm"
+FINISH_EXCHANGE = "install vgpuctl 0.2 again and run its 'vgpuctl reconcile-host', which finishes it; then upgrade"
 
 Element = Any
 """An element with `tag`, `text`, `get` and its children: lxml.etree's or xml.etree's."""
@@ -22,16 +23,26 @@ Element = Any
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
+class UnfinishedExchange(ValueError):
+    """The record has an exchange of places with other VMs, which version 0.1 left and only version 0.2 can finish."""
+
+    def __init__(self) -> None:
+        super().__init__("version 0.1 left it in an exchange of places")
+
+
 def parse_record(root: Element) -> VmRecord:
     """Read the record from the element of a parsed document.
 
     Raises:
+        UnfinishedExchange: it has an `exchange`.
         ValueError: as for `record_from_xml`.
     """
     if root.tag not in (ROOT_TAG, "vm"):
         raise ValueError(f"the record's element is {root.tag}, not {ROOT_TAG}")
     namespace_prefix = root.tag.removesuffix("vm")
     children = list(root)
+    if any(child.tag == f"{namespace_prefix}exchange" for child in children):
+        raise UnfinishedExchange
     return VmRecord(
         state=RecordState(_require_attribute(root, "state")),
         vm_uuid=_require_attribute(root, "vm-uuid"),
@@ -41,14 +52,6 @@ def parse_record(root: Element) -> VmRecord:
         request_json=next((child.text or "" for child in children if child.tag == f"{namespace_prefix}spec"), ""),
         reserve=_require_attribute(root, "reserve"),
         created_vm=root.get("made-vm") != "no",
-        exchange=next(
-            (
-                _parse_exchange(child, namespace_prefix)
-                for child in children
-                if child.tag == f"{namespace_prefix}exchange"
-            ),
-            None,
-        ),
     )
 
 
@@ -81,18 +84,6 @@ def _parse_vgpu(element: Element) -> AssignedVgpu:
         params=_optional_attribute(element, "params") or "",
         placement_id=None if placement is None else _require_number(element, "placement-id"),
         waits_for_place=element.get("waits-for-place") == "yes",
-    )
-
-
-def _parse_exchange(element: Element, namespace_prefix: str) -> Exchange:
-    vgpus = [_parse_vgpu(child) for child in element if child.tag == f"{namespace_prefix}vgpu"]
-    if len(vgpus) != 1:
-        raise ValueError("the record's exchange has no place")
-    return Exchange(
-        _require_attribute(element, "carrier"),
-        vgpus[0],
-        _require_attribute(element, "with-vm"),
-        _require_attribute(element, "with-carrier"),
     )
 
 

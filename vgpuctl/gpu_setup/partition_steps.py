@@ -16,7 +16,7 @@ from vgpuctl.errors import Busy, DeviceFailed, Failed, HostCannot, InUse, NvmlFa
 from vgpuctl.gpu_setup.sriov import count_vfs, refuse_while_stuck
 from vgpuctl.gpu_setup.sriov_manage import list_driver_users
 from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -26,7 +26,7 @@ _NOT_SUPPORTED, _NO_PERMISSION, _NO_RESOURCES, _IN_USE = 3, 4, 23, 19
 """NVML's error numbers for refused calls. Source: nvml.h, nvmlReturn_t."""
 
 
-class SetMig(Value):
+class SetMig(Step):
     """Turn MIG on or off. `was_enabled`: its mode before; `may_reset`: reset the GPU if the change stays pending."""
 
     gpu: str
@@ -35,7 +35,6 @@ class SetMig(Value):
     may_reset: bool = False
 
     def describe(self) -> str:
-        """Say which one."""
         return f"turn MIG of {self.gpu} {'on' if self.enable else 'off'} (NVML)"
 
     def perform(self, host: Host) -> None:
@@ -93,7 +92,6 @@ class SetMig(Value):
             )
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
         current = _read_mig(host, self.gpu)
         if current is None or current.enabled is not self.enable:
             raise VerifyFailed(
@@ -122,7 +120,7 @@ class SetMig(Value):
             )
 
 
-class CreateGpuInstance(Value):
+class CreateGpuInstance(Step):
     """Create a GPU instance, and one compute instance that covers it."""
 
     gpu: str
@@ -130,7 +128,6 @@ class CreateGpuInstance(Value):
     span: PlacementSpan
 
     def describe(self) -> str:
-        """Say which one, and its memory slices."""
         return f"create GPU instance {self.profile.name} on {self.gpu} at {self.span} (NVML)"
 
     def perform(self, host: Host) -> None:
@@ -160,7 +157,7 @@ class CreateGpuInstance(Value):
             _destroy(host, self.gpu, instance, self.describe())
 
 
-class DestroyGpuInstance(Value):
+class DestroyGpuInstance(Step):
     """Destroy a GPU instance. Undo creates it again from `profile`."""
 
     gpu: str
@@ -168,7 +165,6 @@ class DestroyGpuInstance(Value):
     span: PlacementSpan
 
     def describe(self) -> str:
-        """Say which one, and its placement."""
         return f"destroy GPU instance {self.profile.name} on {self.gpu} at {self.span} (NVML)"
 
     def perform(self, host: Host) -> None:
@@ -183,7 +179,6 @@ class DestroyGpuInstance(Value):
             _destroy(host, self.gpu, instance, self.describe())
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         if _find_instance(host, self.gpu, self.profile.profile_id, self.span) is not None:
             raise VerifyFailed(
                 f"GPU instance {self.profile.name} of {self.gpu} at {self.span} was destroyed but still exists",
@@ -199,14 +194,13 @@ class DestroyGpuInstance(Value):
             create.verify(host)
 
 
-class SetMixedSize(Value):
+class SetMixedSize(Step):
     """Allow vGPUs of several sizes on a GPU at once (heterogeneous mode), or forbid them."""
 
     gpu: str
     enable: bool
 
     def describe(self) -> str:
-        """Say which one."""
         return f"turn mixed sizes of {self.gpu} {'on' if self.enable else 'off'} (NVML)"
 
     def perform(self, host: Host) -> None:
@@ -224,7 +218,6 @@ class SetMixedSize(Value):
             raise _nvml_error(host, error, self.gpu, self.describe()) from error
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
         if _read_mixed_size(host, self.gpu) is not self.enable:
             raise VerifyFailed(
                 f"mixed sizes of {self.gpu} were turned {'on' if self.enable else 'off'} but read back differently",

@@ -13,7 +13,7 @@ from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyF
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.ports.step import Step
 from vgpuctl.scheduler.limits import satisfies, scheduler_text, spec_from_state
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ def set_scheduler_command(gpu: str, spec: SchedulerSpec) -> str:
     return " ".join([f"vgpuctl set-scheduler {gpu} --policy {spec.policy}", *options])
 
 
-class SetScheduler(Value):
+class SetScheduler(Step):
     """Set the scheduler of a GPU's vGPUs. `previous`: the one that was active before, None if unknown."""
 
     gpu: str
@@ -52,7 +52,6 @@ class SetScheduler(Value):
     previous: SchedulerState | None = None
 
     def describe(self) -> str:
-        """Say what is set."""
         return f"set the scheduler of {self.gpu} to {scheduler_text(self.desired)} (NVML)"
 
     def perform(self, host: Host) -> None:
@@ -90,7 +89,7 @@ class SetScheduler(Value):
             SetScheduler(self.gpu, previous_spec).perform(host)
 
 
-class SetInstanceSchedulers(Value):
+class SetInstanceSchedulers(Step):
     """Set the scheduler of each GPU instance (GB20x). `previous`: what ran before in the existing instances, by id."""
 
     gpu: str
@@ -98,7 +97,6 @@ class SetInstanceSchedulers(Value):
     previous: tuple[tuple[int, SchedulerState], ...] = ()
 
     def describe(self) -> str:
-        """Say what is set."""
         return f"set the scheduler of each GPU instance of {self.gpu} to {scheduler_text(self.desired)} (NVML)"
 
     def perform(self, host: Host) -> None:
@@ -112,7 +110,6 @@ class SetInstanceSchedulers(Value):
                 _set_instance_scheduler(host, self.gpu, gi_id, self.desired)
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
         running = read_instance_schedulers(host, self.gpu)
         wrong = [str(gi_id) for gi_id, state in sorted(running.items()) if not satisfies(state, self.desired)]
         if wrong or not running:
@@ -171,14 +168,13 @@ def read_running_scheduler(host: Host, gpu: str) -> SchedulerState | None:
     return nvml_gpu.scheduler.state if nvml_gpu is not None and nvml_gpu.scheduler is not None else None
 
 
-class RemoveTemporarily(Value):
+class RemoveTemporarily(Step):
     """Remove a device that a later step of the plan creates again. `restore` creates it too, for the undo."""
 
     remove: Step
     restore: Step
 
     def describe(self) -> str:
-        """Say what is removed, and that it is temporary."""
         return f"{self.remove.describe()} temporarily"
 
     def perform(self, host: Host) -> None:
@@ -186,7 +182,6 @@ class RemoveTemporarily(Value):
         self.remove.perform(host)
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         self.remove.verify(host)
 
     def undo(self, host: Host) -> None:

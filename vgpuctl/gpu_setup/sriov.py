@@ -21,7 +21,7 @@ from vgpuctl.makers import own_vf_setting
 from vgpuctl.model.numbers import count_text, parse_integer
 from vgpuctl.observe.claims import report_unreadable
 from vgpuctl.placement.vm_placement import stuck_write_error
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -62,7 +62,7 @@ def refuse_while_stuck(host: Host, address: str) -> None:
             raise stuck_write_error(write)
 
 
-class SetVfs(Value):
+class SetVfs(Step):
     """Turn on this many VFs, or none. Undo restores `previous_count` and `autoprobe`."""
 
     gpu: str
@@ -72,7 +72,6 @@ class SetVfs(Value):
     driver: str | None = None
 
     def describe(self) -> str:
-        """Say how many VFs, and how many before."""
         if self.vf_count == 0:
             return f"turn the {count_text(self.previous_count, 'VF')} of {self.gpu} off"
         return f"turn {count_text(self.vf_count, 'VF')} of {self.gpu} on" + (

@@ -16,7 +16,7 @@ from vgpuctl.backends.base import refuse_if_held
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed
 from vgpuctl.gpu_setup.sriov import PCI_DEVICES, count_vfs, list_vfs, refuse_while_stuck
 from vgpuctl.ports.step import Step
-from vgpuctl.value import Value, replace
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.port_values import CommandResult
@@ -31,7 +31,7 @@ UNBIND_RETRIES = 5
 UNBIND_PAUSE_SECONDS = 1.0
 
 
-class ManageVfs(Value):
+class ManageVfs(Step):
     """Turn all VFs of an NVIDIA GPU on, or off.
 
     `restore_steps`: undo restores with them what the GPU loses with its VFs (GPU instances, mixed sizes, scheduler).
@@ -43,7 +43,6 @@ class ManageVfs(Value):
     restore_steps: tuple[Step, ...] = ()
 
     def describe(self) -> str:
-        """Say what is run."""
         return f"turn the {self.vf_total} VFs of {self.gpu} {'on' if self.enable else 'off'} (sriov-manage)"
 
     def perform(self, host: Host) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from vgpuctl.domain.host_devices import find_hostdevs
-from vgpuctl.domain.record import ROOT_TAG, parse_record
+from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, parse_record
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import NoProgress
@@ -223,9 +223,10 @@ def parse_vm(xml: str, machine_id: str) -> Vm | None:
             return None
         record = parse_record(element)
     except (ElementTree.ParseError, ValueError) as error:
+        newer = "a newer vgpuctl may have written it; vgpuctl show-vm shows details"
         raise VgpuctlError(
             f"the VM's record cannot be read: {error}",
-            hint="a newer vgpuctl may have written it; vgpuctl show-vm shows details",
+            hint=FINISH_EXCHANGE if isinstance(error, UnfinishedExchange) else newer,
         ) from error
     uuid = (root.findtext("uuid") or "").strip().lower()
     vm = Vm(root.findtext("name") or "", uuid, VmState.UNKNOWN, 0, 0, hostdevs=find_hostdevs(root))

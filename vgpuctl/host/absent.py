@@ -30,7 +30,7 @@ from vgpuctl.value import EMPTY_MAPPING
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from vgpuctl.ports.libvirt import ConsoleStream, DeviceRemoval, GuestReboot
+    from vgpuctl.ports.libvirt import DeviceRemoval, GuestReboot
 
 
 class _Absent:
@@ -103,10 +103,6 @@ class AbsentHypervisor(_Absent):
         self._raise_absent()
 
     def watch_reboot(self, uuid: str) -> AbstractContextManager[GuestReboot]:
-        """Raise HostCannot."""
-        self._raise_absent()
-
-    def open_console(self, uuid: str, *, force: bool) -> AbstractContextManager[ConsoleStream]:
         """Raise HostCannot."""
         self._raise_absent()
 

@@ -22,7 +22,6 @@ from vgpuctl.model.vm import ProcessId, UnfinishedFile
 
 SYSTEM_DIRECTORIES = (
     "/etc/vgpuctl",
-    "/etc/modprobe.d",
     "/etc/systemd/system",
     "/etc/libvirt/hooks",
     "/etc/libvirt/hooks/qemu.d",

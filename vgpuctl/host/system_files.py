@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Failed
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.commands import find_command, run_command
-from vgpuctl.host.host_file import replace_keeping_owner
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.regular_file import read_regular_file
 
@@ -21,7 +20,7 @@ else:
     socket = LazyModule("socket")
 
 MAX_BYTES = 1 << 20
-"""Units and modprobe's files take a few pages at most."""
+"""Units and hooks take a few pages at most."""
 _DEADLINE_SECONDS = 90.0
 
 
@@ -60,20 +59,23 @@ class HostSystem:
         """Return whether a directory is empty."""
         return not os.listdir(self._real_path(path))
 
-    def put(self, path: str, text: str, mode: int | None) -> None:
-        """Write a temporary file, then rename it; without a mode the file is unmanaged, so a link is followed."""
+    def put(self, path: str, text: str, mode: int) -> None:
+        """Write a temporary file, then rename it."""
         real = self._real_path(path)
         real.parent.mkdir(parents=True, exist_ok=True)
-        if mode is None:
-            replace_keeping_owner(Path(os.path.realpath(real)), text)
-            return
         write_file(real, text.encode(), mode=mode)
 
-    def link(self, path: str, target: str) -> None:
-        """Create a symbolic link."""
+    def link(self, path: str, target: str, *, replace: bool = False) -> None:
+        """Create a symbolic link, or rename a new one over it."""
         real = self._real_path(path)
         real.parent.mkdir(parents=True, exist_ok=True)
-        real.symlink_to(target)
+        if not replace:
+            real.symlink_to(target)
+            return
+        temporary = real.with_name(f".{real.name}.vgpuctl-link")
+        temporary.unlink(missing_ok=True)  # of a run that was killed
+        temporary.symlink_to(target)
+        temporary.replace(real)
 
     def make_directory(self, path: str) -> None:
         """Create a directory that everybody can read."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.arguments import SCHEDULER_METHODS, as_texts, require_bool, require_choice, require_range
+from vgpuctl.config.arguments import as_texts, require_bool, require_choice, require_range
 from vgpuctl.config.vm_fields import GPU_MODES
 from vgpuctl.errors import InvalidInput
 from vgpuctl.lazy_module import LazyModule
@@ -18,13 +18,11 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.config import mig_spec, rules, scheduler_spec
-    from vgpuctl.library import requests, simulation
-    from vgpuctl.library.simulation import SimulationRequest
+    from vgpuctl.library import requests
     from vgpuctl.model.mig import MigSpec
     from vgpuctl.model.outcome import Outcome, QueryResult
     from vgpuctl.model.results.gpus import (
         ChangedGpuResult,
-        ChangedSchedulerResult,
         ExplainResult,
         GpuDetailsResult,
         GpuResult,
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.results.moves import FitsResult, MovesResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
     from vgpuctl.operations import cordon, gpu_mode, gpu_scheduler, moves, queries
-    from vgpuctl.operations.simulate import Simulation
 else:
     cordon = LazyModule("vgpuctl.operations.cordon")
     gpu_mode = LazyModule("vgpuctl.operations.gpu_mode")
@@ -45,7 +42,6 @@ else:
     requests = LazyModule("vgpuctl.library.requests")
     rules = LazyModule("vgpuctl.config.rules")
     scheduler_spec = LazyModule("vgpuctl.config.scheduler_spec")
-    simulation = LazyModule("vgpuctl.library.simulation")
 
 _SCHEDULER_OPTIONS = {
     "time_slice_ms": "--time-slice",
@@ -95,11 +91,6 @@ class GpuCalls(Calls):
             fields = {"mode": "passthrough", "gpus": gpus, "gpu": () if gpu is None else (gpu,)}
             return moves.query_whole_fit(self._ports, requests.from_fields(self._ports, None, fields))
         return moves.query_fit(self._ports, requests.count_profiles(profiles), gpu)
-
-    @query
-    def simulate(self, request: SimulationRequest) -> Simulation:
-        """Replay arrivals and departures of vGPUs on GPUs like this host's; nothing is changed."""
-        return simulation.run(self._ports, request)
 
     @query
     def plan_moves(
@@ -208,18 +199,13 @@ class GpuCalls(Calls):
         time_slice_ms: int | None = None,
         frequency_hz: int | None = None,
         averaging_factor: int | None = None,
-        via: str = "auto",
         drain: bool = False,
         dry_run: bool = False,
-    ) -> Outcome[ChangedSchedulerResult]:
-        """Set how NVIDIA's driver divides a GPU's time: best_effort, equal_share or fixed_share.
-
-        `via`: nvml (now), modprobe (when the driver is loaded next) or auto.
-        """
-        require_choice("via", via, SCHEDULER_METHODS)
+    ) -> Outcome[ChangedGpuResult]:
+        """Set how NVIDIA's driver divides a GPU's time: best_effort, equal_share or fixed_share."""
         numbers = {"time_slice_ms": time_slice_ms, "frequency_hz": frequency_hz, "averaging_factor": averaging_factor}
         request = gpu_scheduler.SchedulerRequest(
-            gpu, _requested_scheduler(policy, numbers), via, drain, wait_seconds=self._wait
+            gpu, _requested_scheduler(policy, numbers), drain, wait_seconds=self._wait
         )
         return gpu_scheduler.set_scheduler(
             self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm

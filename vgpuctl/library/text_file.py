@@ -26,13 +26,13 @@ STREAMED_KINDS = ("spec", "host.yaml", "import")
 """Kinds of files that may come from standard input or a pipe."""
 
 
-def read_text(path: str, file_kind: str = "spec", max_bytes: int = MAX_BYTES) -> str:
+def read_text(path: str, file_kind: str = "spec") -> str:
     """Return the text of a file; messages call it `file_kind`."""
     try:
-        content = _read_bytes(path, max_bytes) if file_kind in STREAMED_KINDS else read_regular_file(path, max_bytes)
-        if len(content) > max_bytes:
+        content = _read_bytes(path) if file_kind in STREAMED_KINDS else read_regular_file(path)
+        if len(content) > MAX_BYTES:
             raise InvalidInput(
-                f"{display_name(path)} is larger than {max_bytes >> 10} KiB, which no {file_kind} is",
+                f"{display_name(path)} is larger than {MAX_BYTES >> 10} KiB, which no {file_kind} is",
                 path=display_name(path),
             )
         return content.decode("utf-8").replace("\r\n", "\n")
@@ -60,9 +60,9 @@ def _suggest_file(path: str) -> str:
     return f"did you mean {os.path.join(folder, matches[0])}? " if matches else ""
 
 
-def _read_bytes(path: str, max_bytes: int) -> bytes:
+def _read_bytes(path: str) -> bytes:
     """Read at most one byte more than allowed: enough to see that the input is too large."""
     if path == "-":
-        return sys.stdin.buffer.read(max_bytes + 1)
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
     with open(path, "rb") as file:
-        return file.read(max_bytes + 1)
+        return file.read(MAX_BYTES + 1)

@@ -28,8 +28,6 @@ from vgpuctl.library.fields import PlacementFields, Texts, VmChangeFields, VmFie
 from vgpuctl.model.outcome import QueryResult
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from vgpuctl.config import rules
     from vgpuctl.config.vm_spec import VmSpec
     from vgpuctl.library import many_states, requests
@@ -62,7 +60,6 @@ if TYPE_CHECKING:
         set_vm,
         wait,
     )
-    from vgpuctl.ports.libvirt import ConsoleStream as ConsoleStream
 else:
     attach = LazyModule("vgpuctl.operations.attach")
     create = LazyModule("vgpuctl.operations.create")
@@ -119,14 +116,6 @@ class VmCalls(Calls):
         if not as_texts("names", names):
             raise InvalidInput("no VM is named")
         return wait.wait(self._ports, names, event, timeout_seconds, self._progress)
-
-    def open_console(self, name: str, *, force: bool = False) -> AbstractContextManager[ConsoleStream]:
-        """Open a running VM's serial console until the block ends; `force` takes it from another session.
-
-        InUse: another session has it. Refused: the VM is off, or has no serial console.
-        """
-        self._refuse_captured()
-        return guest.open_console(self._ports, name, force=force)
 
     @query
     def list_images(

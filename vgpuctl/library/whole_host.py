@@ -15,7 +15,6 @@ from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts
 from vgpuctl.library.text_file import display_name, read_text
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.operations.plans.installation import HOOK_PATH, MAIN_HOOK_PATH, UNIT_PATH
 
 if TYPE_CHECKING:
     from vgpuctl.config import host_spec, import_formats, time_text
@@ -67,9 +66,6 @@ else:
     requests = LazyModule("vgpuctl.library.requests")
     restore = LazyModule("vgpuctl.operations.restore")
     time_text = LazyModule("vgpuctl.config.time_text")
-
-INSTALLED_PATHS = (UNIT_PATH, HOOK_PATH, MAIN_HOOK_PATH)
-"""The files of `install_host` that name the Python that runs vgpuctl."""
 
 
 class HostCalls(Calls):

@@ -26,7 +26,7 @@ def start_command(vm: Vm) -> str:
 def stop_command(vm: Vm, *, force: bool = False) -> str:
     """Return the command that stops a VM; with `force` it does not wait for the guest."""
     name = _quote_name(vm)
-    if vm.record is None or vm.record.state is not RecordState.READY or vm.record.exchange is not None:
+    if vm.record is None or vm.record.state is not RecordState.READY:
         return f"virsh {'destroy' if force else 'shutdown'} {name}"
     return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
 

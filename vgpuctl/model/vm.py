@@ -110,18 +110,6 @@ class ManagedDisk(Value):
         return self.base or self.copied_from
 
 
-class Exchange(Value):
-    """What an interrupted move of version 0.1 left: a vGPU moves with others from `carrier` to the slot in `vgpu`.
-
-    The move takes effect once the record of the VM `with_vm` (a uuid) names `with_carrier`.
-    """
-
-    carrier: str
-    vgpu: AssignedVgpu
-    with_vm: str
-    with_carrier: str
-
-
 class VmRecord(Value):
     """The record in a domain's own metadata (namespace urn:vgpuctl:1).
 
@@ -129,8 +117,7 @@ class VmRecord(Value):
     VM or on another host; vgpuctl then shows the record and never acts on it. `request_json`: what was requested and
     the domain XML does not show, as JSON. `created_vm` False: somebody else created the VM and vgpuctl only gave it
     vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
-    "running" only while it runs. `exchange`: version 0.1 left an exchange of slots unfinished, which
-    reconcile resolves.
+    "running" only while it runs.
     """
 
     state: RecordState
@@ -141,7 +128,6 @@ class VmRecord(Value):
     request_json: str
     reserve: str = "always"
     created_vm: bool = True
-    exchange: Exchange | None = None
 
     @property
     def spread_group(self) -> str | None:
@@ -261,13 +247,14 @@ class Vm(Value):
 
     `record` is set only if the record belongs to this VM on this host; a record copied from another VM or host is in
     `copied_record`. `has_unreadable_record`: this version cannot parse the record, perhaps a newer version's; vgpuctl
-    shows it and never overwrites it. `unreadable_disks`: every file that such a record still names; only `path` and
-    `base` of these disks are meaningful. `memory_nodes`: the NUMA nodes that its memory is bound to, empty when
-    unbound. `pinned_cpus`: the CPUs that its vCPUs may run on, empty when they may run on any. `hugepages_kib`: the
-    size of its memory's huge pages; 0: the host's default size, None: none. `nics`: in document order. `persistent`
-    False: a transient domain, as after `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file
-    and its backing file that libvirt's XML shows and the record does not. `live_carriers`: the carriers that the
-    running domain has, None when it is off; `hostdevs` has those of the definition too.
+    shows it and never overwrites it. `has_unfinished_exchange`: that is because version 0.1 left an exchange of places
+    in it. `unreadable_disks`: every file that such a record still names; only `path` and `base` of these disks are
+    meaningful. `memory_nodes`: the NUMA nodes that its memory is bound to, empty when unbound. `pinned_cpus`: the CPUs
+    that its vCPUs may run on, empty when they may run on any. `hugepages_kib`: the size of its memory's huge pages; 0:
+    the host's default size, None: none. `nics`: in document order. `persistent` False: a transient domain, as after
+    `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file and its backing file that libvirt's
+    XML shows and the record does not. `live_carriers`: the carriers that the running domain has, None when it is off;
+    `hostdevs` has those of the definition too.
     """
 
     name: str
@@ -282,6 +269,7 @@ class Vm(Value):
     record: VmRecord | None = None
     copied_record: VmRecord | None = None
     has_unreadable_record: bool = False
+    has_unfinished_exchange: bool = False
     unreadable_disks: tuple[ManagedDisk, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
     pinned_cpus: frozenset[int] = frozenset()
@@ -339,8 +327,7 @@ class Claim(Value):
     `type_id`: the driver's number of the type that the device gets; None when unknown. `placement_id`: the placement on
     a mixed-size GPU, None where the driver chooses. `spread_group`: the VM's group, needed while no definition has it.
     `leaving`: its operation removes vGPUs from the VM, so nobody may start the VM with the remaining ones. `operation`:
-    the id of the operation that wrote it; None, as version 0.1 wrote it, is no living operation. `process`, `command`:
-    who that was, for people.
+    the id of the operation that wrote it; None is no living operation. `process`, `command`: who that was, for people.
     """
 
     carrier: str

@@ -174,8 +174,7 @@ def read_host_file(host: Host) -> HostFileRead:
         return HostFileRead(problem=problem, hint=error.hint, warnings=(f"{problem}; {UNUSABLE_EFFECT}: {error.hint}",))
     if spec is None:
         return HostFileRead()
-    warnings = tuple(f"{HOST_FILE_PATH}: {warning}" for warning in spec.warnings)
-    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement, warnings=warnings)
+    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement)
 
 
 def named_vgpus(vgpus: Mapping[str, VgpuSpec]) -> tuple[HostVgpu, ...]:

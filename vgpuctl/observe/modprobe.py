@@ -41,11 +41,6 @@ def loaded_parameters(host: Host) -> str | None:
     return _read_optional(host, DRIVER_PARAMS_PATH)
 
 
-def list_etc(host: Host) -> tuple[str, ...]:
-    """Return the names in /etc."""
-    return _list_folder(host, "/etc")
-
-
 def _list_folder(host: Host, folder: str) -> tuple[str, ...]:
     try:
         return host.sysfs.listdir(folder)

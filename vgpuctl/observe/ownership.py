@@ -256,8 +256,7 @@ def _vgpu_while_held(
 def _vgpus_of_record(vm: Vm, record: VmRecord, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
     """Return the vGPUs of a VM whose places are always reserved, each with its device if that exists."""
     by_carrier = {}
-    reserved = () if record.exchange is None else (record.exchange.vgpu,)
-    for assigned in (*(v for v in record.vgpus if record.reserves_slot(v)), *reserved):
+    for assigned in (v for v in record.vgpus if record.reserves_slot(v)):
         device = present.get(assigned.carrier)
         awaited = device is None and record.state is RecordState.READY and backend_for(assigned.backend).creates_devices
         by_carrier[assigned.carrier] = _vgpu_of_vm(vm, assigned, device, device or assigned, awaited=awaited)

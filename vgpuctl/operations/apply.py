@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.host_spec import dump_value
 from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError, named_message
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
@@ -24,6 +25,7 @@ from vgpuctl.operations.host_plan import (
     ApplyOptions,
     GpuPlan,
     build_transaction,
+    find_unloaded_schedulers,
     observe_host,
     plan_host,
     raise_refusals,
@@ -40,6 +42,7 @@ from vgpuctl.operations.plans.host_diff import (
 )
 from vgpuctl.operations.plans.host_removals import describe_removed, find_removed_entries
 from vgpuctl.operations.plans.host_vgpu_plan import HostVgpuPlan
+from vgpuctl.operations.plans.scheduler_at_load import SchedulerNotLoaded
 from vgpuctl.operations.steps.host_file import PATH
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
@@ -62,6 +65,8 @@ def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outco
         host, desired = _with_replaced_file(host, desired), replace(desired, current=desired.spec)
     snapshot, notes = observe_host(host, desired)
     gpu_plans = plan_host(host, snapshot, desired, options)
+    not_loaded = find_unloaded_schedulers(host, snapshot, gpu_plans)
+    gpu_plans = tuple(_with_unloaded_scheduler(plan, not_loaded) for plan in gpu_plans)
     vgpu_plans, vgpu_notes = plan_vgpus(host, snapshot, desired, gpu_plans)
     settings = _setting_differences(desired, vgpu_plans)
     removed = find_removed_entries(desired.spec, desired.current, snapshot.gpus)
@@ -71,7 +76,7 @@ def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outco
     refused = [named_message(plan.gpu.address, str(plan.error)) for plan in gpu_plans if plan.error is not None]
     refused += [f"vGPU {plan.entry.name}: {plan.error}" for plan in vgpu_plans if plan.error is not None]
     data = _outcome_data(gpu_plans, settings, removed)
-    warnings = (*snapshot.warnings, *refused)
+    warnings = (*snapshot.warnings, *refused, *_texts_of(not_loaded))
     return Outcome(changed, data, (*lines, *file_lines), warnings, (*notes, *vgpu_notes), dry_run=True)
 
 
@@ -102,6 +107,7 @@ def apply_host(
         NotFound, InvalidInput, HostCannot, InUse, Busy: with every GPU on which something prevents the change.
         NoCapacity: there is no room for a missing vGPU of host.yaml.
         PartlyApplied: a GPU failed after others were set up.
+        SchedulerNotLoaded: all is done, and the driver has to be loaded with the scheduler of a GPU.
         VgpuctlError: a step failed; what was done on that GPU is undone.
     """
     if not dry_run:
@@ -120,7 +126,8 @@ def apply_host(
     settings = _setting_differences(desired, vgpu_plans)
     removed = find_removed_entries(desired.spec, desired.current, snapshot.gpus)
     steps = _plan_lines(gpu_plans, vgpu_plans) + tuple(step.describe() for step in desired.file_steps)
-    warnings = snapshot.warnings
+    not_loaded = find_unloaded_schedulers(host, snapshot, gpu_plans)
+    warnings = (*snapshot.warnings, *_texts_of(not_loaded))
     if steps and not dry_run:
         _confirm_removals(desired, removed, confirm)
         stops = _confirm_stops(gpu_plans, confirm)
@@ -129,14 +136,24 @@ def apply_host(
         if vgpu_plans:
             steps += _create_vgpus(host, desired, options, done, progress)
         warnings = _verify_after(host, gpu_plans, vgpu_plans)
-    return Outcome(
-        bool(steps),
-        _outcome_data(gpu_plans, settings, removed),
-        steps,
-        warnings,
-        (*notes, *vgpu_notes),
-        dry_run=dry_run,
-    )
+    if not_loaded is not None and not dry_run:
+        not_loaded.left += steps
+        raise not_loaded
+    data = _outcome_data(gpu_plans, settings, removed)
+    return Outcome(bool(steps), data, steps, warnings, (*notes, *vgpu_notes), dry_run=dry_run)
+
+
+def _with_unloaded_scheduler(plan: GpuPlan, not_loaded: SchedulerNotLoaded | None) -> GpuPlan:
+    """Return the plan with the difference of a scheduler that nothing reports and the driver was not loaded with."""
+    is_shown = any(row.key == "scheduler" for row in plan.differences)
+    if not_loaded is None or plan.gpu.address not in not_loaded.gpus or is_shown:
+        return plan
+    row = DifferenceResult("scheduler", dump_value(plan.spec.scheduler), None)
+    return replace(plan, differences=(*plan.differences, row))
+
+
+def _texts_of(not_loaded: SchedulerNotLoaded | None) -> tuple[str, ...]:
+    return () if not_loaded is None else (f"{not_loaded.message}; {not_loaded.hint}",)
 
 
 def _confirm_removals(desired: DesiredState, removed: tuple[RemovedResult, ...], confirm: Confirm) -> None:
@@ -178,6 +195,9 @@ def _replace_invalid_file(
     execute_plan(host, Plan(steps=desired.file_steps), progress)
     try:
         done = apply_host(host, desired_after, options, dry_run=False, confirm=confirm_everything, progress=progress)
+    except SchedulerNotLoaded as error:
+        error.left[:0] = file_lines
+        raise
     except VgpuctlError as error:
         raise _partly_applied(
             error, list(file_lines), f"{PATH} is now {desired.source}: vgpuctl apply continues from there"

@@ -20,7 +20,7 @@ from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, claimed_gpus, observe_devices, scope_of_request
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record, recheck_scope
-from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_losing_vgpus, refuse_unfinished_exchange
+from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_losing_vgpus
 from vgpuctl.operations.plans.devices import check_devices, missing_device_steps
 from vgpuctl.operations.plans.displaced import why_displaced
 from vgpuctl.operations.plans.remove import release_steps
@@ -62,10 +62,9 @@ def lacks_devices(snapshot: Snapshot, vm: Vm, record: VmRecord) -> bool:
     Reads no catalogue of types, because this is the common case: a device's type is compared with the one in its claim.
 
     Raises:
-        Busy: a process is setting up one of its GPUs, or removes vGPUs from the VM; or its slot is being exchanged.
+        Busy: a process is setting up one of its GPUs, or removes vGPUs from the VM.
     """
     refuse_losing_vgpus(snapshot, vm)
-    refuse_unfinished_exchange(vm, record)
     carriers = frozenset(v.carrier for v in record.vgpus)
     refuse_gpus_in_setup(snapshot, frozenset(v.gpu for v in with_slot(snapshot, vm, record)))
     claimed_types = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}

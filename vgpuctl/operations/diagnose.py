@@ -19,8 +19,8 @@ from vgpuctl.operations.guards import require_writable
 from vgpuctl.operations.reconcile import reconcile
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.ports.host import Host
-from vgpuctl.ports.step import Plan
-from vgpuctl.value import Value, replace
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -143,7 +143,7 @@ RUN_PATH = "/run/vgpuctl"
 PRIVATE_MODE = 0o700
 
 
-class RestrictRunDirectory(Value):
+class RestrictRunDirectory(Step):
     """Remove all permissions on /run/vgpuctl but root's. `previous_mode`: its mode before."""
 
     previous_mode: int

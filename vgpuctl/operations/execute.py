@@ -149,7 +149,7 @@ def undo_steps(
         if reason is not None and not _may_undo_while_running(host, step):
             failure.left += [f"{reason}: nothing of it is undone", text, *(s.describe() for s in reversed(remaining))]
             return
-        if failure.left and getattr(step, "records_owner", False):
+        if failure.left and step.records_owner:
             failure.left.append(f"{text}: kept, it records the owner of the rest")
             continue
         try:

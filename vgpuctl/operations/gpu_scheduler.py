@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set how NVIDIA's driver divides a GPU's time among its vGPUs: now, through NVML, or for the driver's next load.
+"""Set how NVIDIA's driver divides a GPU's time among its vGPUs, through NVML.
 
 NVML sets it only on a GPU without vGPUs: with `drain`, VMs are shut down, and their devices are removed and created
 again. The new setting is written to host.yaml once it is in effect, and `operations.gpu_mode` restores it after a boot.
+Where NVML has no call for it, host.yaml is written, and an error shows what sets it when the driver is loaded.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.scheduler_spec import dump_scheduler
-from vgpuctl.errors import HostCannot, VgpuctlError
-from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
-from vgpuctl.model.results.gpus import ChangedSchedulerResult, GpuResult
+from vgpuctl.model.results.gpus import ChangedGpuResult, GpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
+from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations.cordon import host_file_steps
 from vgpuctl.operations.gpu_transaction import (
     GpuTransaction,
@@ -31,19 +31,20 @@ from vgpuctl.operations.gpu_transaction import (
 from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.gpu_results import gpu_result
 from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
-from vgpuctl.operations.plans.scheduler_modprobe import modprobe_notes, modprobe_steps, next_load_notes, scheduler_word
+from vgpuctl.operations.plans.scheduler_at_load import (
+    DriverOptions,
+    find_not_loaded,
+    is_loaded,
+    next_load_notes,
+    not_loaded_error,
+)
 from vgpuctl.operations.plans.scheduler_plan import (
-    AUTO,
-    MODPROBE,
-    NVML,
-    choose_method,
+    can_set_scheduler,
     needs_scheduler_change,
     plan_scheduler_change,
     refuse_unsupported_scheduler,
 )
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler.limits import scheduler_text
-from vgpuctl.scheduler.modprobe_files import find_loaded_dword
 from vgpuctl.value import Value, extend, replace
 
 if TYPE_CHECKING:
@@ -57,14 +58,13 @@ RELOAD_NOTE = (
 
 
 class SchedulerRequest(Value):
-    """The scheduler requested for a GPU. `via`: nvml, modprobe, or auto.
+    """The scheduler requested for a GPU.
 
     `update_host_file`: write it to host.yaml afterwards. `final_steps`: further steps at the end.
     """
 
     gpu_address: str
     scheduler: SchedulerSpec
-    via: str = AUTO
     drain: bool = False
     update_host_file: bool = True
     wait_seconds: float = 60.0
@@ -78,14 +78,14 @@ def set_scheduler(
     dry_run: bool,
     progress: Progress,
     confirm: Confirm = confirm_everything,
-) -> Outcome[ChangedSchedulerResult]:
+) -> Outcome[ChangedGpuResult]:
     """Set a GPU's scheduler and write that to host.yaml. `confirm` is asked before running VMs are shut down.
 
     Raises:
         NeedsConfirmation: the answer is no; nothing was changed.
         InUse: vGPUs are on the GPU and may not be removed for the change.
-        HostCannot: the GPU or its driver has no such scheduler, or NVML cannot set it.
-        Refused: modprobe's files set the parameter in a place where it cannot be changed safely.
+        HostCannot: the GPU or its driver has no such scheduler.
+        SchedulerNotLoaded: host.yaml was written, and the driver has to be loaded with the scheduler.
         VgpuctlError: a step failed; completed steps were undone.
     """
     if not dry_run:
@@ -98,9 +98,10 @@ def set_scheduler(
 
     snapshot = read_host()
     gpu = select_one_gpu(snapshot, request.gpu_address)
-    method = choose_method(snapshot, gpu, request.via)
     plan = plan_scheduler(host, snapshot, request)
-    notes = _notes(host, snapshot, gpu, request, method)
+    options = read_driver_options(host, snapshot)
+    not_loaded = find_not_loaded(snapshot, ((gpu, request.scheduler),), options)
+    notes = (RELOAD_NOTE, *next_load_notes(gpu, request.scheduler, options)) if can_set_scheduler(gpu) else ()
     lines = plan.lines
     if not dry_run and lines:
         stops = StopConfirmation(confirm)
@@ -109,15 +110,14 @@ def set_scheduler(
         result, warnings = _report_after(host, gpu, snapshot, request)
     else:
         result, warnings = gpu_result(snapshot, gpu), snapshot.warnings
+    if not_loaded is not None and dry_run:
+        notes = (*notes, not_loaded.message, str(not_loaded.hint))
+    elif not_loaded is not None:
+        not_loaded.left += lines
+        raise not_loaded
     spec = current_gpu_spec(gpu)
-    data = extend(
-        ChangedSchedulerResult,
-        result,
-        before=gpu_settings(spec),
-        after=gpu_settings(replace(spec, scheduler=request.scheduler)),
-        via=method,
-        takes_effect="now" if method == NVML else "when-loaded",
-    )
+    after = gpu_settings(replace(spec, scheduler=request.scheduler))
+    data = extend(ChangedGpuResult, result, before=gpu_settings(spec), after=after)
     return Outcome(bool(lines), data, lines, warnings, notes, dry_run=dry_run)
 
 
@@ -166,9 +166,8 @@ def plan_scheduler(host: Host, snapshot: Snapshot, request: SchedulerRequest) ->
         host_file_steps(host, gpu, {"scheduler": dump_scheduler(request.scheduler)}) if request.update_host_file else ()
     )
     file_steps = (*file_steps, *request.final_steps)
-    if choose_method(snapshot, gpu, request.via) == MODPROBE:
-        parameter_steps = modprobe_steps(gpu, request.scheduler, read_modprobe(host), driver)
-        return TransactionPlan(gpu, (), (), (*parameter_steps, *file_steps))
+    if not can_set_scheduler(gpu):
+        return TransactionPlan(gpu, (), (), file_steps)
     eviction = plan_scheduler_change(gpu, request.scheduler, snapshot, drain=request.drain)
     return TransactionPlan(
         gpu,
@@ -191,28 +190,21 @@ def restore_request(
     gpu = select_one_gpu(snapshot, address)
     driver = driver_version(host, snapshot)
     refuse_unsupported_scheduler(gpu, scheduler, driver)
-    if choose_method(snapshot, gpu, AUTO) == NVML:
+    if can_set_scheduler(gpu):
         return (
-            SchedulerRequest(address, scheduler, NVML, update_host_file=False)
+            SchedulerRequest(address, scheduler, update_host_file=False)
             if needs_scheduler_change(gpu, scheduler)
             else None
         )
-    word = find_loaded_dword(loaded_parameters(host) or "", address)
-    if word == scheduler_word(gpu, scheduler, driver, word) or not needs_scheduler_change(gpu, scheduler):
+    if is_loaded(gpu, scheduler, DriverOptions(driver, loaded_parameters(host))):
         return None
-    raise HostCannot(
-        f"{address} does not run the scheduler {scheduler_text(scheduler)}: NVML cannot set it, and its "
-        "driver was loaded with"
-        f" {'no setting for it' if word is None else f'0x{word:08X}'}",
-        hint=f"{set_scheduler_command(address, scheduler)} --via modprobe writes the file; then load the "
-        "driver again, or reboot",
-        check="scheduler",
-        gpu=address,
-    )
+    raise not_loaded_error(snapshot, ((gpu, scheduler),), read_driver_options(host, snapshot))
 
 
-def _notes(host: Host, snapshot: Snapshot, gpu: Gpu, request: SchedulerRequest, method: str) -> tuple[str, ...]:
-    files = read_modprobe(host)
-    if method == MODPROBE:
-        return modprobe_notes(gpu, files, list_etc(host))
-    return (RELOAD_NOTE, *next_load_notes(gpu, request.scheduler, files, driver_version(host, snapshot)))
+def read_driver_options(host: Host, snapshot: Snapshot) -> DriverOptions:
+    """Read what the driver was loaded with, and modprobe's files.
+
+    Raises:
+        Failed: one of them exists and cannot be read.
+    """
+    return DriverOptions(driver_version(host, snapshot), loaded_parameters(host), read_modprobe(host))

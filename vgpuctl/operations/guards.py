@@ -14,7 +14,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, Vm, VmRecord, VmState
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, Vm, VmState
 from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_claims, refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
@@ -173,20 +173,6 @@ def refuse_losing_vgpus(snapshot: Snapshot, vm: Vm) -> None:
                 pid=claim.process.pid,
                 vm=vm.name,
             )
-
-
-def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
-    """Refuse a VM whose slot is being exchanged: another VM may be in the slot that its record still names.
-
-    Raises:
-        Busy: reconcile finishes the exchange, or undoes it.
-    """
-    if record.exchange is not None:
-        raise Busy(
-            f"{vm.name} is unfinished: its place is being exchanged",
-            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
-            vm=vm.name,
-        )
 
 
 def refuse_start_between(vm: Vm) -> None:

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import ipaddress
-import shlex
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.console import parse_consoles
-from vgpuctl.domain.domain_xml import has_serial_console, parse_domain
-from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.errors import Busy, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.port_values import DomainInfo, GuestAddress
@@ -21,13 +19,7 @@ from vgpuctl.operations.guards import find_vm
 from vgpuctl.operations.plans.vm_results import cloud_init_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from vgpuctl.ports.host import Host
-    from vgpuctl.ports.libvirt import ConsoleStream
-
-_SESSION_EXISTS = 9
-"""libvirt's number for a console that another session has (VIR_ERR_OPERATION_FAILED)."""
 
 ADDRESS_SOURCES = ("agent", "lease", "arp")
 """The sources of addresses, in this order: the guest itself, then those that only observe it."""
@@ -59,44 +51,6 @@ def read_console(host: Host, name: str) -> QueryResult[ConsoleResult]:
     data = ConsoleResult(domain.name, domain.uuid, domain.state, tuple(screens), serial)
     off_notes = (f"{domain.name} is {domain.state}: ports and terminals are assigned when it starts",)
     return QueryResult(data, () if domain.live_xml is not None else off_notes)
-
-
-@contextmanager
-def open_console(host: Host, name: str, *, force: bool) -> Iterator[ConsoleStream]:
-    """Open a VM's serial console until the block ends; with `force`, take it from another session.
-
-    Raises:
-        NotFound: with similar names.
-        Refused: the VM is off, or has no serial console.
-        InUse: another session has the console.
-    """
-    domain = require_domain(host, name)
-    quoted = shlex.quote(domain.name)
-    if domain.live_xml is None:
-        raise Refused(
-            f"{domain.name} is {domain.state}: it has no console",
-            hint=hint_commands.start_command(parse_domain(domain.xml, domain.state, host.machine_id)),
-            vm=domain.name,
-            state=str(domain.state),
-        )
-    if not has_serial_console(domain.live_xml):
-        raise Refused(
-            f"{domain.name} has no serial console",
-            hint=f"vgpuctl show-console {quoted} shows where its screen is",
-            vm=domain.name,
-        )
-    with ExitStack() as stack:
-        try:
-            console = stack.enter_context(host.hypervisor.open_console(domain.uuid, force=force))
-        except LibvirtFailed as error:
-            if error.facts.get("libvirt_code") != _SESSION_EXISTS:
-                raise
-            raise InUse(
-                f"another session has the console of {domain.name}; libvirt does not name its owner",
-                hint=f"end it there, or take the console over: vgpuctl console {quoted} --force",
-                vm=domain.name,
-            ) from error
-        yield console
 
 
 def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:

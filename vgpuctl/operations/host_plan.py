@@ -19,13 +19,19 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
 from vgpuctl.operations.desired_state import DesiredState
 from vgpuctl.operations.gpu_mode import ModeRequest, mode_transaction
-from vgpuctl.operations.gpu_scheduler import SCHEDULER_SCOPE, SchedulerRequest, scheduler_transaction
+from vgpuctl.operations.gpu_scheduler import (
+    SCHEDULER_SCOPE,
+    SchedulerRequest,
+    read_driver_options,
+    scheduler_transaction,
+)
 from vgpuctl.operations.gpu_transaction import GpuTransaction, TransactionPlan
 from vgpuctl.operations.guards import refuse_gpus_in_setup, require_system_libvirt
 from vgpuctl.operations.nvml_types import resolve_mig_spec
 from vgpuctl.operations.plans.host_diff import diff_gpu
 from vgpuctl.operations.plans.partition_plan import apply_request, build_partition_request, refuse_missing_mode
-from vgpuctl.operations.plans.scheduler_plan import needs_scheduler_change
+from vgpuctl.operations.plans.scheduler_at_load import SchedulerNotLoaded, find_not_loaded
+from vgpuctl.operations.plans.scheduler_plan import can_set_scheduler, needs_scheduler_change
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -91,8 +97,6 @@ def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str
     notes = [
         f"no GPU of this host is a {model}; its entry in {desired.source} has no effect" for model in absent_models
     ]
-    if desired.spec.ignored != desired.current.ignored:
-        notes += [f"{desired.file.name}: {warning}" for warning in desired.spec.warnings]
     notes += find_impossible_profiles(desired.spec, snapshot.gpus, desired.file.text, desired.file.name)
     return snapshot, tuple(notes)
 
@@ -170,6 +174,24 @@ def _plan_transactions(
     return tuple(planned)
 
 
+def find_unloaded_schedulers(
+    host: Host, snapshot: Snapshot, gpu_plans: tuple[GpuPlan, ...]
+) -> SchedulerNotLoaded | None:
+    """Return the error for the GPUs whose scheduler NVML cannot set and whose driver has to be loaded with it.
+
+    Raises:
+        VgpuctlError: what the driver was loaded with cannot be read.
+    """
+    wanted = tuple(
+        (plan.gpu, plan.spec.scheduler)
+        for plan in gpu_plans
+        if plan.error is None and plan.spec.scheduler is not None and plan.spec.mode in (None, GpuMode.VGPU)
+    )
+    if all(can_set_scheduler(gpu) for gpu, _ in wanted):
+        return None
+    return find_not_loaded(snapshot, wanted, read_driver_options(host, snapshot))
+
+
 def _mode_request(address: str, spec: GpuSpec, options: ApplyOptions) -> ModeRequest:
     return ModeRequest(
         address,
@@ -185,9 +207,8 @@ def _mode_request(address: str, spec: GpuSpec, options: ApplyOptions) -> ModeReq
 
 
 def _may_need_scheduler(gpu: Gpu, desired: SchedulerSpec) -> bool:
-    """Say whether a scheduler may have to be set: it is not active, or only modprobe's files can show that it is."""
-    settable = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
-    return not settable or needs_scheduler_change(gpu, desired)
+    """Say whether a scheduler may have to be set: it is not active, or NVML cannot set it and may not report it."""
+    return not can_set_scheduler(gpu) or needs_scheduler_change(gpu, desired)
 
 
 def _with_desired_settings(snapshot: Snapshot, address: str, spec: GpuSpec) -> Snapshot:

@@ -2,30 +2,25 @@
 """Install and remove the systemd unit, libvirt's hook and the completion files.
 
 A second run changes nothing. Files that were changed by hand or belong to somebody else are kept; a warning names them.
+Each file is replaced atomically, one after the other. Nothing is undone: a run that failed says what it did, and the
+next one does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from vgpuctl.errors import FileFailed, HostCannot, Interrupted, PartlyApplied, VgpuctlError
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.host import InstalledResult, UninstalledResult
-from vgpuctl.operations.execute import execute_plan
+from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.guards import require_root
 from vgpuctl.operations.plans import installation as texts
 from vgpuctl.operations.plans.installation import InstalledFile
-from vgpuctl.operations.steps.system_files import (
-    CreateDirectory,
-    CreateLink,
-    RemoveDirectory,
-    RemoveFile,
-    RemoveLink,
-    RunSystemctl,
-    WriteFile,
-    require_system,
-)
-from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -39,6 +34,19 @@ RESTART_NOTE = (
 )
 PACKAGE_NOTE = "the boot unit and the completion files belong to the Debian package, which removes them itself"
 AUTOSTART_NOTE = "virsh autostart NAME has libvirt start a VM at each boot, once its vGPUs exist"
+_MOUNTED_READ_ONLY = (
+    "a host whose /etc is read-only gets these files from its image; otherwise mount it writable: findmnt /etc"
+)
+AGAIN_HINT = "run the command again: it does the rest"
+
+
+class Action(Value):
+    """One change that is made: its line for people, the path, and what an error says that the path cannot be."""
+
+    line: str
+    path: str
+    verb: str
+    perform: Callable[[], object]
 
 
 def install_host(
@@ -59,9 +67,10 @@ def install_host(
     Raises:
         HostCannot: libvirt is too old for a second hook and already has one.
         Refused: the Debian package is installed, and this is another installation.
-        Failed: a file could not be written; files written before are removed or restored.
+        Failed: the first file could not be written.
+        PartlyApplied: a later one could not be written; those before it stay, and the error names them.
     """
-    system = require_system(host)
+    system = _require_system(host)
     if not dry_run:
         require_root(host)  # a machine id is not needed: the image of a host, which is never booted, has none
     version = host.hypervisor.status().libvirt_version
@@ -71,24 +80,24 @@ def install_host(
     is_package = texts.is_package(python) and package_unit is not None  # a simulated host has only what we write
     others = [] if is_package else [texts.unit_file(python), *_completion_files(system, completions)]
     files = [hook, *others]
-    steps: list[Step] = []
+    actions: list[Action] = []
     if not system.is_directory(texts.CONFIG_DIRECTORY):
-        steps.append(CreateDirectory(texts.CONFIG_DIRECTORY))
-    writes, kept_paths = _write_steps(system, files)
-    steps += writes
+        make = partial(system.make_directory, texts.CONFIG_DIRECTORY)
+        actions.append(Action(f"create {texts.CONFIG_DIRECTORY}", texts.CONFIG_DIRECTORY, "created", make))
+    writes, kept_paths = _write_files(system, files)
+    actions += writes
     if is_package:
-        removals, changed_paths = _hand_over_to_package(system)
-        steps += removals
+        hand_over, changed_paths = _hand_over_to_package(system)
+        actions += hand_over
         kept_paths += changed_paths
     elif system.readlink(texts.UNIT_WANTS_LINK) is None and texts.UNIT_PATH not in kept_paths:
-        steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
-    if system.has_systemd and _changes_unit(steps):
-        steps.append(RunSystemctl(("daemon-reload",)))
-    steps += _restart_steps(system) if restart_libvirt else []
-    is_new = any(s.path == hook.path and s.previous_text is None for s in writes)
-    notes = _notes(system, is_new=is_new, restart_libvirt=restart_libvirt)
+        actions.append(_link_unit(system, texts.UNIT_PATH))
+    if system.has_systemd and any(a.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK) for a in actions):
+        actions.append(_systemctl(system, "daemon-reload"))
+    actions += _restarts(system) if restart_libvirt else []
+    notes = _notes(system, is_new=system.read(hook.path) is None, restart_libvirt=restart_libvirt)
     paths = [f.path for f in files]
-    return _execute_steps(host, steps, InstalledResult, paths, kept_paths, notes, progress, dry_run=dry_run)
+    return _carry_out(actions, InstalledResult, paths, kept_paths, notes, progress, dry_run=dry_run)
 
 
 def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str, ...]:
@@ -107,34 +116,36 @@ def uninstall_host(
     """Remove the files of install-host; /etc/vgpuctl is removed only if it is empty. What the Debian package has stays.
 
     Raises:
-        Failed: a file could not be removed; files removed before are restored.
+        Failed, PartlyApplied: a file could not be removed; the error names those that were removed before.
     """
-    system = require_system(host)
+    system = _require_system(host)
     if not dry_run:
         require_root(host)
-    steps: list[Step] = []
+    actions: list[Action] = []
+    removed_paths: list[str] = []
     kept_paths: list[str] = []
     is_package = system.read(texts.PACKAGE_UNIT_PATH) is not None
     target = system.readlink(texts.UNIT_WANTS_LINK)
-    hook_paths = (texts.HOOK_PATH, texts.MAIN_HOOK_PATH)
-    for path in (*hook_paths, texts.UNIT_PATH, *_completion_paths()):
+    for path in (texts.HOOK_PATH, texts.MAIN_HOOK_PATH, texts.UNIT_PATH, *_completion_paths()):
         text = system.read(path)
         if text is None:
             continue
         if texts.has_valid_checksum(text):
-            steps.append(RemoveFile(path, text, 0o755 if path in hook_paths else 0o644))
+            actions.append(_remove(system, path))
+            removed_paths.append(path)
         elif path != texts.MAIN_HOOK_PATH and not (is_package and path in _completion_paths()):
             kept_paths.append(path)
     if target == texts.UNIT_PATH and texts.UNIT_PATH not in kept_paths:
-        steps.insert(0, RemoveLink(texts.UNIT_WANTS_LINK, target))
-    if steps and system.has_systemd:
-        steps.append(RunSystemctl(("daemon-reload",)))
+        actions.insert(0, _remove(system, texts.UNIT_WANTS_LINK, f"remove the link {texts.UNIT_WANTS_LINK}"))
+    if actions and system.has_systemd:
+        actions.append(_systemctl(system, "daemon-reload"))
     if system.is_directory(texts.CONFIG_DIRECTORY) and system.is_empty(texts.CONFIG_DIRECTORY):
-        steps.append(RemoveDirectory(texts.CONFIG_DIRECTORY))
-    steps += _restart_steps(system) if restart_libvirt else []
-    files = [s.path for s in steps if isinstance(s, RemoveFile)]
+        line = f"remove {texts.CONFIG_DIRECTORY}, which is empty"
+        remove = partial(system.remove_directory, texts.CONFIG_DIRECTORY)
+        actions.append(Action(line, texts.CONFIG_DIRECTORY, "removed", remove))
+    actions += _restarts(system) if restart_libvirt else []
     notes = (PACKAGE_NOTE,) if is_package and dry_run else ()
-    return _execute_steps(host, steps, UninstalledResult, files, kept_paths, notes, progress, dry_run=dry_run)
+    return _carry_out(actions, UninstalledResult, removed_paths, kept_paths, notes, progress, dry_run=dry_run)
 
 
 def is_boot_unit_enabled(system: System) -> bool:
@@ -143,28 +154,45 @@ def is_boot_unit_enabled(system: System) -> bool:
     return exists and system.readlink(texts.UNIT_WANTS_LINK) is not None
 
 
-def _hand_over_to_package(system: System) -> tuple[list[Step], list[str]]:
-    """Return the steps that remove what another installation's install-host wrote, and the paths that are kept.
+def _hand_over_to_package(system: System) -> tuple[list[Action], list[str]]:
+    """Return the removals of what another installation's install-host wrote, and the paths that are kept.
 
     systemd would read a unit in /etc instead of the package's. A unit that was disabled stays disabled.
     """
-    steps: list[Step] = []
+    actions: list[Action] = []
     kept_paths: list[str] = []
     for path in (texts.UNIT_PATH, *_completion_paths()):
         text = system.read(path)
         if text is not None and texts.has_valid_checksum(text):
-            steps.append(RemoveFile(path, text, 0o644))
+            actions.append(_remove(system, path))
         elif text is not None and path == texts.UNIT_PATH:
             kept_paths.append(path)
     if system.readlink(texts.UNIT_WANTS_LINK) == texts.UNIT_PATH and not kept_paths:
-        steps.append(RemoveLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
-        steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.PACKAGE_UNIT_PATH))
-    return steps, kept_paths
+        actions.append(_link_unit(system, texts.PACKAGE_UNIT_PATH, replace=True))
+    return actions, kept_paths
 
 
-def _changes_unit(steps: Sequence[Step]) -> bool:
-    changes = (s for s in steps if isinstance(s, WriteFile | CreateLink | RemoveFile))
-    return any(s.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK) for s in changes)
+def _remove(system: System, path: str, line: str | None = None) -> Action:
+    return Action(line or f"remove {path}", path, "removed", partial(system.remove, path))
+
+
+def _link_unit(system: System, target: str, *, replace: bool = False) -> Action:
+    """Return what `systemctl enable` does. The same link from a concurrent install-host is no error."""
+    path = texts.UNIT_WANTS_LINK
+
+    def perform() -> None:
+        try:
+            system.link(path, target, replace=replace)
+        except FileExistsError:
+            if system.readlink(path) != target:
+                raise
+
+    return Action(f"link {path} to {target}", path, "created", perform)
+
+
+def _systemctl(system: System, *words: str) -> Action:
+    command = f"systemctl {' '.join(words)}"
+    return Action(f"run {command}", command, "run", partial(system.systemctl, *words))
 
 
 def _completion_paths() -> list[str]:
@@ -182,9 +210,9 @@ def _completion_files(system: System, scripts: Mapping[str, str]) -> list[Instal
     return files
 
 
-def _write_steps(system: System, files: Sequence[InstalledFile]) -> tuple[list[WriteFile], list[str]]:
-    """Return the files to write, and the paths that are kept because somebody else wrote them."""
-    steps: list[WriteFile] = []
+def _write_files(system: System, files: Sequence[InstalledFile]) -> tuple[list[Action], list[str]]:
+    """Return what writes the files, and the paths that are kept because somebody else wrote them."""
+    actions: list[Action] = []
     kept_paths: list[str] = []
     for file in files:
         previous_text = system.read(file.path)
@@ -193,23 +221,24 @@ def _write_steps(system: System, files: Sequence[InstalledFile]) -> tuple[list[W
         if previous_text is not None and not texts.has_valid_checksum(previous_text):
             kept_paths.append(file.path)
         else:
-            steps.append(WriteFile(file.path, file.text, file.mode, previous_text))
-    return steps, kept_paths
+            line = f"{'write' if previous_text is None else 'replace'} {file.path}"
+            write = partial(system.put, file.path, file.text, file.mode)
+            actions.append(Action(line, file.path, "written", write))
+    return actions, kept_paths
 
 
 def _active_daemon(system: System) -> str:
     return next((unit for unit in texts.DAEMONS if system.is_active(unit)), texts.DAEMONS[0])
 
 
-def _restart_steps(system: System) -> list[Step]:
+def _restarts(system: System) -> list[Action]:
     if not system.has_systemd:
         return []
-    return [RunSystemctl(("restart", unit)) for unit in texts.DAEMONS if system.is_active(unit)]
+    return [_systemctl(system, "restart", unit) for unit in texts.DAEMONS if system.is_active(unit)]
 
 
-def _execute_steps(
-    host: Host,
-    steps: Sequence[Step],
+def _carry_out(
+    actions: Sequence[Action],
     kind: type[AnyFiles],
     files: Sequence[str],
     kept_paths: Sequence[str],
@@ -219,8 +248,77 @@ def _execute_steps(
     dry_run: bool,
 ) -> Outcome[AnyFiles]:
     warnings = tuple(f"{path} was changed by hand or does not belong to vgpuctl: it is kept" for path in kept_paths)
-    lines = tuple(step.describe() for step in steps)
-    if steps and not dry_run:
-        execute_plan(host, Plan(steps=tuple(steps)), progress)
+    lines = tuple(action.line for action in actions)
+    if actions and not dry_run:
+        _perform(actions, progress)
     data = kind(tuple(sorted(set(files) - set(kept_paths))), tuple(sorted(kept_paths)))
-    return Outcome(bool(steps), data, lines, warnings, notes, dry_run=dry_run)
+    return Outcome(bool(actions), data, lines, warnings, notes, dry_run=dry_run)
+
+
+def _perform(actions: Sequence[Action], progress: Progress) -> None:
+    """Make each change, one after the other.
+
+    Raises:
+        VgpuctlError: the first one failed; PartlyApplied, Interrupted: some were made before.
+    """
+    lines = tuple(action.line for action in actions)
+    started = finished = 0
+    try:
+        progress.on_plan(lines)
+        for started, action in enumerate(actions, start=1):
+            progress.on_step_start(started, action.line)
+            try:
+                action.perform()
+            except OSError as error:
+                raise _file_error(action.path, action.verb, error) from error
+            finished = started
+            progress.on_step_finish(started, action.line)
+    except BaseException as error:
+        failure = as_vgpuctl_error(error)
+        if finished or (started and isinstance(failure, Interrupted)):
+            failure = _partly_done(failure, lines[:finished], lines[finished:])
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _partly_done(failure: VgpuctlError, done: Sequence[str], left: Sequence[str]) -> VgpuctlError:
+    """Return the error that names what was done and what is left; an interruption stays one."""
+    if not isinstance(failure, Interrupted):
+        failure = PartlyApplied(failure.message, hint=failure.hint, **{**failure.facts, "cause": failure.code})
+    failure.hint = "; then ".join(filter(None, (failure.hint, AGAIN_HINT)))
+    failure.facts["lines"] = [f"done: {line}" for line in done]
+    failure.left = list(left)
+    return failure
+
+
+def _require_system(host: Host) -> System:
+    """Return the host's configuration files.
+
+    Raises:
+        HostCannot: this host is read-only for vgpuctl (--root).
+    """
+    if host.system is None:
+        raise HostCannot(f"nothing can be installed on {host.name}", hint="omit --root", check="system")
+    return host.system
+
+
+def _error_hint(path: str, number: int | None) -> str:
+    """Return a remedy: more room, root permissions, or `ls` of the path, for example if the directory is not one."""
+    directory = path.rpartition("/")[0]
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"df {directory}; free space there"
+    if number == errno.EROFS:
+        return _MOUNTED_READ_ONLY
+    list_command = f"ls -ld {directory} {path}"
+    return f"run this as root; {list_command}" if number in (errno.EACCES, errno.EPERM) else list_command
+
+
+def _file_error(path: str, what: str, error: OSError) -> FileFailed:
+    """Return the error of a file that cannot be `what`: written, created or removed."""
+    return FileFailed(
+        f"{path} cannot be {what}: {error.strerror or error}",
+        hint=_error_hint(path, error.errno),
+        path=path,
+        errno=error.errno,
+    )

@@ -25,7 +25,6 @@ from vgpuctl.operations.guards import (
     refuse_gpus_in_setup,
     refuse_start_between,
     refuse_stuck_gpus,
-    refuse_unfinished_exchange,
     refuse_unresponsive_vm,
     refuse_vgpus_in_other_vms,
     require_system_libvirt,
@@ -59,12 +58,11 @@ from vgpuctl.value import replace
 
 
 def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
-    """Refuse a VM that is half created, half removed or half exchanged.
+    """Refuse a VM that is half created or half removed.
 
     Raises:
         Busy: reconcile finishes it.
     """
-    refuse_unfinished_exchange(vm, record)
     if record.state is not RecordState.READY:
         raise Busy(
             f"{vm.name} is unfinished: its record says {record.state}",

@@ -16,7 +16,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Claim, Exchange, RecordState, Vm, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, Claim, RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.claims import report_unreadable, reread_claims
 from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text
@@ -26,7 +26,6 @@ from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.change import detach_steps
-from vgpuctl.operations.plans.old_exchange import abandoning_steps, decided, finishing_steps
 from vgpuctl.operations.plans.refresh import spare_removal_plan
 from vgpuctl.operations.plans.remove import (
     release_steps,
@@ -36,7 +35,6 @@ from vgpuctl.operations.plans.remove import (
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.vgpus import refuse_unreadable_entries
 from vgpuctl.operations.power import read_domain_leftovers, start_vm, why_not_startable
-from vgpuctl.operations.steps.attach import SwitchOver
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import STOPPED_STATES, SetRecordState, find_missing_resources
 from vgpuctl.operations.transaction import Context, Transaction
@@ -159,7 +157,7 @@ def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: P
     if finding.vm is not None and finding.places_vm:
         return give_place(host, finding.vm.uuid, wait_seconds=wait_seconds, progress=progress)
     plan = finding.plan or Plan(())
-    removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
+    removes = any(isinstance(step, ReleaseClaim) for step in plan.steps)
     with Transaction(host, Context(progress, wait_seconds)) as tx:
         tx.take_over(finding.claims, include_missing=finding.vm is not None, leaving=removes)
         if not _is_unchanged(host, finding):
@@ -237,8 +235,6 @@ def _check_vm(host: Host, snapshot: Snapshot, vm: Vm, *, is_in_progress: bool) -
         return []
     if vm.record.state is not RecordState.READY:
         return _check_unfinished(host, snapshot, vm, vm.record, held_record, claims)
-    if vm.record.exchange is not None:
-        return [_check_exchange(host, snapshot, vm, vm.record, vm.record.exchange)]
     if vm.record.waiting_vgpus():
         return [check_waiting(host, snapshot, vm, vm.record)]
     if vm.record.spare_disks():
@@ -335,25 +331,6 @@ def _check_unneeded(host: Host, vm: Vm, held_record: VmRecord, claims: tuple[Cla
     )
     plan = Plan(release_steps(vm, held_record.vgpus), undo_on_failure=False, vms_required_off=(vm.uuid,))
     return [ReconcileFinding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
-
-
-def _check_exchange(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, exchange: Exchange) -> ReconcileFinding:
-    """Return the finding for an exchange that version 0.1 left: finish it if it is decided already, else abandon it."""
-    text = f"VM {vm.name} was to move from {exchange.carrier} to {exchange.vgpu.carrier} together with others"
-    is_decided = decided(snapshot, exchange)
-    if is_decided and vm.state not in STOPPED_STATES:
-        return ReconcileFinding(
-            "half-exchanged", text, f"nothing while it runs in its old place: virsh shutdown {vm.name} first"
-        )
-    claims = claims_of_record(host, vm.name, record)
-    new_claims = claims_of_record(host, vm.name, replace(record, vgpus=(exchange.vgpu,)))
-    if is_decided:
-        old_claims = tuple(c for c in claims if c.carrier == exchange.carrier)
-        steps, claims = finishing_steps(snapshot, vm, record, exchange, old_claims), (*claims, *new_claims)
-    else:
-        steps = abandoning_steps(snapshot, vm, record, exchange, new_claims)
-    plan = Plan(steps, undo_on_failure=False, vms_required_off=(vm.uuid,) if is_decided else ())
-    return ReconcileFinding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 
 
 def _check_refresh(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.record import FINISH_EXCHANGE
 from vgpuctl.errors import FileFailed
 from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.numbers import parse_integer
@@ -22,7 +23,7 @@ from vgpuctl.operations.plans.vgpus import assigned_from_entry, placeholder_owne
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import SetRecordState
 from vgpuctl.ports.host import Host
-from vgpuctl.ports.step import Plan
+from vgpuctl.ports.step import Plan, Removal
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -137,9 +138,6 @@ def _find_strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
         if vm.has_unreadable_record:
             continue
         names = {v.carrier for v in vm.record.vgpus} if vm.record else set()
-        exchange = vm.record.exchange if vm.record else None
-        if exchange is not None:
-            names.add(exchange.vgpu.carrier)
         if claim.carrier in by_carrier and claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
             strays.append((by_carrier[claim.carrier], vm))
     return strays
@@ -187,13 +185,12 @@ def find_unfinished_files(host: Host) -> list[ReconcileFinding]:
     return findings
 
 
-class RemoveUnfinishedFile(Value):
+class RemoveUnfinishedFile(Removal):
     """Remove one unfinished file."""
 
     file: UnfinishedFile
 
     def describe(self) -> str:
-        """Say which file."""
         return f"remove {self.file.path}"
 
     def perform(self, host: Host) -> None:
@@ -213,15 +210,15 @@ class RemoveUnfinishedFile(Value):
     def verify(self, host: Host) -> None:
         """Nothing to read back: removing a file either worked or raised."""
 
-    def undo(self, host: Host) -> None:
-        """Nothing: the file was incomplete."""
-
 
 def check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:
     """Return the problem of a VM without a readable record of its own: a copy, a newer record, or a lost one."""
     if vm.copied_record is not None:
         text = f"VM {vm.name} has the record of VM {vm.copied_record.vm_uuid}: it is a copy"
         return [ReconcileFinding("copied-record", text, "nothing: vgpuctl does not manage it")]
+    if vm.has_unfinished_exchange:
+        text = f"VM {vm.name} is in an exchange of places that version 0.1 left unfinished"
+        return [ReconcileFinding("unreadable-record", text, f"nothing: {FINISH_EXCHANGE}")]
     if vm.has_unreadable_record:
         text = f"VM {vm.name} has a record that this vgpuctl cannot read"
         action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"

@@ -212,7 +212,7 @@ def _hint(vm: Vm, target: str) -> str:
         return hint_commands.off_command(vm)
     if target == "running" or vm.state is not VmState.RUNNING:
         return hint_commands.run_command(vm)
-    return f"vgpuctl console {shlex.quote(vm.name)} shows what the guest does"
+    return f"vgpuctl show-console {shlex.quote(vm.name)} shows how to see what the guest does"
 
 
 def _went_off_error(name: str) -> PartlyApplied:

@@ -8,18 +8,11 @@ or several separated by `|`: a GPU provides the first that it has.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from vgpuctl.gpu.gpu_kind import Columns, GpuKind, Placement, State
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.profile_name import strip_board
 from vgpuctl.solver import Program
 from vgpuctl.value import Value
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
 
 
 class ResolvedProfile(Value):
@@ -31,12 +24,6 @@ class ResolvedProfile(Value):
 
     name: str
     profiles: tuple[str | None, ...]
-
-
-def suggest_profiles(text: str, kinds: Sequence[GpuKind]) -> list[str]:
-    """Return similar profile names, the most similar first."""
-    profiles = {profile for kind in kinds for profile in kind.sizes}
-    return difflib.get_close_matches(text, sorted(profiles | {strip_board(p) for p in profiles}), n=3, cutoff=0.5)
 
 
 def resolve_profile(text: str, kinds: Sequence[GpuKind]) -> ResolvedProfile | None:

@@ -4,8 +4,8 @@
 The driver changes the scheduler, MIG and mixed sizes only on a GPU without vGPUs. A vGPU that is created before them
 would run without them, and then block restore-host until its VM is drained. So nothing new is placed there, and no
 room is shown. The scheduler counts only if VMs have places on the GPU whose vGPUs are all missing, as after a boot:
-otherwise host.yaml may be ahead of the driver, as after set-scheduler --via modprobe. libvirt's hook has no NVML, so
-it does not know these settings: it creates the vGPU as the driver is.
+otherwise host.yaml may be ahead of the driver, where only its next load sets the scheduler. libvirt's hook has no
+NVML, so it does not know these settings: it creates the vGPU as the driver is.
 """
 
 from __future__ import annotations

@@ -37,25 +37,6 @@ class GuestReboot(Protocol):
         """Wait until libvirt reports that the domain was reset or is off, up to the deadline."""
 
 
-class ConsoleStream(Protocol):
-    """A running domain's serial console, opened. Only one thread uses it, and `receive` is called every second."""
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when `receive` has something to return."""
-
-    def receive(self) -> bytes | None:
-        """Return what the guest wrote since the last call, which may be nothing; None when the console has ended.
-
-        It ends when the domain stops, and when another session takes it over.
-
-        Raises:
-            HostCannot: libvirt went away.
-        """
-
-    def send(self, data: bytes) -> int:
-        """Type `data` at the console. What libvirt does not accept at once is sent later; return how much that is."""
-
-
 class Hypervisor(Protocol):
     """libvirt's domains and networks. Methods take a domain's uuid, except those that look up a name.
 
@@ -109,12 +90,6 @@ class Hypervisor(Protocol):
         """Watch libvirt's events about a domain's reboot, from the beginning of the `with` block.
 
         Call `reboot` or `reset` inside the block, so that no event is missed. Error 42 when there is no such domain.
-        """
-
-    def open_console(self, uuid: str, *, force: bool) -> AbstractContextManager[ConsoleStream]:
-        """Open a running domain's serial console until the block ends; with `force`, take it from another session.
-
-        Error 55 when the domain is off, 9 when another session has the console, 1 when there is no serial console.
         """
 
     def network(self, name: str) -> NetworkInfo | None:

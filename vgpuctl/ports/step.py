@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar
 
 from vgpuctl.value import Value
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-class Step(Protocol):
+class Step(Value, ABC):
     """A value that a backend or `vgpuctl.operations.steps` creates.
 
     `perform` changes the host and is not repeated. `verify` reads back and raises VerifyFailed when the host does not
@@ -21,23 +22,36 @@ class Step(Protocol):
     rest: it is kept when a step before it cannot be undone.
     """
 
+    records_owner: ClassVar[bool] = False
+
+    @abstractmethod
     def describe(self) -> str:
         """Return one line for people, in the imperative: "make vGPU A100-4C on 0000:3b:00.4"."""
 
+    @abstractmethod
     def perform(self, host: Host) -> str | None:
         """Perform the change; returns a note for the user where the change came about in another way than this call."""
 
+    @abstractmethod
     def verify(self, host: Host) -> None:
         """Read the change back."""
 
+    @abstractmethod
     def undo(self, host: Host) -> None:
         """Undo the change."""
 
 
-@runtime_checkable
-class LongStep(Step, Protocol):
+class Removal(Step):
+    """A step that is not undone: what was begun to be removed is removed, by `reconcile` if need be."""
+
+    def undo(self, host: Host) -> None:
+        """Nothing."""
+
+
+class LongStep(Step):
     """A step that may take minutes, such as a copy, and says how far it is."""
 
+    @abstractmethod
     def perform_with_progress(self, host: Host, report: Callable[[float], None]) -> str | None:
         """Perform the change; `report` gets the percentage, and when it raises, the step stops at once."""
 

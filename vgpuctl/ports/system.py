@@ -34,15 +34,11 @@ class System(Protocol):
     def is_empty(self, path: str) -> bool:
         """Return whether a directory is empty."""
 
-    def put(self, path: str, text: str, mode: int | None) -> None:
-        """Write a whole file atomically and create its directory; no reader sees half of the file.
+    def put(self, path: str, text: str, mode: int) -> None:
+        """Write a whole file atomically and create its directory; no reader sees half of the file."""
 
-        `mode` None is for files that the admin owns: an existing one keeps its mode and owner, and a link stays a link;
-        a new file gets 0644.
-        """
-
-    def link(self, path: str, target: str) -> None:
-        """Create a symbolic link, and its directory."""
+    def link(self, path: str, target: str, *, replace: bool = False) -> None:
+        """Create a symbolic link, and its directory. With `replace` an existing link gets the target atomically."""
 
     def make_directory(self, path: str) -> None:
         """Create a directory; an existing one is no error."""

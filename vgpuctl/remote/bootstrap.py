@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bootstraps a host without vgpuctl: probes it, copies the wheels of a wheelhouse, and has them installed there.
+"""Bootstraps a host without vgpuctl: probes it, copies a Debian package, and has it installed there.
 
 On the host, `bootstrap_script.py` does the work in one run to its end, even if this side dies. This module decides
 whether anything has to be installed, and what a lost reply means.
@@ -12,112 +12,65 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vgpuctl.errors import HostCannot, Interrupted, Refused, ResultUnknown, Unreachable, VgpuctlError
+from vgpuctl.errors import HostCannot, Interrupted, ResultUnknown, Unreachable, VgpuctlError
 from vgpuctl.remote import reply as replies
-from vgpuctl.remote import wheelhouse
 from vgpuctl.remote.debian_package import DebianPackage
 from vgpuctl.remote.reply import Reply
 from vgpuctl.remote.session import RemoteCommand, RemoteOutput, RunControl, Session
-from vgpuctl.remote.wheelhouse import Wheelhouse
 from vgpuctl.value import Value, replace
 
-DIRECTORY = "/opt/vgpuctl"
-LINK = "/usr/local/bin/vgpuctl"
-"""Both paths are those of the role in the Ansible collection."""
-PACKAGE_PREFIX = "/usr"
-"""Where a Debian package has its bin."""
+PREFIX = "/usr"
+"""Where the package has its bin."""
 LOCK_PATH = "/run/vgpuctl-bring.lock"
 """Locked on the host during the bootstrap; /run belongs to root and is empty after a boot."""
-BASE_BYTES = 64 << 20
-WHEEL_SPACE_FACTOR = 6
-"""The required free space: a base for pip and setuptools in an environment, plus this multiple of the wheels' size.
-With 15 MiB of wheels on Debian 12 the peak is 79 MiB; half of the required space is spare."""
 _PROGRESS_LINES = 4
 
 
 class BootstrapPlan(Value):
-    """The version to install and the commands for every host: built once, because it holds all wheels or the package.
-
-    `source`: the wheelhouse's directory or the package's file.
+    """The version to install and the commands for every host: built once, because it holds the package.
 
     `report_line` gets a host's name and a line of progress, if the user wants progress.
     """
 
     version: str
-    source: str
     probe: RemoteCommand
     install: RemoteCommand
     dry_run: bool
     report_line: Callable[[str, str], None] | None
 
 
-def plan_bootstrap(
-    wheelhouse_data: Wheelhouse,
-    arguments: Sequence[str],
-    referring_files: Sequence[str],
-    *,
-    dry_run: bool,
-    report_line: Callable[[str, str], None] | None,
-) -> BootstrapPlan:
-    """Return the plan. `arguments`: those of install-host there; `referring_files`: the files that name its Python."""
-    wheels = [
-        {"name": wheel.filename, "bytes": len(wheel.content), "sha256": wheel.sha256}
-        for wheel in wheelhouse_data.wheels
-    ]
-    request = {
-        "directory": DIRECTORY, "link": LINK, "lock": LOCK_PATH, "referring": referring_files,
-        "version": wheelhouse_data.version,
-        "digest": wheelhouse_data.digest, "oldest_python": wheelhouse_data.oldest_python, "words": arguments,
-        "has_libvirt": wheelhouse_data.has(wheelhouse.DISTRO_PACKAGE),
-        "needs_bytes": BASE_BYTES + WHEEL_SPACE_FACTOR * wheelhouse_data.size_bytes, "wheels": wheels,
-        "progress": report_line is not None,
-    }  # fmt: skip
-    return BootstrapPlan(
-        wheelhouse_data.version,
-        wheelhouse_data.directory,
-        _remote_command("look", request, []),
-        _remote_command("bring", request, [wheel.content for wheel in wheelhouse_data.wheels]),
-        dry_run,
-        report_line,
-    )
-
-
 def plan_package(
     package: DebianPackage,
     arguments: Sequence[str],
-    referring_files: Sequence[str],
     *,
     dry_run: bool,
     report_line: Callable[[str, str], None] | None,
 ) -> BootstrapPlan:
-    """Return the plan that installs a Debian package; the arguments are those of `plan_bootstrap`."""
+    """Return the plan that installs a package; `arguments` are those of install-host there."""
     file = {"name": package.filename, "bytes": len(package.content), "sha256": package.sha256}
     request = {
-        "directory": DIRECTORY, "link": LINK, "lock": LOCK_PATH, "referring": referring_files,
-        "version": package.version, "words": arguments, "wheels": [file], "progress": report_line is not None,
-        "prefix": PACKAGE_PREFIX,
+        "lock": LOCK_PATH, "version": package.version, "words": arguments, "package": file,
+        "progress": report_line is not None, "prefix": PREFIX,
     }  # fmt: skip
     return BootstrapPlan(
         package.version,
-        package.path,
-        _remote_command("look-deb", request, []),
-        _remote_command("bring-deb", request, [package.content]),
+        _remote_command("probe", request, b""),
+        _remote_command("install", request, package.content),
         dry_run,
         report_line,
     )
 
 
-def _remote_command(act: str, request: Mapping[str, object], contents: Sequence[bytes]) -> RemoteCommand:
+def _remote_command(act: str, request: Mapping[str, object], content: bytes) -> RemoteCommand:
     program = Path(__file__).with_name("bootstrap_script.py").read_bytes()
     header = json.dumps({"act": act, **request}).encode()
-    return RemoteCommand((), b"".join([program, header, b"\n", *contents]), len(program))
+    return RemoteCommand((), b"".join([program, header, b"\n", content]), len(program))
 
 
 def bootstrap_host(session: Session, name: str, control: RunControl, plan: BootstrapPlan) -> Reply | None:
     """Return the reply of a host that was (or would be) bootstrapped. None: this vgpuctl is installed there already.
 
     Raises:
-        Refused: a newer one is installed.
         HostCannot: it has no Python that vgpuctl runs on.
         Unreachable, Interrupted: nothing was changed there; ResultUnknown: it is unknown whether.
     """
@@ -129,7 +82,6 @@ def bootstrap_host(session: Session, name: str, control: RunControl, plan: Boots
         raise replies.invalid_reply_error(
             name, f"is not a valid answer to the probe: {probe_result!s:.99}", is_change=False
         )
-    _refuse_downgrade(name, probe_result["was"], plan)
     if probe_result["present"]:
         if plan.report_line is not None:
             plan.report_line(name, f"vgpuctl {plan.version} is already installed there: nothing is copied")
@@ -169,23 +121,10 @@ def _parse_reply(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
     if output.noise is not None and output.status == replies.EXIT_NOT_FOUND and not output.out:
         raise HostCannot(
             f"{name}: there is no Python 3.11 or newer: {replies.last_line(output.err)}",
-            hint="on that host: apt install python3 python3-venv python3-libvirt",
+            hint="on that host: apt install python3",
             check="python",
         )
     return replies.parse(output, name, is_change=is_change)
-
-
-def _refuse_downgrade(name: str, remote_version: str | None, plan: BootstrapPlan) -> None:
-    remote_key, local_key = wheelhouse.version_key(remote_version or ""), wheelhouse.version_key(plan.version)
-    if remote_key is not None and local_key is not None and remote_key > local_key:
-        raise Refused(
-            f"{name}: its vgpuctl {remote_version} is newer than {plan.version} of {plan.source}: an "
-            "older one may not"
-            " understand what it recorded",
-            hint="use a newer one",
-            remote_version=remote_version,
-            wheelhouse=plan.version,
-        )
 
 
 def _dry_run_document(probe_result: Mapping[str, Any], plan: BootstrapPlan) -> dict[str, Any]:
@@ -199,9 +138,9 @@ def _dry_run_document(probe_result: Mapping[str, Any], plan: BootstrapPlan) -> d
 
 
 def _upload_lost_error(exc: ResultUnknown, name: str, sent: _UploadProgress, control: RunControl) -> VgpuctlError:
-    """Return the error of a lost upload: nothing is installed without all wheels (counted, with checksums)."""
+    """Return the error of a lost upload: nothing is installed without the whole package (its size and checksum)."""
     if sent.sent_bytes == sent.total_bytes:
-        exc.hint = "run the command again: complete files there stay, incomplete ones are removed"
+        exc.hint = "run the command again: it keeps what is in place and adds the rest"
         return exc
     message = f"{name}: {sent.sent_bytes:,} of {sent.total_bytes:,} bytes were sent, and nothing was installed"
     if control.interrupt_count():

@@ -24,8 +24,7 @@ SUCCESS_STATUSES: Mapping[str, tuple[int, ...]] = {"fits": (1, 4), "doctor": (6,
 _FAILURE_STATUSES = frozenset({1, 2, 3, 4, 5, 6, 75, 130, 143})
 """Exit statuses of a command that failed (docs/reference/exit-codes.md)."""
 _INSTALL_HINT = (
-    "vgpuctl --host ssh://HOST install-host --wheelhouse DIR brings it there; it is looked for in PATH and"
-    " /opt/vgpuctl/bin"
+    "vgpuctl --host ssh://HOST install-host --deb FILE brings it there; it is looked for in PATH and /opt/vgpuctl/bin"
 )
 
 Document = Mapping[str, Any]

@@ -80,14 +80,13 @@ def resolve_login(target: Target, config: SshOptions) -> Login:
         raise InvalidInput(f"{target.name}: ssh_config: port {configured_port} is not a number")
     port = target.port or int(configured_port)
     host = _text(config, "hostname") or target.host
-    files = [*target.identity_files, *(config.get("identityfile") or ())]
     login = Login(
         host=host,
         port=port,
         user=target.user or _text(config, "user") or getpass.getuser(),
         known_hosts_name=_text(config, "hostkeyalias") or host,
         known_hosts_port=SSH_PORT if _text(config, "hostkeyalias") else port,
-        identity_files=_expand_paths(files or DEFAULT_IDENTITIES),
+        identity_files=_expand_paths(config.get("identityfile") or DEFAULT_IDENTITIES),
         identities_only=_text(config, "identitiesonly").lower() == "yes",
         use_agent=_text(config, "identityagent").lower() != "none",
         known_hosts_files=_known_hosts_files(config),

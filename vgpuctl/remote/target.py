@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target host, parsed from an address on the command line: ssh://[user@]HOST[:port]."""
+"""Target hosts, parsed from an address on the command line: ssh://[user@]HOST[:port], where HOST may have ranges."""
 
 from __future__ import annotations
 
 import re
 
+from vgpuctl.config.name_patterns import PATTERN_HINT, expand_braces
 from vgpuctl.errors import InvalidInput
 from vgpuctl.value import Value
 
@@ -14,20 +15,36 @@ _URL = re.compile(
 )
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:.]+(%\w+)?", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*\$?", re.ASCII)
+_IPV6 = re.compile(r"ssh://([^@\[]*@)?\[")
 MAX_PORT = 65535
+_RANGE_HINT = "write a range like 'ssh://gpu{01..20}' or a list like 'ssh://{web,db}-1', in quotes"
 
 
 class Target(Value):
-    """A host to log in at. `name` is its name for users. A field that is None comes from ssh_config or ssh's defaults.
-
-    `identity_files` are tried before those of ssh_config.
-    """
+    """A host to log in at. `name` is its name for users. What is None comes from ssh_config or ssh's defaults."""
 
     name: str
     host: str
     port: int | None = None
     user: str | None = None
-    identity_files: tuple[str, ...] = ()
+
+
+def is_range(text: str) -> bool:
+    """Return whether an address may stand for several hosts: it has braces."""
+    return "{" in text or "}" in text
+
+
+def expand_range(text: str) -> tuple[str, ...]:
+    """Return the addresses that an address with ranges or lists in braces stands for; without braces it is one.
+
+    Raises:
+        InvalidInput: the braces are wrong, or there is a range in brackets. Brackets around an IPv6 address are none.
+    """
+    try:
+        return expand_braces(text, has_sets=_IPV6.match(text) is None)
+    except InvalidInput as exc:
+        hint = exc.hint if exc.hint not in (None, PATTERN_HINT) else _RANGE_HINT
+        raise InvalidInput(f"--host {exc.message}", hint=hint) from exc
 
 
 def parse_url(text: str) -> Target:

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and edit the registry key of the vGPU scheduler (`REGISTRY_KEY`) in modprobe.d files; text in, text out.
+"""Read the registry key of the vGPU scheduler (`REGISTRY_KEY`) in modprobe.d files, and word the line that sets it.
 
 nvidia.ko takes `NVreg_RegistryDwords="Key=0x1;Key2=0x2"` for every GPU, and
 `NVreg_RegistryDwordsPerDevice="pci=0000:15:00.0;Key=0x1;pci=0000:16:00.0;Key=0x2"` for single GPUs. Two lines with the
 same parameter do not add up: the kernel keeps the last (charp parameters, kernel/params.c). modprobe reads the *.conf
 files of its directories sorted by name; a file hides files of the same name in later directories (modprobe.d(5)).
-vgpuctl edits one value only: comments, other options, other keys and other GPUs' entries stay as they are.
+vgpuctl writes none of these files. The line that it shows keeps other options, other keys and other GPUs' entries.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from vgpuctl.errors import InvalidInput, Refused
 from vgpuctl.model.address import normalize_device
 from vgpuctl.scheduler.registry_dword import MAX_DWORD, REGISTRY_KEY
 from vgpuctl.value import Value
@@ -29,7 +28,6 @@ DIRECTORIES = (
 VGPUCTL_FILE = f"{ADMIN_DIRECTORY}/vgpuctl-nvidia.conf"
 DRIVER_PARAMS_PATH = "/proc/driver/nvidia/params"
 ALL_GPUS_PARAMETER, PER_GPU_PARAMETER = "NVreg_RegistryDwords", "NVreg_RegistryDwordsPerDevice"
-_FILE_HEADER = "# The scheduler of NVIDIA's vGPUs; vgpuctl set-scheduler --via modprobe changes it.\n"
 _OPTIONS = re.compile(r"\s*options\s+nvidia\s")
 _PARAMETER = re.compile(r'(?<![\w-])(NVreg_RegistryDwords(?:PerDevice)?)=(?:"([^"]*)"|([^\s"]*))')
 _LOGICAL_LINE = re.compile(r"(?:[^\\\n]|\\(?:.|\n))*\n?")
@@ -100,59 +98,26 @@ def find_loaded_dword(params: str, address: str) -> int | None:
     return find_dword(values.get("RegistryDwords", ""), values.get("RegistryDwordsPerDevice", ""), address)
 
 
-def file_with_dword(files: tuple[ModprobeFile, ...], address: str, dword: int) -> ModprobeFile:
-    """Return the file to write, with its new text, so that a GPU gets this dword.
+def line_with_dword(files: Iterable[ModprobeFile], words: Mapping[str, int]) -> tuple[str, str]:
+    """Return where a line goes and the line, so that each of these GPUs gets its dword.
 
-    Raises:
-        Refused: two files set the parameter, or one outside /etc/modprobe.d does.
-        InvalidInput: vgpuctl cannot edit the value.
+    `words`: by address. The line that takes effect now is replaced, because a second one would hide it.
     """
-    settings = [s for s in parse_settings(files) if s.name == PER_GPU_PARAMETER]
-    paths = list(dict.fromkeys(s.path for s in settings))
-    if len(paths) > 1:
-        raise Refused(
-            f"{PER_GPU_PARAMETER} is set in {len(paths)} files, of which only the last takes effect: "
-            f"{', '.join(paths)}",
-            hint="write all of it in one line of one file, then run the command again",
-            paths=paths,
-        )
-    if not settings:
-        vgpuctl_file = next((f for f in files if f.path == VGPUCTL_FILE), None)
-        _require_utf8(vgpuctl_file)
-        text = _FILE_HEADER if vgpuctl_file is None else vgpuctl_file.text
-        if text and not text.endswith("\n"):
-            text += "\n"
-        return ModprobeFile(
-            VGPUCTL_FILE, f'{text}options nvidia {PER_GPU_PARAMETER}="pci={address};{_dword_entry(dword)}"\n'
-        )
-    last = settings[-1]
-    if not last.path.startswith(f"{ADMIN_DIRECTORY}/"):
-        raise Refused(
-            f"{PER_GPU_PARAMETER} is set in {last.path}, which belongs to a package",
-            hint=f"copy it to {ADMIN_DIRECTORY}, which overrides it, then run the command again",
-            paths=[last.path],
-        )
-    if "\\" in last.value:
-        raise InvalidInput(
-            f"{last.path}:{last.line}: the value of {PER_GPU_PARAMETER} spans several lines",
-            hint="write it in one line, then run the command again",
-            path=last.path,
-        )
-    file = next(f for f in files if f.path == last.path)
-    _require_utf8(file)
-    return ModprobeFile(
-        last.path, file.text[: last.start] + _replace_dword(last.value, address, dword) + file.text[last.end :]
-    )
-
-
-def _require_utf8(file: ModprobeFile | None) -> None:
-    """Refuse a file with undecodable bytes, which the reader replaced by U+FFFD: they could not be written back."""
-    if file is not None and "\ufffd" in file.text:
-        raise InvalidInput(
-            f"{file.path} is not UTF-8 text",
-            hint=f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {file.path}; then run the command again",
-            path=file.path,
-        )
+    files = tuple(files)
+    last = next((s for s in reversed(parse_settings(files)) if s.name == PER_GPU_PARAMETER), None)
+    value = "" if last is None else last.value.replace("\\\n", "")
+    for address, dword in words.items():
+        value = _replace_dword(value, address, dword)
+    if last is None:
+        return f"add this line to {VGPUCTL_FILE}", f'options nvidia {PER_GPU_PARAMETER}="{value}"'
+    text = next(f.text for f in files if f.path == last.path)
+    logical = next(m for m in _LOGICAL_LINE.finditer(text) if m.start() <= last.start < m.end())
+    number = text.count("\n", 0, logical.start()) + 1
+    line = f"{text[logical.start() : last.start]}{value}{text[last.end : logical.end()]}".replace("\\\n", " ").strip()
+    if last.path.startswith(f"{ADMIN_DIRECTORY}/"):
+        return f"replace line {number} of {last.path} with this line", line
+    copy = f"{ADMIN_DIRECTORY}/{last.path.rpartition('/')[2]}"
+    return f"copy {last.path} to {copy}, and replace line {number} there with this line", line
 
 
 def overridden_settings(settings: Iterable[ParameterSetting]) -> tuple[ParameterSetting, ...]:

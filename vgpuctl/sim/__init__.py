@@ -6,6 +6,5 @@ kernel's rules independently: it imports the model and the errors, and nothing e
 """
 
 from vgpuctl.sim.host import SCENARIO_DIRECTORY, SCENARIOS, SimHost, open_host, reset_host
-from vgpuctl.sim.scenario_gpu import find_model, model_names
 
-__all__ = ["SCENARIOS", "SCENARIO_DIRECTORY", "SimHost", "find_model", "model_names", "open_host", "reset_host"]
+__all__ = ["SCENARIOS", "SCENARIO_DIRECTORY", "SimHost", "open_host", "reset_host"]

@@ -39,7 +39,6 @@ CALLS = (
     "destroy",
     "reboot",
     "reset",
-    "open-console",
     "network",
     "redefine",
     "attach-device",

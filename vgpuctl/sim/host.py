@@ -21,7 +21,6 @@ from vgpuctl.regular_file import read_regular_file
 from vgpuctl.sim import vgpu_scheduler
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.domain_xml import host_arch
-from vgpuctl.sim.guest_access import CONSOLE_DIRECTORY
 from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
 from vgpuctl.sim.hypervisor import EMULATOR_PREFIX, SimHypervisor
 from vgpuctl.sim.logs import SimAudit, SimKernelLog
@@ -150,8 +149,7 @@ class SimHost:
             self._core.reset_state(_digest(self._text), compile_scenario(self._text, self._file))
             self.audit.clear()
             self._empty_run_directory()
-            for directory in ("etc/modprobe.d", CONSOLE_DIRECTORY):
-                _remove(self._core.directory / directory)
+            _remove(self._core.directory / "etc/modprobe.d")
 
     def close(self) -> None:
         """Close the journal's files."""

@@ -47,7 +47,6 @@ _LIBVIRT_CALLS = {
     "wait-stopped": ("virDomainIsActive", "cannot determine whether VM {} is off"),
     "reboot": ("virDomainReboot", "cannot reboot VM {}"),
     "reset": ("virDomainReset", "cannot reset VM {}"),
-    "open-console": ("virDomainOpenConsole", "cannot open the console of VM {}"),
     "network": ("virNetworkLookupByName", "cannot look up network {}"),
     "definition": ("virDomainGetXMLDesc", "cannot read the definition of VM {}"),
     "redefine": ("virDomainDefineXMLFlags", "cannot change VM {}"),

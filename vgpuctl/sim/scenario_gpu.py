@@ -68,7 +68,7 @@ FIRST_BUS, BUS_STEP, LAST_BUS = 0x3B, 4, 0xF8
 LAST_DOMAIN = 0xFF
 FIRST_BRIDGE_GROUP = 1_000_000
 MAX_COUNT = 4096
-"""How many GPUs one entry may have: enough for a whole fleet in one host, for `simulate`."""
+"""How many GPUs one entry may have: enough for a whole fleet in one host."""
 _VENDOR_VF_SINCE = (6, 8)
 _UNKNOWN_MODEL: dict[str, Any] = {"vendor_id": "10de", "device_id": "ffff", "class": "030200", "profiles": []}
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
@@ -59,10 +60,13 @@ points, and the range over all fleets and sizes from 2 to 16 GPUs. *VDI* is A40 
 
 
 def write() -> None:
-    """Write the page and the plot."""
+    """Write the page, and the plot if matplotlib is there, which no extra of vgpuctl brings."""
     rows = results.read(results.CSV)
     REPORT.write_text(report(rows, results.head(results.CSV)))
-    draw(results.by_key(rows), PLOT)
+    try:
+        draw(results.by_key(rows), PLOT)
+    except ModuleNotFoundError as exc:
+        print(f"{PLOT.name} was not drawn again: {exc}; pip install matplotlib", file=sys.stderr)
 
 
 def report(rows: Sequence[Row], head: Sequence[str]) -> str:

@@ -1,17 +1,8 @@
 # Prints a line for each vgpuctl command that still runs: it holds the lock on its file in /run/vgpuctl/operations.
-# Version 0.1.0 had no such files: there a claim names its process and the time of its start.
 list_running() {
     for file in /run/vgpuctl/operations/*; do
         if [ -f "$file" ] && ! (flock -s -n 9) 9<"$file"; then
             echo "  $(head -c 300 "$file")"
-        fi
-    done
-    for file in /run/vgpuctl/claims/*; do
-        [ -f "$file" ] || continue
-        pid=$(sed -n '/"operation"/!s/.*"pid": *\([0-9]*\).*/\1/p' "$file")
-        start=$(sed -n 's/.*"start_ticks": *\([0-9]*\).*/\1/p' "$file")
-        if [ -n "$pid" ] && [ "$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)" = "$start" ]; then
-            echo "  process $pid, which holds ${file##*/}: $(tr '\0' ' ' <"/proc/$pid/cmdline")"
         fi
     done
 }

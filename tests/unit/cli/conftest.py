@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shlex
 import subprocess
 import sys
@@ -76,13 +75,6 @@ def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
         return ran
 
     return run
-
-
-def is_readable(descriptor: int, seconds: float) -> bool:
-    """Wait until a descriptor can be read. Unlike select(), this also works with numbers above 1023."""
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(max(0, seconds) * 1000))
 
 
 def child_environment(**more: str) -> dict[str, str]:

@@ -63,6 +63,7 @@ def test_reaching_a_vm(sim: Run) -> None:
     page = sim("show-console vdi-001")
     assert "vnc:    127.0.0.1:59" in page.out
     assert "serial: virsh -c qemu:///system console vdi-001" in page.out
+    assert "the command after 'serial:' opens the serial console in this terminal; Ctrl-] leaves it" in page.err
     assert "ssh -L 59" in page.err
     known = sim("show-address vdi-001 --json").document["data"]
     assert known["source"] == "lease"

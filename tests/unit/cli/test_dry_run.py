@@ -49,7 +49,7 @@ MIXED = {
 OTHERS = {
     "set-mig": ("h100-mig", f"{GPU} --for H100-1-10C:4 --drain"),
     "set-mixed-size": ("rtx-pro-6000", f"{GPU} off --drain"),
-    "set-scheduler": ("t4", f"{GPU} --policy equal_share --via modprobe --drain"),
+    "set-scheduler": ("t4", f"{GPU} --policy equal_share --drain"),
     "attach-gpu": ("h100-pcie-x8", "off --gpus 2"),
     "detach-gpu": ("h100-pcie-x8", "off --gpu 0000:3d:00.0"),
 }

@@ -279,5 +279,5 @@ def test_a_console() -> None:
         "vnc:    /run/s, password not known\nvnc:    no port yet, password not known\n"
         "serial: virsh console 'a b'\n"
     )
-    assert [line.partition(" ")[0] for line in page.stderr_lines] == ["vgpuctl", "from"]
+    assert [line.partition(" ")[0] for line in page.stderr_lines] == ["the", "from"]
     assert pages.page("show-console", result("show-console", {**vm, "graphics": [], "serial": []})).stderr_lines

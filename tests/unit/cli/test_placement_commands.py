@@ -48,23 +48,6 @@ def test_host_yaml_fills_unset_options_and_a_dry_run_has_the_source(sim: Run, tm
     assert "placement.policy: 'deep' is not least-waste, depth" in sim(line.replace(" --json", ""), FOUR).err
 
 
-def test_the_demand_of_version_0_1_is_a_warning_and_has_no_effect(sim: Run, tmp_path: Path) -> None:
-    line = "create-vm vm --profile L40S-4Q --dry-run --json"
-    without = gpus(sim(line, FOUR))
-    old = "version: 1\nplacement:\n  demand: {L40S-4Q: 1, L40S-4X: 2}\n"
-    (tmp_path / "old.yaml").write_text(old)
-    applied = sim(f"apply -f {tmp_path / 'old.yaml'}", FOUR)
-    assert "placement.demand has no effect since version 0.2: remove it" in applied.err + applied.out
-    host_file(tmp_path, old)
-    assert gpus(sim(line, FOUR)) == without
-    assert "demand" not in sim("export", FOUR).out
-    assert sim("diff", FOUR).status == 0
-    assert "placement.demand" in sim("doctor host-file", FOUR).out
-    assert sim("list-gpus --json", FOUR).document["warnings"] == [
-        "/etc/vgpuctl/host.yaml: placement.demand has no effect since version 0.2: remove it"
-    ]
-
-
 def test_several_gpus_and_none_of_some(sim: Run) -> None:
     line = "create-vm vm --profile L40S-4Q --dry-run --json"
     assert gpus(sim(f"{line} --gpu {SECOND} --gpu {FOURTH}", FOUR)) == [SECOND]

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Callable
 from json import loads
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +26,7 @@ from vgpuctl.remote.target import Target
     ("typed", "there", "file"),
     [
         ("--host ssh://a list-gpus --all", "list-gpus --all", None),
-        ("list-gpus --host=ssh://a --hosts f --limit x --json", "list-gpus", None),
+        ("list-gpus --host=ssh://a{1..3} --host ssh://b --json", "list-gpus", None),
         ("-v --wait 5 --host-deadline 3 --hosts-at-a-time 2 list-gpus --progress", "-v --wait 5 list-gpus", None),
         ("create-vm a --profile --host --host ssh://x", "create-vm a --profile --host", None),
         ("create-vm --host ssh://x -- --host", "create-vm -- --host", None),
@@ -39,7 +39,6 @@ from vgpuctl.remote.target import Target
         ("apply", "apply", None),
         ("apply --undo --json --host ssh://a", "apply --undo", None),
         ("apply --undo 3 --yes", "apply --undo 3 --yes", None),
-        ("install-host --wheelhouse=wheels --dry-run", "install-host --dry-run", None),
         ("install-host --deb vgpuctl.deb --dry-run", "install-host --dry-run", None),
         ("import -", "import -", "-"),
         ("import /etc/mdevctl.d", "import /etc/mdevctl.d", None),
@@ -144,7 +143,7 @@ def test_a_change_reported_in_an_unknown_shape_is_never_a_host_failure(
     text = captured.out + captured.err
     assert "gpu-01: create-vm is done there, and the vgpuctl there sent a result of" in text
     assert observed in text
-    assert "vgpuctl --host ssh://gpu-01 install-host --wheelhouse DIR" in text
+    assert "vgpuctl --host ssh://gpu-01 install-host --deb FILE" in text
     assert all(line in text for line in lines)
     assert remote_result.print_replies(settings, [made, made], 0) == 5
     several = capsys.readouterr()
@@ -182,7 +181,6 @@ def test_a_remote_failure_of_any_form_is_reported() -> None:
     [
         ("list-vms", False),
         ("fits --profile A100-4C", False),
-        ("simulate --generate churn", False),
         ("plan-moves --defragment", False),
         ("wait a --for off", False),
         ("log --failed", False),
@@ -203,51 +201,34 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
 
 
 @pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("--host ssh://root@a console vm", "ssh -t root@a 'vgpuctl console vm'"),
-        ("--host ssh://ada@a:2222 console vm --force", "ssh -t -p 2222 ada@a 'sudo vgpuctl console vm --force'"),
-        ("--host ssh://root@[::1] console 'a b'", """ssh -t root@::1 'vgpuctl console '"'"'a b'"'"''"""),
-    ],
-)
-def test_a_console_is_opened_on_the_host_itself(vgpuctl: Callable[..., Ran], line: str, hint: str) -> None:
-    ran = vgpuctl(*shlex.split(line))
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err.splitlines()[-1] == f"  hint: {hint}"
-
-
-@pytest.mark.parametrize(
     ("line", "output"),
     [
         ("--host ssh://a --host local list-gpus", "do not go with others"),
         ("--host ssh://a/b list-gpus", "is not the address of a host"),
         ("--host ssh://a completion bash", "completion does not work on other hosts"),
         ("--host ssh://a sim reboot", "sim does not work on other hosts"),
-        ("--host ssh://a simulate --generate churn --plot ai.svg", "--plot ai.svg: simulate writes no files on"),
-        ("--host ssh://a simulate --generate churn --write ai.csv", "--write ai.csv: simulate writes no files on"),
-        ("--host ssh://a list-gpus --plot a.svg", "--plot a.svg: list-gpus writes no files on"),
         (
             "--host ssh://a create-vm --profile 4C --cloud-init ud.yaml",
             "--cloud-init: 'ud.yaml' is not an absolute path",
         ),
         ("--host ssh://a refresh-vm v --image /a --from b", "--from: 'b' is not an absolute path"),
         ("--host ssh://a list-images /a b", "PATH: 'b' is not an absolute path"),
-        ("--limit gpu --host ssh://a list-gpus", "--limit requires --hosts FILE"),
-        ("--limit gpu list-gpus", "--limit requires"),
+        ("--host 'ssh://a{1..3' list-gpus", "--host 'ssh://a{1..3': the braces do not match"),
+        ("list-gpus --host 'ssh://a{1}'", "{1} is neither a range nor a list"),
+        ("--host 'ssh://a{1..200}{1..200}' list-gpus", "stands for 40000 names; at most 10000 are allowed"),
+        ("--host 'ssh://a[01:20]' list-gpus", "  hint: write 'ssh://a{01..20}'"),
+        ("--host 'ssh://{a,-b}' list-gpus", "--host ssh://-b: '-b' is not a host name"),
+        ("--host 'ssh://a{1..3}' --host local list-gpus", "do not go with others"),
         ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline requires"),
         ("list-gpus --host sim:t4 --hosts-at-a-time 5", "--hosts-at-a-time requires"),
         ("--host-deadline 0 --host ssh://a list-gpus", "must be greater than 0"),
-        ("--hosts /nowhere/hosts list-gpus", "there is no inventory file"),
         ("--host ssh://a apply -f /nowhere/host.yaml", "there is no spec file"),
         ("--hosts-at-a-time 0 --host ssh://a list-gpus", "--hosts-at-a-time"),
-        ("--host sim:t4 install-host --wheelhouse /nowhere/wheels", "--wheelhouse requires --hosts FILE or"),
-        ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "wheelhouse /nowhere/wheels does not exist"),
-        ("--host sim:t4 install-host --deb /nowhere/vgpuctl.deb", "--deb requires --hosts FILE or"),
+        ("--host sim:t4 install-host --deb /nowhere/vgpuctl.deb", "--deb requires --host ssh://HOST"),
         (
             "--host ssh://a install-host --deb /nowhere/vgpuctl.deb",
             "Debian package /nowhere/vgpuctl.deb does not exist",
         ),
-        ("--host ssh://a install-host --deb a.deb --wheelhouse b", "--wheelhouse and --deb cannot be combined"),
     ],
 )
 def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:
@@ -256,10 +237,28 @@ def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str
     assert output in ran.err
 
 
-def test_an_empty_inventory_is_refused(vgpuctl: Callable[..., Ran], tmp_path) -> None:
-    (tmp_path / "hosts").write_text("# none yet\n")
-    ran = vgpuctl("--hosts", str(tmp_path / "hosts"), "list-gpus")
-    assert (ran.status, "contains no hosts" in ran.err) == (2, True)
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("--host ssh://gpu{01..03} list-gpus", "quote the range: vgpuctl --host 'ssh://gpu{01..03}' list-gpus"),
+        ("stop-vm a --host ssh://gpu{9..11} -y", "quote the range: vgpuctl stop-vm a --host 'ssh://gpu{9..11}' -y"),
+        ("sim --host ssh://gpu{1..2} reboot", "quote the range: vgpuctl sim --host 'ssh://gpu{1..2}' reboot"),
+        (
+            "--host ssh://{web,db} show-vm 'a b'",
+            "repeat --host: vgpuctl --host ssh://web --host ssh://db show-vm 'a b'",
+        ),
+    ],
+)
+def test_a_range_without_quotes_is_refused_with_the_line_to_type(
+    vgpuctl: Callable[..., Ran], line: str, hint: str
+) -> None:
+    spread = ["bash", "-c", f"printf '%s\\n' {line}"]
+    words = subprocess.run(spread, capture_output=True, text=True, check=True).stdout.splitlines()
+    ran = vgpuctl(*words)
+    assert (ran.status, ran.out) == (2, "")
+    assert "and --host takes one address: the shell makes several words of a range" in ran.err.splitlines()[0]
+    assert ran.err.splitlines()[1] == f"  hint: {hint}"
+    assert vgpuctl(*words, "--json").document["error"]["code"] == "usage"
 
 
 def test_progress_goes_to_stderr_with_json(sim: Callable[..., Ran], vgpuctl: Callable[..., Ran]) -> None:
@@ -276,28 +275,21 @@ def test_a_host_behind_the_command_wins_over_one_in_front(vgpuctl: Callable[...,
 @pytest.mark.parametrize(
     ("line", "asked"),
     [
-        ("--hosts {hosts} list-gpus", ["there"]),
-        ("list-gpus --hosts {hosts}", ["there"]),
-        ("--host ssh://127.0.0.1:2 --hosts {hosts} list-gpus", ["127.0.0.1:2", "there"]),
         ("list-gpus --host ssh://127.0.0.1:2 --host ssh://127.0.0.1:3", ["127.0.0.1:2", "127.0.0.1:3"]),
+        ("--host 'ssh://127.0.0.1:{2..4}' list-gpus", ["127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"]),
+        ("list-gpus --host='ssh://127.0.0.1:{3,2}' --host ssh://127.0.0.1:2", ["127.0.0.1:3", "127.0.0.1:2"]),
+        ("--host 'ssh://127.0.0.1:{2..2}' list-gpus", ["127.0.0.1:2"]),
+        ("--host 'ssh://[::{1..1}]:2' list-gpus", ["[::1]:2"]),
+        ("list-gpus", ["127.0.0.1:8", "127.0.0.1:9"]),
     ],
 )
-def test_what_is_typed_wins_over_the_host_of_the_environment(
-    vgpuctl: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, asked: list[str]
+def test_ranges_and_several_hosts_give_one_result_and_win_over_the_environment(
+    vgpuctl: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, line: str, asked: list[str]
 ) -> None:
-    monkeypatch.setenv("VGPUCTL_HOST", "ssh://127.0.0.1:1")
-    (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
-    ran = vgpuctl("--json", *shlex.split(line.format(hosts=tmp_path / "hosts")))
+    monkeypatch.setenv("VGPUCTL_HOST", "ssh://127.0.0.1:{8..9}")
+    ran = vgpuctl("--json", *shlex.split(line))
+    assert ran.document["kind"] == "hosts"
     assert [host["host"] for host in ran.document["data"]["hosts"]] == asked
-
-
-@pytest.mark.parametrize("line", ["--host sim:t4 --hosts {hosts} list-gpus", "--hosts {hosts} list-gpus --host local"])
-def test_a_host_without_ssh_is_refused_with_an_inventory(
-    vgpuctl: Callable[..., Ran], tmp_path: Path, line: str
-) -> None:
-    (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
-    ran = vgpuctl(*shlex.split(line.format(hosts=tmp_path / "hosts")))
-    assert (ran.status, "cannot be combined with --hosts" in ran.err) == (2, True)
 
 
 CONTROLS = "\x1b\x07\x9b\u202e\r"

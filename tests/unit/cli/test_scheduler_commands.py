@@ -10,17 +10,21 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from vgpuctl.config import scheduler_spec as spec
-from vgpuctl.config.arguments import SCHEDULER_METHODS
 from vgpuctl.config.vm_fields import SCHEDULER_POLICIES
-from vgpuctl.operations.plans import scheduler_plan as plan
 
 Run = Callable[..., Ran]
 GPU = "0000:3b:00.0"
 
 
+def modprobe_file(tmp_path: Path, name: str, line: str) -> None:
+    (host_file,) = tmp_path.rglob("etc/vgpuctl/host.yaml")
+    folder = host_file.parents[1] / "modprobe.d"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"{line}\n")
+
+
 def test_command_line_values_match_the_program() -> None:
     assert SCHEDULER_POLICIES == spec.POLICIES
-    assert sorted(SCHEDULER_METHODS) == sorted(plan.METHODS)
 
 
 def test_it_is_set_and_shown(sim: Run) -> None:
@@ -42,7 +46,7 @@ def test_adaptive_round_robin_and_a_dry_run(sim: Run) -> None:
     line = f"set-scheduler {GPU} --policy equal_share --frequency 500 --averaging-factor 20"
     assert "set the scheduler of 0000:3b:00.0 to equal_share, 500 Hz" in sim(f"{line} --dry-run").out
     document = sim(f"{line} --json").document
-    assert (document["changed"], document["data"]["via"], document["data"]["takes_effect"]) == (True, "nvml", "now")
+    assert document["changed"]
     assert document["data"]["scheduler"]["running"]["averaging_factor"] == 20
     shown = sim(f"show-gpu {GPU}").out
     assert "slices of 2 ms on the average, averaging factor 20" in shown
@@ -90,9 +94,8 @@ def test_equal_share_is_a_number_only_without_driver_weights(
 ) -> None:
     file = tmp_path / "host.yaml"
     file.write_text(WEIGHTS.replace("DRIVER", driver))
-    assert sim(f"set-scheduler {GPU} --policy equal_share --via modprobe", str(file)).status == 0
-    (options,) = tmp_path.rglob("modprobe.d/*.conf")
-    options.write_text(f'options nvidia NVreg_RegistryDwords="{word}"\n')
+    assert sim(f"set-scheduler {GPU} --policy equal_share", str(file)).status == 0
+    modprobe_file(tmp_path, "nvidia.conf", f'options nvidia NVreg_RegistryDwords="{word}"')
     assert sim("sim reboot", str(file)).status == 0
     assert sim("create-vm one --profile A40-12Q", str(file)).status == 0
     alone = sim(f"show-gpu {GPU} --json", str(file)).document["data"]["shares"]
@@ -105,27 +108,43 @@ def test_equal_share_is_a_number_only_without_driver_weights(
     assert ("not known: this driver weights vGPUs" in " ".join(shown.split())) is (percent is None)
 
 
-def test_modprobe_says_when_it_applies(sim: Run) -> None:
-    ran = sim(f"set-scheduler {GPU} --policy equal_share --via modprobe")
-    assert ran.out == f"{GPU}: equal_share when its driver is loaded next\n"
-    assert "takes effect when the driver nvidia is loaded again or the host is rebooted" in ran.err
-    shown = sim(f"show-gpu {GPU}").out
-    assert "best_effort; configured: equal_share" in shown
-    assert "next load:" in shown
-    reported = sim("doctor scheduler registry-word registry-lines --json").document["data"]["checks"]
-    assert [check["verdict"] for check in reported] == ["warn", "ok", "ok"]
-    sim("sim reboot")
-    assert "driver loaded with" in sim(f"show-gpu {GPU}").out
-    assert sim("doctor scheduler --json").document["data"]["checks"][0]["verdict"] == "ok"
+def test_where_nvml_cannot_set_it_the_line_for_a_file_is_shown(sim: Run, tmp_path: Path) -> None:
+    file = tmp_path / "host.yaml"
+    file.write_text("version: 1\nnvidia: {driver: 550.90.05, nvml: absent}\ngpus: [{model: A100}]\n")
+    command = f"set-scheduler {GPU} --policy equal_share"
+    line = f'options nvidia NVreg_RegistryDwordsPerDevice="pci={GPU};RmPVMRL=0x00000001"'
+    dry = sim(f"{command} --dry-run", str(file))
+    assert dry.status == 0
+    assert line in dry.out + dry.err
+    ran = sim(command, str(file))
+    assert ran.status == 6
+    assert f"{GPU} does not run the scheduler equal_share: NVML cannot set it" in ran.err
+    assert (
+        f"add this line to /etc/modprobe.d/vgpuctl-nvidia.conf, then load the driver nvidia again or reboot: {line}"
+        in ran.err
+    )
+    error = sim(f"{command} --json", str(file)).document["error"]
+    assert (error["code"], error["exit_status"], error["facts"]["line"]) == ("host-cannot", 6, line)
+    everything = sim("set-scheduler --all --policy equal_share", str(file))
+    assert (everything.status, line in everything.err) == (6, True)
+    assert sim("diff", str(file)).status == 7
+    assert f"vgpuctl {command} shows the line for modprobe's files" in sim("doctor scheduler", str(file)).out
+    modprobe_file(tmp_path, "vgpuctl-nvidia.conf", line)
+    assert "next load:" in sim(f"show-gpu {GPU}", str(file)).out
+    sim("sim reboot", str(file))
+    assert sim(command, str(file)).status == 0
+    assert "driver loaded with" in sim(f"show-gpu {GPU}", str(file)).out
+    checks = sim("doctor scheduler registry-word registry-lines --json", str(file)).document["data"]["checks"]
+    assert [check["verdict"] for check in checks] == ["ok", "ok", "ok"]
 
 
 def test_doctor_reports_a_second_line(sim: Run, tmp_path: Path) -> None:
-    sim(f"set-scheduler {GPU} --policy equal_share --via modprobe")
-    (folder,) = tmp_path.rglob("modprobe.d")
-    (folder / "zz.conf").write_text('options nvidia NVreg_RegistryDwordsPerDevice="pci=16:00;A=1"\n')
+    sim(f"set-scheduler {GPU} --policy equal_share")
+    for name in ("nvidia.conf", "zz.conf"):
+        modprobe_file(tmp_path, name, 'options nvidia NVreg_RegistryDwordsPerDevice="pci=16:00;A=1"')
     ran = sim("doctor registry-lines")
     assert ran.status == 6
-    assert "vgpuctl-nvidia.conf:2 sets NVreg_RegistryDwordsPerDevice, but has no effect" in ran.out
+    assert "nvidia.conf:1 sets NVreg_RegistryDwordsPerDevice, but has no effect" in ran.out
 
 
 @pytest.mark.parametrize(

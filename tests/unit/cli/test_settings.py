@@ -19,7 +19,7 @@ from vgpuctl.errors import HostCannot
 LINES = [
     "--host sim:t4 {}", "{} --host sim:t4", "--host=sim:t4 {}", "--root /captured {}", "{} --root /captured",
     "-y {}", "{} --yes", "-o yaml {}", "{} -o yaml", "--json {}", "{} --json", "--wait 0 {}", "{} -v",
-    "--hosts inventory.ini {} --limit gpu1", "{} --host ssh://a --host ssh://b", "--connect test:///default {}",
+    "--host ssh://gpu{{1..3}} {}", "{} --host ssh://a --host ssh://b", "--connect test:///default {}",
     "{} --host-deadline 0", "{} --color always --progress",
 ]  # fmt: skip
 DEFAULTS = vars(Settings())
@@ -80,7 +80,7 @@ def test_vgpuctl_host_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    "given", ["--host ssh://gpu1", "--host=sim:t4", "--hosts inventory.ini", "--root /captured", "--connect test:///x"]
+    "given", ["--host ssh://gpu1", "--host=sim:t4", "--host ssh://gpu{1..3}", "--root /captured", "--connect test:///x"]
 )
 def test_a_command_whose_target_was_lost_refuses(command: str, given: str) -> None:
     settings = Settings()

@@ -58,7 +58,7 @@ def test_failures_are_silent(line: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["show-vm", "start-vm", "stop-vm", "delete-vm", "show-console", "show-address", "wait", "console", "reboot-vm"],
+    ["show-vm", "start-vm", "stop-vm", "delete-vm", "show-console", "show-address", "wait", "reboot-vm"],
 )
 def test_names_of_vms_are_completed_where_a_vm_is_named(vgpuctl: Run, command: str) -> None:
     for name in ("vdi-001", "vdi-002", "other"):

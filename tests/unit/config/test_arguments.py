@@ -11,7 +11,6 @@ import pytest
 import vgpuctl
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library import GpuHost
-from vgpuctl.library.simulation import SimulationRequest
 
 GPU = "0000:3b:00.0"
 WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
@@ -26,7 +25,6 @@ WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
     (lambda host: host.set_mode(GPU, "fast"), "mode: 'fast' is not vgpu, sriov, passthrough or unmanaged"),
     (lambda host: host.set_mode(GPU, "sriov", vfs=0), "vfs: 0 is not a whole number of at least 1"),
     (lambda host: host.set_scheduler(GPU, "fair"), "'fair' is not best_effort"),
-    (lambda host: host.set_scheduler(GPU, "equal_share", via="magic"), "via: 'magic' is not auto, nvml or modprobe"),
     (lambda host: host.fits(), "specify either --profile"),
     (lambda host: host.move_vms("A100-4C", max_moves=-1), "max_moves: -1 is not"),
     (lambda host: host.move_vms(), "specify one of"),
@@ -48,9 +46,6 @@ WRONG: list[tuple[Callable[[GpuHost], object], str]] = [
         "-1 is not a number of seconds",
     ),
     (lambda host: vgpuctl.open_host("sim:a100-40", wait_seconds=-5), "wait_seconds: -5 is not a number of seconds"),
-    (lambda host: host.simulate(SimulationRequest(generate="noise")), "generate: 'noise' is not vdi-day"),
-    (lambda host: host.simulate(SimulationRequest(generate="churn", days=0)), "days: 0 is not"),
-    (lambda host: host.simulate(SimulationRequest(generate="churn", placement="x")), "placement: 'x' is not"),
 ]
 
 

@@ -107,15 +107,6 @@ def test_how_new_vgpus_are_placed_is_read_and_written_back() -> None:
     assert parse_host_spec("version: 1\nplacement: {}", NAME).placement == PlacementSpec()
 
 
-@pytest.mark.parametrize("demand", ["{A16-2Q: 3, GRID A16-4Q: 0.5}", "{A: .nan}", "[]"])
-def test_the_demand_of_version_0_1_is_read_and_not_written(demand: str) -> None:
-    read = parse_host_spec(f"version: 1\nplacement: {{policy: breadth, demand: {demand}}}\n", NAME)
-    assert (read.placement, read.ignored) == (PlacementSpec("breadth"), ("placement.demand",))
-    assert read.warnings == ("placement.demand has no effect since version 0.2: remove it",)
-    written = parse_host_spec(render_host_file(read), NAME)
-    assert (written.placement, written.ignored) == (PlacementSpec("breadth"), ())
-
-
 @pytest.mark.parametrize(
     ("output", "message"),
     [

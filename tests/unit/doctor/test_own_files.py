@@ -55,14 +55,6 @@ def test_the_host_file(text, mode, verdict):
     assert result.verdict is verdict
 
 
-@pytest.mark.parametrize(("mode", "text"), [(0o644, "placement"), (0o666, "users other than root could change")])
-def test_an_ignored_key_does_not_hide_who_else_may_write(mode, text):
-    host_file = "version: 1\nplacement: {demand: {A100-4C: 1}}\n"
-    result = run_check("host-file", files={HOST_FILE: host_file}, permissions={HOST_FILE: FilePermissions(mode, 0, 0)})
-    assert result.verdict is Verdict.WARN
-    assert text in finding_text(result)
-
-
 def test_an_invalid_host_file_has_its_line():
     result = run_check("host-file", files={HOST_FILE: "version: 1\ngpu: {}\n"})
     assert f"{HOST_FILE}:2" in finding_text(result)

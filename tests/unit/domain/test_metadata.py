@@ -9,8 +9,9 @@ from lxml import etree
 
 from tests.unit.domain.designs import mdev, passthrough, records, vendor_vf
 from vgpuctl.domain.metadata import record_from_xml, record_to_xml
+from vgpuctl.domain.record import UnfinishedExchange
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.vm import AssignedVgpu, Exchange, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, VmRecord
 from vgpuctl.value import field_names, replace
 
 GOOD = record_to_xml(vendor_vf().record)
@@ -43,7 +44,7 @@ def test_a_record_marks_an_adopted_vm_and_the_default_is_created_by_vgpuctl() ->
     adopted = replace(vendor_vf().record, created_vm=False)
     assert record_from_xml(record_to_xml(adopted)) == adopted
     assert set(field_names(VmRecord)) == {
-        "state", "vm_uuid", "machine_id", "vgpus", "disks", "request_json", "reserve", "created_vm", "exchange",
+        "state", "vm_uuid", "machine_id", "vgpus", "disks", "request_json", "reserve", "created_vm",
     }, "a new field must be written and read too"  # fmt: skip
 
 
@@ -55,15 +56,10 @@ def test_a_vgpu_that_waits_for_a_place_is_marked_and_no_other() -> None:
     assert record_from_xml(record_to_xml(waiting)) == waiting
 
 
-def test_an_exchange_of_version_0_1_is_read_and_not_written() -> None:
-    vgpu_text = GOOD[GOOD.index("<vgpu") : GOOD.index("/>") + 2]
-    text = GOOD.replace("<spec", f'<exchange carrier="a" with-vm="b" with-carrier="c">{vgpu_text}</exchange><spec')
-    record = record_from_xml(text)
-    assert record.exchange == Exchange("a", vendor_vf().record.vgpus[0], "b", "c")
-    assert record.vgpus == vendor_vf().record.vgpus
-    assert "exchange" not in record_to_xml(record)
-    with pytest.raises(ValueError, match="exchange has no place"):
-        record_from_xml(text.replace(f"{vgpu_text}</exchange>", "</exchange>"))
+def test_an_exchange_of_version_0_1_is_refused() -> None:
+    text = GOOD.replace("<spec", '<exchange carrier="a" with-vm="b" with-carrier="c"/><spec')
+    with pytest.raises(UnfinishedExchange):
+        record_from_xml(text)
 
 
 def test_none_and_empty_differ() -> None:

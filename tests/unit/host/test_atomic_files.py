@@ -20,12 +20,10 @@ from vgpuctl.host.scratch import HostScratch
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.vm import DrainedVm
 from vgpuctl.operations.plans import installation
-from vgpuctl.scheduler import modprobe_files
 
 LASTING: dict[str, Callable[[Path, str], None]] = {
     "host.yaml": lambda path, text: HostFileOnDisk(path, lock_held=lambda: False).replace(text, None),
     "a file of install-host": lambda path, text: HostSystem(path.parent).put(f"/{path.name}", text, 0o644),
-    "a file of somebody else": lambda path, text: HostSystem(path.parent).put(f"/{path.name}", text, None),
 }
 
 
@@ -93,9 +91,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "run/scratch": lambda root: HostScratch(root / "run/scratch").write("template", b"code"),
     "etc/vgpuctl": lambda root: HostFileOnDisk(root / "etc/vgpuctl/host.yaml", lock_held=lambda: False).replace(
         "", None
-    ),
-    "etc/modprobe.d": lambda root: HostSystem(root).put(
-        f"{modprobe_files.ADMIN_DIRECTORY}/vgpuctl-nvidia.conf", "", None
     ),
     "etc/systemd/system": lambda root: HostSystem(root).put(installation.UNIT_PATH, "", 0o644),
     "etc/libvirt/hooks": lambda root: HostSystem(root).put(installation.MAIN_HOOK_PATH, "", 0o755),
@@ -179,9 +174,7 @@ def test_a_file_whose_writer_came_to_life_is_not_removed(tmp_path: Path) -> None
 def test_every_directory_in_which_files_are_put_is_looked_at() -> None:
     shells = [directory for places in installation.COMPLETION_DIRECTORIES.values() for directory, _ in places]
     files = [str(HOST_FILE_PATH), installation.UNIT_PATH, installation.MAIN_HOOK_PATH, installation.HOOK_PATH]
-    assert {*shells, modprobe_files.ADMIN_DIRECTORY, *(os.path.dirname(file) for file in files)} == set(
-        SYSTEM_DIRECTORIES
-    )
+    assert {*shells, *(os.path.dirname(file) for file in files)} == set(SYSTEM_DIRECTORIES)
 
 
 def test_where_host_yaml_is_a_link_the_directory_of_its_file_is_looked_at(tmp_path: Path) -> None:

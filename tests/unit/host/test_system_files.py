@@ -27,6 +27,17 @@ def test_a_file_is_replaced_atomically_without_leftovers(tmp_path: Path) -> None
     assert system.remove_directory("/a")
 
 
+def test_a_link_is_created_once_and_replaced_on_request(tmp_path: Path) -> None:
+    system = HostSystem(tmp_path, allow_systemctl=False)
+    system.link("/a/b", "one")
+    with pytest.raises(FileExistsError):
+        system.link("/a/b", "two")
+    (tmp_path / "a/.b.vgpuctl-link").symlink_to("of a run that was killed")
+    system.link("/a/b", "two", replace=True)
+    assert system.readlink("/a/b") == "two"
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
 def test_services_are_not_touched_where_they_are_not_to_be(tmp_path: Path) -> None:
     system = HostSystem(tmp_path, allow_systemctl=False)
     assert not system.has_systemd

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/reference/library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 PRINTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
-OTHER_NAMES = {"console": "open_console", "export": "export_host", "import": "import_host"}
+OTHER_NAMES = {"export": "export_host", "import": "import_host"}
 NOT_CALLS = ("sim", "completion")
 
 

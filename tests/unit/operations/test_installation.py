@@ -6,12 +6,13 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.hosts import Silent, SimulatedHost, open_sim_host
-from vgpuctl.errors import Failed, HostCannot, Refused
+from vgpuctl.errors import Failed, HostCannot, Interrupted, PartlyApplied, Refused
 from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.outcome import Outcome
@@ -186,14 +187,125 @@ def test_what_people_wrote_in_etc_vgpuctl_stays(host: SimulatedHost):
     assert config.read_text() == "version: 1\n"
 
 
-def test_a_write_that_fails_takes_the_others_back(host: SimulatedHost):
-    root = host.directory / "state"
-    before = files(root)
-    (root / "etc" / "libvirt").write_text("a file where a directory should be")
+class Failing(HostSystem):
+    """A host on which one change fails, the n-th."""
+
+    def __init__(self, root: Path, nth: int) -> None:
+        super().__init__(root)
+        self.left = nth
+
+    @property
+    def has_systemd(self) -> bool:
+        return True
+
+    def is_active(self, unit: str) -> bool:
+        return False
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def put(self, path: str, text: str, mode: int | None) -> None:
+        self._count()
+        super().put(path, text, mode)
+
+    def link(self, path: str, target: str, *, replace: bool = False) -> None:
+        self._count()
+        super().link(path, target, replace=replace)
+
+    def remove(self, path: str) -> None:
+        self._count()
+        super().remove(path)
+
+    def systemctl(self, *words: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Failed("systemctl daemon-reload failed: no bus", hint="systemctl daemon-reload")
+
+
+def prepare_new_host(host: SimulatedHost) -> None:
+    """Leave the host without anything of vgpuctl."""
+
+
+def prepare_upgrade(host: SimulatedHost) -> None:
+    """Another version's files are on the host."""
+    install(host, python="/opt/python3")
+
+
+def prepare_package(host: SimulatedHost) -> None:
+    """The files of a virtual environment are on the host, and the Debian package's unit."""
+    install(host, python="/opt/python3")
+    put_package_unit(host)
+
+
+def prepare_removal(host: SimulatedHost) -> None:
+    """Everything is installed."""
+    install(host)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "run", "number"),
+    [
+        (prepare_new_host, install, 5),
+        (prepare_upgrade, install, 3),
+        (prepare_package, lambda host: install(host, python=PACKAGE_PYTHON), 5),
+        (prepare_removal, uninstall, 5),
+    ],
+    ids=["new", "upgrade", "package", "removal"],
+)
+def test_a_failure_leaves_whole_files_and_names_them_and_the_next_run_finishes(
+    tmp_path: Path, prepare: Callable[[SimulatedHost], None], run: Callable[[SimulatedHost], Outcome], number: int
+):
+    def new_host(name: str) -> SimulatedHost:
+        result = open_sim_host(tmp_path / name)
+        (tmp_path / name / "state" / BASH).mkdir(parents=True)
+        prepare(result)
+        return result
+
+    def fails_at(host: SimulatedHost, nth: int) -> SimulatedHost:
+        return dataclasses.replace(host, ports=replace(host.ports, system=Failing(host.directory / "state", nth)))
+
+    whole = new_host("whole")
+    before = files(whole.directory / "state")
+    lines = run(fails_at(whole, 0)).steps
+    after = files(whole.directory / "state")
+    for nth in range(1, number + 1):
+        host = new_host(str(nth))
+        with pytest.raises(Failed if nth == 1 else PartlyApplied) as raised:
+            run(fails_at(host, nth))
+        done = raised.value.facts.get("lines", [])
+        assert [*(str(line).removeprefix("done: ") for line in done), *raised.value.left] == (
+            [] if nth == 1 else list(lines)
+        )
+        assert len(done) == nth - 1
+        assert "run the command again" in str(raised.value.hint) or nth == 1
+        now = files(host.directory / "state")
+        assert all(text in (before.get(path), after.get(path)) for path, text in now.items())
+        run(host)
+        assert files(host.directory / "state") == after
+    assert run(fails_at(new_host("more"), number + 1)).changed
+
+
+def test_an_interruption_names_what_was_done(host: SimulatedHost):
+    class Interrupting(Silent):
+        def on_step_start(self, number: int, text: str) -> None:
+            if number == 2:
+                raise Interrupted("stopped by SIGTERM", signal_number=15)
+
+    with pytest.raises(Interrupted) as raised:
+        install_host(
+            host.ports, python="/usr/bin/python3", completions={}, restart_libvirt=False, dry_run=False,
+            progress=Interrupting(),
+        )  # fmt: skip
+    assert (raised.value.facts["lines"], len(raised.value.left)) == ([f"done: write {HOOK_PATH}"], 2)
+    assert install(host).changed
+
+
+def test_a_directory_that_is_a_file_is_named(host: SimulatedHost):
+    (host.directory / "state/etc/libvirt").write_text("a file where a directory should be")
     with pytest.raises(Failed, match=r"hooks/qemu\.d/vgpuctl cannot be written"):
         install(host)
-    (root / "etc" / "libvirt").unlink()
-    assert files(root) == before
 
 
 def test_a_read_only_etc_is_not_reported_as_a_permission_problem(host: SimulatedHost):

@@ -74,7 +74,7 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
     trial = trial_of(tmp_path, kind, act)
     calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 2
-    assert trial.failures(calls) >= 3
+    assert trial.failures(calls) >= 1
 
 
 @pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])

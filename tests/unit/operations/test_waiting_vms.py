@@ -155,18 +155,14 @@ def trial_of(directory: Path, kind: str, *, running: bool) -> Trial:
     return Trial(directory, partial(opposite, kind=kind, running=running), turned, whole)
 
 
-SAMPLE = 7
-"""Of the kinds of GPUs one gets every fault, the others each seventh."""
-
-
-def failures(trial: Trial, calls: tuple[str, ...], every: int = 1) -> int:
-    """Make each call of the moves fail, or a sample; return how often the error named a VM that was left waiting.
+def failures(trial: Trial, calls: tuple[str, ...]) -> int:
+    """Make each call of the moves fail; return how often the error named a VM that was left waiting.
 
     Moves that are complete stay. After an error all VMs have a place, or the error names what is left.
     """
     assert len(set(calls) & CHANGING) >= 4
     named = 0
-    for number, done, for_good in [*fault_points(calls, every_read=False)][::every]:
+    for number, done, for_good in fault_points(calls, every_read=False):
         where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
         host = trial.host(f"{number}{done}{for_good}")
         before = picture(host)
@@ -192,7 +188,7 @@ def failures(trial: Trial, calls: tuple[str, ...], every: int = 1) -> int:
 @pytest.mark.parametrize("kind", TWO)
 def test_whatever_call_fails_no_vm_is_lost(tmp_path: Path, kind: str) -> None:
     trial = trial_of(tmp_path, kind, running=False)
-    assert failures(trial, trial.calls(), every=1 if kind == "vendor-vf" else SAMPLE) >= (kind == "vendor-vf")
+    assert failures(trial, trial.calls()) >= (kind == "vendor-vf")
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
@@ -201,7 +197,7 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
     tmp_path: Path, kind: str, spawn, running: bool
 ) -> None:
     trial = trial_of(tmp_path, kind, running=running)
-    assert trial.deaths(trial.calls(), spawn) >= 4
+    assert trial.deaths(trial.calls(), spawn) >= 1
 
 
 @pytest.mark.parametrize("kind", TWO)
@@ -331,8 +327,8 @@ def test_on_a_mixed_size_gpu_each_is_where_the_other_was_in_its_way(tmp_path: Pa
 def test_on_a_mixed_size_gpu_whatever_call_fails_or_a_process_dies_in_no_vm_is_lost(tmp_path: Path, spawn) -> None:
     trial = Trial(tmp_path, two_off, overlapped, apart)
     calls = trial.calls()
-    failures(trial, calls, every=SAMPLE)
-    assert trial.deaths(calls, spawn) >= 4
+    failures(trial, calls)
+    assert trial.deaths(calls, spawn) >= 1
 
 
 H100 = "  - {model: H100, mig: [1g.10gb]}\n"
@@ -372,8 +368,8 @@ def test_two_vms_change_gpu_instances(tmp_path: Path, on: bool) -> None:
 def test_whatever_call_fails_or_a_process_dies_in_two_vms_have_gpu_instances(tmp_path: Path, spawn) -> None:
     trial = Trial(tmp_path, partial(pair, on=False), crossed, each_in_one)
     calls = trial.calls()
-    failures(trial, calls, every=SAMPLE)
-    assert trial.deaths(calls, spawn) >= 4
+    failures(trial, calls)
+    assert trial.deaths(calls, spawn) >= 1
 
 
 def test_where_a_guest_does_not_shut_down_who_waits_runs_again(tmp_path: Path) -> None:

@@ -82,10 +82,10 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
     trial = trial_of(tmp_path, act)
     calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 3
-    assert trial.failures(calls) >= 5
+    assert trial.failures(calls) >= 2
 
 
 @pytest.mark.parametrize("act", ACTS)
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, act: str, spawn) -> None:
     trial = trial_of(tmp_path, act)
-    assert trial.deaths(trial.calls(), spawn) >= 2
+    assert trial.deaths(trial.calls(), spawn) >= 1

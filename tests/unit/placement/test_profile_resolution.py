@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from vgpuctl.gpu.equal_size import EqualSizeKind
-from vgpuctl.placement.profile_resolution import rename_profiles, resolve_profile, suggest_profiles
+from vgpuctl.placement.profile_resolution import rename_profiles, resolve_profile
 
 
 def gib(name: str, total: int, *profiles: str) -> EqualSizeKind:
@@ -49,9 +49,8 @@ def test_requests_with_different_results_have_different_names() -> None:
     assert small.name != large.name
 
 
-def test_an_unoffered_profile_has_near_names() -> None:
+def test_an_unoffered_profile_resolves_to_none() -> None:
     assert resolve_profile("A16-3B", KINDS) is None
-    assert suggest_profiles("A16-2Q", KINDS) == ["A16-8Q", "A16-4Q", "A16-2B"]
 
 
 def test_a_kind_with_other_names_is_the_same_kind() -> None:

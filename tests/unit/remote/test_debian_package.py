@@ -20,8 +20,10 @@ def member(name: str, content: bytes) -> bytes:
     return header + content + b"\n" * (len(content) % 2)
 
 
-def package(directory: Path, control: str, compression: str = "xz", control_name: str = "./control") -> Path:
-    """Write a Debian package that contains only its control file."""
+def package(
+    directory: Path, control: str, compression: str = "xz", control_name: str = "./control", data: bytes = b""
+) -> Path:
+    """Write a Debian package that contains only its control file; `data` stands for an archive."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode=f"w:{compression}") as archive:
         info = tarfile.TarInfo(control_name)
@@ -29,7 +31,7 @@ def package(directory: Path, control: str, compression: str = "xz", control_name
         archive.addfile(info, io.BytesIO(control.encode()))
     path = directory / "vgpuctl_0.2.0-1_all.deb"
     parts = [member("debian-binary", b"2.0\n"), member(f"control.tar.{compression}", tar.getvalue())]
-    path.write_bytes(b"".join([b"!<arch>\n", *parts, member("data.tar.xz", b"")]))
+    path.write_bytes(b"".join([b"!<arch>\n", *parts, member("data.tar.xz", data)]))
     return path
 
 

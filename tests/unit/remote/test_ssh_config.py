@@ -14,9 +14,9 @@ from vgpuctl.remote.target import Target
 
 def test_what_was_typed_wins_over_ssh_config():
     text = {"hostname": "10.0.0.1", "port": "2200", "user": "ops", "identityfile": ["/k/one", "none"]}
-    result = ssh_config.resolve_login(Target("gpu", "gpu", 22, "root", ("/k/mine",)), text)
+    result = ssh_config.resolve_login(Target("gpu", "gpu", 22, "root"), text)
     assert (result.host, result.port, result.user) == ("10.0.0.1", 22, "root")
-    assert result.identity_files == ("/k/mine", "/k/one")
+    assert result.identity_files == ("/k/one",)
     assert (result.known_hosts_name, result.known_hosts_port) == ("10.0.0.1", 22)
 
 

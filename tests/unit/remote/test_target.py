@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.remote.target import Target, parse_url
+from vgpuctl.remote.target import Target, expand_range, parse_url
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,27 @@ def test_addresses(url, target):
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(InvalidInput):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("ssh://gpu{08..10}", ["ssh://gpu08", "ssh://gpu09", "ssh://gpu10"]),
+        ("ssh://ops@{a,b}-1.x:22", ["ssh://ops@a-1.x:22", "ssh://ops@b-1.x:22"]),
+        ("ssh://gpu{1..1}", ["ssh://gpu1"]),
+        ("ssh://root@[fe80::1:{1..2}]:22", ["ssh://root@[fe80::1:1]:22", "ssh://root@[fe80::1:2]:22"]),
+        ("ssh://[::1]", ["ssh://[::1]"]),
+    ],
+)
+def test_ranges(text, urls):
+    assert list(expand_range(text)) == urls
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("ssh://a{1..", "'ssh://gpu{01..20}'"), ("ssh://a[1:3]", "write 'ssh://a{1..3}'"), ("ssh://{{1..2}}", "quotes")],
+)
+def test_what_is_no_range_is_refused(text, hint):
+    with pytest.raises(InvalidInput, match="--host 'ssh://") as caught:
+        expand_range(text)
+    assert hint in str(caught.value.hint)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated guest: reboots are counted, and its console is one session's at a time."""
+"""The simulated guest: reboots are counted."""
 
 from __future__ import annotations
 
-import select
 from pathlib import Path
 
 import pytest
@@ -55,27 +54,3 @@ def test_a_guest_may_ignore_it_or_go_off(tmp_path: Path) -> None:
         with pytest.raises(LibvirtFailed) as caught:
             call(uuid(1))
         assert code(caught) == 55
-
-
-def test_a_session_of_another_process_that_died_holds_nothing(tmp_path: Path) -> None:
-    host = opened(tmp_path)
-    (tmp_path / "state/consoles").mkdir()
-    (tmp_path / f"state/consoles/{uuid(1)}.dead").touch()
-    with host.hypervisor.open_console(uuid(1), force=False) as console:
-        assert console.receive() == b""
-        assert len(list((tmp_path / "state/consoles").iterdir())) == 1
-    assert list((tmp_path / "state/consoles").iterdir()) == []
-
-
-def test_a_guest_without_a_system_is_silent(tmp_path: Path) -> None:
-    with opened(tmp_path).hypervisor.open_console(uuid(1), force=False) as console:
-        assert console.send(b"root\r") == 0
-        assert (console.receive(), select.select([console], [], [], 0)[0]) == (b"", [])
-
-
-def test_a_domain_that_was_started_again_has_another_console(tmp_path: Path) -> None:
-    host = opened(tmp_path)
-    with host.hypervisor.open_console(uuid(1), force=False) as console:
-        host.hypervisor.destroy(uuid(1))
-        host.hypervisor.start(uuid(1))
-        assert console.receive() is None

@@ -100,12 +100,6 @@ def test_figures_are_consistent(name: str) -> None:
         assert kind["max"] <= 32
 
 
-def test_only_an_a16_card_has_several_gpus() -> None:
-    assert {name: entry["gpus_per_card"] for name, entry in load_models().items() if "gpus_per_card" in entry} == {
-        "A16": 4
-    }
-
-
 @pytest.mark.parametrize("driver", ["vfio-pci", "pci-stub", "none"])
 def test_vfs_need_a_driver_that_turns_them_on(driver: str) -> None:
     (raw,) = gpus(f"{{model: A100, driver: {driver}, backend: vendor-vf}}")

@@ -9,7 +9,6 @@ from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
-from vgpuctl.config.arguments import SCHEDULER_METHODS
 from vgpuctl.config.vm_fields import GPU_MODES, SCHEDULER_POLICIES
 
 
@@ -164,10 +163,6 @@ def set_mixed_size(settings: Settings, targets: Targets, mixed: str, drain: bool
             "vgpuctl --host sim:a100-40 set-scheduler 0000:3b:00.0 --policy equal_share --frequency 480 --drain",
             "shuts the VMs on it down first, and starts them again",
         ),
-        (
-            "vgpuctl --host sim:t4 set-scheduler 0000:3b:00.0 --policy equal_share --via modprobe --dry-run",
-            "what would be written for the next load of the driver",
-        ),
     ),
 )
 @targets.gpus
@@ -190,12 +185,6 @@ def set_mixed_size(settings: Settings, targets: Targets, mixed: str, drain: bool
     help="Adaptive round robin: the number of time slices over which a VM's time is averaged.",
 )
 @click.option(
-    "--via",
-    type=click.Choice(SCHEDULER_METHODS),
-    default="auto",
-    help="nvml: now; modprobe: when the driver is loaded next; auto: nvml if possible. [auto]",
-)
-@click.option(
     "--drain",
     is_flag=True,
     help="Shut running VMs down first, at most --wait seconds, remove all vGPUs, and restore them afterwards.",
@@ -209,7 +198,6 @@ def set_scheduler(
     time_slice: int | None,
     frequency: int | None,
     averaging_factor: int | None,
-    via: str,
     drain: bool,
     dry_run: bool,
 ) -> int:
@@ -218,7 +206,8 @@ def set_scheduler(
     best_effort guarantees nothing. equal_share gives each running vGPU the same share. fixed_share gives each vGPU the
     same share, whether the others run or not. The driver changes this only on a GPU without vGPUs; --drain removes the
     vGPUs temporarily and restores them. What NVML sets is lost when the driver is loaded again; restore-host sets it
-    again after a boot.
+    again after a boot. Where NVML cannot set it, the command writes host.yaml, shows the line for a file in
+    /etc/modprobe.d, and ends with exit status 6.
     """
     return change(
         settings,
@@ -230,7 +219,6 @@ def set_scheduler(
             time_slice_ms=time_slice,
             frequency_hz=frequency,
             averaging_factor=averaging_factor,
-            via=via,
             drain=drain,
             dry_run=dry_run,
         ),

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from vgpuctl.cli import complete, run, targets
@@ -12,12 +10,6 @@ from vgpuctl.cli.command import make_command
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.targets import Targets, change, query
-from vgpuctl.value import replace
-
-if TYPE_CHECKING:
-    from vgpuctl.library import GpuHost
-    from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.model.results.gpus import GpuResult
 
 
 @make_command(
@@ -26,7 +18,6 @@ if TYPE_CHECKING:
         ("vgpuctl list-gpus", "GPUs and other devices that carry vGPUs"),
         ("vgpuctl list-gpus --all", "every device that a VM can be given"),
         ("vgpuctl --host sim:a16 list-gpus --json", "the GPUs of a simulated host, for a program"),
-        ("vgpuctl list-gpus --plot gpus.svg", "a picture of the GPUs and their vGPUs"),
     ),
 )
 @click.option(
@@ -35,28 +26,14 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also list every SR-IOV function, and every device that vfio-pci or no driver is bound to.",
 )
-@click.option("--plot", metavar="FILE", type=click.Path(), help="Draw them: FILE.svg or FILE.png. Needs matplotlib.")
 @click.pass_obj
-def list_gpus(settings: Settings, everything: bool, plot: str | None) -> int:
+def list_gpus(settings: Settings, everything: bool) -> int:
     """List the GPUs with their model, backend, mode, driver, memory, virtual functions and vGPUs.
 
     Unmanaged vGPUs, which vgpuctl did not create, are counted separately. A GPU without a backend cannot carry a vGPU
-    as it is set up now; a warning shows why. --plot draws each GPU as a bar of its framebuffer, with its vGPUs in it.
+    as it is set up now; a warning shows why.
     """
-
-    def work(host: GpuHost) -> QueryResult[tuple[GpuResult, ...]]:
-        if not plot:
-            return host.list_gpus(everything=everything)
-        from vgpuctl.cli import gpu_plot, new_file
-        from vgpuctl.cli import plot as pictures
-
-        new_file.require_new(plot, "--plot")
-        picture_format = pictures.check_format(plot)
-        result = host.list_gpus(everything=everything)
-        new_file.write_new(plot, gpu_plot.draw(result.data, picture_format), "--plot")
-        return replace(result, notes=(*result.notes, f"picture: {plot}"))
-
-    return run.call(settings, "list-gpus", work)
+    return run.call(settings, "list-gpus", lambda host: host.list_gpus(everything=everything))
 
 
 @make_command(

@@ -36,12 +36,6 @@ else:
 )
 @click.option("--restart-libvirt", is_flag=True, help="Also restart libvirt's daemon; running VMs keep running.")
 @click.option(
-    "--wheelhouse",
-    metavar="DIR",
-    type=click.Path(file_okay=False),
-    help="By ssh: copy vgpuctl itself to the host first, from a local directory with its wheels.",
-)
-@click.option(
     "--deb",
     metavar="FILE",
     type=click.Path(dir_okay=False),
@@ -49,9 +43,7 @@ else:
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.pass_obj
-def install_host(
-    settings: Settings, restart_libvirt: bool, wheelhouse: str | None, deb: str | None, dry_run: bool
-) -> int:
+def install_host(settings: Settings, restart_libvirt: bool, deb: str | None, dry_run: bool) -> int:
     """Install what restores vGPUs after a boot and creates them when virsh starts a VM.
 
     It installs vgpuctl-restore.service, a libvirt hook (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for those of
@@ -59,10 +51,8 @@ def install_host(
     keeps files that were changed by hand and hooks of other programs. A second run changes nothing. libvirt loads a
     new hook only after its daemon was restarted once.
     """
-    for option, value in (("--wheelhouse", wheelhouse), ("--deb", deb)):
-        if value is not None:
-            raise click.UsageError(f"{option} requires --hosts FILE or --host ssh://HOST")
-
+    if deb is not None:
+        raise click.UsageError("--deb requires --host ssh://HOST")
     return run.call(
         settings,
         "install-host",

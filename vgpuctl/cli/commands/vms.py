@@ -47,7 +47,7 @@ def show_vm(settings: Settings, targets: Targets) -> int:
 
 @make_command(
     "show-console",
-    examples=(("vgpuctl show-console vdi-001", "where its screen and its serial console are"),),
+    examples=(("vgpuctl show-console vdi-001", "where its screen is, and the command that opens its serial console"),),
 )
 @targets.vms(parallel=False)
 @click.pass_obj
@@ -55,7 +55,8 @@ def console(settings: Settings, targets: Targets) -> int:
     """Show how to reach VMs: their VNC or SPICE screens and serial consoles.
 
     The address and the ports are those of the running VM. The page shows whether a password is set, never the password;
-    null in JSON means that you may not see it. Nothing is opened or changed.
+    null in JSON means that you may not see it. 'serial' is the command that opens the serial console in this terminal,
+    virsh console NAME; Ctrl-] leaves it. Nothing is opened or changed.
     """
     return query(settings, "show-console", targets, lambda host, name: host.show_console(name))
 

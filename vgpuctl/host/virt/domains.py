@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.capabilities import has_enrolled_keys, parse_capabilities
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
-from vgpuctl.host.virt.console import open_console
 from vgpuctl.host.virt.domain_changes import DomainChanges, define_with_schema
 from vgpuctl.model.port_values import (
     MACHINES,
@@ -31,7 +30,6 @@ from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
-    from vgpuctl.ports.libvirt import ConsoleStream
     from vgpuctl.ports.system import Clock
 
 
@@ -245,10 +243,6 @@ class LibvirtHypervisor(DomainChanges):
         """Reset the domain at once."""
         with self._open_domain(uuid, "virDomainReset", "reset") as domain:
             domain.reset()
-
-    def open_console(self, uuid: str, *, force: bool) -> AbstractContextManager[ConsoleStream]:
-        """Open a running domain's serial console."""
-        return open_console(self._connection, uuid, force=force)
 
     def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
         """Poll until the domain is off or gone; False when the deadline passes first."""

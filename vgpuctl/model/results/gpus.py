@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from vgpuctl.model.gpu import Backend, GpuMode, IommuGroupMember
 from vgpuctl.model.results.host import HostGpuResult
@@ -251,10 +251,3 @@ class SetUpGpuResult(GpuResult):
     partition: PartitionResult | None
     before: HostGpuResult
     after: HostGpuResult
-
-
-class ChangedSchedulerResult(ChangedGpuResult):
-    """A GPU whose scheduler was set, or would be in a dry run. `takes_effect`: when-loaded with its driver, or now."""
-
-    via: Annotated[str, "nvml", "modprobe"]
-    takes_effect: Literal["now", "when-loaded"]

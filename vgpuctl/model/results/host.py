@@ -125,7 +125,7 @@ class UninstalledResult(Value):
 
 
 class InstalledResult(UninstalledResult):
-    """What install-host installed. `brought`: the vgpuctl that --wheelhouse or --deb installed, if any."""
+    """What install-host installed. `brought`: the vgpuctl that --deb installed, if any."""
 
     brought: BroughtResult | Absent = ABSENT
 

@@ -52,7 +52,7 @@ class HostAnswerResult(Value):
 
 
 class HostsResult(Value):
-    """Every selected host, in the order of the inventory, including those that failed."""
+    """Every selected host, in the order of the command line, including those that failed."""
 
     command: str
     hosts: tuple[HostAnswerResult, ...]

@@ -25,13 +25,11 @@ from vgpuctl.value import Value, replace
 class EvictionReason(Value):
     """Why a GPU has to be empty. `cause` completes a sentence that begins with what is on the GPU.
 
-    `drain_hint`: what to type to allow it; None when VMs may be stopped and their vGPUs removed. `alternative`: another
-    method, as the end of a sentence.
+    `drain_hint`: what to type to allow it; None when VMs may be stopped and their vGPUs removed.
     """
 
     cause: str
     drain_hint: str | None = None
-    alternative: str = ""
 
 
 class Eviction(Value):
@@ -152,11 +150,11 @@ def _suspended_vgpu(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, reason: EvictionRe
         restored = replace(assigned, gpu=vgpu.gpu, function=vgpu.function, placement_id=vgpu.placement_id)
         return _SuspendedVgpu(vm.name, vm, restored, vgpu.type_id)
     if entry is not None:
-        hint = f"shut down {vm.name if vm else 'the VM'} first{reason.alternative}"
+        hint = f"shut down {vm.name if vm else 'the VM'} first"
     elif vgpu.owner is Ownership.LEAKED:
         hint = "vgpuctl reconcile-host"
     else:
-        hint = f"remove it with the program that created it{reason.alternative}"
+        hint = "remove it with the program that created it"
     raise InUse(
         f"{gpu.address} has a vGPU of {vgpu.holder_text} ({vgpu.carrier}), which vgpuctl does not "
         f"remove; {reason.cause}",

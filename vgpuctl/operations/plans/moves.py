@@ -302,8 +302,6 @@ def pin_reason(vm: Vm, *, may_wait: bool = False, leaves_gpu: bool = False) -> s
         return f"it is {vm.state}"
     if not vm.persistent:
         return "it runs without a definition and would be lost"
-    if record.exchange is not None:
-        return "its place is being exchanged"
     if record.waiting_vgpus() and not may_wait:
         return "it waits for a place"
     if record.reserve_while_running:

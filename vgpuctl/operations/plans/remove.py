@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
+from vgpuctl.domain.record import FINISH_EXCHANGE
 from vgpuctl.errors import Unmanaged
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Vgpu
@@ -46,6 +47,12 @@ def own_record(vm: Vm, action: str) -> VmRecord:
         raise Unmanaged(
             f"{vm.name} has the record of another VM or host ({vm.copied_record.vm_uuid}): it is a copy",
             hint=f"vgpuctl does not {action} it; {_virsh_command(vm, action)}",
+            vm=vm.name,
+        )
+    if vm.has_unfinished_exchange:
+        raise Unmanaged(
+            f"{vm.name} is in an exchange of places that version 0.1 left unfinished: this vgpuctl does not finish it",
+            hint=FINISH_EXCHANGE,
             vm=vm.name,
         )
     if vm.has_unreadable_record:
@@ -105,9 +112,7 @@ def vm_removal_plan(
     if vm.state is not VmState.STOPPED:
         steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
     steps.append(
-        SetRecordState(
-            vm.name, vm.uuid, replace(removal_record, state=RecordState.REMOVING, exchange=None), previous=vm.record
-        )
+        SetRecordState(vm.name, vm.uuid, replace(removal_record, state=RecordState.REMOVING), previous=vm.record)
     )
     if not record.always_reserves:
         steps.append(RefuseConcurrentCommand(vm.name, vm.uuid))

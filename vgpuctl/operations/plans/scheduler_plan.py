@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a GPU's vGPU scheduler: what prevents it, how to set it, which VMs to stop, and the steps."""
+"""Plan a GPU's vGPU scheduler: what prevents it, whether NVML can set it, which VMs to stop, and the steps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_evicti
 from vgpuctl.ports.step import Step
 from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.registry_dword import driver_generation
-
-NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
-METHODS = (NVML, MODPROBE, AUTO)
 
 
 def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str | None, hint: str | None = None) -> None:
@@ -50,22 +47,9 @@ def refuse_unsupported_scheduler(gpu: Gpu, desired: SchedulerSpec, driver: str |
         )
 
 
-def choose_method(snapshot: Snapshot, gpu: Gpu, requested_method: str) -> str:
-    """Return how to set a scheduler: through NVML where it can, else through modprobe's file.
-
-    Raises:
-        HostCannot: NVML was requested, and cannot.
-    """
-    nvml_can_set = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
-    if requested_method == NVML and not nvml_can_set:
-        reason = snapshot.nvml.reason or "its library has no call for it, or the driver does not support vGPUs"
-        raise HostCannot(
-            f"NVML cannot set the scheduler of {gpu.address}: {reason}",
-            hint="use --via modprobe: it writes a file that applies when the driver is loaded next",
-            check="nvml",
-            gpu=gpu.address,
-        )
-    return MODPROBE if requested_method == MODPROBE or not nvml_can_set else NVML
+def can_set_scheduler(gpu: Gpu) -> bool:
+    """Say whether NVML has a call that sets this GPU's scheduler."""
+    return gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
 
 
 def needs_scheduler_change(gpu: Gpu, desired: SchedulerSpec) -> bool:
@@ -102,5 +86,5 @@ def plan_scheduler_change(gpu: Gpu, desired: SchedulerSpec, snapshot: Snapshot, 
         return Eviction()
     drain_hint = None if drain else f"{set_scheduler_command(gpu.address, desired)} --drain"
     cause = "the driver changes the scheduler only on a GPU without vGPUs"
-    reason = EvictionReason(cause, drain_hint, ", or use --via modprobe and reboot")
+    reason = EvictionReason(cause, drain_hint)
     return plan_eviction(snapshot, gpu, (set_scheduler_step(gpu, desired),), reason)

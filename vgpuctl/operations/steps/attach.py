@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.domain.domain_edit import DomainEdit, count_root_ports, edit_domain
+from vgpuctl.domain.domain_edit import count_root_ports
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.port_values import DetachOutcome, DomainInfo
-from vgpuctl.model.request import DesignHostdev
+from vgpuctl.model.port_values import DetachOutcome
 from vgpuctl.model.vm import Claim, HostdevRef, Vm, VmRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
-from vgpuctl.ports.step import Step
-from vgpuctl.value import Value, replace
+from vgpuctl.operations.steps.domain import require_domain
+from vgpuctl.ports.step import Removal, Step
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -28,18 +28,11 @@ UNDO_SECONDS = 20.0
 _INTERNAL_ERROR, _OPERATION_FAILED, _DEVICE_MISSING = 1, 9, 99
 
 
-def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
-    domain = host.hypervisor.find_domain(uuid)
-    if domain is None:
-        raise VerifyFailed(f"the VM {name} no longer exists", hint="virsh list --all", uuid=uuid)
-    return domain
-
-
 def _find_hostdev(xml: str | None, carrier: str) -> HostdevRef | None:
     return next((h for h in parse_hostdevs(xml) if h.carrier == carrier), None) if xml else None
 
 
-class WriteRecord(Value):
+class WriteRecord(Step):
     """Write a VM's record, or delete it when `record` is None, if it still equals `previous`. Undo restores `previous`.
 
     A stopped VM with reserve_while_running has no claim to keep other commands away: a concurrent change is detected
@@ -55,7 +48,6 @@ class WriteRecord(Value):
     summary: str = ""
 
     def describe(self) -> str:
-        """Say what the record contains afterwards."""
         if self.summary:
             return self.summary
         if self.record is None:
@@ -75,7 +67,6 @@ class WriteRecord(Value):
         self._write(host, self.record)
 
     def verify(self, host: Host) -> None:
-        """Read the record back."""
         if not self._is_recorded(host, self.record):
             raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
 
@@ -85,14 +76,14 @@ class WriteRecord(Value):
             self._write(host, self.previous)
 
     def _is_recorded(self, host: Host, record: VmRecord | None) -> bool:
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         return parse_domain(domain.xml, domain.state, host.machine_id).record == record
 
     def _write(self, host: Host, record: VmRecord | None) -> None:
         host.hypervisor.set_record(self.uuid, None if record is None else record_to_xml(record))
 
 
-class AttachDevice(Value):
+class AttachDevice(Step):
     """Attach a host device to a VM: to its config, and to the guest if it runs."""
 
     name: str
@@ -102,7 +93,6 @@ class AttachDevice(Value):
     live: bool
 
     def describe(self) -> str:
-        """Say what is attached, and whether to the running VM."""
         return f"attach {self.carrier} to VM {self.name}{', while it runs' if self.live else ''}"
 
     def perform(self, host: Host) -> None:
@@ -116,13 +106,13 @@ class AttachDevice(Value):
         except LibvirtFailed as error:
             if self.live and error.facts.get("libvirt_code") == _INTERNAL_ERROR:
                 require_free_ports(
-                    self.name, _require_domain(host, self.uuid, self.name).live_xml, 1, f"virsh shutdown {self.uuid}"
+                    self.name, require_domain(host, self.uuid, self.name).live_xml, 1, f"virsh shutdown {self.uuid}"
                 )
             raise
 
     def verify(self, host: Host) -> None:
         """Check that the config has it, and the running domain too."""
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         missing = _find_hostdev(domain.xml, self.carrier) is None
         if missing or (
             self.live and domain.live_xml is not None and _find_hostdev(domain.live_xml, self.carrier) is None
@@ -133,12 +123,11 @@ class AttachDevice(Value):
             )
 
     def undo(self, host: Host) -> None:
-        """Detach it again."""
         if host.hypervisor.find_domain(self.uuid) is not None:
             DetachDevice(self.name, self.uuid, self.carrier, UNDO_SECONDS).perform(host)
 
 
-class DetachDevice(Value):
+class DetachDevice(Removal):
     """Detach a host device from a VM and wait until the guest has released it."""
 
     name: str
@@ -147,7 +136,6 @@ class DetachDevice(Value):
     deadline_seconds: float
 
     def describe(self) -> str:
-        """Say what is detached."""
         return f"detach {self.carrier} from VM {self.name}"
 
     def perform(self, host: Host) -> None:
@@ -157,7 +145,7 @@ class DetachDevice(Value):
             Busy: the guest did not release it in time, or refuses; it stays created, recorded and claimed.
             Refused: the device has no user alias (ua-...) by which libvirt could find it.
         """
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         config, live = _find_hostdev(domain.xml, self.carrier), _find_hostdev(domain.live_xml, self.carrier)
         hostdev = config or live
         if hostdev is None:
@@ -182,7 +170,7 @@ class DetachDevice(Value):
 
     def _is_attached(self, host: Host) -> bool:
         """Return whether the running domain has it. An event from libvirt is only a reason to check."""
-        return _find_hostdev(_require_domain(host, self.uuid, self.name).live_xml, self.carrier) is not None
+        return _find_hostdev(require_domain(host, self.uuid, self.name).live_xml, self.carrier) is not None
 
     def _request_detach(self, host: Host, alias: str, *, live: bool, config: bool) -> None:
         """Request it once. A guest with an earlier request (the config lacks the device) may still process it."""
@@ -207,14 +195,11 @@ class DetachDevice(Value):
 
     def verify(self, host: Host) -> None:
         """Check that neither the config nor the running domain has it."""
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         if _find_hostdev(domain.xml, self.carrier) or _find_hostdev(domain.live_xml, self.carrier):
             raise VerifyFailed(
                 f"{self.carrier} was detached from {self.name} but is still attached", carrier=self.carrier
             )
-
-    def undo(self, host: Host) -> None:
-        """Nothing: reconcile completes a removal; it is not undone."""
 
 
 def require_free_ports(name: str, live_xml: str | None, needed: int, stop_command: str) -> None:
@@ -236,23 +221,20 @@ def require_free_ports(name: str, live_xml: str | None, needed: int, stop_comman
         )
 
 
-class RemoveForReplace(Value):
+class RemoveForReplace(Step):
     """Remove a stopped VM's device that is replaced by another; undo creates it again. Both use the backend's steps."""
 
     remove: tuple[Step, ...]
     restore_steps: tuple[Step, ...]
 
     def describe(self) -> str:
-        """Say what is removed."""
         return "; ".join(s.describe() for s in self.remove)
 
     def perform(self, host: Host) -> None:
-        """Remove it."""
         for step in self.remove:
             step.perform(host)
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         for step in self.remove:
             step.verify(host)
 
@@ -266,13 +248,12 @@ class RemoveForReplace(Value):
                 step.verify(host)
 
 
-class ReleaseReplacedClaim(Value):
+class ReleaseReplacedClaim(Step):
     """Release the claim on a VM's previous device. Undo claims it again unless another VM has claimed it meanwhile."""
 
     claim: Claim
 
     def describe(self) -> str:
-        """Say what is released."""
         return ReleaseClaim(self.claim.carrier, self.claim.vm_uuid).describe()
 
     def perform(self, host: Host) -> None:
@@ -283,11 +264,10 @@ class ReleaseReplacedClaim(Value):
         """Nothing to read back: removing a file either worked or raised."""
 
     def undo(self, host: Host) -> None:
-        """Claim it again."""
         TakeClaim(self.claim).perform(host)
 
 
-class RedefineDomain(Value):
+class RedefineDomain(Step):
     """Change a stopped VM's definition, which includes its record, in one call. Undo restores the previous definition.
 
     Both texts hold the VM's secrets: they are never printed.
@@ -300,7 +280,6 @@ class RedefineDomain(Value):
     changes: tuple[str, ...]
 
     def describe(self) -> str:
-        """Say what changes."""
         return f"change VM {self.name}: {', '.join(self.changes)}"
 
     def perform(self, host: Host) -> None:
@@ -335,50 +314,8 @@ class RedefineDomain(Value):
             raise VerifyFailed(f"the previous definition of {self.name} could not be restored", vm=self.name)
 
     def _current_vm(self, host: Host) -> Vm:
-        return self._parse_vm(host, _require_domain(host, self.uuid, self.name).xml)
+        return self._parse_vm(host, require_domain(host, self.uuid, self.name).xml)
 
     def _parse_vm(self, host: Host, xml: str) -> Vm:
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         return parse_domain(xml, domain.state, host.machine_id)
-
-
-class SwitchOver(Value):
-    """Replace the device of a stopped VM as its record plans it, and write the new record, in one call."""
-
-    name: str
-    uuid: str
-    carrier: str
-    device: DesignHostdev
-    record: VmRecord
-    previous: VmRecord
-
-    def describe(self) -> str:
-        """Say which device replaces which."""
-        return f"change VM {self.name}: {self.carrier} -> {self.device.carrier}"
-
-    def perform(self, host: Host) -> None:
-        """Redefine the domain. A domain that already has the new record is no error.
-
-        Raises:
-            Busy: somebody else changed the record since it was read; nothing was changed.
-        """
-        current = self._current_record(host)
-        if current == self.record:
-            return
-        if current != self.previous:
-            raise Busy(f"the record of {self.name} has just been changed", hint="run the command again", vm=self.name)
-        edit = DomainEdit(hostdev_changes=((self.carrier, self.device),), record=self.record)
-        host.hypervisor.redefine(self.uuid, edit_domain(host.hypervisor.definition(self.uuid), edit))
-
-    def verify(self, host: Host) -> None:
-        """Read record and device back."""
-        domain = _require_domain(host, self.uuid, self.name)
-        if self._current_record(host) != self.record or _find_hostdev(domain.xml, self.device.carrier) is None:
-            raise VerifyFailed(f"libvirt did not keep the changed definition of {self.name}", vm=self.name)
-
-    def undo(self, host: Host) -> None:
-        """Nothing: a started replacement is completed, not undone."""
-
-    def _current_record(self, host: Host) -> VmRecord | None:
-        domain = _require_domain(host, self.uuid, self.name)
-        return parse_domain(domain.xml, domain.state, host.machine_id).record

@@ -11,7 +11,7 @@ from vgpuctl.model.port_values import ClaimList
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim
 from vgpuctl.observe.claims import read_claims, refuse_concurrent_command
 from vgpuctl.ports.host import Host
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Removal, Step
 
 
 def _claim_error(carrier: str, what: str, error: OSError) -> FileFailed:
@@ -55,7 +55,7 @@ def _conflict_error(host: Host, claim: Claim, path: str) -> InUse | None:
     return InUse(message, hint=hint, carrier=carrier, path=path)
 
 
-class TakeClaim(Value):
+class TakeClaim(Step):
     """Claim one carrier for a VM."""
 
     records_owner: ClassVar[bool] = True
@@ -63,7 +63,6 @@ class TakeClaim(Value):
     claim: Claim
 
     def describe(self) -> str:
-        """Say what is claimed."""
         if self.claim.vm == GPU_SETUP_CLAIM:
             return f"claim all of GPU {self.claim.gpu} while it is set up"
         what = self.claim.profile or self.claim.backend
@@ -96,7 +95,6 @@ class TakeClaim(Value):
             raise _claim_error(self.claim.carrier, "written", error) from error
 
     def verify(self, host: Host) -> None:
-        """Check that the claim exists."""
         if not self._is_held(host):
             raise VerifyFailed(f"the claim on {self.claim.carrier} vanished", carrier=self.claim.carrier)
 
@@ -109,14 +107,13 @@ class TakeClaim(Value):
         host.claims.remove(self.claim.carrier, self.claim.vm_uuid)
 
 
-class ReleaseClaim(Value):
+class ReleaseClaim(Removal):
     """Release a VM's claim on a carrier."""
 
     carrier: str
     vm_uuid: str
 
     def describe(self) -> str:
-        """Say what is released."""
         return f"release the claim on {self.carrier}"
 
     def perform(self, host: Host) -> None:
@@ -129,18 +126,14 @@ class ReleaseClaim(Value):
     def verify(self, host: Host) -> None:
         """Nothing to read back: removing a file either worked or raised."""
 
-    def undo(self, host: Host) -> None:
-        """Nothing: somebody may have claimed the carrier again."""
 
-
-class RefuseConcurrentCommand(Value):
+class RefuseConcurrentCommand(Removal):
     """Check that nobody starts a VM that is being removed: a start takes its claims first and then reads the record."""
 
     name: str
     uuid: str
 
     def describe(self) -> str:
-        """Say what is checked."""
         return f"keep other commands off VM {self.name}"
 
     def perform(self, host: Host) -> None:
@@ -152,7 +145,4 @@ class RefuseConcurrentCommand(Value):
         refuse_concurrent_command(host, self.name, self.uuid)
 
     def verify(self, host: Host) -> None:
-        """Nothing was changed."""
-
-    def undo(self, host: Host) -> None:
         """Nothing was changed."""

@@ -14,7 +14,8 @@ from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.model.vm import VmRecord, VmState
 from vgpuctl.ports.host import Host
-from vgpuctl.value import Value, replace
+from vgpuctl.ports.step import Removal, Step
+from vgpuctl.value import replace
 
 STOPPED_STATES = (VmState.STOPPED,)
 """A crashed domain is not stopped: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
@@ -23,7 +24,12 @@ REACTION_SECONDS = 10.0
 """How long a guest gets to go off after a signal that came during the request to shut down."""
 
 
-def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
+def require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
+    """Return a domain.
+
+    Raises:
+        VerifyFailed: it is gone.
+    """
     domain = host.hypervisor.find_domain(uuid)
     if domain is None:
         raise VerifyFailed(f"the VM {name} no longer exists", hint="virsh list --all", uuid=uuid)
@@ -52,7 +58,7 @@ def _missing_devices(domain: DomainInfo, record: VmRecord) -> tuple[str, ...]:
     return tuple(v.carrier for v in record.vgpus if v.carrier not in live_carriers)
 
 
-class DefineDomain(Value):
+class DefineDomain(Step):
     """Define the domain that refers to everything else, with its record in state `making`."""
 
     records_owner: ClassVar[bool] = True
@@ -61,7 +67,6 @@ class DefineDomain(Value):
     xml: str
 
     def describe(self) -> str:
-        """Say what is defined."""
         d = self.design
         networks = "; ".join(replace(nic, model=None).text for nic in d.nics) or "none"
         return (
@@ -74,7 +79,7 @@ class DefineDomain(Value):
 
     def verify(self, host: Host) -> None:
         """Compare libvirt's definition with the design: an older libvirt drops elements that it does not know."""
-        lost = find_differences(self.design, _require_domain(host, self.design.uuid, self.design.name).xml)
+        lost = find_differences(self.design, require_domain(host, self.design.uuid, self.design.name).xml)
         if lost:
             raise VerifyFailed(
                 f"libvirt did not keep the definition of {self.design.name}: {'; '.join(lost)}",
@@ -91,30 +96,26 @@ class DefineDomain(Value):
             undefine.verify(host)
 
 
-class MakePersistent(Value):
+class MakePersistent(Removal):
     """Define a running, undefined (transient) VM again, so that changes to its definition survive a stop."""
 
     name: str
     uuid: str
 
     def describe(self) -> str:
-        """Say what is defined again."""
         return f"define VM {self.name} again: it runs without a definition"
 
     def perform(self, host: Host) -> None:
         """Define it as it runs."""
-        host.hypervisor.define(_require_domain(host, self.uuid, self.name).xml)
+        host.hypervisor.define(require_domain(host, self.uuid, self.name).xml)
 
     def verify(self, host: Host) -> None:
         """Check that the domain is persistent now."""
-        if not _require_domain(host, self.uuid, self.name).persistent:
+        if not require_domain(host, self.uuid, self.name).persistent:
             raise VerifyFailed(f"the VM {self.name} was defined again but is still not persistent", uuid=self.uuid)
 
-    def undo(self, host: Host) -> None:
-        """Nothing: reconcile completes a removal; it is not undone."""
 
-
-class SetRecordState(Value):
+class SetRecordState(Step):
     """Write the VM's record into its metadata; with `previous`, only over that record. Undo restores it.
 
     A VM with reserve_while_running has no claim while it is off. Only this check detects a command that creates it
@@ -127,7 +128,6 @@ class SetRecordState(Value):
     previous: VmRecord | None = None
 
     def describe(self) -> str:
-        """Say which state the record takes."""
         return f"record {self.name} as {self.record.state}"
 
     def perform(self, host: Host) -> None:
@@ -141,12 +141,11 @@ class SetRecordState(Value):
         host.hypervisor.set_record(self.uuid, record_to_xml(self.record))
 
     def verify(self, host: Host) -> None:
-        """Read the record back."""
         if not self._is_recorded(host, self.record):
             raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
 
     def _is_recorded(self, host: Host, record: VmRecord) -> bool:
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         return parse_domain(domain.xml, domain.state, host.machine_id).record == record
 
     def undo(self, host: Host) -> None:
@@ -164,14 +163,13 @@ class SetRecordState(Value):
                 raise
 
 
-class StartDomain(Value):
+class StartDomain(Step):
     """Start the VM."""
 
     name: str
     uuid: str
 
     def describe(self) -> str:
-        """Say what is started."""
         return f"start VM {self.name}"
 
     def perform(self, host: Host) -> str | None:
@@ -183,7 +181,7 @@ class StartDomain(Value):
         try:
             host.hypervisor.start(self.uuid)
         except LibvirtFailed as error:
-            domain = _require_domain(host, self.uuid, self.name)
+            domain = require_domain(host, self.uuid, self.name)
             if domain.state not in RUNNING_STATES:
                 raise
             missing = find_missing_resources(host, domain)
@@ -199,7 +197,7 @@ class StartDomain(Value):
 
     def verify(self, host: Host) -> None:
         """Check that it runs, with every vGPU of its record."""
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         if domain.state in STOPPED_STATES:
             raise VerifyFailed(
                 f"the VM {self.name} was started but is {domain.state}",
@@ -223,7 +221,7 @@ class StartDomain(Value):
             stop.verify(host)
 
 
-class StopDomain(Value):
+class StopDomain(Step):
     """Stop the VM: shut the guest down and wait, or force it off."""
 
     name: str
@@ -232,7 +230,6 @@ class StopDomain(Value):
     deadline_seconds: float
 
     def describe(self) -> str:
-        """Say how it is stopped."""
         how = "force off" if self.force else "shut down"
         return f"{how} VM {self.name}"
 
@@ -261,7 +258,7 @@ class StopDomain(Value):
         """
         requested = False
         try:
-            if _require_domain(host, self.uuid, self.name).state in STOPPED_STATES:
+            if require_domain(host, self.uuid, self.name).state in STOPPED_STATES:
                 return False
             requested = True
             host.hypervisor.shutdown(self.uuid)
@@ -274,8 +271,7 @@ class StopDomain(Value):
         return True
 
     def verify(self, host: Host) -> None:
-        """Check that it is off."""
-        state = _require_domain(host, self.uuid, self.name).state
+        state = require_domain(host, self.uuid, self.name).state
         if state not in STOPPED_STATES:
             raise VerifyFailed(f"the VM {self.name} was stopped but is {state}", state=state)
 
@@ -283,7 +279,7 @@ class StopDomain(Value):
         """Nothing: vgpuctl does not restart a stopped VM without a request from its user."""
 
 
-class UndefineDomain(Value):
+class UndefineDomain(Removal):
     """Remove the domain's definition with its NVRAM, TPM, managed save and snapshot metadata."""
 
     name: str
@@ -291,7 +287,6 @@ class UndefineDomain(Value):
     leftovers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Say what is removed with it."""
         extra = f" with {', '.join(self.leftovers)}" if self.leftovers else ""
         return f"undefine VM {self.name}{extra}"
 
@@ -301,9 +296,5 @@ class UndefineDomain(Value):
             host.hypervisor.undefine(self.uuid)
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         if host.hypervisor.find_domain(self.uuid) is not None:
             raise VerifyFailed(f"the VM {self.name} was undefined but still exists", uuid=self.uuid)
-
-    def undo(self, host: Host) -> None:
-        """Nothing: reconcile completes a removal; it is not undone."""

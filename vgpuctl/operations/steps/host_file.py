@@ -11,8 +11,9 @@ from vgpuctl.config.host_spec import dump_keys, dump_value, format_one_line, par
 from vgpuctl.errors import Busy, Exists, FileFailed, HostCannot, VerifyFailed, VgpuctlError
 from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import HostVgpu
+from vgpuctl.ports.step import Removal, Step
 from vgpuctl.ports.system import EMPTY_HOST_FILE
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
     from vgpuctl.config import host_editor
@@ -26,7 +27,7 @@ PATH = "/etc/vgpuctl/host.yaml"
 WRITE_ATTEMPTS = 100
 
 
-class SetGpuKeys(Value):
+class SetGpuKeys(Step):
     """Set one GPU's keys in host.yaml. `changes`: new values, None removes a key; `previous`: old values."""
 
     address: str
@@ -34,7 +35,6 @@ class SetGpuKeys(Value):
     previous: Mapping[str, object] = EMPTY_MAPPING
 
     def describe(self) -> str:
-        """Say what is written."""
         values = ", ".join(
             f"{key}: {format_one_line(value)}" for key, value in self.changes.items() if value is not None
         )
@@ -56,7 +56,6 @@ class SetGpuKeys(Value):
         _edit_file(host, lambda text: host_editor.edit_gpu(text, self.address, self.changes, PATH))
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
         current = self._current_values(host)
         if current != _as_written(self.changes):
             raise VerifyFailed(
@@ -74,7 +73,7 @@ class SetGpuKeys(Value):
             _edit_file(host, lambda text: host_editor.edit_gpu(text, self.address, self.previous, PATH), is_undo=True)
 
 
-class ReplaceHostFile(Value):
+class ReplaceHostFile(Step):
     """Replace the whole text of host.yaml. `previous_text`: the text before, None for no file."""
 
     text: str
@@ -82,7 +81,6 @@ class ReplaceHostFile(Value):
     source: str
 
     def describe(self) -> str:
-        """Say which one."""
         return f"replace {PATH} with {self.source}"
 
     def perform(self, host: Host) -> None:
@@ -98,7 +96,6 @@ class ReplaceHostFile(Value):
             raise _write_error(error) from error
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
         if not self._is_written(host):
             raise VerifyFailed(
                 f"{PATH} was written but reads differently",
@@ -123,7 +120,7 @@ class ReplaceHostFile(Value):
                 raise _write_error(error) from error
 
 
-class AddVgpuEntry(Value):
+class AddVgpuEntry(Step):
     """Add a vGPU without a VM to host.yaml, so that it is created again after a boot."""
 
     records_owner: ClassVar[bool] = True
@@ -131,7 +128,6 @@ class AddVgpuEntry(Value):
     vgpu: HostVgpu
 
     def describe(self) -> str:
-        """Say what is written."""
         return f"write vGPU {self.vgpu.name} ({self.vgpu.profile} on GPU {self.vgpu.gpu}) to {PATH}"
 
     def perform(self, host: Host) -> None:
@@ -154,7 +150,6 @@ class AddVgpuEntry(Value):
         _edit_file(host, add_entry)
 
     def verify(self, host: Host) -> None:
-        """Read it back."""
         if not self._is_written(host):
             raise VerifyFailed(
                 f"{PATH} was written but does not have this vGPU {self.vgpu.name}",
@@ -172,13 +167,12 @@ class AddVgpuEntry(Value):
             _remove_vgpu_entry(host, self.vgpu, is_undo=True)
 
 
-class RemoveVgpuEntry(Value):
+class RemoveVgpuEntry(Removal):
     """Remove a vGPU without a VM from host.yaml."""
 
     vgpu: HostVgpu
 
     def describe(self) -> str:
-        """Say what is removed."""
         return f"remove vGPU {self.vgpu.name} from {PATH}"
 
     def perform(self, host: Host) -> None:
@@ -191,12 +185,8 @@ class RemoveVgpuEntry(Value):
         _remove_vgpu_entry(host, self.vgpu)
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         if self.vgpu.name in _read_spec(host).vgpus:
             raise VerifyFailed(f"{PATH} still names vGPU {self.vgpu.name}", path=PATH)
-
-    def undo(self, host: Host) -> None:
-        """Nothing: running a removal again completes it; it is not undone."""
 
 
 def _remove_vgpu_entry(host: Host, vgpu: HostVgpu, *, is_undo: bool = False) -> None:

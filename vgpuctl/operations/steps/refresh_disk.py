@@ -10,21 +10,14 @@ from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InUse, Refused, VerifyFailed
-from vgpuctl.model.port_values import DomainInfo, ImageFile
+from vgpuctl.model.port_values import ImageFile
 from vgpuctl.model.vm import ManagedDisk, VmRecord
-from vgpuctl.operations.steps.domain import STOPPED_STATES
+from vgpuctl.operations.steps.domain import STOPPED_STATES, require_domain
 from vgpuctl.operations.steps.storage import CreateVolume, DeleteVolume
-from vgpuctl.value import Value
+from vgpuctl.ports.step import LongStep, Removal, Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
-
-
-def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
-    domain = host.hypervisor.find_domain(uuid)
-    if domain is None:
-        raise VerifyFailed(f"the VM {name} no longer exists", hint="virsh list --all", uuid=uuid)
-    return domain
 
 
 def _refuse_disk_in_use(host: Host, name: str, uuid: str, disk: ManagedDisk) -> None:
@@ -38,7 +31,7 @@ def _refuse_disk_in_use(host: Host, name: str, uuid: str, disk: ManagedDisk) -> 
         )
 
 
-class CreateSpareDisk(Value):
+class CreateSpareDisk(LongStep):
     """Create a VM's new disk. Undo keeps the disk if the switch to it could not be undone."""
 
     name: str
@@ -47,7 +40,6 @@ class CreateSpareDisk(Value):
     checked_files: tuple[ImageFile, ...] = ()
 
     def describe(self) -> str:
-        """Say what is created."""
         return CreateVolume(self.disk).describe()
 
     def perform(self, host: Host) -> None:
@@ -72,7 +64,7 @@ class CreateSpareDisk(Value):
         CreateVolume(self.disk).undo(host)
 
 
-class SwitchDisk(Value):
+class SwitchDisk(Step):
     """Replace a disk in a stopped VM's definition, and its record, in one call.
 
     The definition is read only at the change: it holds secrets, and an earlier step has just changed its record.
@@ -86,7 +78,6 @@ class SwitchDisk(Value):
     new_record: VmRecord
 
     def describe(self) -> str:
-        """Say what changes."""
         return f"change VM {self.name}: disk: {self.old_path} -> {self.new_path}"
 
     def perform(self, host: Host) -> None:
@@ -95,7 +86,7 @@ class SwitchDisk(Value):
         Raises:
             InUse: the VM runs, or somebody else changed it since it was read; nothing was changed.
         """
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         record = parse_domain(domain.xml, domain.state, host.machine_id).record
         if (
             domain.state not in STOPPED_STATES
@@ -121,7 +112,7 @@ class SwitchDisk(Value):
         self._verify_disk(host, self.new_record, used=self.new_path, unused=self.old_path)
 
     def _verify_disk(self, host: Host, record: VmRecord, *, used: str, unused: str) -> None:
-        domain = _require_domain(host, self.uuid, self.name)
+        domain = require_domain(host, self.uuid, self.name)
         files = parse_disk_sources(domain.xml, domain.live_xml).files
         is_recorded = parse_domain(domain.xml, domain.state, host.machine_id).record == record
         if not is_recorded or used not in files or unused in files or host.storage.image(used) is None:
@@ -141,7 +132,7 @@ class SwitchDisk(Value):
         self._verify_disk(host, self.old_record, used=self.old_path, unused=self.new_path)
 
 
-class DeleteSpareDisk(Value):
+class DeleteSpareDisk(Removal):
     """Delete a disk that a refresh created or left, if neither the definition nor the running VM refers to it.
 
     `required_disks`: the VM's own disks. If one is missing, nothing is deleted.
@@ -153,7 +144,6 @@ class DeleteSpareDisk(Value):
     required_disks: tuple[ManagedDisk, ...] = ()
 
     def describe(self) -> str:
-        """Say what is deleted."""
         return DeleteVolume(self.disk).describe()
 
     def perform(self, host: Host) -> None:
@@ -176,8 +166,4 @@ class DeleteSpareDisk(Value):
         DeleteVolume(self.disk).perform(host)
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         DeleteVolume(self.disk).verify(host)
-
-    def undo(self, host: Host) -> None:
-        """Nothing: a deleted disk cannot be restored."""

@@ -9,13 +9,13 @@ from vgpuctl.errors import InUse, VerifyFailed
 from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.vm import ManagedDisk
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-class GrowDisk(Value):
+class GrowDisk(Step):
     """Grow a disk to `capacity_bytes`; `live`: its VM runs, and QEMU tells the guest."""
 
     name: str

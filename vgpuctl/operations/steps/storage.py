@@ -13,7 +13,7 @@ from vgpuctl.model.numbers import format_bytes
 from vgpuctl.model.port_values import ImageFile
 from vgpuctl.model.request import CloudInit
 from vgpuctl.model.vm import DiskRole, ManagedDisk
-from vgpuctl.value import Value
+from vgpuctl.ports.step import LongStep, Removal, Step
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -22,14 +22,13 @@ POOL_DEADLINE_SECONDS = 10.0
 POOL_POLL_SECONDS = 0.1
 
 
-class CreatePool(Value):
+class CreatePool(Step):
     """Create libvirt's usual directory pool on a fresh host that has none."""
 
     name: str
     path: str
 
     def describe(self) -> str:
-        """Say what is created."""
         return f"create storage pool {self.name} at {self.path}"
 
     def perform(self, host: Host) -> None:
@@ -59,13 +58,12 @@ class CreatePool(Value):
         """Nothing: an empty directory pool does no harm, and another VM may already use it."""
 
 
-class StartPool(Value):
+class StartPool(Step):
     """Start a pool that is defined but inactive."""
 
     name: str
 
     def describe(self) -> str:
-        """Say what is started."""
         return f"start storage pool {self.name}"
 
     def perform(self, host: Host) -> None:
@@ -94,7 +92,7 @@ class StartPool(Value):
         """Nothing: an active pool does no harm."""
 
 
-class CreateVolume(Value):
+class CreateVolume(LongStep):
     """Create a VM's disk: empty, a linked clone of an image, or a full copy of one.
 
     `checked_files`: the image and its backing files, as they were when the plan was made.
@@ -170,13 +168,12 @@ class CreateVolume(Value):
             remove.verify(host)
 
 
-class DeleteVolume(Value):
+class DeleteVolume(Removal):
     """Delete a disk that vgpuctl created; never a base image."""
 
     disk: ManagedDisk
 
     def describe(self) -> str:
-        """Say what is deleted."""
         what = "cloud-init seed" if self.disk.role is DiskRole.SEED else "disk"
         return f"delete {what} {self.disk.path}"
 
@@ -218,7 +215,6 @@ class DeleteVolume(Value):
         )
 
     def verify(self, host: Host) -> None:
-        """Check that it is gone."""
         if host.storage.pool(self.disk.pool) is None:
             return
         if host.storage.volume(self.disk.pool, self.disk.volume) is not None:
@@ -228,11 +224,8 @@ class DeleteVolume(Value):
                 path=self.disk.path,
             )
 
-    def undo(self, host: Host) -> None:
-        """Nothing: a deleted disk cannot be restored."""
 
-
-class CreateSeed(Value):
+class CreateSeed(Step):
     """Create the CD-ROM from which cloud-init configures a guest."""
 
     disk: ManagedDisk

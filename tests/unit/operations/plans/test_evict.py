@@ -15,7 +15,7 @@ from vgpuctl.operations.steps.host_file import SetGpuKeys
 from vgpuctl.value import replace
 
 STEP = SetGpuKeys("g", {})
-WHY = EvictionReason("it has to be empty", "say please", ", or do without")
+WHY = EvictionReason("it has to be empty", "say please")
 GPU = a100()
 
 
@@ -46,8 +46,8 @@ def test_vms_on_it_are_named_with_reason_and_hint():
 def test_unmanaged_or_unfinished_stays():
     foreign = replace(snapshot(GPU), vgpus=(taken(GPU, A4C, owner=Ownership.UNMANAGED, vm=None, vm_uuid=None),))
     with pytest.raises(InUse, match="which vgpuctl does not remove; it has to be empty") as raised:
-        plan_eviction(foreign, GPU, (STEP,), EvictionReason(WHY.cause, None, WHY.alternative))
-    assert raised.value.hint == "remove it with the program that created it, or do without"
+        plan_eviction(foreign, GPU, (STEP,), EvictionReason(WHY.cause))
+    assert raised.value.hint == "remove it with the program that created it"
     with pytest.raises(Busy, match="is unfinished"):
         plan_eviction(
             snapshot_of(VmState.RUNNING, record=RecordState.CREATING), GPU, (STEP,), EvictionReason(WHY.cause)

@@ -14,7 +14,7 @@ A100, T4 = "0000:3b:00.0", "0000:5e:00.0"
 GPUS = (replace(a100(), address=A100), replace(t4(), address=T4))
 NOW = f"""version: 1
 defaults: {{memory: 8GiB, vcpus: 4}}
-placement: {{policy: breadth, demand: {{A100-4C: 2, T4-1Q: 1}}}}
+placement: {{policy: breadth}}
 boot: {{deadline_seconds: 60}}
 gpus:
   A100: {{mode: vgpu, reserved_for: lab-*}}
@@ -49,7 +49,6 @@ def test_everything_goes_with_a_version_alone() -> None:
         (", reserved_for: lab-*", "", ["gpus.A100: reserved_for [lab-*]"]),
         ("  A100: {", f'  "{A100}": {{', []),
         ("  A100: {mode: vgpu, ", f'  "{A100}": {{', ["gpus.A100: mode vgpu"]),
-        (", demand: {A100-4C: 2, T4-1Q: 1}", "", []),
         ("  H100: {mode: sriov}\n", "", ["gpus.H100: mode sriov"]),
         ("cordoned: true", "cordoned: false", []),
         ("vcpus: 4", "vcpus: 8", []),

@@ -9,11 +9,10 @@ from tests.values import A4C, a100, assigned, snapshot, taken, vm
 from vgpuctl.errors import Busy, HostCannot, InUse, Refused
 from vgpuctl.model.gpu import GpuMode, Ownership
 from vgpuctl.model.mig import MigState
-from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.operations.plans.scheduler_plan import (
-    choose_method,
+    can_set_scheduler,
     needs_scheduler_change,
     plan_scheduler_change,
     refuse_unsupported_scheduler,
@@ -29,15 +28,10 @@ def words(work):
     return [step.describe() for step in work.steps]
 
 
-def test_nvml_goes_first_and_modprobe_where_it_cannot():
-    observed = snapshot(a100())
-    assert choose_method(observed, a100(scheduler=ABLE), "auto") == "nvml"
-    assert choose_method(observed, a100(scheduler=ABLE), "modprobe") == "modprobe"
-    assert choose_method(observed, a100(scheduler=GpuScheduler()), "auto") == "modprobe"
-    assert choose_method(observed, a100(), "auto") == "modprobe"
-    dark = snapshot(a100(), nvml=NvmlStatus(available=False, reason="too-old"))
-    with pytest.raises(HostCannot, match="too-old"):
-        choose_method(dark, a100(), "nvml")
+def test_nvml_of_some_drivers_sets_no_scheduler():
+    assert can_set_scheduler(a100(scheduler=ABLE))
+    assert not can_set_scheduler(a100(scheduler=GpuScheduler()))
+    assert not can_set_scheduler(a100())
 
 
 def test_a_gpu_without_vgpus_needs_one_step():
@@ -75,7 +69,7 @@ def test_the_device_of_a_crashed_vm_with_live_qemu_is_not_suspended():
         plan_scheduler_change(gpu, FIXED, observed, drain=True)
 
 
-@pytest.mark.parametrize(("owner", "hint"), [(Ownership.UNMANAGED, "modprobe"), (Ownership.LEAKED, "reconcile")])
+@pytest.mark.parametrize(("owner", "hint"), [(Ownership.UNMANAGED, "remove it"), (Ownership.LEAKED, "reconcile")])
 def test_unmanaged_is_never_removed(owner, hint):
     gpu = a100(scheduler=ABLE)
     observed = snapshot(gpu, vgpus=[taken(gpu, A4C, owner=owner, vm=None, vm_uuid=None)])

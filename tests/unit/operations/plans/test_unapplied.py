@@ -115,9 +115,10 @@ def test_mig_comes_first(tmp_path):
         create(host.ports, request("H100-10C", name="vm"))
 
 
-def test_a_scheduler_for_the_next_load_of_the_driver_blocks_no_first_vgpu(tmp_path):
+def test_a_scheduler_that_nothing_has_set_yet_blocks_no_first_vgpu(tmp_path):
     host = open_sim_host(tmp_path)
-    act(host.ports, TWO_MS, via="modprobe")
+    text = 'version: 1\ngpus: {"0000:3b:00.0": {scheduler: {policy: fixed_share, time_slice_ms: 2}}}\n'
+    host.ports.host_file.replace(text, None)
     assert runs(host).policy != SchedulerPolicy.FIXED_SHARE
     create(host.ports, request("A100-4C", name="vm"))
 

@@ -302,12 +302,6 @@ options:
     type: int
     description:
       - 'Adaptive round robin: the number of time slices over which a VM''s time is averaged.'
-  via:
-    type: str
-    choices: [auto, nvml, modprobe]
-    default: auto
-    description:
-      - 'nvml: now; modprobe: when the driver is loaded next; auto: nvml if possible.'
   drain:
     type: bool
     default: false

@@ -61,6 +61,5 @@ SCHEDULER = {
     "time_slice": {"type": "int"},
     "frequency": {"type": "int"},
     "averaging_factor": {"type": "int"},
-    "via": {"type": "str", "choices": ["auto", "nvml", "modprobe"], "default": "auto"},
     "drain": {"type": "bool", "default": False},
 }

@@ -14,6 +14,8 @@ description:
     vGPU the same share, whether the others run or not.
   - The driver changes this only on a GPU without vGPUs; O(drain) removes the vGPUs temporarily and restores them.
   - The setting is written to C(/etc/vgpuctl/host.yaml) and restored after a boot.
+  - Where NVML cannot set it, the setting is written and the task fails, with the line for a file in
+    C(/etc/modprobe.d), until the driver was loaded with it.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
   - vgpuctl.vgpuctl.options.scheduler

@@ -26,14 +26,14 @@ GPU = "0000:3b:00.0"
         (
             "scheduler",
             {"gpu": GPU, "policy": "fixed_share", "time_slice": 2, "wait": 5},
-            f"set-scheduler --wait 5.0 --policy fixed_share --time-slice 2 --via auto -- {GPU}",
+            f"set-scheduler --wait 5.0 --policy fixed_share --time-slice 2 -- {GPU}",
             None,
         ),
         ("gpu_mode", {"all": True, "mode": "vgpu"}, "set-mode --all vgpu", None),
         (
             "scheduler",
             {"all": True, "policy": "equal_share"},
-            "set-scheduler --policy equal_share --via auto --all",
+            "set-scheduler --policy equal_share --all",
             None,
         ),
         (
