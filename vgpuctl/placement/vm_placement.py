@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NoCapacity, Stuck
 from vgpuctl.gpu.division import Room
 from vgpuctl.gpu.profiles import check_combination, find_types, keep_combinable, require_one_profile
 from vgpuctl.gpu.room import compute_room, why_profile_unknown
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
@@ -27,12 +25,6 @@ from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
 from vgpuctl.placement.unapplied import unapplied_error, unapplied_settings
 from vgpuctl.value import replace
-
-if TYPE_CHECKING:
-    from vgpuctl.placement import fleet_state, policy_placement
-else:
-    policy_placement = LazyModule("vgpuctl.placement.policy_placement")
-    fleet_state = LazyModule("vgpuctl.placement.fleet_state")
 
 
 def sum_free(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:
@@ -67,6 +59,8 @@ def place_vgpus(
         HostCannot: there is no room on the others, and a GPU that could serve lacks settings of host.yaml.
         NotFound, InvalidInput, Refused: this host cannot serve the profiles or GPUs.
     """
+    from vgpuctl.placement import policy_placement
+
     constraints = add_spread_group(snapshot, constraints or NO_CONSTRAINTS, uuid)
     gpus = tuple(g for g in select_allowed_gpus(snapshot, constraints) if g.address not in snapshot.refusing_gpus)
     excluded = {g.address: why for g in gpus if (why := why_excluded(snapshot, g, constraints, uuid)) is not None}
@@ -131,6 +125,8 @@ def _search_combinations(
     snapshot: Snapshot, open_gpus: Sequence[OpenGpu], requests: Sequence[tuple[ProfileRequest, int]], vm: str | None
 ) -> tuple[Slot, ...] | None:
     """Return a slot for each vGPU in the order of the request, after trying every combination."""
+    from vgpuctl.placement import fleet_state
+
     gpus = [entry.gpu for entry in open_gpus]
     if not all(_may_fit(snapshot, gpus, request.types, count, vm) for request, count in requests):
         return None
