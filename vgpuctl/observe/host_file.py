@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from vgpuctl.config import gpu_entries
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
@@ -149,6 +148,8 @@ class HostFileRead(Value):
 
 
 def _desired_fields(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> dict[str, object]:
+    from vgpuctl.config import gpu_entries
+
     if not gpus:
         return {}
     entry = gpu_entries.merge_gpu_entries(gpus, gpu)

@@ -20,6 +20,7 @@ from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
+from vgpuctl.placement import fleet_state, policy_placement
 from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
 from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted, why_unschedulable
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
@@ -59,8 +60,6 @@ def place_vgpus(
         HostCannot: there is no room on the others, and a GPU that could serve lacks settings of host.yaml.
         NotFound, InvalidInput, Refused: this host cannot serve the profiles or GPUs.
     """
-    from vgpuctl.placement import policy_placement
-
     constraints = add_spread_group(snapshot, constraints or NO_CONSTRAINTS, uuid)
     gpus = tuple(g for g in select_allowed_gpus(snapshot, constraints) if g.address not in snapshot.refusing_gpus)
     excluded = {g.address: why for g in gpus if (why := why_excluded(snapshot, g, constraints, uuid)) is not None}
@@ -125,8 +124,6 @@ def _search_combinations(
     snapshot: Snapshot, open_gpus: Sequence[OpenGpu], requests: Sequence[tuple[ProfileRequest, int]], vm: str | None
 ) -> tuple[Slot, ...] | None:
     """Return a slot for each vGPU in the order of the request, after trying every combination."""
-    from vgpuctl.placement import fleet_state
-
     gpus = [entry.gpu for entry in open_gpus]
     if not all(_may_fit(snapshot, gpus, request.types, count, vm) for request, count in requests):
         return None
