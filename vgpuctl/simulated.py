@@ -8,7 +8,6 @@ The library and libvirt's hook open a simulated host here; the sim commands rebo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vgpuctl import sim
@@ -20,15 +19,9 @@ from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.ports.host import Host
-
-if TYPE_CHECKING:
-    from vgpuctl.operations import installation
-else:
-    installation = LazyModule("vgpuctl.operations.installation")
 
 PREFIX = "sim:"
 
@@ -106,6 +99,8 @@ def _title(name: str) -> str:
 
 def reboot(scenario: str) -> bool:
     """Boot a simulated host again: devices are gone, VMs are off. Return whether it has an enabled boot unit to run."""
+    from vgpuctl.operations import installation
+
     host = sim.open_host(scenario)
     host.reboot()
     return installation.is_boot_unit_enabled(_system(host))

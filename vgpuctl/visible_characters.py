@@ -3,15 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from vgpuctl.lazy_module import LazyModule
-
-if TYPE_CHECKING:
-    import unicodedata
-else:
-    unicodedata = LazyModule("unicodedata")
-
+import unicodedata
 
 _INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
 """Letters that display nothing but that Python calls printable: Default_Ignorable_Code_Point of Unicode's

@@ -530,7 +530,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="host-read-before-parsing",
         rule="a host that is named after the command counts",
-        file="vgpuctl/cli/settings.py",
+        file="vgpuctl/cli/global_options.py",
         old="        if named:\n            _store_hosts",
         new="        if named and context.parent is None:\n            _store_hosts",
         tests=("tests/unit/cli/test_settings.py",),
@@ -538,7 +538,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="option-source-trusted",
         rule="options come from what click parsed, not from what it says about their source",
-        file="vgpuctl/cli/settings.py",
+        file="vgpuctl/cli/global_options.py",
         old="if _is_given(value)}",
         new="if _is_given(value) and context.get_parameter_source(name) is not None}",
         tests=("tests/unit/cli/test_settings.py",),

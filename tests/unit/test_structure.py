@@ -23,6 +23,7 @@ NOT_MIRRORED = {
     "vgpuctl/__main__.py": "one call of cli.entry, which has tests",
     "vgpuctl/errors.py": PLAIN_VALUES,
     "vgpuctl/model/gpu.py": PLAIN_VALUES,
+    "vgpuctl/observe/scope.py": PLAIN_VALUES,
     "vgpuctl/model/outcome.py": PLAIN_VALUES,
     "vgpuctl/model/port_values.py": PLAIN_VALUES,
     "vgpuctl/model/vgpu_scheduler.py": PLAIN_VALUES,

@@ -15,7 +15,8 @@ import click
 
 from vgpuctl.cli import command_table
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, load_command
-from vgpuctl.cli.settings import HOST_VARIABLE, Settings, global_options
+from vgpuctl.cli.global_options import global_options
+from vgpuctl.cli.settings import HOST_VARIABLE, Settings
 from vgpuctl.version import __version__
 
 PROGRAM = "vgpuctl"

@@ -10,20 +10,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.cli import streams
-from vgpuctl.cli.failures import DOCTOR_FACT
+from vgpuctl.cli import hosts, result_reader, streams
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model.results import host as host_results
 
 if TYPE_CHECKING:
-    from vgpuctl.cli import hosts, result_reader
     from vgpuctl.cli.settings import Settings
-    from vgpuctl.model.results import host as host_results
-else:
-    host_results = LazyModule("vgpuctl.model.results.host")
-    hosts = LazyModule("vgpuctl.cli.hosts")
-    result_reader = LazyModule("vgpuctl.cli.result_reader")
 
+DOCTOR_FACT = "doctor"
 MAX_LINES = 2
 _EXPLAINABLE_STATUSES = (1, 4, 5, 6, 75)
 """Exit statuses of failures that the host's state may explain. Invalid input and a refusal need no doctor."""

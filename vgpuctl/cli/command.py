@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vgpuctl.cli import command_table, complete
-from vgpuctl.cli.settings import (
-    HOST_VARIABLE,
-    TARGET_OPTIONS,
-    Settings,
-    global_options,
-    list_options,
-    take_options,
-)
+from vgpuctl.cli.global_options import global_options, list_options, take_options
+from vgpuctl.cli.settings import HOST_VARIABLE, TARGET_OPTIONS, Settings
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -162,6 +162,16 @@ SYNONYMS: dict[str, str] = {
 }
 """Names that people try first, and the command for each, some with its options: only suggested, never run."""
 
+MISSING_OPTIONS = {
+    "--hosts": "several hosts: --host 'ssh://gpu{01..20}'; users, ports and keys are those of ~/.ssh/config",
+    "--inventory": "several hosts: --host 'ssh://gpu{01..20}'; users, ports and keys are those of ~/.ssh/config",
+    "--limit": "name the hosts: --host 'ssh://gpu{01,07}'",
+    "--plot": "show-gpu --all --json has the numbers for a drawing program",
+    "--via": "where NVML cannot set a scheduler, the error shows the line for /etc/modprobe.d",
+    "--watch": "the program watch repeats a command, as in: watch vgpuctl list-vms",
+    "--wheelhouse": "install-host --host ssh://HOST --deb FILE brings vgpuctl to a host",
+}
+"""Options that people try and vgpuctl does not have, and what does it instead."""
 OPTION_SYNONYMS: dict[str, str] = {
     "--bridge": "--network",
     "--cores": "--vcpus",

@@ -8,18 +8,12 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vgpuctl.cli.streams import escape_invisible, supports_unicode
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.outcome import AnyResult, QueryResult
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.value import Value
-
-if TYPE_CHECKING:
-    from ruamel import yaml
-else:
-    yaml = LazyModule("ruamel.yaml")
 
 SCHEMA = "vgpuctl/1"
 _PLAIN_YAML = re.compile(r"[A-Za-z_/][\w./+@-]*(?: [\w./+@-]+)*", re.ASCII)
@@ -101,6 +95,7 @@ def text(document: Mapping[str, object], output: str = "json") -> str:
 
 def _yaml_text(value: object) -> str:
     """Return a value as YAML. Strings that a reader of YAML 1.1 takes for something else are quoted."""
+    from ruamel import yaml
 
     class Representer(yaml.representer.SafeRepresenter):
         """Writes strings so that YAML 1.1 and 1.2 read the same."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import streams
+from vgpuctl.cli import attach_doctor, document, output, streams, usage
 from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import (
     FileFailed,
@@ -22,22 +23,8 @@ from vgpuctl.errors import (
     explain_exception,
     mount_point,
 )
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import AnyResult, Outcome, QueryResult
-
-if TYPE_CHECKING:
-    import tempfile
-    import traceback
-
-    from vgpuctl.cli import attach_doctor, document, run, usage
-else:
-    attach_doctor = LazyModule("vgpuctl.cli.attach_doctor")
-    document = LazyModule("vgpuctl.cli.document")
-    run = LazyModule("vgpuctl.cli.run")
-    usage = LazyModule("vgpuctl.cli.usage")
-    traceback = LazyModule("traceback")
-    tempfile = LazyModule("tempfile")
 
 MULTILINE_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of complete sentences."""
@@ -45,7 +32,6 @@ MULTILINE_FACTS = ("lines", "reasons", "details")
 VERBOSE_FACTS = ("call", "cause", "check", "errno", "libvirt_code", "subject")
 """Facts for programs: people see them only with -v."""
 
-DOCTOR_FACT = "doctor"
 """The fact that vgpuctl.cli.attach_doctor adds; it is printed on lines of its own."""
 
 MAX_FACT_LENGTH = 200
@@ -86,7 +72,7 @@ def _print_partial_result(settings: Settings, failure: Failure) -> None:
     """Print the page of what succeeded; a failure to write it is reported with the failure itself."""
     if failure.result is not None:
         try:
-            run.print_page(settings, failure.result)
+            output.print_page(settings, failure.result)
         except OSError as unwritable:
             streams.write_err(f"vgpuctl: the result could not be written: {unwritable.strerror}   [output]")
 
@@ -159,8 +145,11 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
 
 
 def _doctor_lines(failure: Failure) -> Iterator[str]:
-    if DOCTOR_FACT in failure.facts:
-        yield from (f"  {line}" for line in attach_doctor.finding_lines(failure.facts[DOCTOR_FACT], failure.message))
+    if attach_doctor.DOCTOR_FACT in failure.facts:
+        yield from (
+            f"  {line}"
+            for line in attach_doctor.finding_lines(failure.facts[attach_doctor.DOCTOR_FACT], failure.message)
+        )
 
 
 def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
@@ -186,7 +175,7 @@ def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
 
 def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
     for name, value in failure.facts.items():
-        if name == DOCTOR_FACT:
+        if name == attach_doctor.DOCTOR_FACT:
             continue
         if name in MULTILINE_FACTS and isinstance(value, (list, tuple)):
             yield from (streams.sanitize(str(item)) for item in value)

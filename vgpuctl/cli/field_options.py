@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vgpuctl.cli import complete
 from vgpuctl.config import vm_fields as table
 from vgpuctl.config.vm_fields import CHANGE_FIELDS, FIELD_BY_NAME, VM_FIELDS, SpecField
-from vgpuctl.lazy_module import LazyModule
-
-if TYPE_CHECKING:
-    from vgpuctl.model import file_content
-else:
-    file_content = LazyModule("vgpuctl.model.file_content")
+from vgpuctl.model import file_content
 
 _COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus, "not_gpu": complete.gpus}
 CONSTRAINT_FIELDS = tuple(name for name in table.CONSTRAINT_FIELDS if name != "spread_group")

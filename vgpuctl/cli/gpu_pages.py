@@ -6,20 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vgpuctl.cli.cells import free_count, location, mib, or_dash, or_unknown, shorten_names, vgpu_line, vm_label
 from vgpuctl.cli.listing_columns import mode_text, vf_count, vgpu_count
-from vgpuctl.cli.pages import (
-    NUMERIC_HEADERS,
-    Page,
-    dry_run,
-    free_count,
-    location,
-    mib,
-    or_dash,
-    or_unknown,
-    shorten_names,
-    vgpu_line,
-    vm_label,
-)
+from vgpuctl.cli.pages import NUMERIC_HEADERS, Page, dry_run
 from vgpuctl.cli.tables import Block, Pairs, Table
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome

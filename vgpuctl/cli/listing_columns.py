@@ -6,14 +6,15 @@ One line makes a column: its key is what --columns, --sort-by and --filter take,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from vgpuctl.cli.listings import Column, Listing
-from vgpuctl.cli.log_cells import local_time, log_command, log_result
-from vgpuctl.cli.pages import (
+from vgpuctl.cli.cells import (
     free_count,
+    local_time,
     location,
+    log_command,
+    log_result,
     mib,
     or_dash,
     or_unknown,
@@ -22,11 +23,53 @@ from vgpuctl.cli.pages import (
     vgpu_users,
     vgpus_text,
 )
+from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.results.gpus import GpuResult, ProfileResult, RoomResult
     from vgpuctl.model.results.vgpus import ListedVgpuResult, VgpuResult
     from vgpuctl.model.results.vms import CloneResult, ImageResult, VmRowResult
+
+Cell = str | int | float | bool | tuple[str, ...] | None
+"""The value of a column in a row: what filters compare, rows are sorted by, and csv prints. None: unknown, or none."""
+Level = Literal["default", "wide", "named"]
+"""Where a column is shown: in every table, in that of `-o wide`, or only where --columns names it (and in csv)."""
+
+
+class Column(Value):
+    """One column. `text`: how tables show a cell, where `str` does not do. `unit`: that of the number, for csv.
+
+    `optional`: the default table omits it if no row has a value.
+    """
+
+    key: str
+    header: str
+    cell: Callable[[Any], Cell]
+    text: Callable[[Any], str] | None = None
+    level: Level = "default"
+    numeric: bool = False
+    free_text: bool = False
+    is_state: bool = False
+    unit: str = ""
+    optional: bool = False
+
+    @property
+    def csv_key(self) -> str:
+        """The column's name in csv: with the unit, `memory_mib`."""
+        return f"{self.key}_{self.unit}" if self.unit else self.key
+
+
+class Listing(Value):
+    """A list. `identity`: what a command calls a row: `-o name` prints it.
+
+    `families`: by prefix, columns that exist for any key: `{"label": lambda vm, key: vm.labels.get(key)}` makes
+    `label.site` a column.
+    """
+
+    noun: str
+    columns: tuple[Column, ...]
+    identity: Callable[[Any], str]
+    families: Mapping[str, Callable[[Any, str], Cell]] = EMPTY_MAPPING
 
 
 def mode_text(gpu: GpuResult) -> str:

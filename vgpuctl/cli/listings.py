@@ -7,74 +7,29 @@ use these definitions.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vgpuctl.cli.command_table import LISTINGS
+from vgpuctl.cli.listing_columns import LISTINGS as COLUMNS
+from vgpuctl.cli.listing_columns import Cell, Column, Listing
 from vgpuctl.cli.tables import Table
 from vgpuctl.cli.usage import UsageErrorWithHint
 from vgpuctl.config.name_patterns import expand_braces, matches_glob, split_list
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.outcome import AnyResult, QueryResult
-from vgpuctl.value import EMPTY_MAPPING, Value, replace
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    import csv
-    import io
-
-    from vgpuctl.cli import listing_columns
     from vgpuctl.cli.settings import Settings
-else:
-    csv = LazyModule("csv")
-    io = LazyModule("io")
-    listing_columns = LazyModule("vgpuctl.cli.listing_columns")
 
-Cell = str | int | float | bool | tuple[str, ...] | None
-"""The value of a column in a row: what filters compare, rows are sorted by, and csv prints. None: unknown, or none."""
-Level = Literal["default", "wide", "named"]
-"""Where a column is shown: in every table, in that of `-o wide`, or only where --columns names it (and in csv)."""
 ROW_OUTPUTS = ("wide", "csv", "name")
 _CONDITION = re.compile(r"(?P<key>[^=!]+)(?P<operator>!?=)(?P<pattern>.*)", re.DOTALL)
-
-
-class Column(Value):
-    """One column. `text`: how tables show a cell, where `str` does not do. `unit`: that of the number, for csv.
-
-    `optional`: the default table omits it if no row has a value.
-    """
-
-    key: str
-    header: str
-    cell: Callable[[Any], Cell]
-    text: Callable[[Any], str] | None = None
-    level: Level = "default"
-    numeric: bool = False
-    free_text: bool = False
-    is_state: bool = False
-    unit: str = ""
-    optional: bool = False
-
-    @property
-    def csv_key(self) -> str:
-        """The column's name in csv: with the unit, `memory_mib`."""
-        return f"{self.key}_{self.unit}" if self.unit else self.key
-
-
-class Listing(Value):
-    """A list. `identity`: what a command calls a row: `-o name` prints it.
-
-    `families`: by prefix, columns that exist for any key: `{"label": lambda vm, key: vm.labels.get(key)}` makes
-    `label.site` a column.
-    """
-
-    noun: str
-    columns: tuple[Column, ...]
-    identity: Callable[[Any], str]
-    families: Mapping[str, Callable[[Any, str], Cell]] = EMPTY_MAPPING
 
 
 class View(Value):
@@ -109,7 +64,7 @@ def view_of(settings: Settings) -> View:
 
 def find_listing(kind: str) -> Listing | None:
     """Return the list of a command, None for a command that is no list."""
-    return listing_columns.LISTINGS[kind] if kind in LISTINGS else None
+    return COLUMNS[kind] if kind in LISTINGS else None
 
 
 def check_options(kind: str, settings: Settings, context: click.Context) -> None:

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from vgpuctl.cli import streams
+from vgpuctl.cli import listings, pages, streams, tables
 from vgpuctl.errors import OutputLost
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.outcome import AnyResult, Outcome
 
 if TYPE_CHECKING:
-    from vgpuctl.cli import pages, tables
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.tables import Look
-else:
-    pages = LazyModule("vgpuctl.cli.pages")
-    tables = LazyModule("vgpuctl.cli.tables")
 
 LOCAL = ""
 """The host's name in `changes`, for a command that runs on one host."""
@@ -124,3 +120,12 @@ def inspect_command(kind: str, data: object, address: str | None = None) -> str:
     if kind in _GPU_COMMANDS and fields.get("address"):
         return f"{program} show-gpu {shlex.quote(str(fields['address']))}"
     return f"{program} {'list-vgpus' if kind in _VGPU_COMMANDS else _HOST_COMMANDS.get(kind, 'list-vms')}"
+
+
+def print_page(settings: Settings, result: AnyResult) -> None:
+    """Print the page of a result, and its lines for stderr."""
+    page = pages.page(settings.kind, result, listings.view_of(settings))
+    if page.blocks:
+        streams.write_out(tables.render(page.blocks, look_of(settings, sys.stdout)))
+    for line in page.stderr_lines:
+        streams.write_err(streams.sanitize(line))

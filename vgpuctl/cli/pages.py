@@ -12,29 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vgpuctl.cli import listings
+from vgpuctl.cli.cells import (
+    device_item,
+    mib,
+    or_dash,
+    size,
+    vgpus_text,
+)
 from vgpuctl.cli.command_table import LISTINGS
 from vgpuctl.cli.tables import Block, Pairs, Table
-from vgpuctl.lazy_module import LazyModule
-from vgpuctl.model.numbers import count_text, format_bytes, format_mib
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult, Outcome
+from vgpuctl.model.results import vms as vm_results
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.targets import TargetsResult
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.cli import listings
     from vgpuctl.cli.listings import View
-    from vgpuctl.model.results import vms as vm_results
-    from vgpuctl.model.results.gpus import (
-        ExplainResult,
-        ProfileResult,
-        ReasonResult,
-        RoomResult,
-        TypeResult,
-    )
     from vgpuctl.model.results.host import DoctorResult, LogEntryResult, ReconcileResult
-    from vgpuctl.model.results.moves import BarrierResult
-    from vgpuctl.model.results.vgpus import VgpuResult
     from vgpuctl.model.results.vms import (
         ChangedVmResult,
         DiskResult,
@@ -46,11 +43,7 @@ if TYPE_CHECKING:
         VmRowResult,
         XmlResult,
     )
-else:
-    listings = LazyModule("vgpuctl.cli.listings")
-    vm_results = LazyModule("vgpuctl.model.results.vms")
 
-MAX_NAMES = 8
 NUMERIC_HEADERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
 
 
@@ -269,84 +262,6 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
 }
 
 
-def mib(value: int | None) -> str:
-    """Return a size in MiB for people, "?" if it is unknown."""
-    return "?" if value is None else format_mib(value)
-
-
-def size(value: int | None) -> str:
-    """Return a size in bytes for people, "?" if it is unknown."""
-    return "?" if value is None else format_bytes(value)
-
-
-def holder(vgpu: VgpuResult) -> str:
-    """Name who has a vGPU: the VM, or the carrier of an unmanaged or leaked one."""
-    return vm_label(vgpu) if vgpu.vm or vgpu.name else f"{vgpu.carrier} ({vgpu.ownership})"
-
-
-def shorten_names(names: Sequence[str]) -> str:
-    """Return the names, each once with its count; of many names the first ones and the last."""
-    labels = [name if n == 1 else f"{name} ({n})" for name, n in Counter(names).items()]
-    if len(labels) <= MAX_NAMES:
-        return ", ".join(labels)
-    return f"{', '.join(labels[: MAX_NAMES - 2])} \N{HORIZONTAL ELLIPSIS} {labels[-1]}"
-
-
-def vgpus_text(vgpus: Sequence[VgpuResult]) -> str:
-    """Return a VM's vGPUs in one cell."""
-    counts = Counter(_vgpu_cell(v) for v in vgpus)
-    return ", ".join(label if n == 1 else f"{n} x {label}" for label, n in counts.items()) or "-"
-
-
-def vm_label(vgpu: VgpuResult) -> str:
-    """Return the VM of a vGPU, and its name if host.yaml lists it: `vGPU spare`, `vdi-001 (vGPU spare)`."""
-    name, users = f"vGPU {vgpu.name}" if vgpu.name else "", vgpu_users(vgpu)
-    return f"{users} ({name})" if name and users else name or or_dash(users)
-
-
-def vgpu_users(vgpu: VgpuResult) -> str:
-    """Return the VMs that name a vGPU, its own first: `web (lacks it), web-clone`; "" if there is none."""
-    own = f"{vgpu.vm} (lacks it)" if vgpu.vm and vgpu.attached is False else vgpu.vm
-    return ", ".join(filter(None, (own, *vgpu.other_vms)))
-
-
-def _vgpu_cell(vgpu: VgpuResult) -> str:
-    if not vgpu.present and vgpu.reason:
-        return f"{vgpu.profile or vgpu.carrier} ({vgpu.reason})"
-    return f"{vgpu.profile} on {vgpu.gpu}" if vgpu.profile else str(vgpu.carrier)
-
-
-def device_item(vgpu: VgpuResult, vm: str) -> tuple[str, str]:
-    """Return the label and the line of a VM's device: a whole GPU, or a VF without a profile, is no vGPU."""
-    line = vgpu_line(vgpu, vm)
-    return ("vgpu", line) if vgpu.profile else ("gpu", line.removeprefix("GPU "))
-
-
-def vgpu_line(vgpu: VgpuResult, vm: str | None = None) -> str:
-    """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`.
-
-    `vm`: the VM that is shown; it may only name the vGPU of another VM.
-    """
-    line = f"{vgpu.profile} on GPU {vgpu.gpu}" if vgpu.profile else f"GPU {vgpu.gpu}"
-    line += f", {location(vgpu)}" if location(vgpu) else ""
-    line += f" with {', '.join(vgpu.companions)}" if vgpu.companions else ""
-    missing = "" if vgpu.present else f", {vgpu.reason or 'missing'}"
-    missing += ", but the running VM lacks it" if vgpu.attached is False else ""
-    missing += f", of {vgpu.vm}" if vm and vgpu.vm not in (None, vm) else ""
-    others = [name for name in vgpu.other_vms if name != vm]
-    missing += f", also in {', '.join(others)}" if others else ""
-    return f"{line} ({vgpu.carrier}{missing})" if vgpu.carrier != vgpu.gpu else f"{line}{missing}"
-
-
-def location(vgpu: VgpuResult) -> str:
-    """Return where a vGPU is on its GPU, "" if there is nothing to show: `placement 24`, `GPU instance 3`."""
-    if vgpu.placement_id is not None:
-        return f"placement {vgpu.placement_id}"
-    if vgpu.gpu_instance_id is not None:
-        return f"GPU instance {vgpu.gpu_instance_id}"
-    return ""
-
-
 def _disk_line(disk: DiskResult | KeptDiskResult) -> str:
     if getattr(disk, "device", "disk") == "cdrom" and disk.size_bytes is None:
         return f"{disk.path} (cdrom)"
@@ -362,19 +277,3 @@ def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return or_dash(value)
-
-
-def or_unknown(value: object) -> str:
-    """Return a value as text, `?` if it is unknown."""
-    return "?" if value is None else str(value)
-
-
-def free_count(profile: ProfileResult | TypeResult | RoomResult | ReasonResult | ExplainResult | BarrierResult) -> str:
-    """Return how many more fit: a number, `at least N` if only a minimum is known, or `?`."""
-    minimum = profile.free_at_least
-    return f"at least {minimum}" if profile.free is None and minimum else or_unknown(profile.free)
-
-
-def or_dash(value: object) -> str:
-    """Return a value as text, `-` if there is none."""
-    return "-" if value is None or value == "" else str(value)

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vgpuctl.cli.pages import Page, free_count, holder, shorten_names
+from vgpuctl.cli.cells import free_count, holder, shorten_names
+from vgpuctl.cli.pages import Page
 from vgpuctl.cli.tables import Block
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome

@@ -10,9 +10,9 @@ import click
 
 from vgpuctl.cli import command_line, failures, field_options, remote_result, signals, streams
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
+from vgpuctl.library import text_file
 from vgpuctl.model.file_content import is_file_content
-from vgpuctl.remote import fanout
+from vgpuctl.remote import bootstrap, debian_package, fanout, ssh
 from vgpuctl.remote.session import RemoteCommand
 from vgpuctl.remote.target import expand_range, is_range, parse_url
 from vgpuctl.value import Value
@@ -21,16 +21,9 @@ from vgpuctl.version import __version__
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.library import text_file
-    from vgpuctl.remote import bootstrap, debian_package, ssh
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
     from vgpuctl.remote.target import Target
-else:
-    bootstrap = LazyModule("vgpuctl.remote.bootstrap")
-    debian_package = LazyModule("vgpuctl.remote.debian_package")
-    ssh = LazyModule("vgpuctl.remote.ssh")
-    text_file = LazyModule("vgpuctl.library.text_file")
 
 LOCAL_ONLY_COMMANDS = {
     "completion": "it works on this shell",

@@ -63,7 +63,7 @@ def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
     settings.kind = str(body.get("kind", settings.kind))
     if result is None or not body["ok"]:
         if result is not None and not settings.json:
-            run.print_page(settings, result)
+            output.print_page(settings, result)
         failures.print_failure(
             settings, parse_failure(body["error"]), document.text(body, settings.output) if settings.json else None
         )

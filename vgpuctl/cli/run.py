@@ -7,43 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.cli import (
-        attach_doctor,
-        confirm,
-        document,
-        failures,
-        hosts,
-        listings,
-        output,
-        pages,
-        progress,
-        signals,
-        streams,
-        tables,
-    )
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import AnyResult
 
     Result = TypeVar("Result", bound=AnyResult)
-else:
-    attach_doctor = LazyModule("vgpuctl.cli.attach_doctor")
-    confirm = LazyModule("vgpuctl.cli.confirm")
-    document = LazyModule("vgpuctl.cli.document")
-    failures = LazyModule("vgpuctl.cli.failures")
-    hosts = LazyModule("vgpuctl.cli.hosts")
-    listings = LazyModule("vgpuctl.cli.listings")
-    output = LazyModule("vgpuctl.cli.output")
-    pages = LazyModule("vgpuctl.cli.pages")
-    progress = LazyModule("vgpuctl.cli.progress")
-    signals = LazyModule("vgpuctl.cli.signals")
-    streams = LazyModule("vgpuctl.cli.streams")
-    tables = LazyModule("vgpuctl.cli.tables")
 
 
 class CommandOutput(Value):
@@ -67,6 +39,7 @@ def call(
 
     `present` adds an exit status or a text to print as it is.
     """
+    from vgpuctl.cli import confirm, hosts, progress
 
     def work(guard: SignalGuard) -> CommandOutput:
         reporter = progress.choose_progress(settings)
@@ -87,6 +60,8 @@ def perform(
     action: Callable[[SignalGuard], CommandOutput],
 ) -> int:
     """Run the action and print its result, or report why it failed. Returns the exit status."""
+    from vgpuctl.cli import attach_doctor, failures, signals
+
     settings.kind = kind
     with signals.handle_signals() as guard:
         try:
@@ -106,6 +81,8 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
     Raises:
         OutputLost: it could not be written, and it reports a change.
     """
+    from vgpuctl.cli import document, output, streams
+
     result, raw = _narrow(settings, command_output.result), command_output.raw
 
     def write() -> None:
@@ -116,7 +93,7 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
         elif settings.output in ("csv", "name"):
             print_rows(settings, [("", result)], has_host=False)
         else:
-            print_page(settings, result)
+            output.print_page(settings, result)
 
     if not output.write_result(settings.kind, write, {output.LOCAL: result} if result.changed else {}):
         return 1
@@ -131,11 +108,15 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
 
 def write_raw(text: str) -> None:
     """Write text for another program: as it is in a pipe, without control characters on a terminal."""
+    from vgpuctl.cli import streams
+
     streams.write_out(streams.sanitize(text) if streams.is_terminal(sys.stdout) else text)
 
 
 def print_rows(settings: Settings, results: Sequence[tuple[str, AnyResult]], *, has_host: bool) -> None:
     """Print the rows of a list, of each host, as csv or names."""
+    from vgpuctl.cli import listings
+
     listing = listings.find_listing(settings.kind)
     hosts_rows = [(name, result.data) for name, result in results if isinstance(result.data, tuple)]
     if listing is None:
@@ -149,15 +130,8 @@ def print_rows(settings: Settings, results: Sequence[tuple[str, AnyResult]], *, 
 
 
 def _narrow(settings: Settings, result: AnyResult) -> AnyResult:
+    from vgpuctl.cli import listings
+
     if not (settings.filter or settings.sort_by):
         return result
     return listings.narrow(settings.kind, listings.view_of(settings), result)
-
-
-def print_page(settings: Settings, result: AnyResult) -> None:
-    """Print the page of a result, and its lines for stderr."""
-    page = pages.page(settings.kind, result, listings.view_of(settings))
-    if page.blocks:
-        streams.write_out(tables.render(page.blocks, output.look_of(settings, sys.stdout)))
-    for line in page.stderr_lines:
-        streams.write_err(streams.sanitize(line))

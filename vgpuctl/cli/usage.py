@@ -11,7 +11,7 @@ from itertools import takewhile
 
 import click
 
-from vgpuctl.cli.command_table import LISTINGS, OPTION_SYNONYMS, SYNONYMS
+from vgpuctl.cli.command_table import LISTINGS, MISSING_OPTIONS, OPTION_SYNONYMS, SYNONYMS
 from vgpuctl.config.name_patterns import name_range
 from vgpuctl.config.vm_fields import OTHER_COMMANDS, VM_FIELDS
 
@@ -166,8 +166,8 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
         return f"the name is an argument, not an option: {context.command_path} NAME"
     if given in _FILTERS and context.command.name == "list-vms":
         return f"it filters rows: {context.command_path} --filter {_FILTERS[given]}"
-    if given == "--watch":
-        return "the program watch repeats a command, as in: watch vgpuctl list-vms"
+    if given in MISSING_OPTIONS:
+        return MISSING_OPTIONS[given]
     if given in LIST_OPTIONS and context.parent is None:
         return f"it goes after the command's name: {context.command_path} list-vms {given}"
     if given in LIST_OPTIONS:

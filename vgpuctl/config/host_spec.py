@@ -8,7 +8,7 @@ silently ignores a later key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vgpuctl.config import rules
 from vgpuctl.config.mig_spec import MIG_JSON_SCHEMA, check_gpu_keys, dump_mig, parse_mig_spec
@@ -17,16 +17,10 @@ from vgpuctl.config.shape import Key, Shape, mapping_of, nonempty_list
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, GPU_MODES, PLACEMENT_POLICIES
 from vgpuctl.config.vm_keys import make_key
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.mig import MigSpec
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.value import EMPTY_MAPPING, Value
-
-if TYPE_CHECKING:
-    from vgpuctl.config import yaml_reader
-else:
-    yaml_reader = LazyModule("vgpuctl.config.yaml_reader")
 
 
 def _parse_placement(value: object) -> PlacementSpec:
@@ -124,6 +118,8 @@ def parse_host_spec(text: str, path: str) -> HostSpec:
         InvalidInput: each problem as `file:line:column: path: what is wrong`; also for an empty text, as a broken pipe
             or a full disk leaves it.
     """
+    from vgpuctl.config import yaml_reader
+
     if all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines())):
         raise InvalidInput(f"{path} is empty: a host.yaml has at least 'version: {FORMAT_VERSION}'", path=path)
     given: dict[str, Any] = yaml_reader.parse_document(text, path, HOST_SHAPE)

@@ -10,10 +10,10 @@ Size: the rule of each field is next to the others.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from vgpuctl.config import name_patterns
 from vgpuctl.config.size_text import format_size, parse_disk_size, parse_memory_size
@@ -30,16 +30,10 @@ from vgpuctl.config.vm_fields import (
     VM_MODES,
 )
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.file_content import is_file_content
 from vgpuctl.value import Value
 from vgpuctl.visible_characters import is_visible
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
 
 MIN_VM_MEMORY_MIB = 64
 MIN_WINDOW_MIB, MAX_WINDOW_MIB = 1024, 64 << 20

@@ -19,17 +19,13 @@ from vgpuctl.config.size_text import parse_disk_size, parse_memory_size
 from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, LIST_DEFAULT_FIELDS, NONE, VM_FIELDS
 from vgpuctl.config.vm_keys import make_key
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, NewDisk, VmRequest
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.config import yaml_reader
     from vgpuctl.config.host_spec import Defaults
-else:
-    yaml_reader = LazyModule("vgpuctl.config.yaml_reader")
 
 
 PROFILE_HINT = "vgpuctl list-profiles shows the profiles of this host"
@@ -157,6 +153,8 @@ def parse_vm_spec(text: str, path: str, shape: Shape = VM_SHAPE) -> VmSpec:
     Raises:
         InvalidInput: each problem as `file:line:column: path: what is wrong`.
     """
+    from vgpuctl.config import yaml_reader
+
     given: dict[str, Any] = yaml_reader.parse_document(text, path, shape)
     return VmSpec(**given)
 

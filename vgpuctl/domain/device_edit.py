@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_nic
 from vgpuctl.errors import Refused
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import Nic
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from lxml import etree
-else:
-    etree = LazyModule("lxml.etree")
 
 VGPU_ALIAS_PREFIX = "ua-vgpuctl-"
 
@@ -49,6 +46,8 @@ def _change_nic(entry: etree._Element, nic: Nic) -> None:
 
 
 def _nic_element(nic: Nic) -> etree._Element:
+    from lxml import etree
+
     entry = etree.Element("interface")
     if nic.mac is not None:
         etree.SubElement(entry, "mac").set("address", nic.mac)
@@ -58,6 +57,8 @@ def _nic_element(nic: Nic) -> etree._Element:
 
 
 def _set_source(entry: etree._Element, nic: Nic) -> None:
+    from lxml import etree
+
     kind = "bridge" if nic.bridge is not None else "network"
     entry.set("type", kind)
     etree.SubElement(entry, "source").set(kind, str(nic.bridge or nic.network))
@@ -67,6 +68,8 @@ def _set_source(entry: etree._Element, nic: Nic) -> None:
 
 def set_hugepages(root: etree._Element, size_kib: int) -> None:
     """Back a domain's memory with huge pages of this size; 0: with ordinary pages."""
+    from lxml import etree
+
     backing = _child(root, "memoryBacking")
     for old in backing.findall("hugepages"):
         backing.remove(old)
@@ -80,6 +83,8 @@ def set_hugepages(root: etree._Element, size_kib: int) -> None:
 
 def set_pins(root: etree._Element, cpus: str, nodes: str) -> None:
     """Run a domain only on these CPUs, with its memory bound to these NUMA nodes; empty: on any, unbound."""
+    from lxml import etree
+
     tune = _child(root, "cputune")
     for old in [*tune.findall("vcpupin"), *tune.findall("emulatorpin")]:
         tune.remove(old)
@@ -117,6 +122,8 @@ def fit_pins(root: etree._Element, count: int) -> None:
 
 
 def _add_vcpu_pins(tune: etree._Element, numbers: range | list[int], cpus: str) -> None:
+    from lxml import etree
+
     for number in numbers:
         pin = etree.SubElement(tune, "vcpupin")
         pin.set("vcpu", str(number))
@@ -129,6 +136,8 @@ def set_display(root: etree._Element, *, shown: bool, needs_gl: bool) -> None:
     Raises:
         Refused: the domain has no vGPU of vgpuctl, or no console.
     """
+    from lxml import etree
+
     devices = devices_of(root)
     vgpus = [d for d in devices.iterchildren("hostdev") if _alias(d).startswith(VGPU_ALIAS_PREFIX)]
     for device in vgpus:
@@ -168,6 +177,8 @@ def _alias(device: etree._Element) -> str:
 
 
 def _child(parent: etree._Element, tag: str) -> etree._Element:
+    from lxml import etree
+
     child = parent.find(tag)
     return etree.SubElement(parent, tag) if child is None else child
 
@@ -180,6 +191,8 @@ def set_pci_window(root: etree._Element, mib: int, host_width: bool) -> None:
     Raises:
         Refused: the domain has no root complex of PCI Express.
     """
+    from lxml import etree
+
     controller = root.find("devices/controller[@model='pcie-root']")
     if controller is None:
         raise Refused(

@@ -22,7 +22,6 @@ from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.domain_xml import hostdev_carrier
 from vgpuctl.domain.metadata import ROOT_TAG, record_to_xml
 from vgpuctl.errors import Refused
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import Nic, VmRecord
@@ -30,8 +29,6 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml import etree
-else:
-    etree = LazyModule("lxml.etree")
 
 _PCI_FIELDS = (("domain", 0, 4), ("bus", 5, 7), ("slot", 8, 10), ("function", 11, 12))
 
@@ -71,6 +68,8 @@ class RootPorts(Value):
 
 def hostdev_xml(device: DesignHostdev, *, indented: bool = False) -> str:
     """Return the element that gives a host device to a domain; `indented` for people. An empty alias is omitted."""
+    from lxml import etree
+
     element = _hostdev_element(device)
     if indented:
         etree.indent(element)
@@ -84,6 +83,8 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
         LibvirtFailed: it is not a domain's XML.
         Refused: it lacks something that has to change.
     """
+    from lxml import etree
+
     root = parse_root(xml, keep_comments=True)
     if edit.memory_mib is not None:
         _set_memory(root, edit.memory_mib)
@@ -219,6 +220,8 @@ def _replace_hostdev(root: etree._Element, old: etree._Element | None, device: D
 
 
 def _hostdev_element(device: DesignHostdev) -> etree._Element:
+    from lxml import etree
+
     mdev = device.kind == "mdev"
     root = etree.Element("hostdev", {"mode": "subsystem", "type": device.kind})
     if mdev:
@@ -237,6 +240,8 @@ def _hostdev_element(device: DesignHostdev) -> etree._Element:
 
 
 def _set_record(root: etree._Element, record: VmRecord) -> None:
+    from lxml import etree
+
     metadata = root.find("metadata")
     if metadata is None:
         metadata = etree.Element("metadata")

@@ -7,12 +7,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from lxml import etree
-else:
-    etree = LazyModule("lxml.etree")
 
 
 def parse_root(xml: str, *, keep_comments: bool = False) -> etree._Element:
@@ -21,6 +18,8 @@ def parse_root(xml: str, *, keep_comments: bool = False) -> etree._Element:
     Raises:
         LibvirtFailed: it is not a domain's XML.
     """
+    from lxml import etree
+
     try:
         root = etree.fromstring(xml, _parser(keep_comments=keep_comments))
     except (etree.XMLSyntaxError, ValueError) as exc:
@@ -32,6 +31,8 @@ def parse_root(xml: str, *, keep_comments: bool = False) -> etree._Element:
 
 @cache
 def _parser(*, keep_comments: bool) -> etree.XMLParser:
+    from lxml import etree
+
     return etree.XMLParser(
         resolve_entities=False, no_network=True, remove_comments=not keep_comments, remove_pis=not keep_comments
     )

@@ -31,13 +31,10 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.record import NAMESPACE, ROOT_TAG, parse_record
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, VmRecord
 
 if TYPE_CHECKING:
     from lxml import etree
-else:
-    etree = LazyModule("lxml.etree")
 
 _NOT_XML = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -48,6 +45,8 @@ def record_to_xml(record: VmRecord) -> str:
     Raises:
         InvalidInput: a value holds a control character, which XML cannot keep.
     """
+    from lxml import etree
+
     root = etree.Element(ROOT_TAG, nsmap={None: NAMESPACE})  # type: ignore[dict-item] # the stubs know no default namespace
     _set_attributes(
         root,
@@ -81,6 +80,8 @@ def record_to_xml(record: VmRecord) -> str:
 
 
 def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
+    from lxml import etree
+
     _set_attributes(
         etree.SubElement(parent, f"{{{NAMESPACE}}}vgpu"),
         {
@@ -104,6 +105,8 @@ def record_from_xml(text: str) -> VmRecord:
     Raises:
         ValueError: it is not a record, or part of it cannot be parsed: the record is lost.
     """
+    from lxml import etree
+
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
     try:
         root = etree.fromstring(text, parser)

@@ -7,22 +7,16 @@ Without a list, a GPU of another model than the profile's board cannot have it.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import entry_matches
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.config.yaml_reader import load_document
 from vgpuctl.gpu.profiles import is_board_of_model, matches_type, parse_typed_name
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.makers import maker_of
 from vgpuctl.model.gpu import Backend, Gpu
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
 
 
 def can_offer(gpu: Gpu, text: str) -> bool | None:

@@ -8,23 +8,17 @@ can leave the model open: `2B` selects that profile of any model, `A40-2B|A16-2B
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
 from vgpuctl.gpu.division import is_given_whole, name_holders
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.makers import enable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.profile_name import ProfileName, parse_profile_name, strip_board
 from vgpuctl.model.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
 
 
 def matches_type(vgpu_type: VgpuType, text: str) -> bool:

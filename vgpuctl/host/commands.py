@@ -10,18 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING
 
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     import subprocess
-    import tempfile
-else:
-    tempfile = LazyModule("tempfile")
 
 _DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/usr/libexec")
 _OUTPUT_BYTES = 64 << 10

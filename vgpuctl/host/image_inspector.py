@@ -10,18 +10,12 @@ explicitly, and limits on memory and CPU time like OpenStack's Nova (nova/privse
 from __future__ import annotations
 
 import errno
+import tempfile
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from vgpuctl.host import boot_firmware, commands, qemu_access
 from vgpuctl.host.backing_chain import UnsafeImage, parse_header, read_backing_chain, read_image_head
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import ImageInfo
-
-if TYPE_CHECKING:
-    import tempfile
-else:
-    tempfile = LazyModule("tempfile")
 
 _DEADLINE_SECONDS = 30.0
 _LIMITS = ("--as=1073741824", "--cpu=30", "--core=0", "--")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,16 +32,11 @@ from vgpuctl.host.vendor_commands import HostVendorCommands
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.storage import LibvirtStorage
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.ports.host import Host
 
 if TYPE_CHECKING:
-    import uuid
-
     from vgpuctl.ports.devices import Nvml
     from vgpuctl.ports.libvirt import Hypervisor, Storage
-else:
-    uuid = LazyModule("uuid")
 
 
 def open_local_host(

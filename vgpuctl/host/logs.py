@@ -16,14 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from vgpuctl.host import audit_reader
 from vgpuctl.host.commands import find_command, run_command
-from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from vgpuctl.host import audit_reader
     from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery
-else:
-    audit_reader = LazyModule("vgpuctl.host.audit_reader")
 
 _BOOT = ("-b", "-o", "cat", "--no-pager", "-q")
 _KERNEL = (("journalctl", ("-k", *_BOOT)), ("dmesg", ()))

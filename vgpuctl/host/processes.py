@@ -11,20 +11,15 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from vgpuctl.host.files import HostFiles
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.file_content import CONTENT_OPTIONS, is_file_content
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId
-
-if TYPE_CHECKING:
-    import shlex
-else:
-    shlex = LazyModule("shlex")
 
 _GONE_ERRNOS = (errno.ENOENT, errno.ESRCH)
 _DEAD_STATES = ("Z", "X", "x")

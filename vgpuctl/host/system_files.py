@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Failed
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.commands import find_command, run_command
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.regular_file import read_regular_file
-
-if TYPE_CHECKING:
-    import socket
-else:
-    socket = LazyModule("socket")
 
 MAX_BYTES = 1 << 20
 """Units and hooks take a few pages at most."""

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import require_seconds
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
-from vgpuctl.library.call import DEFAULT_WAIT_SECONDS, CallSettings, never_cancelled
+from vgpuctl.library.call_settings import DEFAULT_WAIT_SECONDS, CallSettings, never_cancelled
 from vgpuctl.library.gpus import GpuCalls
 from vgpuctl.library.names import NameCalls
 from vgpuctl.library.targets import TargetCalls
@@ -29,15 +28,9 @@ from vgpuctl.library.whole_host import HostCalls
 from vgpuctl.model.outcome import NoProgress, confirm_everything
 
 if TYPE_CHECKING:
-    from vgpuctl import sim, simulated
-    from vgpuctl.host import local_host
     from vgpuctl.host.clock import HostClock
     from vgpuctl.model.outcome import BatchProgress, Confirm
     from vgpuctl.ports.host import Host
-else:
-    local_host = LazyModule("vgpuctl.host.local_host")
-    sim = LazyModule("vgpuctl.sim")
-    simulated = LazyModule("vgpuctl.simulated")
 
 __all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports"]
 
@@ -97,6 +90,9 @@ def open_ports(
     Raises:
         InvalidInput, NotFound: there is no such host, or the arguments contradict each other.
     """
+    from vgpuctl import simulated
+    from vgpuctl.host import local_host
+
     if name.startswith(_SIMULATED_PREFIX):
         scenario = simulated.scenario_of(name, root=root, connect=connect)
         return simulated.open_simulated_host(scenario, clock, wait_seconds)
@@ -118,4 +114,6 @@ def open_ports(
 
 def _suggest_simulated(text: str) -> str:
     """Return the simulated host that was probably meant by a name without `sim:`."""
+    from vgpuctl import sim
+
     return f"{_SIMULATED_PREFIX}{text if text in sim.SCENARIOS else 'NAME'}"

@@ -12,28 +12,24 @@ from threading import Lock
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.touched import Touched
-from vgpuctl.model.outcome import NoProgress, Outcome, confirm_everything
+from vgpuctl.model.outcome import Outcome
 from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.host.clock import HostClock
-    from vgpuctl.library import GpuHost, audit, batch
+    from vgpuctl.library import GpuHost
     from vgpuctl.library.batch import BatchRequest
-    from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.library.call_settings import CallSettings
+    from vgpuctl.model.outcome import Confirm
     from vgpuctl.model.results.targets import TargetsResult
     from vgpuctl.ports.host import Host
-else:
-    audit = LazyModule("vgpuctl.library.audit")
-    batch = LazyModule("vgpuctl.library.batch")
 
 P = ParamSpec("P")
 AnyCalls = TypeVar("AnyCalls", bound="Calls")
 Result = TypeVar("Result")
 Data = TypeVar("Data")
-DEFAULT_WAIT_SECONDS = 60.0
 
 
 def _without_empty(confirm: Confirm) -> Confirm:
@@ -44,27 +40,6 @@ def _without_empty(confirm: Confirm) -> Confirm:
             confirm(question, details)
 
     return ask
-
-
-def never_cancelled() -> bool:
-    """Return False."""
-    return False
-
-
-class CallSettings(Value):
-    """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
-
-    `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
-    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_touched`: the
-    call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
-    """
-
-    wait_seconds: float = DEFAULT_WAIT_SECONDS
-    progress: BatchProgress = NoProgress()
-    confirm: Confirm = confirm_everything
-    cancelled: Callable[[], bool] = never_cancelled
-    command_line: tuple[str, ...] | None = None
-    batch_touched: Touched | None = None
 
 
 class _OpenState:
@@ -164,6 +139,8 @@ class Calls:
 
     def _carry_out(self, command: str, named: Named, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
         """Carry out a change and write its entry to the host's audit journal. `named`: what its caller named."""
+        from vgpuctl.library import audit
+
         if self._settings.batch_touched is not None:
             return call_library(self._ports, act)
         self._touched.add_vms(named.vms)
@@ -189,6 +166,8 @@ class Calls:
         Raises:
             SomeTargetsFailed: some failed; the audit entry names `earlier_steps` and the steps of the others.
         """
+        from vgpuctl.library import batch
+
         if self._open_again is None:
             raise TypeError("open this host with vgpuctl.open_host")
         settings = replace(self._settings, batch_touched=self._touched)

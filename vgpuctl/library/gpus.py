@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.arguments import as_texts, require_bool, require_choice, require_range
 from vgpuctl.config.vm_fields import GPU_MODES
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.config import mig_spec, rules, scheduler_spec
-    from vgpuctl.library import requests
     from vgpuctl.model.mig import MigSpec
     from vgpuctl.model.outcome import Outcome, QueryResult
     from vgpuctl.model.results.gpus import (
@@ -31,17 +28,6 @@ if TYPE_CHECKING:
     )
     from vgpuctl.model.results.moves import FitsResult, MovesResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
-    from vgpuctl.operations import cordon, gpu_mode, gpu_scheduler, moves, queries
-else:
-    cordon = LazyModule("vgpuctl.operations.cordon")
-    gpu_mode = LazyModule("vgpuctl.operations.gpu_mode")
-    gpu_scheduler = LazyModule("vgpuctl.operations.gpu_scheduler")
-    mig_spec = LazyModule("vgpuctl.config.mig_spec")
-    moves = LazyModule("vgpuctl.operations.moves")
-    queries = LazyModule("vgpuctl.operations.queries")
-    requests = LazyModule("vgpuctl.library.requests")
-    rules = LazyModule("vgpuctl.config.rules")
-    scheduler_spec = LazyModule("vgpuctl.config.scheduler_spec")
 
 _SCHEDULER_OPTIONS = {
     "time_slice_ms": "--time-slice",
@@ -59,11 +45,15 @@ class GpuCalls(Calls):
     @query
     def list_gpus(self, *, everything: bool = False) -> QueryResult[tuple[GpuResult, ...]]:
         """Return the GPUs; `everything`: every device that a VM can be given."""
+        from vgpuctl.operations import queries
+
         return queries.list_gpus(self._ports, everything=everything)
 
     @query
     def show_gpu(self, gpu: str) -> QueryResult[GpuDetailsResult]:
         """Return one GPU with every vGPU on it."""
+        from vgpuctl.operations import queries
+
         return queries.show_gpu(self._ports, gpu)
 
     @query
@@ -71,11 +61,15 @@ class GpuCalls(Calls):
         self, *, gpu: str | None = None, everything: bool = False
     ) -> QueryResult[tuple[ProfileResult, ...]]:
         """Return the vGPU profiles and how many more of each fit; `everything`: include those without room."""
+        from vgpuctl.operations import queries
+
         return queries.list_profiles(self._ports, gpu=gpu, everything=everything)
 
     @query
     def explain(self, profile: str) -> QueryResult[ExplainResult]:
         """Return how many more of a profile fit on every GPU, and what blocks more."""
+        from vgpuctl.operations import queries
+
         return queries.explain(self._ports, profile)
 
     @query
@@ -84,6 +78,9 @@ class GpuCalls(Calls):
 
         Or with `gpus`: whether one VM could get that number of whole GPUs.
         """
+        from vgpuctl.library import requests
+        from vgpuctl.operations import moves
+
         as_texts("profiles", profiles)
         if bool(profiles) == (gpus is not None):
             raise InvalidInput("specify either --profile PROFILE or PROFILE:N, or --gpus N for whole GPUs in one VM")
@@ -129,6 +126,9 @@ class GpuCalls(Calls):
         from_gpu: str | None,
         dry_run: bool,
     ) -> Outcome[MovesResult]:
+        from vgpuctl.library import requests
+        from vgpuctl.operations import moves
+
         as_texts("profiles", profiles)
         if max_moves is not None:
             require_range("max_moves", max_moves, 0)
@@ -157,6 +157,8 @@ class GpuCalls(Calls):
         self, gpu: str, mode: str, *, vfs: int | None = None, drain: bool = False, dry_run: bool = False
     ) -> Outcome[SetUpGpuResult]:
         """Set a GPU up: vgpu, sriov with `vfs` plain virtual functions, passthrough, or unmanaged."""
+        from vgpuctl.operations import gpu_mode
+
         require_choice("mode", mode, GPU_MODES)
         if vfs is not None:
             require_range("vfs", vfs, 1)
@@ -174,6 +176,8 @@ class GpuCalls(Calls):
         dry_run: bool = False,
     ) -> Outcome[SetUpGpuResult]:
         """Partition a GPU into GPU instances (`1g.10gb:2`), or those that `vgpus` need (`H100-1-10C:3`), or none."""
+        from vgpuctl.operations import gpu_mode
+
         requested = _requested_mig(as_texts("instances", instances), as_texts("vgpus", vgpus), off=off)
         mixed_size = False if requested.is_requested else None  # MIG and mixed sizes exclude each other
         request = gpu_mode.ModeRequest(
@@ -186,6 +190,8 @@ class GpuCalls(Calls):
         self, gpu: str, *, on: bool, drain: bool = False, dry_run: bool = False
     ) -> Outcome[SetUpGpuResult]:
         """Allow vGPUs of several sizes on a GPU, or of only one size."""
+        from vgpuctl.operations import gpu_mode
+
         require_bool("on", on)
         request = gpu_mode.ModeRequest(gpu, None, drain=drain, wait_seconds=self._wait, mixed_size=on)
         return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm)
@@ -203,6 +209,8 @@ class GpuCalls(Calls):
         dry_run: bool = False,
     ) -> Outcome[ChangedGpuResult]:
         """Set how NVIDIA's driver divides a GPU's time: best_effort, equal_share or fixed_share."""
+        from vgpuctl.operations import gpu_scheduler
+
         numbers = {"time_slice_ms": time_slice_ms, "frequency_hz": frequency_hz, "averaging_factor": averaging_factor}
         request = gpu_scheduler.SchedulerRequest(
             gpu, _requested_scheduler(policy, numbers), drain, wait_seconds=self._wait
@@ -214,11 +222,15 @@ class GpuCalls(Calls):
     @change("cordon")
     def cordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Place no new vGPUs and VMs on a GPU; those on it stay."""
+        from vgpuctl.operations import cordon
+
         return cordon.cordon(self._ports, gpu, cordoned=True, dry_run=dry_run, progress=self._progress)
 
     @change("uncordon")
     def uncordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Allow new vGPUs and VMs on a GPU again."""
+        from vgpuctl.operations import cordon
+
         return cordon.cordon(self._ports, gpu, cordoned=False, dry_run=dry_run, progress=self._progress)
 
 
@@ -228,6 +240,8 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
     Raises:
         InvalidInput: nothing is given, or more than one alternative, or a name is invalid.
     """
+    from vgpuctl.config import mig_spec
+
     if (bool(instances), bool(vgpus), off).count(True) != 1:
         raise InvalidInput(
             "specify one of GPU instance profiles, --for VGPU_PROFILE:N, and --off",
@@ -245,6 +259,8 @@ def _requested_scheduler(policy: str, numbers: dict[str, int | None]) -> Schedul
     Raises:
         InvalidInput: it lists every problem.
     """
+    from vgpuctl.config import rules, scheduler_spec
+
     try:
         return scheduler_spec.parse_scheduler_spec({"policy": policy, **numbers})
     except rules.ValidationError as error:

@@ -3,18 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, query
 from vgpuctl.model.address import normalize_pci
-
-if TYPE_CHECKING:
-    from vgpuctl.doctor import catalogue
-    from vgpuctl.library import requests
-else:
-    catalogue = LazyModule("vgpuctl.doctor.catalogue")
-    requests = LazyModule("vgpuctl.library.requests")
 
 
 class NameCalls(Calls):
@@ -33,6 +23,8 @@ class NameCalls(Calls):
     @query
     def vgpu_names(self) -> tuple[tuple[str, str], ...]:
         """Return the name of each vGPU without a VM, and what it is, read from host.yaml alone."""
+        from vgpuctl.library import requests
+
         vgpus = requests.read_spec_of_host(self._ports).vgpus
         return tuple((name, f"{vgpu.profile} on {vgpu.gpu}") for name, vgpu in vgpus.items())
 
@@ -46,4 +38,6 @@ class NameCalls(Calls):
 
 def check_names() -> tuple[tuple[str, str], ...]:
     """Return the id and the title of each of the doctor's checks."""
+    from vgpuctl.doctor import catalogue
+
     return tuple((check.id, check.title) for check in catalogue.CHECKS)

@@ -8,25 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, Named, call_library, query
 from vgpuctl.library.fields import VmChangeFields, refuse_other_fields
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.library import GpuHost, batch, requests
+    from vgpuctl.library import GpuHost
     from vgpuctl.model.results.targets import SelectedResult, TargetsResult
     from vgpuctl.model.results.vms import VmResult
-    from vgpuctl.operations import queries, refresh, select
-    from vgpuctl.operations.plans import selection
-else:
-    batch = LazyModule("vgpuctl.library.batch")
-    queries = LazyModule("vgpuctl.operations.queries")
-    refresh = LazyModule("vgpuctl.operations.refresh")
-    requests = LazyModule("vgpuctl.library.requests")
-    select = LazyModule("vgpuctl.operations.select")
-    selection = LazyModule("vgpuctl.operations.plans.selection")
 
 Data = TypeVar("Data")
 _GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")
@@ -50,6 +40,9 @@ class TargetCalls(Calls):
         `managed_only`: globs, labels, an owner and `everything` omit what vgpuctl does not manage. NotFound: a name
         does not exist, or nothing matches.
         """
+        from vgpuctl.operations import select
+        from vgpuctl.operations.plans import selection
+
         request = selection.Request("VM", names, everything, labels, owner)
         return select.select_vms(self._ports, request, managed_only=managed_only)
 
@@ -59,12 +52,18 @@ class TargetCalls(Calls):
 
         `everything`: all GPUs, or with `names` also all GPUs of a model. NotFound: as `select_vms`.
         """
+        from vgpuctl.operations import select
+        from vgpuctl.operations.plans import selection
+
         request = selection.Request("GPU", names, everything, list_command="vgpuctl list-gpus")
         return select.select_gpus(self._ports, request)
 
     @query
     def select_vgpus(self, *names: str, everything: bool = False) -> QueryResult[tuple[SelectedResult, ...]]:
         """Return the vGPUs without a VM that names, ranges and globs select. NotFound: as `select_vms`."""
+        from vgpuctl.operations import select
+        from vgpuctl.operations.plans import selection
+
         request = selection.Request("vGPU", names, everything, list_command="vgpuctl list-vgpus --unassigned")
         return select.select_vgpus(self._ports, request)
 
@@ -74,6 +73,8 @@ class TargetCalls(Calls):
 
         NotFound, InvalidInput, HostCannot, Refused: why not.
         """
+        from vgpuctl.operations import refresh
+
         refresh.check_image(self._ports, image)
         return QueryResult(None)
 
@@ -83,6 +84,8 @@ class TargetCalls(Calls):
 
         InvalidInput: what is wrong, whatever VM it is.
         """
+        from vgpuctl.library import requests
+
         refuse_other_fields(fields, VmChangeFields)
         requests.for_change(self._ports, "", fields)
         return QueryResult(None)
@@ -106,6 +109,8 @@ class TargetCalls(Calls):
         confirmation. `skips`: GPUs that cannot have the change are skipped with a note, if another one can.
         SomeTargetsFailed: some failed; `result` has all of them.
         """
+        from vgpuctl.library import batch
+
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         self._refuse_captured()
         request = batch.BatchRequest(tuple(names), call, parallel, None if dry_run else question, notes, dry_run, skips)
@@ -126,6 +131,8 @@ class TargetCalls(Calls):
 
     def _with_states(self, result: Outcome[Any]) -> Outcome[Any]:
         """Return the result with the states that VMs have after a failure, from a new look; unknown ones stay null."""
+        from vgpuctl.operations import queries
+
         failed = [row.name for row in result.data.targets if row.error is not None]
         try:
             states = {name: str(shown.data.state) for name, shown in queries.show_vms(self._ports, failed).items()}
@@ -142,11 +149,16 @@ class TargetCalls(Calls):
         self, names: Sequence[str], call: Callable[[str], QueryResult[Data]], *, notes: tuple[str, ...] = ()
     ) -> QueryResult[TargetsResult[Data]]:
         """Return what a call that changes nothing reports for each name. SomeTargetsFailed: as `for_each`."""
+        from vgpuctl.library import batch
+
         return batch.query(names, call, notes)
 
     @query
     def show_vms(self, names: Sequence[str]) -> QueryResult[TargetsResult[VmResult]]:
         """Return several VMs with their vGPUs and disks, from one look at the host."""
+        from vgpuctl.library import batch
+        from vgpuctl.operations import queries
+
         results = queries.show_vms(self._ports, names)
 
         def show(name: str) -> QueryResult[VmResult]:

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NotFound
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.regular_file import MAX_BYTES, read_regular_file
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
 
 
 def display_name(path: str) -> str:

@@ -6,12 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import VGPU_STATES, as_texts, require_choice
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import VgpuFields, refuse_other_fields
 
 if TYPE_CHECKING:
-    from vgpuctl.library import requests
     from vgpuctl.model.outcome import Outcome, QueryResult
     from vgpuctl.model.results.vgpus import (
         AbsentVgpuResult,
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
         NamedVgpuResult,
         VgpuResult,
     )
-    from vgpuctl.operations import ensure_vgpu, vgpus
-else:
-    ensure_vgpu = LazyModule("vgpuctl.operations.ensure_vgpu")
-    requests = LazyModule("vgpuctl.library.requests")
-    vgpus = LazyModule("vgpuctl.operations.vgpus")
 
 
 class VgpuCalls(Calls):
@@ -33,6 +26,8 @@ class VgpuCalls(Calls):
     @query
     def list_vgpus(self, *, unassigned: bool = False) -> QueryResult[tuple[ListedVgpuResult, ...]]:
         """Return the vGPUs and their owners; `unassigned`: only those without a VM."""
+        from vgpuctl.operations import vgpus
+
         return vgpus.list_vgpus(self._ports, unassigned=unassigned)
 
     @change("create-vgpu")
@@ -40,6 +35,9 @@ class VgpuCalls(Calls):
         self, name: str | None = None, *, dry_run: bool = False, **fields: Unpack[VgpuFields]
     ) -> Outcome[NamedVgpuResult]:
         """Create a vGPU without a VM; the result has the <hostdev> element for a VM's definition."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import vgpus
+
         refuse_other_fields(fields, VgpuFields)
         request = requests.from_fields(self._ports, name, fields)
         return vgpus.create_vgpu(
@@ -51,6 +49,9 @@ class VgpuCalls(Calls):
         self, name: str, *, state: str = "present", dry_run: bool = False, **fields: Unpack[VgpuFields]
     ) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
         """Ensure that a vGPU without a VM exists (`state` present) or does not (absent)."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import ensure_vgpu
+
         require_choice("state", state, VGPU_STATES)
         refuse_other_fields(fields, VgpuFields)
         as_texts("name", name)
@@ -67,6 +68,8 @@ class VgpuCalls(Calls):
     @change("delete-vgpu")
     def delete_vgpu(self, name: str, *, dry_run: bool = False) -> Outcome[VgpuResult]:
         """Remove a vGPU without a VM: its device, and its entry in host.yaml."""
+        from vgpuctl.operations import vgpus
+
         return vgpus.delete_vgpu(
             self._ports,
             name,

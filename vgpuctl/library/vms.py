@@ -22,15 +22,12 @@ from vgpuctl.config.arguments import (
     require_seconds,
 )
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import PlacementFields, Texts, VmChangeFields, VmFields, WholeGpuFields, refuse_other_fields
 from vgpuctl.model.outcome import QueryResult
 
 if TYPE_CHECKING:
-    from vgpuctl.config import rules
     from vgpuctl.config.vm_spec import VmSpec
-    from vgpuctl.library import many_states, requests
     from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.vms import (
@@ -45,39 +42,6 @@ if TYPE_CHECKING:
         VmRowResult,
         WaitedVmResult,
     )
-    from vgpuctl.operations import (
-        attach,
-        create,
-        ensure_vm,
-        ensure_vms,
-        guest,
-        images,
-        power,
-        queries,
-        reboot,
-        refresh,
-        resize_disk,
-        set_vm,
-        wait,
-    )
-else:
-    attach = LazyModule("vgpuctl.operations.attach")
-    create = LazyModule("vgpuctl.operations.create")
-    ensure_vm = LazyModule("vgpuctl.operations.ensure_vm")
-    ensure_vms = LazyModule("vgpuctl.operations.ensure_vms")
-    guest = LazyModule("vgpuctl.operations.guest")
-    images = LazyModule("vgpuctl.operations.images")
-    many_states = LazyModule("vgpuctl.library.many_states")
-    power = LazyModule("vgpuctl.operations.power")
-    queries = LazyModule("vgpuctl.operations.queries")
-    reboot = LazyModule("vgpuctl.operations.reboot")
-    refresh = LazyModule("vgpuctl.operations.refresh")
-    requests = LazyModule("vgpuctl.library.requests")
-    resize_disk = LazyModule("vgpuctl.operations.resize_disk")
-    rules = LazyModule("vgpuctl.config.rules")
-    set_vm = LazyModule("vgpuctl.operations.set_vm")
-    vm_results = LazyModule("vgpuctl.model.results.vms")
-    wait = LazyModule("vgpuctl.operations.wait")
 
 
 class VmCalls(Calls):
@@ -86,21 +50,29 @@ class VmCalls(Calls):
     @query
     def list_vms(self) -> QueryResult[tuple[VmRowResult, ...]]:
         """Return the VMs of this host and their vGPUs."""
+        from vgpuctl.operations import queries
+
         return queries.list_vms(self._ports)
 
     @query
     def show_vm(self, name: str) -> QueryResult[VmResult]:
         """Return one VM with its vGPUs and disks."""
+        from vgpuctl.operations import queries
+
         return queries.show_vm(self._ports, name)
 
     @query
     def show_console(self, name: str) -> QueryResult[ConsoleResult]:
         """Return where a VM's screen and serial console are."""
+        from vgpuctl.operations import guest
+
         return guest.read_console(self._ports, name)
 
     @query
     def show_address(self, name: str) -> QueryResult[AddressesResult]:
         """Return a running VM's IP addresses, and who knows them. Busy: none is known yet."""
+        from vgpuctl.operations import guest
+
         return guest.read_addresses(self._ports, name)
 
     @query
@@ -111,6 +83,8 @@ class VmCalls(Calls):
 
         Busy: the time was over. NotFound: a VM was deleted. Refused: a VM is off and its guest cannot answer.
         """
+        from vgpuctl.operations import wait
+
         require_choice("event", event, WAIT_TARGETS)
         require_seconds("timeout_seconds", timeout_seconds)
         if not as_texts("names", names):
@@ -125,11 +99,17 @@ class VmCalls(Calls):
 
         `paths`: exactly these files, also images without clones. NotFound: some do not exist; `result` has the others.
         """
+        from vgpuctl.operations import images
+
         return images.list_images(self._ports, as_texts("paths", paths), pool=pool, disks=disks)
 
     @query
     def print_xml(self, name: str | None = None, **fields: Unpack[VmFields]) -> QueryResult[vm_results.XmlResult]:
         """Return the domain XML that `create_vm` would define."""
+        from vgpuctl.library import requests
+        from vgpuctl.model.results import vms as vm_results
+        from vgpuctl.operations import create
+
         self._refuse_captured()
         return QueryResult(
             vm_results.XmlResult(create.render_xml(self._ports, requests.from_fields(self._ports, name, fields)))
@@ -151,6 +131,9 @@ class VmCalls(Calls):
         `wait_for`: "guest" returns when the guest answers or has an address, "address" when it has an address, or
         after `wait_timeout` seconds (300).
         """
+        from vgpuctl.library import requests
+        from vgpuctl.operations import create, wait
+
         if wait_for is not None:
             require_choice("wait_for", wait_for, WAIT_EVENTS)
         if wait_timeout is not None:
@@ -202,6 +185,9 @@ class VmCalls(Calls):
 
         `state`: present, absent, started or stopped. SpecDiffers: it exists and cannot be changed in place.
         """
+        from vgpuctl.library import requests
+        from vgpuctl.operations import ensure_vm
+
         require_choice("state", state, VM_STATES)
         if file is not None and name is not None:
             raise InvalidInput("specify either the name or a spec file: the file contains the name")
@@ -252,6 +238,9 @@ class VmCalls(Calls):
         *,
         start: bool = True,
     ) -> Outcome[ManyVmsResult]:
+        from vgpuctl.library import many_states, requests
+        from vgpuctl.operations import ensure_vms
+
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         request, names, seeds = requests.for_several(self._ports, pattern, file, count, fields, self._note_spec)
@@ -275,11 +264,15 @@ class VmCalls(Calls):
         return many_states.bring_to_state(vms, state, lambda batch: self._run_batch(batch, vms.steps), parallel)
 
     def _note_spec(self, spec: VmSpec) -> None:
+        from vgpuctl.library import requests
+
         self._touched.spec = requests.loggable_fields(spec)
 
     @change("delete-vm")
     def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Delete a VM with its vGPUs and the disks that were created for it."""
+        from vgpuctl.operations import power
+
         return power.delete_vm(
             self._ports,
             name,
@@ -293,11 +286,15 @@ class VmCalls(Calls):
     @change("start-vm")
     def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Start a VM; missing vGPUs are created first."""
+        from vgpuctl.operations import power
+
         return power.start_vm(self._ports, name, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
     @change("stop-vm")
     def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Stop a VM and wait until it is off; with `force` at once."""
+        from vgpuctl.operations import power
+
         return power.stop_vm(
             self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
@@ -305,6 +302,8 @@ class VmCalls(Calls):
     @change("reboot-vm")
     def reboot_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Reboot a running VM, which keeps its vGPUs, and wait until it has; with `force` it is reset at once."""
+        from vgpuctl.operations import reboot
+
         return reboot.reboot_vm(
             self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
         )
@@ -317,6 +316,9 @@ class VmCalls(Calls):
 
         `labels` are set, or removed by None; "" removes the `owner`. `drain`: a running VM may be shut down for it.
         """
+        from vgpuctl.library import requests
+        from vgpuctl.operations import set_vm
+
         refuse_other_fields(fields, VmChangeFields)
         return set_vm.set_vm(
             self._ports,
@@ -331,6 +333,9 @@ class VmCalls(Calls):
     @change("attach-vgpu")
     def attach_vgpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
         """Add vGPUs of `profile` to a VM that exists, also while it runs."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import attach
+
         refuse_other_fields(fields, PlacementFields)
         request = requests.for_vm(self._ports, name, fields)
         return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
@@ -338,6 +343,8 @@ class VmCalls(Calls):
     @change("detach-vgpu")
     def detach_vgpu(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Remove vGPUs from a VM, by carrier; None: its only one. Busy: the guest has not released them yet."""
+        from vgpuctl.operations import attach
+
         carriers = () if vgpus is None else as_texts("vgpus", vgpus)
         if vgpus is not None and not carriers:
             raise InvalidInput("vgpus: the list is empty; None means the VM's only vGPU")
@@ -348,6 +355,9 @@ class VmCalls(Calls):
     @change("attach-gpu")
     def attach_gpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[WholeGpuFields]) -> Outcome[VmReport]:
         """Add whole GPUs to a VM that exists and is off: those of `gpu`, or `gpus` of them."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import attach
+
         refuse_other_fields(fields, WholeGpuFields)
         request = requests.for_vm(self._ports, name, {**fields, "mode": "passthrough"})
         return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
@@ -355,6 +365,8 @@ class VmCalls(Calls):
     @change("detach-gpu")
     def detach_gpu(self, name: str, gpus: Texts, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Remove whole GPUs from a VM, by address. Busy: the guest has not released one yet."""
+        from vgpuctl.operations import attach
+
         addresses = as_texts("gpus", gpus)
         if not addresses:
             raise InvalidInput("gpus: the list is empty", hint=f"vgpuctl show-vm {name} shows the VM's GPUs")
@@ -367,6 +379,9 @@ class VmCalls(Calls):
         self, name: str, size: str | int, *, disk: str | None = None, dry_run: bool = False
     ) -> Outcome[VmReport]:
         """Grow a VM's disk to `size` ("60GiB"; a bare number is GiB); it never shrinks. `disk`: None, its only one."""
+        from vgpuctl.config import rules
+        from vgpuctl.operations import resize_disk
+
         try:
             size_mib = rules.disk_size_mib(size)
         except ValueError as error:
@@ -389,6 +404,9 @@ class VmCalls(Calls):
 
         `from_image`: a VM whose first disk was not made from this image is left alone.
         """
+        from vgpuctl.library import requests
+        from vgpuctl.operations import refresh
+
         request = requests.for_vm(self._ports, name, {"image": image})
         return refresh.refresh_vm(
             self._ports,

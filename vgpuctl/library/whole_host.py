@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import DEFAULT_LOG_LINES, MAX_LOG_LINES, MAX_UNDO, as_texts, require_range
 from vgpuctl.errors import InvalidInput, NotFound, PartlyApplied
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts
 from vgpuctl.library.text_file import display_name, read_text
 from vgpuctl.model.outcome import Outcome
 
 if TYPE_CHECKING:
-    from vgpuctl.config import host_spec, import_formats, time_text
     from vgpuctl.config.import_formats import ImportedConfig
-    from vgpuctl.doctor import catalogue
     from vgpuctl.errors import VgpuctlError
-    from vgpuctl.library import requests
-    from vgpuctl.model import address
     from vgpuctl.model.outcome import QueryResult
     from vgpuctl.model.results.host import (
         DoctorFindingResult,
@@ -36,36 +31,7 @@ if TYPE_CHECKING:
         RestoreResult,
         UninstalledResult,
     )
-    from vgpuctl.operations import (
-        apply,
-        audit_log,
-        desired_state,
-        diagnose,
-        export,
-        host_plan,
-        import_host,
-        installation,
-        reconcile,
-        restore,
-    )
     from vgpuctl.operations.desired_state import DesiredState
-else:
-    address = LazyModule("vgpuctl.model.address")
-    apply = LazyModule("vgpuctl.operations.apply")
-    audit_log = LazyModule("vgpuctl.operations.audit_log")
-    catalogue = LazyModule("vgpuctl.doctor.catalogue")
-    desired_state = LazyModule("vgpuctl.operations.desired_state")
-    diagnose = LazyModule("vgpuctl.operations.diagnose")
-    export = LazyModule("vgpuctl.operations.export")
-    host_plan = LazyModule("vgpuctl.operations.host_plan")
-    host_spec = LazyModule("vgpuctl.config.host_spec")
-    import_formats = LazyModule("vgpuctl.config.import_formats")
-    import_host = LazyModule("vgpuctl.operations.import_host")
-    installation = LazyModule("vgpuctl.operations.installation")
-    reconcile = LazyModule("vgpuctl.operations.reconcile")
-    requests = LazyModule("vgpuctl.library.requests")
-    restore = LazyModule("vgpuctl.operations.restore")
-    time_text = LazyModule("vgpuctl.config.time_text")
 
 
 class HostCalls(Calls):
@@ -85,6 +51,8 @@ class HostCalls(Calls):
 
         `sets`: changes like `gpus[A100].cordoned=true`, made first. `undo`: go back this many versions of host.yaml.
         """
+        from vgpuctl.operations import apply, host_plan
+
         desired = self._desired_state(file, sets, undo)
         options = host_plan.ApplyOptions(drain, self._wait)
         return apply.apply_host(
@@ -94,10 +62,14 @@ class HostCalls(Calls):
     @query
     def diff(self, *, file: str | None = None, sets: Texts = (), drain: bool = False) -> Outcome[HostDifferenceResult]:
         """Return what `apply` would do; `changed` says whether something differs."""
+        from vgpuctl.operations import apply, host_plan
+
         desired = self._desired_state(file, sets, None)
         return apply.diff_host(self._ports, desired, host_plan.ApplyOptions(drain, self._wait))
 
     def _desired_state(self, file: str | None, sets: Texts, undo: int | None) -> DesiredState:
+        from vgpuctl.operations import desired_state
+
         if undo is not None and file is not None:
             raise InvalidInput("undo and file cannot be combined: a saved version is a file already")
         text = None if file is None else desired_state.HostFileText(read_text(file, "host.yaml"), display_name(file))
@@ -109,6 +81,8 @@ class HostCalls(Calls):
     @query
     def export_host(self) -> QueryResult[HostTextResult]:
         """Return the text of a host.yaml that describes this host."""
+        from vgpuctl.operations import export
+
         return export.export_host(self._ports)
 
     @query
@@ -117,21 +91,29 @@ class HostCalls(Calls):
 
         `config`: which configuration of a file with several. Nothing is written.
         """
+        from vgpuctl.operations import import_host
+
         return import_host.import_host(self._ports, _read_foreign_config(path, config))
 
     @change("reconcile-host")
     def reconcile_host(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
         """Finish or undo what a crash, a kill or a reboot interrupted."""
+        from vgpuctl.operations import reconcile
+
         return reconcile.reconcile(self._ports, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
     @query
     def doctor(self, *checks: str) -> Outcome[DoctorResult]:
         """Run all checks of this host, or those with these ids; nothing is changed."""
+        from vgpuctl.operations import diagnose
+
         return Outcome(False, diagnose.diagnose(self._ports, as_texts("checks", checks)))
 
     @change("doctor")
     def fix_problems(self, *checks: str, dry_run: bool = False) -> Outcome[DoctorResult]:
         """Run checks, and fix what is safe to fix."""
+        from vgpuctl.operations import diagnose
+
         return diagnose.fix_problems(
             self._ports,
             as_texts("checks", checks),
@@ -144,6 +126,9 @@ class HostCalls(Calls):
     @query
     def explain_failure(self, error: VgpuctlError) -> list[DoctorFindingResult]:
         """Return what the checks found that can explain an error; an empty list if none of them can."""
+        from vgpuctl.doctor import catalogue
+        from vgpuctl.operations import diagnose
+
         check, cause = error.facts.get("check"), error.facts.get("cause")
         check_name = check if isinstance(check, str) else None
         code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
@@ -169,6 +154,10 @@ class HostCalls(Calls):
         `vm`, `gpu`: those that touched it, by name and by address. `since`: `2h`, `yesterday`, `2026-11-25 13:30`.
         `user`: those of this user. `failed`: those that failed.
         """
+        from vgpuctl.config import time_text
+        from vgpuctl.model import address
+        from vgpuctl.operations import audit_log
+
         require_range("lines", lines, 1, MAX_LOG_LINES)
         return audit_log.read_log(
             self._ports,
@@ -186,6 +175,10 @@ class HostCalls(Calls):
 
         A host.yaml that cannot be parsed stops only the former, and is reported at the end.
         """
+        from vgpuctl.config import host_spec
+        from vgpuctl.library import requests
+        from vgpuctl.operations import restore
+
         file_error = None
         try:
             spec = requests.read_spec_of_host(self._ports)
@@ -214,6 +207,8 @@ class HostCalls(Calls):
 
         `completions`: the completion script of each shell (bash, zsh, fish).
         """
+        from vgpuctl.operations import installation
+
         return installation.install_host(
             self._ports,
             python=sys.executable,
@@ -226,12 +221,16 @@ class HostCalls(Calls):
     @change("uninstall-host")
     def uninstall_host(self, *, restart_libvirt: bool = False, dry_run: bool = False) -> Outcome[UninstalledResult]:
         """Remove what `install_host` installed; VMs and vGPUs stay."""
+        from vgpuctl.operations import installation
+
         return installation.uninstall_host(
             self._ports, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=self._progress
         )
 
 
 def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
+    from vgpuctl.config import import_formats
+
     if path == "-" or not Path(path).is_dir():
         return import_formats.parse_import(read_text(path, "import"), display_name(path), config)
     try:

@@ -7,15 +7,9 @@ create but only gave vGPUs to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
 
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import HostVgpu, RecordState, Vm, VmState
-
-if TYPE_CHECKING:
-    import shlex
-else:
-    shlex = LazyModule("shlex")
 
 
 def start_command(vm: Vm) -> str:

@@ -8,15 +8,9 @@ and public bug reports.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import shlex
 
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.value import Value
-
-if TYPE_CHECKING:
-    import shlex
-else:
-    shlex = LazyModule("shlex")
 
 _LINK = re.compile(r" \(\[[^\]]*\]\([^)]*\)\)")
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")

@@ -13,17 +13,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from ruamel import yaml
-    from ruamel.yaml import composer, error, reader
     from ruamel.yaml.nodes import Node
-else:
-    composer = LazyModule("ruamel.yaml.composer")
-    yaml = LazyModule("ruamel.yaml")
-    error = LazyModule("ruamel.yaml.error")
-    reader = LazyModule("ruamel.yaml.reader")
 
 MAX_VALUES = 50_000
 """More keys and values than any file that vgpuctl reads has; a thousand take 50 ms."""
@@ -53,6 +45,9 @@ def compose_yaml(text: str) -> Node | None:
     Raises:
         YamlError: the text is not YAML, or cannot be parsed.
     """
+    from ruamel import yaml
+    from ruamel.yaml import error, reader
+
     try:
         reader_of_text: Any = yaml.YAML(typ="safe", pure=True)
         reader_of_text.Composer = _bounded_composer()
@@ -87,6 +82,8 @@ class _BeyondLimit(Exception):
 
 @cache
 def _bounded_composer() -> type[Any]:
+    from ruamel.yaml import composer
+
     class BoundedComposer(composer.Composer):
         """Counts values and levels; a double anchor's name, which may be a secret, is in no warning."""
 

@@ -7,21 +7,15 @@ refused. libvirt's hook can change nothing, so it refuses both.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.host_devices import TEXT_KIND
 from vgpuctl.errors import InUse, Refused
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.vm import OFF_OR_UNKNOWN_STATES, AssignedVgpu, HostdevRef, Vm, VmRecord
-
-if TYPE_CHECKING:
-    import shlex
-else:
-    shlex = LazyModule("shlex")
 
 _ALIAS_PREFIX = "ua-vgpuctl-"
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.request import PlacementSpec
@@ -18,12 +17,8 @@ from vgpuctl.model.vm import HostVgpu
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.config import gpu_entries, host_spec
     from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec
     from vgpuctl.ports.host import Host
-else:
-    gpu_entries = LazyModule("vgpuctl.config.gpu_entries")
-    host_spec = LazyModule("vgpuctl.config.host_spec")
 
 HOST_FILE_PATH = "/etc/vgpuctl/host.yaml"
 
@@ -63,6 +58,8 @@ def read_host_spec(host: Host) -> HostSpec | None:
 @lru_cache(maxsize=1)
 def _parsed(text: str) -> HostSpec:
     """Parse a text; cached, because a command observes its host repeatedly and the text is mostly the same."""
+    from vgpuctl.config import host_spec
+
     _require_utf8(text)
     return host_spec.parse_host_spec(text, HOST_FILE_PATH)
 
@@ -151,6 +148,8 @@ class HostFileRead(Value):
 
 
 def _desired_fields(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> dict[str, object]:
+    from vgpuctl.config import gpu_entries
+
     if not gpus:
         return {}
     entry = gpu_entries.merge_gpu_entries(gpus, gpu)

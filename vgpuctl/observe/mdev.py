@@ -19,7 +19,7 @@ from vgpuctl.model.numbers import parse_integer
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.observe import ReadScope
+    from vgpuctl.observe.scope import ReadScope
     from vgpuctl.ports.devices import Sysfs
 
 MDEV_BUS = "/sys/class/mdev_bus"

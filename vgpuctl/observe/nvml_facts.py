@@ -23,7 +23,7 @@ from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_d
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.observe import ReadScope
+    from vgpuctl.observe.scope import ReadScope
     from vgpuctl.ports.devices import Sysfs
 
 MIXED_TYPES_SINCE = 550

@@ -25,7 +25,7 @@ from vgpuctl.ports.host import Host
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.observe import ReadScope
+    from vgpuctl.observe.scope import ReadScope
     from vgpuctl.ports.devices import Sysfs
 
 PCI_DEVICES = "/sys/bus/pci/devices"

@@ -17,7 +17,7 @@ from vgpuctl.model.profile_name import profile_of_type
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.observe import ReadScope
+    from vgpuctl.observe.scope import ReadScope
     from vgpuctl.ports.devices import Sysfs
 
 _LINE = re.compile(r"^\s*([0-9]{1,9})\s*:\s*(\S.*?)\s*$", re.MULTILINE)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
 from vgpuctl.errors import FileFailed, NotFound
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_meminfo_mib
 from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.request import ExistingDisk, VmRequest
@@ -24,16 +23,15 @@ from vgpuctl.operations.plans.pci_window import bars_mib
 from vgpuctl.operations.plans.pools import is_logical
 
 if TYPE_CHECKING:
-    from vgpuctl.domain import render
     from vgpuctl.ports.host import Host
-else:
-    render = LazyModule("vgpuctl.domain.render")
 
 TEMPLATE_DIRECTORY = "/etc/vgpuctl/templates"
 
 
 def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...]) -> HostFacts:
     """Query libvirt, storage and files once each for what the request names."""
+    from vgpuctl.domain import render
+
     paths = [p for p in (request.image, request.cdrom) if p is not None]
     paths += [d.path for d in request.disks if isinstance(d, ExistingDisk)]
     pool = host.storage.pool(request.storage_pool)

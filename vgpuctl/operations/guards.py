@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound, Refused
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
@@ -21,11 +21,7 @@ from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
 
 if TYPE_CHECKING:
-    import difflib
-
     from vgpuctl.ports.host import Host
-else:
-    difflib = LazyModule("difflib")
 
 
 _UNQUOTED_WORDS = re.compile(r"( [\w@%+=:,./-]+)*", re.ASCII)

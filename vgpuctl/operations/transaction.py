@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from vgpuctl.errors import Busy, InUse, NoCapacity, NotFound, VgpuctlError
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.claims import is_claim_in_use, refuse_claimed_name, refuse_concurrent_command
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record, is_unchanged, recheck_scope, take_over
 from vgpuctl.operations.execute import as_vgpuctl_error, execute_plan
+from vgpuctl.operations.plans import unapplied
 from vgpuctl.operations.plans.claims import with_type_id
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.vm_in_progress import note_vm_in_progress
@@ -32,10 +32,7 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Progress
-    from vgpuctl.operations.plans import unapplied
     from vgpuctl.ports.host import Host
-else:
-    unapplied = LazyModule("vgpuctl.operations.plans.unapplied")
 
 MAX_ATTEMPTS = 8
 

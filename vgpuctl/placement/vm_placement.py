@@ -10,29 +10,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NoCapacity, Stuck
 from vgpuctl.gpu.division import Room
 from vgpuctl.gpu.profiles import check_combination, find_types, keep_combinable, require_one_profile
 from vgpuctl.gpu.room import compute_room, why_profile_unknown
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
+from vgpuctl.placement import fleet_state, policy_placement
 from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
 from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted, why_unschedulable
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
 from vgpuctl.placement.unapplied import unapplied_error, unapplied_settings
 from vgpuctl.value import replace
-
-if TYPE_CHECKING:
-    from vgpuctl.placement import fleet_state, policy_placement
-else:
-    policy_placement = LazyModule("vgpuctl.placement.policy_placement")
-    fleet_state = LazyModule("vgpuctl.placement.fleet_state")
 
 
 def sum_free(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:

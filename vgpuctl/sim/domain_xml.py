@@ -15,16 +15,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.address import format_pci
 from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from lxml import etree
     from lxml.etree import RelaxNG, _Element
-else:
-    etree = LazyModule("lxml.etree")
 
 RECORD_NAMESPACE = "urn:vgpuctl:1"
 SCHEMA_PATH = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -60,6 +56,8 @@ class SimDisplay(Value):
 
 def parse(xml: str) -> _Element:
     """Return the root element of well-formed XML."""
+    from lxml import etree
+
     try:
         return etree.fromstring(xml.encode(), etree.XMLParser(resolve_entities=False, remove_blank_text=True))
     except etree.XMLSyntaxError as exc:
@@ -71,12 +69,16 @@ def unparse(element: _Element) -> str:
 
     The text has no white space between elements, because every read of the host parses all domains.
     """
+    from lxml import etree
+
     text: str = etree.tostring(element, encoding="unicode")
     return _TAG.sub(lambda tag: tag[0].replace("'", "&apos;").replace('"', "'"), text)
 
 
 @cache
 def _schema() -> RelaxNG | None:
+    from lxml import etree
+
     return etree.RelaxNG(etree.parse(str(SCHEMA_PATH))) if SCHEMA_PATH.exists() else None
 
 
@@ -174,6 +176,8 @@ def assign_addresses(element: _Element, *, is_running: bool = False) -> None:
     libvirt adds missing ports to a config. The simulator does not: those devices stay without an address.
     `is_running`: the domain runs, so libvirt cannot add ports.
     """
+    from lxml import etree
+
     devices = element.find("devices")
     serial_paths = "channel/target[@type='virtio']", "controller[@type='virtio-serial']"
     if devices is not None and [devices.find(path) is None for path in serial_paths] == [False, True]:
@@ -252,6 +256,8 @@ def has_tpm(element: _Element) -> bool:
 
 def set_record(element: _Element, xml: str | None) -> None:
     """Put vgpuctl's VM record (an element of its own namespace) into the metadata, or remove it."""
+    from lxml import etree
+
     metadata = element.find("metadata")
     if metadata is None:
         metadata = etree.Element("metadata")
@@ -277,6 +283,8 @@ def _text(element: _Element, path: str) -> str:
 
 
 def _normalise_uuid(element: _Element) -> str:
+    from lxml import etree
+
     node = element.find("uuid")
     if node is None:
         node = etree.Element("uuid")
@@ -345,6 +353,8 @@ def _format_address(address: _Element) -> str:
 
 def _assign_mac(interface: _Element, seed: str) -> None:
     """Give an interface a MAC address in KVM's own range. libvirt picks one at random, the simulator derives it."""
+    from lxml import etree
+
     if interface.find("mac") is None:
         suffix = uuids.uuid5(uuids.NAMESPACE_URL, seed).bytes[:3]
         node = etree.Element("mac")

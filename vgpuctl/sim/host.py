@@ -6,15 +6,15 @@ The caller combines these ports with the real claims and lock, which work in the
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, NotFound
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.regular_file import read_regular_file
@@ -30,13 +30,6 @@ from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
 from vgpuctl.sim.vendor_commands import SimVendorCommands
-
-if TYPE_CHECKING:
-    import difflib
-    import shutil
-else:
-    difflib = LazyModule("difflib")
-    shutil = LazyModule("shutil")
 
 SCENARIOS = (
     "a100-40",

@@ -6,11 +6,11 @@ The same rules create them as everything later, so a scenario cannot contain wha
 
 from __future__ import annotations
 
+import difflib
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.sim import mdev, mig, mixed_size, vendor_vf
 from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.domain_xml import MACHINE_TYPES, PCIE_MACHINES, host_arch
@@ -20,11 +20,6 @@ from vgpuctl.sim.refusals import NvmlError
 from vgpuctl.sim.scenario_gpu import GPU_KEYS
 from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue
 from vgpuctl.sim.state import State
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
 
 INITIAL_VGPU_KEYS = ("profile", "count", "vm", "running", "uuid")
 _UUID_NAMESPACE = uuid.UUID("6f9f6c1e-3a0b-4f0e-9a53-6a3d5b1f8c11")

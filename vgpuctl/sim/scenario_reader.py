@@ -7,19 +7,14 @@ looks like a number stays text.
 
 from __future__ import annotations
 
+import difflib
 import errno
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.yaml_text import YamlError, compose_yaml
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
 
 _TAG = "tag:yaml.org,2002:"
 SCENARIO_HINT = "'vgpuctl sim list-scenarios --help' shows a scenario file"

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.cli import attach_doctor, failures, run, schemas
+from vgpuctl.cli import attach_doctor, run, schemas
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.signals import SignalGuard
@@ -100,7 +100,7 @@ def test_the_hosts_ids_complete(vgpuctl: Run) -> None:
 )
 def test_a_failed_or_empty_check_adds_nothing(exc: BaseException, settings: Settings) -> None:
     attach_doctor.add_findings(exc, settings)
-    assert failures.DOCTOR_FACT not in getattr(exc, "facts", {})
+    assert attach_doctor.DOCTOR_FACT not in getattr(exc, "facts", {})
 
 
 class Signalled(HostCannot):

@@ -122,6 +122,8 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("set-mixed-size 0000:3b:00.0 of", "did you mean 'off'?"),
         ("wait x --for runing", "did you mean 'running'?"),
         ("list-vms --watch", "watch vgpuctl list-vms"),
+        ("list-vms --hosts gpus.ini", "--host 'ssh://gpu{01..20}'"),
+        ("set-scheduler all --policy equal_share --via modprobe", "/etc/modprobe.d"),
         ("CREATE-VM", "did you mean 'vgpuctl create-vm'?"),
         ("sim rebot", "did you mean 'vgpuctl sim reboot'?"),
         ("frobnicate", "'vgpuctl --help' lists the commands"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vgpuctl.cli import pages
+from vgpuctl.cli import cells, pages
 from vgpuctl.cli.kinds import KINDS
 from vgpuctl.cli.listings import View
 from vgpuctl.cli.result_reader import read_result
@@ -174,10 +174,10 @@ def test_vms() -> None:
 
 def test_duplicates_are_counted() -> None:
     assert (
-        pages.vgpus_text(result("list-vms", [{**VM, "vgpus": [vgpu(), vgpu()]}]).data[0].vgpus)
+        cells.vgpus_text(result("list-vms", [{**VM, "vgpus": [vgpu(), vgpu()]}]).data[0].vgpus)
         == "2 x A100-4C on 0000:3b:00.0"
     )
-    assert pages.shorten_names(["a", "b", "a"]) == "a (2), b"
+    assert cells.shorten_names(["a", "b", "a"]) == "a (2), b"
 
 
 def test_one_vm() -> None:
@@ -235,8 +235,8 @@ def test_an_empty_list_is_on_stderr(kind: str) -> None:
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "?"), (0, "0 MiB"), (1536, "1536 MiB"), (2048, "2 GiB")])
 def test_sizes(value: int | None, shown: str) -> None:
-    assert pages.mib(value) == shown
-    assert pages.size(None if value is None else value << 20) == shown
+    assert cells.mib(value) == shown
+    assert cells.size(None if value is None else value << 20) == shown
 
 
 def test_unknown_vms_are_not_called_none() -> None:

@@ -13,7 +13,8 @@ from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, load_command
-from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.cli.global_options import global_options
+from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import HostCannot
 
 LINES = [

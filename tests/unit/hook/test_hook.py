@@ -307,7 +307,7 @@ NOT_FOR_THE_HOOK = """
     vgpuctl.host.logs vgpuctl.host.vendor_commands vgpuctl.host.scratch vgpuctl.host.virt.domains
     vgpuctl.host.virt.storage vgpuctl.operations.create vgpuctl.operations.ensure_vms vgpuctl.operations.power
     vgpuctl.operations.reconcile vgpuctl.domain.render vgpuctl.cli vgpuctl.remote vgpuctl.doctor vgpuctl.sim
-    asyncio shlex tempfile
+    asyncio tempfile
 """
 """Modules that are slow to load and not needed when a managed VM starts."""
 

@@ -20,6 +20,7 @@ from vgpuctl.ports.step import Plan
 class Step:
     """A step that logs each call, and fails where the test wants it."""
 
+    records_owner = False
     name: str
     log: Any
     fails: Any = None

@@ -8,7 +8,7 @@ import threading
 from tests.hosts import Silent, open_sim_host
 from vgpuctl.errors import DeviceFailed, Interrupted
 from vgpuctl.operations.worker_pool import VmJob, WorkerPool
-from vgpuctl.ports.step import Plan
+from vgpuctl.ports.step import LongStep, Plan
 
 WAIT_SECONDS = 30.0
 
@@ -164,6 +164,7 @@ def test_a_bug_in_one_is_reported_and_the_others_go_on(tmp_path):
     assert "oops" in at_work.failed["a"].message
 
 
+@LongStep.register
 class Copy(Step):
     """A step that reports how far it is."""
 

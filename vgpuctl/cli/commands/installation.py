@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import run
+from vgpuctl.cli import app, run, shells
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.lazy_module import LazyModule
+from vgpuctl.model import outcome
+from vgpuctl.model.results import program as program_results
 
 if TYPE_CHECKING:
-    from vgpuctl.cli import app, shells
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.model import outcome
-    from vgpuctl.model.results import program as program_results
-else:
-    app = LazyModule("vgpuctl.cli.app")
-    outcome = LazyModule("vgpuctl.model.outcome")
-    program_results = LazyModule("vgpuctl.model.results.program")
-    shells = LazyModule("vgpuctl.cli.shells")
 
 
 @make_command(

@@ -12,30 +12,14 @@ import click
 from vgpuctl.cli import run
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
-from vgpuctl.cli.settings import Settings, global_options
+from vgpuctl.cli.global_options import global_options
+from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import Interrupted, VgpuctlError
-from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from vgpuctl import library, simulated
-    from vgpuctl.cli import confirm, hosts
     from vgpuctl.cli.signals import SignalGuard
-    from vgpuctl.library import audit, touched
-    from vgpuctl.model import outcome
     from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.model.results import host as host_results
-    from vgpuctl.model.results import program as program_results
     from vgpuctl.model.results.program import RebootedResult
-else:
-    audit = LazyModule("vgpuctl.library.audit")
-    hosts = LazyModule("vgpuctl.cli.hosts")
-    library = LazyModule("vgpuctl.library")
-    touched = LazyModule("vgpuctl.library.touched")
-    confirm = LazyModule("vgpuctl.cli.confirm")
-    outcome = LazyModule("vgpuctl.model.outcome")
-    host_results = LazyModule("vgpuctl.model.results.host")
-    program_results = LazyModule("vgpuctl.model.results.program")
-    simulated = LazyModule("vgpuctl.simulated")
 
 Entry = TypeVar("Entry")
 
@@ -51,6 +35,10 @@ def reboot(settings: Settings) -> int:
 
     If install-host installed the boot unit there, it runs as at a real boot: restore-host creates the vGPUs again.
     """
+    from vgpuctl import library, simulated
+    from vgpuctl.library import audit, touched
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import program as program_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
@@ -70,6 +58,11 @@ def reboot(settings: Settings) -> int:
 
 def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[RebootedResult]:
     """Do what the boot unit does. As on a real host, a unit that fails does not stop the boot: it is a warning."""
+    from vgpuctl.cli import hosts
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import host as host_results
+    from vgpuctl.model.results import program as program_results
+
     try:
         unit_settings = copy(settings)
         unit_settings.args = ("restore-host",)  # the audit journal has the unit's command
@@ -102,6 +95,10 @@ def _listed(error: VgpuctlError, fact: str, kind: type[Entry]) -> tuple[Entry, .
 @click.pass_obj
 def reset(settings: Settings) -> int:
     """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks first."""
+    from vgpuctl import simulated
+    from vgpuctl.cli import confirm
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import program as program_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
@@ -123,6 +120,9 @@ def list_scenarios(settings: Settings) -> int:
 
     --host sim:FILE uses your own scenario, a YAML file such as {version: 1, gpus: [{model: A40}, {model: A40}]}.
     """
+    from vgpuctl import simulated
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import program as program_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())

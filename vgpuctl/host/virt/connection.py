@@ -17,20 +17,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError, missing_library_error
 from vgpuctl.host.virt import constants
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.symptoms import find_hint
 
 if TYPE_CHECKING:
-    import libvirt
     from libvirt import libvirtError as libvirtError
     from libvirt import virConnect as virConnect
     from libvirt import virDomain as virDomain
     from libvirt import virStoragePool as virStoragePool
     from libvirt import virStorageVol as virStorageVol
     from libvirt import virStream as virStream
-else:
-    libvirt = LazyModule("libvirt")
 
 _T = TypeVar("_T")
 
@@ -69,6 +65,8 @@ class LibvirtConnection:
 
     def close(self) -> None:
         """Close the connection, if one is open."""
+        import libvirt
+
         with self._opening:
             connect, self._connect = self._connect, None
         if connect is not None:
@@ -81,6 +79,8 @@ class LibvirtConnection:
 
         `failure`: the beginning of the message ("cannot start VM x"); `function`: libvirt's name of the call.
         """
+        import libvirt
+
         connect = self._get_connection()
         _last_error.error = None
         try:
@@ -95,6 +95,8 @@ class LibvirtConnection:
         libvirt requires its event loop to be registered before the connection is opened; a connection that was opened
         earlier never receives events.
         """
+        import libvirt
+
         if self._lock_held():
             raise AssertionError("a libvirt call under the host lock")
         with _starting_event_loop:
@@ -130,6 +132,8 @@ class LibvirtConnection:
 
     def look_up(self, missing: int, look: Callable[[], _T]) -> _T | None:
         """Return the result of a lookup, or None for the error number that means "there is none"."""
+        import libvirt
+
         try:
             return look()
         except libvirt.libvirtError as error:
@@ -139,6 +143,8 @@ class LibvirtConnection:
 
     def attempt(self, allowed: frozenset[int] | None, do: Callable[[], object]) -> int | None:
         """Make a call; return None when it succeeds, or its error number if that is allowed (`allowed` None: any)."""
+        import libvirt
+
         _last_error.error = None
         try:
             do()
@@ -151,6 +157,8 @@ class LibvirtConnection:
 
     def combine_flags(self, *names: str) -> int:
         """Return the sum of those flags that the installed binding has; this depends on its libvirt version."""
+        import libvirt
+
         return sum(int(getattr(libvirt, name, 0)) for name in names)
 
     def _get_connection(self) -> virConnect:
@@ -162,6 +170,8 @@ class LibvirtConnection:
             return self._connect
 
     def _open_connection(self) -> virConnect:
+        import libvirt
+
         libvirt.registerErrorHandler(_save_last_error, None)  # otherwise the library prints every error itself
         try:
             return libvirt.open(self.uri)
@@ -208,6 +218,8 @@ def libvirt_code_of(error: VgpuctlError) -> int | None:
 
 def _is_broken(code: int, connect: virConnect) -> bool:
     """Return whether the connection itself is broken; then even a plain call ends with an internal error."""
+    import libvirt
+
     if code in (constants.VIR_ERR_RPC, constants.VIR_ERR_INVALID_CONN):
         return True
     try:
@@ -225,12 +237,16 @@ def _start_event_loop() -> None:
 
     The thread keeps signals away from the callbacks: they reach the main thread.
     """
+    import libvirt
+
     libvirt.virEventRegisterDefaultImpl()
     Thread(target=_run_event_loop, name="libvirt-events", daemon=True).start()
 
 
 def _run_event_loop() -> None:
     """Run the event loop until the process ends; an error of one turn does not end it."""
+    import libvirt
+
     while True:
         try:
             libvirt.virEventRunDefaultImpl()
@@ -243,6 +259,8 @@ def _wait_for_callbacks() -> None:
 
     The loop runs in one thread, so it is in no callback any more when it runs this timer's.
     """
+    import libvirt
+
     passed = Event()
     timer = libvirt.virEventAddTimeout(0, lambda *_: passed.set(), None)
     passed.wait(_CALLBACK_SECONDS)

@@ -6,13 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from lxml import etree
     from lxml.etree import _Element
-else:
-    etree = LazyModule("lxml.etree")
 
 RECORD_NAMESPACE = "urn:vgpuctl:1"
 RECORD_PREFIX = "vgpuctl"
@@ -24,6 +20,8 @@ def parse_xml(text: str) -> _Element:
     Raises:
         LibvirtFailed: the text is not XML.
     """
+    from lxml import etree
+
     parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_blank_text=True)
     try:
         return etree.fromstring(text.encode(), parser)
@@ -49,6 +47,8 @@ def strip_namespace(text: str) -> str:
     virDomainSetMetadata adds its own prefix and namespace to every element that has none, and fails with
     "failed to create a new XML namespace" on an element that already has the same prefix (observed with 9.0).
     """
+    from lxml import etree
+
     root = parse_xml(text)
     for element in root.iter(f"{{{RECORD_NAMESPACE}}}*"):
         element.tag = etree.QName(element).localname
@@ -58,6 +58,8 @@ def strip_namespace(text: str) -> str:
 
 def pool_xml(name: str, path: str) -> str:
     """Return the definition of a directory pool."""
+    from lxml import etree
+
     root = etree.Element("pool", {"type": "dir"})
     etree.SubElement(root, "name").text = name
     etree.SubElement(etree.SubElement(root, "target"), "path").text = path
@@ -66,6 +68,8 @@ def pool_xml(name: str, path: str) -> str:
 
 def private_volume_xml(name: str, size_bytes: int) -> str:
     """Return the definition of a raw volume that only root can read, until libvirt makes QEMU's user its owner."""
+    from lxml import etree
+
     root = etree.Element("volume")
     etree.SubElement(root, "name").text = name
     etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(size_bytes)
@@ -77,6 +81,8 @@ def private_volume_xml(name: str, size_bytes: int) -> str:
 
 def logical_volume_xml(name: str, capacity_bytes: int) -> str:
     """Return the definition of a logical volume of full size: with an allocation libvirt makes a sparse one."""
+    from lxml import etree
+
     root = etree.Element("volume")
     etree.SubElement(root, "name").text = name
     etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(capacity_bytes)
@@ -88,6 +94,8 @@ def volume_xml(name: str, capacity_bytes: int, base: str | None, base_format: st
 
     Without `compat` libvirt makes qemu-img use version 2 of the format, which QEMU itself abandoned in 2013.
     """
+    from lxml import etree
+
     root = etree.Element("volume")
     etree.SubElement(root, "name").text = name
     etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(capacity_bytes)

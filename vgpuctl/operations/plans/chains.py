@@ -7,23 +7,17 @@ one file when their identities are equal: a link, a hard link, a bind mount.
 
 from __future__ import annotations
 
+import shlex
 import string
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from vgpuctl.domain.disk_sources import DiskSources
 from vgpuctl.errors import InUse, Refused
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import VolumeInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DiskRef, DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.operations.plans.images import DiskReferences, DiskUser, collect_references
 from vgpuctl.value import EMPTY_MAPPING, Value
-
-if TYPE_CHECKING:
-    import shlex
-else:
-    shlex = LazyModule("shlex")
 
 _READ_ONLY = ("cdrom", "floppy")
 

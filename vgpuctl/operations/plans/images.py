@@ -8,24 +8,18 @@ A name proves nothing: an orphan may be anybody's file that happens to end in ei
 
 from __future__ import annotations
 
+import difflib
 import posixpath
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from vgpuctl.domain.disk_sources import DiskSources
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult, ImageResult
 from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
-
-if TYPE_CHECKING:
-    import difflib
-    import shlex
-else:
-    difflib = LazyModule("difflib")
-    shlex = LazyModule("shlex")
 
 _MANAGED_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-9]+)?\.qcow2|-seed\.iso)", re.ASCII)
 """vgpuctl's volumes: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; seeds end in -seed.iso."""

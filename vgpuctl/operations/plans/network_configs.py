@@ -8,19 +8,12 @@ guessed about those.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD
 from vgpuctl.operations.plans.windows import WINDOWS_11
-
-if TYPE_CHECKING:
-    from vgpuctl.config import network_config
-else:
-    network_config = LazyModule("vgpuctl.config.network_config")
 
 
 def check_network_configs(snapshot: Snapshot, requests: Iterable[VmRequest]) -> tuple[str, ...]:
@@ -29,6 +22,8 @@ def check_network_configs(snapshot: Snapshot, requests: Iterable[VmRequest]) -> 
     Raises:
         InvalidInput: one names a MAC address that no card of its VM has.
     """
+    from vgpuctl.config import network_config
+
     users = {address: vm for vm in snapshot.vms for address in _recorded_addresses(vm)}
     warnings: dict[str, None] = {}
     for request in requests:
@@ -48,6 +43,8 @@ def check_network_configs(snapshot: Snapshot, requests: Iterable[VmRequest]) -> 
 
 def request_addresses(request: VmRequest) -> tuple[str, ...]:
     """Return the static addresses of a request, without prefix lengths."""
+    from vgpuctl.config import network_config
+
     seed = request.cloud_init
     if seed is None or seed.network_config is None:
         return ()

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.record import FINISH_EXCHANGE
 from vgpuctl.errors import Unmanaged
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DomainLeftovers
@@ -21,11 +20,6 @@ from vgpuctl.operations.steps.domain import MakePersistent, SetRecordState, Stop
 from vgpuctl.operations.steps.storage import DeleteVolume
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
-
-if TYPE_CHECKING:
-    import shlex
-else:
-    shlex = LazyModule("shlex")
 
 
 def own_record(vm: Vm, action: str) -> VmRecord:

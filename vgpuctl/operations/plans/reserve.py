@@ -8,14 +8,13 @@ gets others, if there is room.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
 
 from vgpuctl.backends import backend_for
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, VgpuctlError
 from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
 from vgpuctl.gpu.profiles import matches_profile_name, omits_model
 from vgpuctl.gpu.room import compute_room
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Gpu, GpuFunction, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import GpuConstraints, VmRequest
@@ -26,11 +25,6 @@ from vgpuctl.operations.plans.vm_diff import count_devices, recorded_constraints
 from vgpuctl.placement.constraints import match_gpus, why_group_conflicts
 from vgpuctl.placement.restrictions import why_restricted, why_unschedulable
 from vgpuctl.value import replace
-
-if TYPE_CHECKING:
-    import shlex
-else:
-    shlex = LazyModule("shlex")
 
 
 def with_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:

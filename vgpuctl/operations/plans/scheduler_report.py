@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.gpu import Gpu, Vgpu
 from vgpuctl.model.results.gpus import (
     RangeResult,
@@ -17,15 +14,11 @@ from vgpuctl.model.results.gpus import (
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import VmState
+from vgpuctl.scheduler import time_share
 from vgpuctl.scheduler.limits import running_scheduler
 from vgpuctl.scheduler.modprobe_files import ModprobeFile, find_configured_dword, find_loaded_dword, parse_settings
 from vgpuctl.scheduler.registry_dword import decode_dword, driver_generation, is_weighted
 from vgpuctl.value import Value
-
-if TYPE_CHECKING:
-    from vgpuctl.scheduler import time_share
-else:
-    time_share = LazyModule("vgpuctl.scheduler.time_share")
 
 _RUNNING = (VmState.RUNNING, VmState.PAUSED)
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000

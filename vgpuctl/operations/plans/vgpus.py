@@ -12,15 +12,15 @@ merely had that VF last, because it reserves one only while it runs, is none.
 
 from __future__ import annotations
 
+import difflib
+import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.domain.host_devices import TEXT_KIND
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, Refused, SpecDiffers, Unmanaged
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address, normalize_pci
 from vgpuctl.model.gpu import Ownership, Vgpu, VgpuType
@@ -36,13 +36,6 @@ from vgpuctl.operations.steps.host_file import AddVgpuEntry, RemoveVgpuEntry
 from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
-
-if TYPE_CHECKING:
-    import difflib
-    import shlex
-else:
-    difflib = LazyModule("difflib")
-    shlex = LazyModule("shlex")
 
 
 def placeholder_owner(machine_id: str, name: str, vgpu: AssignedVgpu) -> tuple[Vm, VmRecord]:

@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vgpuctl.config.host_spec import dump_keys, dump_value, format_one_line, parse_host_spec
 from vgpuctl.errors import Busy, Exists, FileFailed, HostCannot, VerifyFailed, VgpuctlError
-from vgpuctl.lazy_module import LazyModule
 from vgpuctl.model.vm import HostVgpu
 from vgpuctl.ports.step import Removal, Step
 from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.value import EMPTY_MAPPING
 
 if TYPE_CHECKING:
-    from vgpuctl.config import host_editor
     from vgpuctl.config.host_spec import HostSpec, VgpuSpec
     from vgpuctl.ports.host import Host
     from vgpuctl.ports.system import HostFile
-else:
-    host_editor = LazyModule("vgpuctl.config.host_editor")
 
 PATH = "/etc/vgpuctl/host.yaml"
 WRITE_ATTEMPTS = 100
@@ -53,6 +49,8 @@ class SetGpuKeys(Step):
             Busy: other processes kept changing it.
             HostCannot: it cannot be written on this host.
         """
+        from vgpuctl.config import host_editor
+
         _edit_file(host, lambda text: host_editor.edit_gpu(text, self.address, self.changes, PATH))
 
     def verify(self, host: Host) -> None:
@@ -69,6 +67,8 @@ class SetGpuKeys(Step):
 
     def undo(self, host: Host) -> None:
         """Restore the old values if the file still has the ones that this step wrote."""
+        from vgpuctl.config import host_editor
+
         if self._current_values(host) == _as_written(self.changes):
             _edit_file(host, lambda text: host_editor.edit_gpu(text, self.address, self.previous, PATH), is_undo=True)
 
@@ -137,6 +137,7 @@ class AddVgpuEntry(Step):
             Exists: an entry of that name exists and is left as it is.
             InvalidInput, Busy, HostCannot: as `SetGpuKeys`.
         """
+        from vgpuctl.config import host_editor
 
         def add_entry(text: str | None) -> str:
             if text is not None and parse_host_spec(text, PATH).vgpus.get(self.vgpu.name) is not None:
@@ -191,6 +192,7 @@ class RemoveVgpuEntry(Removal):
 
 def _remove_vgpu_entry(host: Host, vgpu: HostVgpu, *, is_undo: bool = False) -> None:
     """Remove a vGPU's entry. A missing entry is no error."""
+    from vgpuctl.config import host_editor
 
     def remove_entry(text: str | None) -> str | None:
         entry = parse_host_spec(text, PATH).vgpus.get(vgpu.name) if text is not None else None
