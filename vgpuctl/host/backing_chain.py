@@ -151,19 +151,22 @@ def read_image_files(paths: Iterable[str], *, reachable: Collection[str] | None 
     read once for all paths.
     """
     files: dict[str, ImageFile] = {}
-    mounts: Mounts | None = None
-    for path in paths:
-        with suppress(OSError):
-            if reachable is None:
-                files[path] = _read_image_file(path)[0]
-                continue
-            mounts = mounts or Mounts.read(reachable)
-            if not mounts.may_access(path):
-                continue
-            status = os.stat(path)
-            is_device = stat.S_ISBLK(status.st_mode)
-            files[path] = ImageFile(path, _file_identity(status), None, "") if is_device else _read_image_file(path)[0]
+    with suppress(OSError):  # without the list of mounts, nothing is accessed
+        mounts = None if reachable is None else Mounts.read(reachable)
+        for path in paths:
+            with suppress(OSError):
+                if mounts is None:
+                    files[path] = _read_image_file(path)[0]
+                elif mounts.may_access(path):
+                    files[path] = _read_without_devices(path)
     return files
+
+
+def _read_without_devices(path: str) -> ImageFile:
+    status = os.stat(path)
+    if stat.S_ISBLK(status.st_mode):
+        return ImageFile(path, _file_identity(status), None, "")
+    return _read_image_file(path)[0]
 
 
 def _read_image_file(path: str) -> tuple[ImageFile, ImageHeader | ValueError]:
