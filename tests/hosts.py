@@ -18,6 +18,8 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+from vgpuctl.config.vm_request import VmRequest
+from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.host_file import HostFileOnDisk
@@ -26,8 +28,7 @@ from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.outcome import Confirm, NoProgress, Outcome
 from vgpuctl.model.port_values import DeviceUser
-from vgpuctl.model.request import GpuConstraints, VmRequest
-from vgpuctl.model.vm import Claim, Nic, Operation
+from vgpuctl.model.vm import Claim, Operation
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
 from vgpuctl.operations.reconcile import reconcile
@@ -190,26 +191,11 @@ _names = (f"vm-{number:03d}" for number in itertools.count(1))
 
 def request(profile: str | None = None, count: int = 1, name: str | None = None, **changes: Any) -> VmRequest:
     """Return a request for a small VM; `changes` are the fields of VmRequest that matter to the test."""
-    values: dict[str, Any] = {
-        "name": name or next(_names),
-        "profiles": ((profile, count),) if profile else (),
-        "mode": "vgpu",
-        "memory_mib": 1024,
-        "vcpus": 1,
-        "image": None,
-        "disks": (),
-        "cdrom": None,
-        "nics": (Nic(network="default"),),
-        "os": "linux",
-        "storage_pool": "default",
-        "hotplug_slots": 4,
-        "vgpu_params": (),
-        "template": "vm",
-        "force_console": False,
-    }
-    gpu = changes.pop("gpu", None)
-    constraints = changes.pop("where", GpuConstraints(gpus=() if gpu is None else (gpu,)))
-    return VmRequest(**{**values, "constraints": constraints, **changes})
+    profiles = ((profile, count),) if profile else ()
+    values = {"name": name or next(_names), "profiles": profiles, "memory_mib": 1024, "vcpus": 1, **changes}
+    if "gpu" in values and not isinstance(values["gpu"], tuple):
+        values["gpu"] = () if values["gpu"] is None else (values["gpu"],)
+    return with_seed(VmRequest(**values), values.get("seed"))
 
 
 def yes(question: str, details: tuple[str, ...]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hosts import SimulatedHost, open_sim_host, picture, request
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.vm import Vm
 
 SMALL = {

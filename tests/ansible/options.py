@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Ansible modules, generated from vgpuctl's own: VM_FIELDS, and the options of each command.
+"""The options of the Ansible modules, generated from vgpuctl's own: OPTION_FIELDS, and the options of each command.
 
 This module generates two files of the collection: the modules' options (`module_utils/options.py`), and their
 documentation (`doc_fragments/options.py`). vgpuctl is the only source of names, help texts, examples and choices.
@@ -17,25 +17,17 @@ from typing import Any
 import click
 
 from vgpuctl.cli.app import cli
-from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, VM_FIELDS, SpecField
+from vgpuctl.config.vm_fields import VmField
+from vgpuctl.config.vm_request import OPTION_FIELDS
 
 COLLECTION = Path(__file__).resolve().parents[2] / "ansible/ansible_collections/vgpuctl/vgpuctl"
 COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-scheduler"}
 """Module -> the command whose options it has. `vm` has the fields of a VM's spec file."""
 
-TYPES: dict[str, dict[str, Any]] = {
-    "numa_node": {"type": "int"},
-    "gpus": {"type": "int"},
-    "gpu": {"type": "raw"},
-    "vcpus": {"type": "int"},
-    "hotplug_slots": {"type": "int"},
-    "vgpu_params": {"type": "dict"},
-    "networks": {"type": "raw"},
-    "labels": {"type": "dict"},
-}
-"""Types of the fields that are not text.
+RAW = ("gpu", "networks")
+"""Fields that Ansible must not convert.
 
-`raw`: a GPU, so that a module can detect an address that YAML made a number, and networks: names, mappings, or a list
+A GPU, so that a module can detect an address that YAML made a number, and networks: names, mappings, or a list
 of them, and Ansible would split a name's options at the comma.
 """
 
@@ -58,7 +50,7 @@ class Option:
 
 def files() -> dict[Path, str]:
     """Return the text of each generated file."""
-    tables = {"vm": [_field(f) for f in VM_FIELDS]}
+    tables = {"vm": [_field(f) for f in OPTION_FIELDS]}
     tables |= {module: list(_of_command(command)) for module, command in COMMANDS.items()}
     specs = HEAD % "What the modules take."
     fragments = HEAD % "The documentation of the modules' options." + "\nclass ModuleDocFragment:\n"
@@ -77,19 +69,22 @@ def _python(value: object) -> str:
     return json.dumps(value).replace("true", "True").replace("false", "False")
 
 
-def _field(field: SpecField) -> Option:
-    takes = dict(TYPES.get(field.name, {"type": "bool"} if field.flag else {"type": "str"}))
-    if field.repeatable and field.name not in TYPES:
+def _field(field: VmField) -> Option:
+    takes: dict[str, Any] = {"type": "bool" if field.is_flag else "int" if field.is_number else "str"}
+    if field.name in RAW:
+        takes = {"type": "raw"}
+    elif "Mapping[str, str]" in field.argument_type:
+        takes = {"type": "dict"}
+    elif field.repeatable:
         takes = {"type": "list", "elements": "str"}
     if field.choices:
         takes["choices"] = list(field.choices)
     lines = [_sentence(field.help.replace("; repeatable", "").replace("repeat it ", "a list "))]
     if field.name in ("gpu", "not_gpu"):
         lines.append("Quote an address: YAML reads some as numbers.")
-    if field.default not in (None, False):
-        default = f"V({field.default})"
-        from_file = "what C(defaults) of host.yaml says, or " if field.name in DEFAULTABLE_FIELDS else ""
-        lines.append(f"Without it, {from_file}{default}.")
+    if field.default_text:
+        from_file = "what C(defaults) of host.yaml says, or " if field.in_defaults else ""
+        lines.append(f"Without it, {from_file}V({field.default_text}).")
     if field.example and not field.choices:
         lines.append(f"For example V({field.example}).")
     return Option(field.name, takes, lines)
@@ -97,7 +92,7 @@ def _field(field: SpecField) -> Option:
 
 def _of_command(name: str) -> Iterator[Option]:
     """Yield the options of a command, except --dry-run, for which Ansible has check mode."""
-    fields = {f.name: f for f in VM_FIELDS}
+    fields = {f.name: f for f in OPTION_FIELDS}
     for parameter in cli.load(name).params:
         key = str(parameter.name)
         if key == "dry_run" or key.startswith("global_"):

@@ -10,7 +10,7 @@ import click
 
 from tests.fuzz import odd
 from vgpuctl.cli.command import load_command
-from vgpuctl.config.vm_fields import CHANGE_FIELDS
+from vgpuctl.config.vm_request import CHANGE_FIELDS
 
 FAR = frozenset({"--host", "--connect", "--host-deadline", "--hosts-at-a-time", "--root"})
 """Options that select a host other than the simulated one."""

@@ -39,8 +39,9 @@ from tests.schedulers import POOL, TWO_MS
 from tests.schedulers import act as set_scheduler
 from tests.schedulers import small as one_card
 from vgpuctl.config.host_spec import HostSpec
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk, VmRequest
+from vgpuctl.model.request import CloudInit, CloudInitFile, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.apply import apply_host
@@ -109,7 +110,7 @@ class Case:
 
 def asked(kind: str, name: str = "vm", **changes: object) -> VmRequest:
     """Return the request for a VM on a host of this kind: with a clone, a second disk and a seed."""
-    more = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "cloud_init": SEED, **changes}
+    more = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "seed": SEED, **changes}
     if kind in ("sriov", "passthrough"):
         return request(mode=kind, gpu=HOSTS[kind][1], name=name, **more)
     return request(HOSTS[kind][1], name=name, vgpu_params=(("frame_rate_limiter", "0"),), **more)

@@ -310,7 +310,7 @@ def test_records_of_unfinished_work_have_the_same_form(tmp_path: Path) -> None:
             seen.append(record_of(args[0]))
 
     watch = Watch(before=keep)
-    host = prepared(tmp_path / "refresh", "drain", disks=(), cloud_init=None)
+    host = prepared(tmp_path / "refresh", "drain", disks=(), seed=None)
     refresh(watch.watch(host.ports), "drain")
     assert shape(record_of(domain_text("vendor-vf", "spare"))) in [shape(record) for record in seen]
     create(watch.watch(host.ports), request("A100-4C", name="new"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of a VM spec as options: name, help, example and choices come from `config/vm_fields.py`."""
+"""The fields of a VM spec as options: name, help, example and choices come from `config/vm_request.py`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 import click
 
 from vgpuctl.cli import complete
-from vgpuctl.config import vm_fields as table
-from vgpuctl.config.vm_fields import CHANGE_FIELDS, FIELD_BY_NAME, VM_FIELDS, SpecField
+from vgpuctl.config import vm_request as table
+from vgpuctl.config.vm_fields import VmField
+from vgpuctl.config.vm_request import CHANGE_FIELDS, FIELDS, OPTION_FIELDS
 from vgpuctl.model import file_content
 
 _COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus, "not_gpu": complete.gpus}
 CONSTRAINT_FIELDS = tuple(name for name in table.CONSTRAINT_FIELDS if name != "spread_group")
 """Constraints on the GPU of a vGPU that is added later or has no VM: only a new VM can join a spread group."""
 
-PATH_FIELDS = ("image", "cdrom", "cloud_init", "network_config")
+PATH_FIELDS = tuple(name for name, field in FIELDS.items() if field.is_path)
 """Fields that are one path. `disk` takes sizes too, so a disk's path always begins with /."""
 
 OptionDecorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -26,17 +27,17 @@ OptionDecorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 def all_fields(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of every field."""
-    return _add_options(function, [_option(field) for field in VM_FIELDS if field.option])
+    return _add_options(function, [_option(field) for field in OPTION_FIELDS])
 
 
 def fields(*names: str, required: tuple[str, ...] = ()) -> OptionDecorator:
     """Return a decorator that adds the options of these fields."""
-    return lambda function: _add_options(function, [_option(FIELD_BY_NAME[n], required=n in required) for n in names])
+    return lambda function: _add_options(function, [_option(FIELDS[n], required=n in required) for n in names])
 
 
 def changes(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of the fields that can change in a VM that exists: what is not given stays."""
-    return _add_options(function, [_option(FIELD_BY_NAME[name], changing=True) for name in CHANGE_FIELDS])
+    return _add_options(function, [_option(FIELDS[name], changing=True) for name in CHANGE_FIELDS])
 
 
 def with_absolute_paths(fields: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def _add_options(function: Callable[..., int], options: list[click.Option]) -> C
     return function
 
 
-def _option(field: SpecField, *, required: bool = False, changing: bool = False) -> click.Option:
+def _option(field: VmField, *, required: bool = False, changing: bool = False) -> click.Option:
     """Return the option of one field; its value stays text, and the spec's rules check it.
 
     `changing`: it changes a VM that exists, so it has no default, and a flag can be taken back.
@@ -73,13 +74,13 @@ def _option(field: SpecField, *, required: bool = False, changing: bool = False)
     first_word = text.split()[0]
     text = text if first_word.endswith(":") or not first_word.islower() else text[0].upper() + text[1:]
     text = text.rstrip(".") + "."
-    if field.default not in (None, False) and not changing:
-        text = f"{text} [{field.default}]"
+    if field.default_text and not changing:
+        text = f"{text} [{field.default_text}]"
     arguments: dict[str, Any] = {"help": text, "required": required}
     spelling = field.option
-    if field.flag:
+    if field.is_flag:
         arguments |= {"is_flag": True, "default": None}
-        spelling += f"/--no-{field.option[2:]}" if changing else ""
+        spelling += f"/--no-{spelling[2:]}" if changing else ""
     elif field.choices:
         arguments["type"] = click.Choice(field.choices)
     else:

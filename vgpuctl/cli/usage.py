@@ -13,7 +13,7 @@ import click
 
 from vgpuctl.cli.command_table import LISTINGS, MISSING_OPTIONS, OPTION_SYNONYMS, SYNONYMS
 from vgpuctl.config.name_patterns import name_range
-from vgpuctl.config.vm_fields import OTHER_COMMANDS, VM_FIELDS
+from vgpuctl.config.vm_request import OPTION_FIELDS, OTHER_COMMANDS
 
 _WORDS_FOR_OPTIONS = {"help": "--help", "version": "--version"}
 _FILTERS = {"--owner": "owner=NAME", "--label": "labels=KEY=VALUE"}
@@ -172,7 +172,7 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
         return f"it goes after the command's name: {context.command_path} list-vms {given}"
     if given in LIST_OPTIONS:
         return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in LISTINGS)}"
-    field = next((field for field in VM_FIELDS if field.option == given), None)
+    field = next((field for field in OPTION_FIELDS if field.option == given), None)
     if field is not None and context.command.name == "set-vm":
         options = f"'{context.command_path} --help' shows what can change"
         return OTHER_COMMANDS.get(field.name) or f"only a new VM can have it (create-vm); {options}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choices and limits of arguments that are no field of a spec: the command line's options and the library share them.
+"""Choices and limits that the command line, the library and the rules of a VM's fields share.
 
 It imports nothing heavy, because `vgpuctl --help` and shell completion need it.
 """
@@ -9,6 +9,24 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from vgpuctl.errors import InvalidInput
+
+VM_MODES = ("vgpu", "sriov", "passthrough")
+GPU_MODES = (*VM_MODES, "unmanaged")
+OS_KINDS = ("linux", "generic", "windows11")
+RESERVE_MODES = ("always", "running")
+PLACEMENT_POLICIES = ("least-waste", "depth", "breadth", "first-fit")
+DEFAULT_PLACEMENT_POLICY = "least-waste"
+SCHEDULER_POLICIES = ("best_effort", "equal_share", "fixed_share")
+PCI_WINDOW_AUTO, PCI_WINDOW_NONE = "auto", "none"
+NONE = "none"
+"""No network card, no huge pages, no pinned CPUs."""
+CPU_PIN_AUTO = "auto"
+HUGEPAGES_KIB = {"2MiB": 2048, "1GiB": 1 << 20}
+"""The sizes of huge pages in KiB."""
+NETWORK_MODELS = ("virtio", "e1000e")
+DEFAULT_DISK_GIB = 40
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+MAX_VGPUS_PER_VM = 16
 
 VM_STATES = ("present", "absent", "started", "stopped")
 VGPU_STATES = ("present", "absent")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from vgpuctl.config import rules
-from vgpuctl.config.vm_fields import (
+from vgpuctl.config.arguments import (
     CPU_PIN_AUTO,
     HUGEPAGES_KIB,
     NETWORK_MODELS,

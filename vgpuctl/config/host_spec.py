@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vgpuctl.config import rules
+from vgpuctl.config.arguments import GPU_MODES
 from vgpuctl.config.mig_spec import MIG_JSON_SCHEMA, check_gpu_keys, dump_mig, parse_mig_spec
 from vgpuctl.config.scheduler_spec import SCHEDULER_SHAPE, dump_scheduler, parse_scheduler_spec
 from vgpuctl.config.shape import Key, Shape, mapping_of, nonempty_list
-from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, GPU_MODES, PLACEMENT_POLICIES
-from vgpuctl.config.vm_keys import make_key
+from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.mig import MigSpec
 from vgpuctl.model.request import PlacementSpec
@@ -36,8 +36,8 @@ PLACEMENT_SHAPE = Shape(
         Key(
             "policy",
             rules.placement,
-            FIELD_BY_NAME["placement"].help,
-            {"enum": list(PLACEMENT_POLICIES), "type": "string"},
+            FIELDS["placement"].help,
+            FIELDS["placement"].schema,
         ),
     ),
 )
@@ -46,17 +46,23 @@ PLACEMENT_SHAPE = Shape(
 FORMAT_VERSION = 1
 
 
-class Defaults(Value):
-    """Values for fields that a VM spec or a command line omits."""
+DEFAULTS_SHAPE = Shape(
+    "Defaults",
+    "Values for fields that neither the VM spec nor the command line sets.",
+    tuple(field.key() for field in FIELDS.values() if field.in_defaults),
+)
+_NONE_EACH = dict.fromkeys(DEFAULTS_SHAPE.names)
+Defaults: type[Value] = type(
+    "Defaults",
+    (Value,),
+    {
+        "__doc__": "Values for fields that a VM spec or a command line omits; None: none.",
+        "__annotations__": _NONE_EACH,
+        **_NONE_EACH,
+    },
+)
 
-    image: str | None = None
-    memory: str | None = None
-    vcpus: int | None = None
-    networks: tuple[str, ...] | None = None
-    os: str | None = None
-    storage_pool: str | None = None
-    labels: Mapping[str, str] | None = None
-    owner: str | None = None
+NO_DEFAULTS = Defaults()
 
 
 class GpuSpec(Value):
@@ -104,7 +110,7 @@ class HostSpec(Value):
     """
 
     version: int
-    defaults: Defaults = Defaults()
+    defaults: Value = NO_DEFAULTS
     gpus: Mapping[str, GpuSpec] = EMPTY_MAPPING
     vgpus: Mapping[str, VgpuSpec] = EMPTY_MAPPING
     boot: BootSpec = BootSpec()
@@ -161,7 +167,7 @@ def _check_version(value: object) -> object:
     return value
 
 
-def _parse_defaults(value: object) -> Defaults:
+def _parse_defaults(value: object) -> Value:
     given: dict[str, Any] = DEFAULTS_SHAPE.check(value)
     return Defaults(**given)
 
@@ -191,11 +197,6 @@ def _parse_boot(value: object) -> BootSpec:
     return BootSpec(**given)
 
 
-DEFAULTS_SHAPE = Shape(
-    "Defaults",
-    "Values for fields that neither the VM spec nor the command line sets.",
-    tuple(make_key(field) for field in DEFAULTABLE_FIELDS),
-)
 _TEXT_LIST_SCHEMA = {
     "anyOf": [
         {"type": "string", "minLength": 1},
@@ -244,7 +245,7 @@ VGPU_SHAPE = Shape(
         Key("profile", rules.profile, "the vGPU profile", {"minLength": 1, "type": "string"}, required=True),
         Key("gpu", rules.pci_address, "the GPU's PCI address", {"type": "string"}, required=True),
         Key("carrier", rules.carrier, "the mdev's UUID, or the VF's PCI address", {"type": "string"}, required=True),
-        make_key("vgpu_params"),
+        FIELDS["vgpu_params"].key(),
     ),
 )
 BOOT_SHAPE = Shape(

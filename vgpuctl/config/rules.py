@@ -11,13 +11,13 @@ Size: the rule of each field is next to the others.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from vgpuctl.config import name_patterns
-from vgpuctl.config.size_text import format_size, parse_disk_size, parse_memory_size
-from vgpuctl.config.vm_fields import (
+from vgpuctl.config.arguments import (
     GPU_MODES,
     MAX_VGPUS_PER_VM,
     NAME_PATTERN,
@@ -29,6 +29,7 @@ from vgpuctl.config.vm_fields import (
     SCHEDULER_POLICIES,
     VM_MODES,
 )
+from vgpuctl.config.size_text import format_size, parse_disk_size, parse_memory_size
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.file_content import is_file_content
@@ -266,6 +267,16 @@ def secret_path(value: object) -> str:
             "(the value is not shown, because it may contain passwords)"
         )
     return checked
+
+
+def secret_path_or_mapping(value: object) -> str:
+    """Check the path of a file that may hold secrets; its content as a mapping becomes JSON, which is YAML too."""
+    if not isinstance(value, Mapping):
+        return secret_path(value)
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError("it contains a value that JSON cannot hold, such as a date: put it in quotes") from error
 
 
 def resource_name(value: object) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.arguments import as_texts, require_bool, require_choice, require_range
-from vgpuctl.config.vm_fields import GPU_MODES
+from vgpuctl.config.arguments import GPU_MODES, as_texts, require_bool, require_choice, require_range
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts

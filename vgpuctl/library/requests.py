@@ -16,20 +16,21 @@ from vgpuctl.config.network_config import parse_network_config, static_addresses
 from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
 from vgpuctl.config.user_data import parse_user_data
-from vgpuctl.config.vm_fields import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELD_BY_NAME, LABEL_FIELDS
-from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, VmSpec
+from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELDS, LABEL_FIELDS, OTHER_COMMANDS
+from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, Given, with_seed
 from vgpuctl.errors import InvalidInput
+from vgpuctl.library.fields import PlacementFields, VgpuFields, VmChangeFields, WholeGpuFields
 from vgpuctl.library.text_file import display_name, read_text
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.request import VmRequest
+    from vgpuctl.config.vm_request import VmRequest
     from vgpuctl.ports.host import Host
 
 
-def build(host: Host, spec: VmSpec, *, complete: bool = True) -> VmRequest:
+def build(host: Host, spec: Given, *, complete: bool = True) -> VmRequest:
     """Fill a spec with the host's defaults, and read the files for cloud-init that it names.
 
     `complete`: it describes a new VM; otherwise the VM may exist already, and its name is enough.
@@ -42,12 +43,12 @@ def build(host: Host, spec: VmSpec, *, complete: bool = True) -> VmRequest:
     )
 
 
-def _read_cloud_init(spec: VmSpec) -> CloudInit | None:
+def _read_cloud_init(spec: Given) -> CloudInit | None:
     user_data = network_config = None
-    if spec.cloud_init is not None:
-        user_data = parse_user_data(read_text(spec.cloud_init, "user-data"), spec.cloud_init)
-    if spec.network_config is not None:
-        network_config = _read_network_config(spec.network_config)
+    if "cloud_init" in spec:
+        user_data = parse_user_data(read_text(spec["cloud_init"], "user-data"), spec["cloud_init"])
+    if "network_config" in spec:
+        network_config = _read_network_config(spec["network_config"])
     return CloudInit(user_data, network_config) if user_data or network_config else None
 
 
@@ -62,12 +63,11 @@ def _inline_name(text: str) -> str:
     return f"in the spec (sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]})"
 
 
-def loggable_fields(spec: VmSpec) -> dict[str, object]:
+def loggable_fields(spec: Given) -> dict[str, object]:
     """Return the given fields without the contents of files that a spec has in itself: they may have passwords."""
-    fields = spec.given_fields()
-    if spec.network_config is not None and not is_path(spec.network_config):
-        fields["network_config"] = _inline_name(spec.network_config)
-    return fields
+    config = spec.get("network_config")
+    shown = {**spec, "network_config": _inline_name(config)} if config and not is_path(config) else spec
+    return {name: shown[name] for name in FIELDS if name in shown}
 
 
 def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, complete: bool = True) -> VmRequest:
@@ -76,7 +76,7 @@ def from_fields(host: Host, name: str | None, fields: Mapping[str, object], *, c
 
 
 def from_file(
-    host: Host, file: str, fields: Mapping[str, object], note: Callable[[VmSpec], None] | None = None
+    host: Host, file: str, fields: Mapping[str, object], note: Callable[[Given], None] | None = None
 ) -> VmRequest:
     """Return the request of a spec file; `-` is standard input, and `fields` replace those of the file.
 
@@ -91,7 +91,7 @@ def for_several(
     file: str | None,
     count: int,
     fields: Mapping[str, object],
-    note: Callable[[VmSpec], None] | None = None,
+    note: Callable[[Given], None] | None = None,
 ) -> tuple[VmRequest, tuple[str, ...], dict[str, CloudInit]]:
     """Return the request that several VMs share, their names, and each VM's own files for cloud-init.
 
@@ -106,44 +106,46 @@ def for_several(
         spec = vm_spec.parse_options(**fields)
     else:
         spec = _read_spec(file, fields, NUMBERED_VM_SHAPE, note)
-        names = vm_spec.expand_names(pattern or spec.name, count)
+        names = vm_spec.expand_names(pattern or spec.get("name"), count)
     specs = _spec_of_each(spec, count)
-    specs_by_paths = {(own.cloud_init, own.network_config): own for own in specs}
+    specs_by_paths = {_cloud_init_files(own): own for own in specs}
     read = {paths: _read_cloud_init(own) for paths, own in specs_by_paths.items()}
     seeds = {
-        name: seed
-        for name, own in zip(names, specs, strict=True)
-        if (seed := read[own.cloud_init, own.network_config]) is not None
+        name: seed for name, own in zip(names, specs, strict=True) if (seed := read[_cloud_init_files(own)]) is not None
     }
     _refuse_shared_address(specs, seeds)
     request = build(host, specs[0], complete=file is None)
-    return replace(request, cloud_init=_with_paths(request.cloud_init, spec)), names, seeds
+    return with_seed(request, _with_paths(request.seed, spec)), names, seeds
 
 
-def _spec_of_each(spec: VmSpec, count: int) -> list[VmSpec]:
+def _cloud_init_files(spec: Given) -> tuple[str | None, str | None]:
+    return spec.get("cloud_init"), spec.get("network_config")
+
+
+def _spec_of_each(spec: Given, count: int) -> list[Given]:
     """Return the spec of each VM, whose paths have its number."""
     specs = [spec] * count
     for field in ("cloud_init", "network_config"):
-        path = getattr(spec, field)
+        path = spec.get(field)
         if path is not None and is_path(path):
             paths = vm_spec.expand_path(path, count)
-            specs = [replace(own, **{field: own_path}) for own, own_path in zip(specs, paths, strict=True)]
+            specs = [{**own, field: own_path} for own, own_path in zip(specs, paths, strict=True)]
     return specs
 
 
-def _with_paths(seed: CloudInit | None, spec: VmSpec) -> CloudInit | None:
+def _with_paths(seed: CloudInit | None, spec: Given) -> CloudInit | None:
     """Return the files with the paths of the spec, which stand for those of all VMs."""
     if seed is None:
         return None
-    user_data, network = seed.user_data, seed.network_config
-    if user_data is not None and spec.cloud_init is not None:
-        user_data = replace(user_data, path=spec.cloud_init)
-    if network is not None and spec.network_config is not None and is_path(spec.network_config):
-        network = replace(network, path=spec.network_config)
+    (user_data, network), (path, config) = (seed.user_data, seed.network_config), _cloud_init_files(spec)
+    if user_data is not None and path is not None:
+        user_data = replace(user_data, path=path)
+    if network is not None and config is not None and is_path(config):
+        network = replace(network, path=config)
     return CloudInit(user_data, network)
 
 
-def _refuse_shared_address(specs: Sequence[VmSpec], seeds: Mapping[str, CloudInit]) -> None:
+def _refuse_shared_address(specs: Sequence[Given], seeds: Mapping[str, CloudInit]) -> None:
     """Refuse a static address that several VMs would get, from one file or from several.
 
     Raises:
@@ -192,13 +194,13 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
     labels, owner = parse_changes(fields.get("labels") or ()), fields.get("owner")
     others = {field: value for field, value in fields.items() if field not in LABEL_FIELDS}
     spec = vm_spec.parse_options(**others, owner=owner or None)
-    given = {*spec.given_fields(), *(["labels"] if labels else []), *(["owner"] if owner is not None else [])}
+    given = {*spec, *(["labels"] if labels else []), *(["owner"] if owner is not None else [])}
     constraints = sorted(given & {*CONSTRAINT_FIELDS} - {"gpu", "not_gpu"})
     if not given:
-        options = ", ".join(FIELD_BY_NAME[field].option for field in CHANGE_FIELDS)
+        options = ", ".join(FIELDS[field].option for field in CHANGE_FIELDS)
         raise InvalidInput("nothing to change is given", hint=f"the options are {options}")
     if constraints and not given & {"profile", "gpu", "not_gpu"}:
-        options = ", ".join(FIELD_BY_NAME[field].option for field in constraints)
+        options = ", ".join(FIELDS[field].option for field in constraints)
         raise InvalidInput(
             f"{options}: says where new vGPUs go, and none is new", hint="add --profile, --gpu or --not-gpu"
         )
@@ -207,10 +209,8 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
     return replace(request, sources=sources, owner=None if owner == "" else request.owner)
 
 
-def _read_spec(file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[VmSpec], None] | None) -> VmSpec:
-    spec = vm_spec.parse_vm_spec(read_text(file), display_name(file), shape)
-    given = vm_spec.parse_options(**fields).given_fields()
-    spec = replace(spec, **given) if given else spec
+def _read_spec(file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[Given], None] | None) -> Given:
+    spec = {**vm_spec.parse_vm_spec(read_text(file), display_name(file), shape), **vm_spec.parse_options(**fields)}
     if note is not None:
         note(spec)
     return spec
@@ -235,3 +235,26 @@ def read_spec_of_host(host: Host) -> HostSpec:
         InvalidInput: it cannot be read or parsed.
     """
     return read_host_spec(host) or HostSpec(FORMAT_VERSION)
+
+
+def refuse_other_fields(
+    fields: Mapping[str, object], kind: type[PlacementFields | VgpuFields | VmChangeFields | WholeGpuFields]
+) -> None:
+    """Refuse fields of a VM spec that a call does not use, and a missing or empty `profile` where it needs one.
+
+    Raises:
+        InvalidInput: naming the fields.
+    """
+    others = sorted(fields.keys() - kind.__annotations__.keys())
+    if others:
+        hints = [OTHER_COMMANDS[name] for name in others if name in OTHER_COMMANDS] if kind is VmChangeFields else []
+        raise InvalidInput(
+            f"{', '.join(others)}: this takes {', '.join(sorted(kind.__annotations__))} only",
+            hint="; ".join(hints) or None,
+        )
+    if kind is WholeGpuFields and not (fields.get("gpu") or fields.get("gpus")):
+        raise InvalidInput(
+            "no GPU is given: gpu (--gpu) names it, gpus (--gpus) says how many", hint="vgpuctl list-gpus shows them"
+        )
+    if kind is PlacementFields and not fields.get("profile"):
+        raise InvalidInput("profile: not set", hint="vgpuctl list-profiles shows the profiles of this host")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
 from vgpuctl.library.call import Calls, Named, call_library, query
-from vgpuctl.library.fields import VmChangeFields, refuse_other_fields
+from vgpuctl.library.fields import VmChangeFields
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.value import EMPTY_MAPPING, replace
 
@@ -86,7 +86,7 @@ class TargetCalls(Calls):
         """
         from vgpuctl.library import requests
 
-        refuse_other_fields(fields, VmChangeFields)
+        requests.refuse_other_fields(fields, VmChangeFields)
         requests.for_change(self._ports, "", fields)
         return QueryResult(None)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import VGPU_STATES, as_texts, require_choice
 from vgpuctl.library.call import Calls, change, query
-from vgpuctl.library.fields import VgpuFields, refuse_other_fields
+from vgpuctl.library.fields import VgpuFields
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome, QueryResult
@@ -38,7 +38,7 @@ class VgpuCalls(Calls):
         from vgpuctl.library import requests
         from vgpuctl.operations import vgpus
 
-        refuse_other_fields(fields, VgpuFields)
+        requests.refuse_other_fields(fields, VgpuFields)
         request = requests.from_fields(self._ports, name, fields)
         return vgpus.create_vgpu(
             self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
@@ -53,7 +53,7 @@ class VgpuCalls(Calls):
         from vgpuctl.operations import ensure_vgpu
 
         require_choice("state", state, VGPU_STATES)
-        refuse_other_fields(fields, VgpuFields)
+        requests.refuse_other_fields(fields, VgpuFields)
         as_texts("name", name)
         return ensure_vgpu.ensure_vgpu(
             self._ports,

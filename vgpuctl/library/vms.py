@@ -23,11 +23,11 @@ from vgpuctl.config.arguments import (
 )
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call import Calls, change, query
-from vgpuctl.library.fields import PlacementFields, Texts, VmChangeFields, VmFields, WholeGpuFields, refuse_other_fields
+from vgpuctl.library.fields import PlacementFields, Texts, VmChangeFields, VmFields, WholeGpuFields
 from vgpuctl.model.outcome import QueryResult
 
 if TYPE_CHECKING:
-    from vgpuctl.config.vm_spec import VmSpec
+    from vgpuctl.config.vm_spec import Given
     from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.vms import (
@@ -263,7 +263,7 @@ class VmCalls(Calls):
             return vms
         return many_states.bring_to_state(vms, state, lambda batch: self._run_batch(batch, vms.steps), parallel)
 
-    def _note_spec(self, spec: VmSpec) -> None:
+    def _note_spec(self, spec: Given) -> None:
         from vgpuctl.library import requests
 
         self._touched.spec = requests.loggable_fields(spec)
@@ -319,7 +319,7 @@ class VmCalls(Calls):
         from vgpuctl.library import requests
         from vgpuctl.operations import set_vm
 
-        refuse_other_fields(fields, VmChangeFields)
+        requests.refuse_other_fields(fields, VmChangeFields)
         return set_vm.set_vm(
             self._ports,
             requests.for_change(self._ports, name, fields),
@@ -336,7 +336,7 @@ class VmCalls(Calls):
         from vgpuctl.library import requests
         from vgpuctl.operations import attach
 
-        refuse_other_fields(fields, PlacementFields)
+        requests.refuse_other_fields(fields, PlacementFields)
         request = requests.for_vm(self._ports, name, fields)
         return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 
@@ -358,7 +358,7 @@ class VmCalls(Calls):
         from vgpuctl.library import requests
         from vgpuctl.operations import attach
 
-        refuse_other_fields(fields, WholeGpuFields)
+        requests.refuse_other_fields(fields, WholeGpuFields)
         request = requests.for_vm(self._ports, name, {**fields, "mode": "passthrough"})
         return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
 

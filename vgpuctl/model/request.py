@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic, VmRecord
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import Value
 
 
 class NewDisk(Value):
@@ -67,51 +65,6 @@ class PlacementSpec(Value):
     """The `placement:` section of host.yaml."""
 
     policy: str | None = None
-
-
-class VmRequest(Value):
-    """A requested VM with every value filled in; `vgpuctl.config` creates it, `vgpuctl.operations.plans` reads it.
-
-    `profiles`: (profile, count) pairs. `gpus`: how many whole GPUs or plain VFs, in the modes that give these.
-    `sources`: the source of each field's value: "command-line", "host.yaml" or
-    "default". Only "command-line" fields are compared with an existing VM. `disks` is empty when none was requested.
-    `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
-    `hugepages`: their size, or "none". `cpu_pin`: "auto", "none", or a list of CPUs.
-    `owner`: the person or team that uses the VM. `label_changes`: instead of `labels`, labels to set on a VM that
-    exists, and to remove from it (None); its other labels stay.
-    """
-
-    name: str | None
-    profiles: tuple[tuple[str, int], ...]
-    constraints: GpuConstraints
-    mode: str
-    memory_mib: int
-    vcpus: int
-    image: str | None
-    disks: tuple[NewDisk | ExistingDisk, ...]
-    cdrom: str | None
-    nics: tuple[Nic, ...]
-    os: str
-    storage_pool: str
-    hotplug_slots: int
-    vgpu_params: tuple[tuple[str, str], ...]
-    template: str
-    force_console: bool
-    sources: Mapping[str, str] = EMPTY_MAPPING
-    cloud_init: CloudInit | None = None
-    reserve: str = "always"
-    pci_window: str = "auto"
-    display: bool = False
-    hugepages: str = "none"
-    cpu_pin: str = "none"
-    labels: Mapping[str, str] = EMPTY_MAPPING
-    owner: str | None = None
-    gpus: int = 1
-    label_changes: Mapping[str, str | None] = EMPTY_MAPPING
-
-    def is_explicit(self, name: str) -> bool:
-        """Return whether the field was given on the command line, not filled from defaults."""
-        return self.sources.get(name) == "command-line"
 
 
 class DesignDisk(Value):

@@ -8,11 +8,11 @@ warning says so; they are not treated as absent.
 
 from __future__ import annotations
 
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import FileFailed
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.outcome import VMS_UNKNOWN
 from vgpuctl.model.port_values import ClaimList, HypervisorStatus, NvmlStatus
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, StuckWrite, Vm
 from vgpuctl.observe.claims import living_operations, report_unreadable
@@ -32,7 +32,7 @@ def scope_of_vm(name: str) -> ReadScope:
 
 def scope_of_request(request: VmRequest) -> ReadScope:
     """Return the scope that is needed to place the vGPUs of a VM."""
-    by_model = any(normalize_pci(text) is None for text in (*request.constraints.gpus, *request.constraints.not_gpus))
+    by_model = any(normalize_pci(text) is None for text in (*request.gpu, *request.not_gpu))
     return ReadScope(
         types=request.mode == "vgpu",
         models=by_model or request.gpus > 1,

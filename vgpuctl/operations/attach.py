@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
@@ -96,7 +96,7 @@ class Attachment(Value):
     def _plan_gpus(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
         """Return the steps that give whole GPUs to the VM, with a PCI window that has room for all that it has then."""
         refuse_open_gpus(find_gpu_holders(self.host, vgpus), force_console=self.request.force_console)
-        names = self.request.constraints.gpus or tuple(dict.fromkeys(v.gpu for v in vgpus))
+        names = self.request.gpu or tuple(dict.fromkeys(v.gpu for v in vgpus))
         record = change.record_with_vgpus(self.record, (*self.record.vgpus, *vgpus))
         record = change.with_gpu_fields(record, names)
         if self.request.force_console:

@@ -13,11 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_fields import LABEL_FIELDS
+from vgpuctl.config.vm_request import (
+    CONSTRAINT_FIELDS,
+    FIELDS,
+    LABEL_FIELDS,
+    VmRequest,
+    request_of_record,
+    requested_values,
+    with_constraints,
+)
 from vgpuctl.errors import Busy, InUse, Refused
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.request import GpuConstraints, VmRequest
+from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, AssignedVgpu, Claim, Vm, VmRecord, VmState
@@ -35,18 +43,18 @@ from vgpuctl.operations.guards import (
 )
 from vgpuctl.operations.guest_devices import read_guest_host, read_topology
 from vgpuctl.operations.place_and_start import read_domain_xml
-from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles, with_labels
+from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles, with_recorded_fields
 from vgpuctl.operations.plans.facts import refuse_excess_memory
 from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import request_from_record, with_slot
-from vgpuctl.operations.plans.vm_diff import recorded_constraints, vm_gpu_types, with_all_labels
+from vgpuctl.operations.plans.vm_diff import current_values, vm_gpu_types, with_all_labels
+from vgpuctl.operations.plans.vm_diff_text import describe_differences
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.plans.vm_update import (
     MoveTarget,
     VmUpdate,
     choose_update_vgpus,
-    describe_labels,
     redefine_step,
     update_steps,
     updated_vm_result,
@@ -58,7 +66,7 @@ from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Context, Owner, Transaction
 from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan
-from vgpuctl.value import Value, field_names, replace
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -122,10 +130,11 @@ def _change_labels(
     record = own_record(vm, "change")
     refuse_unfinished(vm, record)
     request = with_all_labels(vm, request)
-    new_record = with_labels(vm, record, request, fields)
+    new_record = with_recorded_fields(vm, record, request, fields)
     if new_record == record:
         return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
-    changes = ", ".join(text for field, text in describe_labels(record, request).items() if field in fields)
+    before, after = current_values(vm, request), requested_values(request)
+    changes = describe_differences({name: before[name] for name in fields}, after)
     step = WriteRecord(vm.name, vm.uuid, new_record, record, f"change VM {vm.name}: {changes}")
     steps = (step.describe(),)
     result = vm_result(snapshot, replace(vm, record=new_record))
@@ -166,7 +175,7 @@ def build_move_update(host: Host, snapshot: Snapshot, name: str, carrier: str, t
     refuse_stuck_gpus(snapshot, [target.gpu])
     refuse_managed_save(host, vm)
     changes = VgpuChanges(tuple(v for v in record.vgpus if v is not old), (old,), (old.profile,))
-    move_request = replace(request_from_record(vm, record, (old,)), constraints=GpuConstraints(gpus=(target.gpu,)))
+    move_request = with_constraints(request_from_record(vm, record, (old,)), GpuConstraints(gpus=(target.gpu,)))
     request = _request_for_added(move_request, record, changes)
     xml = read_domain_xml(host, vm, dry_run=False)
     return VmUpdate(snapshot, vm, record, request, frozenset({"profile"}), changes, xml, record.reserve, (), target)
@@ -330,19 +339,7 @@ def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:
 
 def _request_for_added(request: VmRequest, record: VmRecord, changes: VgpuChanges) -> VmRequest:
     """Return the request for the added vGPUs alone. What it does not give comes from the VM's record."""
-    recorded = record.request_fields
-    params = recorded.get("vgpu_params")
+    recorded = request_of_record(record.request_fields)
     counts = {profile: changes.added_profiles.count(profile) for profile in changes.added_profiles}
-    return replace(
-        request,
-        mode="vgpu",
-        profiles=tuple(counts.items()),
-        constraints=_merge_constraints(request.constraints, recorded_constraints(recorded)),
-        vgpu_params=tuple((str(k), str(v)) for k, v in params.items()) if isinstance(params, dict) else (),
-    )
-
-
-def _merge_constraints(explicit: GpuConstraints, recorded: GpuConstraints) -> GpuConstraints:
-    """Return the recorded constraints, overridden by the explicit ones."""
-    overrides = {name: value for name in field_names(explicit) if (value := getattr(explicit, name)) not in (None, ())}
-    return replace(recorded, **overrides)
+    where = {name: getattr(recorded, name) for name in CONSTRAINT_FIELDS if not FIELDS[name].is_given(request)}
+    return replace(request, mode="vgpu", profiles=tuple(counts.items()), vgpu_params=recorded.vgpu_params, **where)

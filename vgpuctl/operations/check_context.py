@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.config.host_spec import GpuSpec
+from vgpuctl.config.vm_request import request_of_record
 from vgpuctl.doctor.check import (
     NVIDIA_SERVICES,
     Check,
@@ -39,7 +40,6 @@ from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec
 from vgpuctl.operations.plans.displaced import without_displaced
 from vgpuctl.operations.plans.host_diff import describe_unapplied_settings
 from vgpuctl.operations.plans.reserve import choose_slots
-from vgpuctl.operations.plans.vm_diff import recorded_constraints
 from vgpuctl.operations.reconcile import find_problems
 from vgpuctl.placement.constraints import match_gpus
 
@@ -97,7 +97,7 @@ def _find_displaced(host: Host, snapshot: Snapshot | None) -> tuple[DisplacedVm,
     for vm in snapshot.vms if snapshot is not None else ():
         if snapshot is None or vm.record is None or vm.state is not VmState.STOPPED:
             continue
-        names = recorded_constraints(vm.record.request_fields).gpus
+        names = request_of_record(vm.record.request_fields).gpu
         may_be_here = not names or any(match_gpus(snapshot.gpus, n) for n in names)
         if vm.record.reserve_while_running and may_be_here and _is_offered(snapshot, vm.record):
             continue

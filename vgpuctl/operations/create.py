@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
+from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY
+from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.render import render_domain
 from vgpuctl.errors import Exists
-from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.request import DomainDesign, PlacementSpec, VmRequest
+from vgpuctl.model.request import DomainDesign, PlacementSpec
 from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResult, SourceResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, VmState
@@ -25,7 +25,6 @@ from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.network_configs import check_network_configs
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
-from vgpuctl.operations.plans.vm_diff import cloud_init_paths
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
 from vgpuctl.operations.transaction import Context, Owner, Transaction
 from vgpuctl.ports.step import Plan
@@ -142,34 +141,18 @@ def create_vm(
 
 def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, SourceResult]:
     """Return the value and the source of every field. `placement`: the placement settings of host.yaml."""
-    values: dict[str, str | int | bool | tuple[str, ...] | None] = {
-        "memory": format_mib(request.memory_mib),
-        "vcpus": request.vcpus,
-        "image": request.image,
-        "networks": tuple(nic.text for nic in request.nics) or ("none",),
-        "hugepages": request.hugepages,
-        "cpu_pin": request.cpu_pin,
-        "display": request.display,
-        "os": request.os,
-        "storage_pool": request.storage_pool,
-        "mode": request.mode,
-        "hotplug_slots": request.hotplug_slots,
-        "pci_window": request.pci_window,
-        "template": request.template,
-        "reserve": request.reserve,
+    values = {
+        name: field.shown(value)
+        for name, field in FIELDS.items()
+        if field.shown is not None and (value := getattr(request, field.attribute)) is not field.empty
     }
-    values |= cloud_init_paths(request)
-    if request.owner is not None:
-        values["owner"] = request.owner
-    if request.labels:
-        values["labels"] = ", ".join(f"{key}={label}" for key, label in request.labels.items())
     sources = dict(request.sources)
     if request.mode != "vgpu":
         values["gpus"] = request.gpus
     if request.mode != "passthrough":
-        values["placement"] = request.constraints.policy or placement.policy or DEFAULT_PLACEMENT_POLICY
+        values["placement"] = request.placement or placement.policy or DEFAULT_PLACEMENT_POLICY
         default_source = "host.yaml" if placement.policy is not None else "default"
-        sources["placement"] = "command-line" if request.constraints.policy is not None else default_source
+        sources["placement"] = "command-line" if request.placement is not None else default_source
     return {name: SourceResult(value, sources.get(name, "default")) for name, value in values.items()}
 
 

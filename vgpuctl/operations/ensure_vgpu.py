@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, with_data
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vgpus import AbsentVgpuResult, EnsuredVgpuResult, NamedVgpuResult, VgpuResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.plans import vgpus as plans
@@ -41,7 +41,7 @@ def ensure_vgpu(
     name = request.name or ""
     snapshot = observe(
         host,
-        ReadScope(types=bool(request.profiles), models=bool(request.constraints.gpus or request.constraints.not_gpus)),
+        ReadScope(types=bool(request.profiles), models=bool(request.gpu or request.not_gpu)),
     )
     plans.refuse_unreadable_entries(snapshot)
     if all(entry.name != name for entry in snapshot.host_vgpus):

@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.rules import find_missing_fields
-from vgpuctl.config.vm_fields import LABEL_FIELDS, UPDATABLE_FIELDS
+from vgpuctl.config.vm_request import LABEL_FIELDS, UPDATABLE_FIELDS, VmRequest
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, SpecDiffers, VgpuctlError
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.snapshot import Snapshot
@@ -139,7 +138,7 @@ def refuse_incomplete_request(request: VmRequest) -> None:
         InvalidInput: with the missing field.
     """
     gpus = request.gpus if request.is_explicit("gpus") else None
-    fields = {"mode": request.mode, "profile": request.profiles, "gpu": request.constraints.gpus, "gpus": gpus}
+    fields = {"mode": request.mode, "profile": request.profiles, "gpu": request.gpu, "gpus": gpus}
     missing = find_missing_fields(fields)
     if missing:
         field = "profile" if request.mode == "vgpu" else "gpu"
@@ -175,11 +174,11 @@ def _with_before_after(
 
 def _matching_gpus(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> frozenset[str]:
     """Return which of the VM's GPUs a requested model matches; reads model names only if needed."""
-    if not request.constraints.gpus or is_on_requested_gpu(vm, request):
+    if not request.gpu or is_on_requested_gpu(vm, request):
         return frozenset()
     scope = ReadScope(gpu_addresses=frozenset(record_gpus(vm)))
     observed = observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor)
-    return frozenset(g.address for model in request.constraints.gpus for g in match_gpus(observed.gpus, model))
+    return frozenset(g.address for model in request.gpu for g in match_gpus(observed.gpus, model))
 
 
 def _matching_types(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> tuple[VgpuType, ...]:

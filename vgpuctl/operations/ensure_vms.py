@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_fields import UPDATABLE_FIELDS
+from vgpuctl.config.vm_request import UPDATABLE_FIELDS, VmRequest
+from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.errors import (
     Interrupted,
     InvalidInput,
@@ -21,7 +22,7 @@ from vgpuctl.errors import (
     VgpuctlError,
 )
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import CloudInit, DomainDesign, ExistingDisk, VmRequest
+from vgpuctl.model.request import CloudInit, DomainDesign, ExistingDisk
 from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
@@ -78,7 +79,7 @@ def ensure_vms(
         require_writable(host)
     snapshot = observe(host, scope_of_request(request))
     require_system_libvirt(snapshot)
-    requests = {name: replace(request, name=name, cloud_init=seeds.get(name, request.cloud_init)) for name in names}
+    requests = {name: with_seed(replace(request, name=name), seeds.get(name, request.seed)) for name in names}
     missing = _missing_names(host, snapshot, requests)
     if not missing:
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)

@@ -8,11 +8,12 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
 from vgpuctl.errors import FileFailed, NotFound
 from vgpuctl.model.numbers import parse_meminfo_mib
 from vgpuctl.model.port_values import PoolInfo
-from vgpuctl.model.request import ExistingDisk, VmRequest
+from vgpuctl.model.request import ExistingDisk
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.chains import find_backing_chains, image_hints

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_fields import NONE
+from vgpuctl.config.arguments import NONE
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.ranges import parse_ranges
-from vgpuctl.model.request import VmRequest
 from vgpuctl.operations.plans.guest_devices import BridgeInfo, GuestHost, HostTopology, HugepagePool
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.moves import BarrierResult, CountResult, FitsResult, MovesResult, SpotResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm

@@ -11,9 +11,8 @@ from collections.abc import Set
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_fields import LABEL_FIELDS, UPDATABLE_FIELDS
+from vgpuctl.config.vm_request import LABEL_FIELDS, UPDATABLE_FIELDS, VmRequest
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vms import VmReport, VmResult
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
@@ -56,7 +55,7 @@ def set_vm(
     """
     if not dry_run:
         require_writable(host)
-    names_gpus = bool(request.constraints.gpus or request.constraints.not_gpus)
+    names_gpus = bool(request.gpu or request.not_gpu)
     snapshot = observe(host, ReadScope() if names_gpus else scope_of_vm(request.name or ""))
     vm = find_vm(snapshot, request.name or "")
     require_system_libvirt(snapshot)

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.results.vgpus import ListedVgpuResult, NamedVgpuResult, VgpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, HostVgpu

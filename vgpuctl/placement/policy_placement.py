@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
+from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.gpu.gpu_kind import Placement
 from vgpuctl.gpu.mixed_size import placement_id_of
 from vgpuctl.gpu.room import compute_room

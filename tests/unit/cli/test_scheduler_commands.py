@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from vgpuctl.config import scheduler_spec as spec
-from vgpuctl.config.vm_fields import SCHEDULER_POLICIES
+from vgpuctl.config.arguments import SCHEDULER_POLICIES
 
 Run = Callable[..., Ran]
 GPU = "0000:3b:00.0"

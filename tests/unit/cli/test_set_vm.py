@@ -13,7 +13,7 @@ import pytest
 import vgpuctl
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Ran
-from vgpuctl.config.vm_fields import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELD_BY_NAME, LABEL_FIELDS, UPDATABLE_FIELDS
+from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, LABEL_FIELDS, UPDATABLE_FIELDS, VmRequest
 from vgpuctl.errors import InvalidInput
 
 Run = Callable[..., Ran]
@@ -51,10 +51,10 @@ def shown(run: Run, name: str = "vdi-1") -> dict[str, Any]:
 
 def test_every_field_that_can_change_has_its_option_and_no_other_has(sim: Run) -> None:
     (command,) = (one for words, one in walk_commands() if words.split()[-1] == "set-vm")
-    fields = {p.name for p in command.params if p.name in FIELD_BY_NAME}
+    fields = {p.name for p in command.params if p.name in VmRequest.declared}
     assert fields == {*UPDATABLE_FIELDS, *LABEL_FIELDS, *CONSTRAINT_FIELDS} - {"spread_group"} == {*CHANGE_FIELDS}
     help_text = sim("set-vm --help").out
-    assert not any(f"[{FIELD_BY_NAME[field].default}]" in help_text for field in fields)
+    assert not any(f"[{VmRequest.declared[field].default_text}]" in help_text for field in fields)
 
 
 @pytest.mark.parametrize("field", FIELDS)

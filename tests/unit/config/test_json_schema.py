@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.config.host_spec import DEFAULTS_SHAPE, parse_host_spec
 from vgpuctl.config.json_schema import host_schema, vm_spec_schema
-from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME
+from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.config.vm_spec import build_request, parse_vm_spec
 from vgpuctl.config.yaml_reader import load_document
 from vgpuctl.errors import InvalidInput
@@ -45,8 +45,8 @@ def test_a_schema_is_valid_and_describes_every_field(name: str) -> None:
 
 
 def test_the_schemas_have_the_fields_of_the_table() -> None:
-    assert set(vm_spec_schema()["properties"]) == {"name", *FIELD_BY_NAME}
-    assert set(host_schema()["properties"]["defaults"]["anyOf"][0]["properties"]) == set(DEFAULTABLE_FIELDS)
+    assert set(vm_spec_schema()["properties"]) == set(FIELDS)
+    assert set(host_schema()["properties"]["defaults"]["anyOf"][0]["properties"]) == set(DEFAULTS_SHAPE.names)
 
 
 def examples(kind: str) -> list[str]:
@@ -71,7 +71,7 @@ values = st.none() | st.booleans() | st.integers(-1, 5000) | st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.dictionaries(st.sampled_from(["name", *FIELD_BY_NAME]), values | st.lists(values, max_size=2), max_size=3))
+@given(st.dictionaries(st.sampled_from([*FIELDS]), values | st.lists(values, max_size=2), max_size=3))
 def test_the_schema_accepts_valid_input(value: dict[str, object]) -> None:
     try:
         parse_vm_spec(json.dumps(value), "n")
@@ -82,5 +82,5 @@ def test_the_schema_accepts_valid_input(value: dict[str, object]) -> None:
 
 def test_the_documentation_names_every_field() -> None:
     text = (ROOT / "docs" / "reference" / "vm-spec.md").read_text(encoding="utf-8")
-    for name in FIELD_BY_NAME:
+    for name in FIELDS:
         assert f"`{name}`" in text

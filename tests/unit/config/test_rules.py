@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.config import rules
-from vgpuctl.config.vm_fields import NAME_PATTERN
+from vgpuctl.config.arguments import NAME_PATTERN
 
 
 @pytest.mark.parametrize("name", ["a", "9", "vdi-1", "A.b_c-d", "x" * 63])

@@ -3,44 +3,50 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-from vgpuctl.config import device_rules, labels, rules
-from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
+from vgpuctl.config.vm_fields import VmField
+from vgpuctl.config.vm_request import FIELDS, OPTION_FIELDS, VmRequest, recorded_values, request_of_record
+from vgpuctl.config.vm_spec import build_request
+from vgpuctl.value import replace
 
 HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "paramiko", "pycdlib", "click")
 
 
-@pytest.mark.parametrize("module", ["vgpuctl.config.vm_fields", "vgpuctl.config.size_text", "vgpuctl.config.rules"])
+@pytest.mark.parametrize("module", ["vgpuctl.config.vm_request", "vgpuctl.config.size_text", "vgpuctl.config.rules"])
 def test_light_modules_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{m.split('.')[0] for m in sys.modules}} & set({HEAVY!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-def test_every_field_has_help_an_option_and_an_example() -> None:
-    for entry in VM_FIELDS:
-        assert entry.help
-        assert entry.option.startswith("--")
-        assert entry.example or entry.flag
-    assert len(FIELD_BY_NAME) == len(VM_FIELDS)
-    assert set(DEFAULTABLE_FIELDS) <= set(FIELD_BY_NAME)
+@pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.name)
+def test_every_field_has_help_and_an_example_that_passes_its_rule(field: VmField) -> None:
+    assert field.help
+    assert field.name == "name" or field.option.startswith("--")
+    assert field.example or field.is_flag or field.name == "name"
+    example = int(field.example) if field.is_number else field.example
+    if example:
+        field.value(field.rule(example))
 
 
-@pytest.mark.parametrize("name", sorted(FIELD_BY_NAME))
-def test_every_example_passes_its_rule(name: str) -> None:
-    rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "cloud_init": rules.path,
-            "network_config": rules.path, "networks": device_rules.network, "hugepages": device_rules.hugepages,
-            "cpu_pin": device_rules.cpu_pin, "not_gpu": rules.gpu, "spread_group": rules.name,
-            "storage_pool": rules.resource_name,
-            "labels": labels.labels, "owner": labels.owner}.get(name) or getattr(rules, name, None)  # fmt: skip
-    example = FIELD_BY_NAME[name].example
-    if name in ("vcpus", "hotplug_slots", "numa_node", "gpus"):
-        rules.whole_number(0, 100)(int(example))
-    elif example and rule is not None:
-        rule(example)
-    else:
-        assert FIELD_BY_NAME[name].flag
+def test_what_the_record_keeps_of_a_request_reads_back_as_the_same() -> None:
+    """The fields that the domain shows are not in a record, and the request has their defaults."""
+    given = {
+        field.name: field.rule(int(e) if field.is_number else e) for field in OPTION_FIELDS if (e := field.example)
+    }
+    made = replace(build_request(given), cloud_init="/a", network_config="/b", force_console=True)
+    recorded = json.loads(json.dumps(recorded_values(made)))
+    assert recorded.keys() == {field.name for field in OPTION_FIELDS if field.recorded}
+    read = request_of_record(recorded)
+    for field in OPTION_FIELDS:
+        kept = made if field.recorded else VmRequest()
+        assert getattr(read, field.attribute) == getattr(kept, field.attribute), field.name
+
+
+def test_what_cannot_be_read_in_a_record_has_its_default() -> None:
+    assert request_of_record({"numa_node": "one", "owner": 4, "labels": [1], "new": True, "gpu": None}) == VmRequest()

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.config.host_spec import DEFAULTS_SHAPE, Defaults
+from vgpuctl.config.host_spec import Defaults
 from vgpuctl.config.size_text import format_size
-from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
-from vgpuctl.config.vm_spec import VM_SHAPE, VmSpec, build_request, expand_names, parse_options, parse_vm_spec
+from vgpuctl.config.vm_request import FIELDS, OPTION_FIELDS
+from vgpuctl.config.vm_spec import VM_SHAPE, build_request, expand_names, parse_options, parse_vm_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.request import ExistingDisk, NewDisk
 from vgpuctl.model.vm import Nic
-from vgpuctl.value import field_names
 from vgpuctl.visible_characters import is_visible
 
 EVERYTHING = """\
@@ -65,14 +64,9 @@ def option_problems(**typed: object) -> list[str]:
     return caught.value.message.splitlines()
 
 
-def test_the_model_has_the_fields_of_the_table() -> None:
-    assert field_names(VmSpec) == VM_SHAPE.names == ("name", *(entry.name for entry in VM_FIELDS))
-    assert field_names(Defaults) == DEFAULTS_SHAPE.names == DEFAULTABLE_FIELDS
-
-
 def test_every_field_is_read() -> None:
     spec = parse_vm_spec(EVERYTHING, "vm.yaml")
-    assert spec.given_fields() == {
+    assert spec == {
         "name": "vdi-1",
         "profile": ("A100-4C", "A100-4C:2", "B"),
         "gpu": ("0000:3b:00.0", "A40"),
@@ -100,7 +94,7 @@ def test_every_field_is_read() -> None:
         "template": "vm",
         "force_console": False,
     }
-    assert spec.count_profiles() == (("A100-4C", 3), ("B", 1))
+    assert build_request(spec).profiles == (("A100-4C", 3), ("B", 1))
 
 
 def test_files_and_options_agree() -> None:
@@ -138,8 +132,8 @@ def test_files_and_options_agree() -> None:
 
 def test_unset_options_are_left_out() -> None:
     nothing = parse_options(name=None, profile=("A",), disk=(), vcpus=None, force_console=None)
-    assert nothing.given_fields() == {"profile": ("A",)}
-    assert parse_vm_spec("profile: A\nimage:\ndisk: null\n", "n").given_fields() == {"profile": ("A",)}
+    assert nothing == {"profile": ("A",)}
+    assert parse_vm_spec("profile: A\nimage:\ndisk: null\n", "n") == {"profile": ("A",)}
 
 
 def test_every_problem_has_its_place() -> None:
@@ -285,7 +279,7 @@ def test_options_are_named_in_messages(typed: dict[str, object], line: str) -> N
 
 def test_every_field_has_its_option_in_that_test() -> None:
     parameters = test_options_are_named_in_messages.pytestmark[0].args[1]  # type: ignore[attr-defined]
-    assert {key for typed, _ in parameters for key in typed} == {"name", *FIELD_BY_NAME}
+    assert {key for typed, _ in parameters for key in typed} == set(FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +313,7 @@ def test_defaults_fill_a_request_with_sources() -> None:
     assert (made.nics, made.os, made.storage_pool) == ((Nic(network="default"),), "generic", "fast")
     assert (made.hotplug_slots, made.hugepages, made.cpu_pin, made.display) == (4, "none", "none", False)
     assert (made.mode, made.template, made.force_console, made.name) == ("vgpu", "vm", False, None)
-    assert set(made.sources) == {"name", *FIELD_BY_NAME}
+    assert set(made.sources) == set(FIELDS)
     assert made.is_explicit("memory")
     assert made.sources["vcpus"] == "host.yaml"
     assert made.sources["networks"] == "default"
@@ -331,8 +325,8 @@ def test_built_in_values_fill_without_a_host_file() -> None:
 
 
 def test_every_built_in_value_passes_the_rules() -> None:
-    given = {entry.name: entry.default for entry in VM_FIELDS if entry.default is not None}
-    assert VM_SHAPE.check({"profile": "A", **given}) == {"profile": ("A",), **given, "networks": ("default",)}
+    given = {entry.name: entry.default for entry in OPTION_FIELDS if entry.default is not None}
+    assert VM_SHAPE.check({"profile": "A", **given}) == {"profile": ("A",), **given}
 
 
 @pytest.mark.parametrize("given", [{"cdrom": "/a.iso"}, {"disk": ("/a.qcow2",)}])
@@ -349,7 +343,7 @@ def test_a_vm_needs_a_profile_or_a_gpu() -> None:
     for mode in ("sriov", "passthrough"):
         with pytest.raises(InvalidInput, match=f"--mode: mode {mode} needs a gpu"):
             build_request(parse_options(mode=mode))
-    assert build_request(parse_options(mode="sriov", gpu="3b:00.0")).constraints.gpus == ("0000:3b:00.0",)
+    assert build_request(parse_options(mode="sriov", gpu="3b:00.0")).gpu == ("0000:3b:00.0",)
     assert build_request(parse_options(name="a"), require_complete=False).name == "a"
 
 
@@ -386,7 +380,7 @@ typed_specs = st.fixed_dictionaries(
 @given(typed_specs)
 def test_a_file_and_the_same_options_give_the_same_spec(typed: dict[str, object]) -> None:
     spec = parse_options(**typed)
-    assert parse_vm_spec(json.dumps(spec.given_fields()), "spec") == spec
+    assert parse_vm_spec(json.dumps(spec), "spec") == spec
     made = build_request(spec)
     assert sum(count for _, count in made.profiles) == len(typed["profile"])  # type: ignore[arg-type]
     assert all(isinstance(disk, NewDisk | ExistingDisk) for disk in made.disks)
@@ -394,7 +388,7 @@ def test_a_file_and_the_same_options_give_the_same_spec(typed: dict[str, object]
 
 @given(
     st.dictionaries(
-        st.sampled_from(["name", *FIELD_BY_NAME]),
+        st.sampled_from([*FIELDS]),
         st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=3),
     )
 )
@@ -403,7 +397,7 @@ def test_any_value_is_taken_or_refused_in_words(value: dict[str, object]) -> Non
         spec = parse_options(**value)
     except InvalidInput:
         return
-    assert parse_vm_spec(json.dumps(spec.given_fields()), "spec") == spec
+    assert parse_vm_spec(json.dumps(spec), "spec") == spec
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_file_without_an_end_is_refused_and_does_not_fill_the_memory(
 def test_line_ends_of_windows_are_read_as_line_ends(tmp_path: Path) -> None:
     (tmp_path / "user-data").write_bytes(b"#cloud-config\r\nusers: []\r\n")
     typed = {"profile": ("A100-4C",), "image": "/a.qcow2", "cloud_init": os.fspath(tmp_path / "user-data")}
-    seed = requests.from_fields(ports(), None, typed).cloud_init
+    seed = requests.from_fields(ports(), None, typed).seed
     assert seed is not None
     assert seed.user_data is not None
     assert seed.user_data.text == "#cloud-config\nusers: []\n"

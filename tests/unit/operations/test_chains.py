@@ -10,8 +10,9 @@ import pytest
 
 from tests.faults import Watch, counted
 from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, request, yes
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused
-from vgpuctl.model.request import ExistingDisk, VmRequest
+from vgpuctl.model.request import ExistingDisk
 from vgpuctl.operations.images import list_images
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.ports.host import Host

@@ -25,9 +25,9 @@ from tests.hosts import (
     stop,
     yes,
 )
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, Refused, SpecDiffers
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.vm import Nic
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.value import replace
@@ -225,13 +225,13 @@ def test_another_gpu_in_the_spec_moves_a_stopped_vm_there(tmp_path: Path) -> Non
     first, second = "0000:3b:00.0", "0000:3f:00.0"
     spec = request("L40S-4Q", name="vm", gpu=first, sources={**TYPED, "gpu": "command-line"})
     ensure(host, spec, "stopped")
-    there = replace(spec, constraints=GpuConstraints(gpus=(second,)))
+    there = replace(spec, gpu=(second,))
     assert [v.gpu for v in ensure(host, there, dry_run=True).data.after.vgpus] == [second]
     moved = ensure(host, there)
     assert [v.gpu for v in moved.data.after.vgpus] == [second]
     assert f"gpu: {first} -> {second}" in moved.steps[-2]
     assert not ensure(host, there).changed
-    both = replace(there, profiles=(("L40S-8Q", 1),), constraints=GpuConstraints(gpus=(first,)))
+    both = replace(there, profiles=(("L40S-8Q", 1),), gpu=(first,))
     after = ensure(host, both, "started").data.after
     assert [(v.gpu, v.profile) for v in after.vgpus] == [(first, "L40S-8Q")]
 

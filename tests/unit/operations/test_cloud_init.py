@@ -25,7 +25,7 @@ DATA = CloudInit(CloudInitFile("/root/user-data", TEXT))
 
 
 def wanted(**changes):
-    return request("A100-4C", **{"name": "vm", "image": IMAGE, "cloud_init": DATA, **changes})
+    return request("A100-4C", **{"name": "vm", "image": IMAGE, "seed": DATA, **changes})
 
 
 def only_vm(host):
@@ -117,15 +117,15 @@ def test_ensure_vm_compares_the_path_alone(tmp_path):
     typed = {"cloud_init": "command-line", "image": "command-line", "storage_pool": "command-line"}
     create(host.ports, wanted())
     assert not ensure(
-        host, wanted(sources=typed, cloud_init=CloudInit(CloudInitFile(DATA.paths[0], "#cloud-config\na: 1\n")))
+        host, wanted(sources=typed, seed=CloudInit(CloudInitFile(DATA.paths[0], "#cloud-config\na: 1\n")))
     ).changed
     with pytest.raises(SpecDiffers, match=r"cloud_init: /root/user-data -> /root/other"):
-        ensure(host, wanted(sources=typed, cloud_init=CloudInit(CloudInitFile("/root/other", TEXT))))
+        ensure(host, wanted(sources=typed, seed=CloudInit(CloudInitFile("/root/other", TEXT))))
 
 
 def test_a_vm_without_a_seed_differs_from_a_spec_with_one(tmp_path):
     host = open_sim_host(tmp_path)
-    create(host.ports, wanted(cloud_init=None))
+    create(host.ports, wanted(seed=None))
     with pytest.raises(SpecDiffers, match=r"cloud_init: none -> /root/user-data"):
         ensure(host, wanted(sources={"cloud_init": "command-line"}))
 
@@ -154,7 +154,7 @@ def ensure(host, what):
 
 def with_address(name, address, **changes):
     text = f"{{version: 2, ethernets: {{ens3: {{addresses: [{address}]}}}}}}"
-    return wanted(name=name, cloud_init=CloudInit(network_config=CloudInitFile(f"/root/{name}", text)), **changes)
+    return wanted(name=name, seed=CloudInit(network_config=CloudInitFile(f"/root/{name}", text)), **changes)
 
 
 def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(tmp_path):
@@ -167,7 +167,7 @@ def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(tmp_path)
         host.again().ports,
         with_address("v", "192.0.2.9/24"),
         ("v-1", "v-2"),
-        seeds={"v-2": with_address("v", "192.0.2.11/24").cloud_init},
+        seeds={"v-2": with_address("v", "192.0.2.11/24").seed},
         start=False,
         parallel=1,
         dry_run=True,

@@ -13,7 +13,6 @@ from tests.unit.operations.test_moves import TWO, gpus_of, scattered
 from vgpuctl.errors import InvalidInput, NoCapacity
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import DomainLeftovers
-from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.moves import MovesResult
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.moves import empty_gpu
@@ -75,7 +74,7 @@ def test_a_restriction_to_a_model_holds_and_stays_as_it_was(tmp_path: Path) -> N
     host = scattered(tmp_path, "vendor-vf", running=False)
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
     delete(host.ports, "first")
-    create(host.ports, request("A100-20C", name="any", where=GpuConstraints(gpus=("A100",), policy="depth")))
+    create(host.ports, request("A100-20C", name="any", gpu=("A100",), placement="depth"))
     if gpus_of(host, "any") != [source]:
         source, target = target, source
     leave(host.ports, source)

@@ -8,9 +8,9 @@ import itertools
 import pytest
 
 from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, open_sim_host, picture, request, set_vm, stop, yes
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import VmRequest
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.value import replace
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, picture, request, stop, yes
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, SpecDiffers, VgpuctlError
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.vm import Nic
 from vgpuctl.operations import attach
 from vgpuctl.operations.ensure_vm import ensure_vm
@@ -109,7 +109,7 @@ def test_what_the_host_cannot_give_is_refused_and_nothing_is_written(
 ) -> None:
     create(host.ports, wanted(name="other", nics=(CARD,)))
     if changes.get("mode") == "passthrough":
-        changes = {**changes, "constraints": replace(wanted().constraints, gpus=("0000:d8:00.0",))}
+        changes = {**changes, "gpu": ("0000:d8:00.0",)}
     before = picture(host)
     with pytest.raises(error) as caught:
         create(host.ports, wanted(**changes))
@@ -169,11 +169,11 @@ def test_an_older_libvirt_is_named(tmp_path: Path, version: str, words: str) -> 
 
 def test_the_node_of_a_gpu_that_the_kernel_does_not_know_is_asked_for(tmp_path: Path) -> None:
     text = HOST.replace(", numa_node: 0", "")
-    gpu = replace(wanted().constraints, gpus=("0000:3b:00.0",))
+    gpu = ("0000:3b:00.0",)
     with pytest.raises(HostCannot, match="does not report the NUMA node"):
-        create(open_sim_host(tmp_path / "two", text=text).ports, wanted(cpu_pin="auto", constraints=gpu))
+        create(open_sim_host(tmp_path / "two", text=text).ports, wanted(cpu_pin="auto", gpu=gpu))
     one = open_sim_host(tmp_path / "one", text=text.replace(", numa_node: 1", ""))
-    assert create(one.ports, wanted(cpu_pin="auto", constraints=gpu)).data.pinned_cpus == "0-31"
+    assert create(one.ports, wanted(cpu_pin="auto", gpu=gpu)).data.pinned_cpus == "0-31"
 
 
 def test_a_running_vms_display_cannot_be_unplugged(host: SimulatedHost) -> None:

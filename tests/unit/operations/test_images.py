@@ -111,7 +111,7 @@ def test_a_missing_image_is_an_error_that_names_its_clones_and_shows_the_others(
 def test_the_seed_of_cloud_init_is_no_disk(tmp_path):
     ports = open_sim_host(tmp_path, text=SCENARIO).ports
     seed = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
-    create(ports, request("A100-4C", name="vm", image=BASE, cloud_init=seed))
+    create(ports, request("A100-4C", name="vm", image=BASE, seed=seed))
     roles = {path.rpartition(".")[2]: row.role for path, row in rows(ports).items() if path != BASE}
     assert roles == {"qcow2": "disk", "iso": "seed"}
 

@@ -47,9 +47,7 @@ def act(host: SimulatedHost, what: str, profile: str) -> None:
     if what == "create":
         create(
             host.ports,
-            request(
-                profile, name="vm", image=IMAGE, cloud_init=CloudInit(CloudInitFile("/ud", "#cloud-config\na: 1\n"))
-            ),
+            request(profile, name="vm", image=IMAGE, seed=CloudInit(CloudInitFile("/ud", "#cloud-config\na: 1\n"))),
         )
     elif what == "delete":
         delete(host.ports, "vm")

@@ -12,7 +12,7 @@ from tests.faults import Trial
 from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, operation, picture, request, run_reconcile
 from tests.unit.operations.test_faults import spawn
 from tests.unit.operations.test_refresh import refresh, the_vm
-from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB
 from vgpuctl.errors import HostCannot, Interrupted, NoSpace
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
@@ -61,7 +61,7 @@ def logical_volumes(host: SimulatedHost) -> dict[str, int]:
 
 def test_the_disks_are_raw_volumes_of_full_size_and_the_first_a_copy(tmp_path: Path) -> None:
     host = empty(tmp_path)
-    made = make(host.ports, disks=(NewDisk(5),), cloud_init=SEED, start=True)
+    made = make(host.ports, disks=(NewDisk(5),), seed=SEED, start=True)
     vm = the_vm(host)
     stem = f"vm-{vm.uuid[:8]}"
     assert logical_volumes(host) == {stem: 20 * GIB, f"{stem}-1": 8 << 20, f"{stem}-seed": 4 << 20}
@@ -186,7 +186,7 @@ def test_a_signal_during_the_copy_undoes_everything(tmp_path: Path) -> None:
 
 def test_refresh_makes_a_new_copy_and_needs_room_for_it(tmp_path: Path) -> None:
     host = empty(tmp_path)
-    make(host.ports, cloud_init=SEED)
+    make(host.ports, seed=SEED)
     old = the_vm(host).disks[0].source
     refresh(host.ports)
     vm = the_vm(host)

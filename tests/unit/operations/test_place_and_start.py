@@ -26,10 +26,10 @@ from tests.layouts import FLEX, do
 from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
 from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.config.host_spec import HostSpec
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.ensure_vms import ensure_vms

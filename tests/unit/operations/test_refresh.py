@@ -68,7 +68,7 @@ GIB = 1 << 30
 def prepared(directory: Path, act: str = "off", **changes: object) -> SimulatedHost:
     """Return a host with one VM that has a clone, a second disk and a seed; "drain": it runs."""
     host = open_sim_host(directory, text=SCENARIO)
-    wanted = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "cloud_init": SEED, **changes}
+    wanted = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "seed": SEED, **changes}
     create(host.ports, request("A100-4C", name="vm", **wanted), start=act == "drain")
     return host.again()
 
@@ -251,7 +251,7 @@ def test_a_vm_that_runs_is_refused_without_drain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changes", [{"image": None}, {"image": None, "disks": (ExistingDisk("/old.qcow2"),)}])
 def test_a_vm_without_a_clone_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
-    host = prepared(tmp_path, cloud_init=None, **changes)
+    host = prepared(tmp_path, seed=None, **changes)
     with pytest.raises(Refused, match="no disk that vgpuctl made as a clone"):
         refresh(host.ports)
 

@@ -25,6 +25,7 @@ from tests.hosts import (
 from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
 from tests.unit.operations.test_change import HOSTS
 from tests.unit.operations.test_states_between import InState
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import (
     Busy,
     InUse,
@@ -38,7 +39,6 @@ from vgpuctl.errors import (
     VgpuctlError,
 )
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.vm import VmState
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
@@ -94,7 +94,7 @@ def test_another_gpu_takes_the_vgpus_that_keep_their_profile_too(tmp_path: Path)
     host = open_sim_host(tmp_path, "l40s-x4")
     first, second = "0000:3b:00.0", "0000:3f:00.0"
     create(host.ports, request("L40S-4Q", name="vm", gpu=first), start=False)
-    wanted = replace(request("L40S-4Q", name="vm"), constraints=GpuConstraints(gpus=(second,)))
+    wanted = replace(request("L40S-4Q", name="vm"), gpu=(second,))
     assert [v.gpu for v in run(host.ports, wanted, "profile", "gpu").data.vgpus] == [second]
     record = vm_of(host, "vm").record
     assert record is not None
@@ -110,7 +110,7 @@ def test_an_excluded_gpu_loses_the_vgpus_and_the_vm_keeps_the_model_that_it_was_
     before = vm_of(host, "vm").record
     assert before is not None
     first = before.vgpus[0].gpu
-    wanted = replace(request(name="vm"), constraints=GpuConstraints(not_gpus=(first,)))
+    wanted = replace(request(name="vm"), not_gpu=(first,))
     assert [v.gpu == first for v in run(host.ports, wanted, "not_gpu", drain=on).data.vgpus] == [False]
     record = vm_of(host, "vm").record
     assert record is not None

@@ -23,10 +23,10 @@ from tests.hosts import (
     stop,
 )
 from vgpuctl.config.host_spec import HostSpec
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_edit import pci_window_of
 from vgpuctl.errors import InUse, LibvirtFailed, NoCapacity, NotFound, Refused, SpecDiffers
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.operations import queries
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.ensure_vm import ensure_vm
@@ -43,9 +43,9 @@ gpus:
 
 
 def gpus(count: int, name: str = "vm", *addresses: str, **changes: object) -> VmRequest:
-    where = GpuConstraints(gpus=tuple(f"0000:{bus}:00.0" for bus in addresses))
+    named = tuple(f"0000:{bus}:00.0" for bus in addresses)
     sources = {"mode": "command-line", "gpus": "command-line"}
-    return request(name=name, mode="passthrough", gpus=count, where=where, sources=sources, **changes)
+    return request(name=name, mode="passthrough", gpus=count, gpu=named, sources=sources, **changes)
 
 
 def buses(host: SimulatedHost, name: str = "vm") -> list[str]:
@@ -351,12 +351,12 @@ def test_a_vm_of_another_program_keeps_its_window_and_is_told_which_one_it_needs
 @pytest.mark.parametrize("mode", ["sriov"])
 def test_several_plain_vfs_are_all_given_or_none(tmp_path: Path, mode: str) -> None:
     host = open_sim_host(tmp_path, "mixed")
-    flex = GpuConstraints(gpus=("0000:86:00.0",))
-    create(host.ports, request(name="a", mode=mode, gpus=5, where=flex))
+    flex = ("0000:86:00.0",)
+    create(host.ports, request(name="a", mode=mode, gpus=5, gpu=flex))
     assert len(queries.show_vm(host.ports, "a").data.vgpus) == 5
     before = picture(host)
     with pytest.raises(NoCapacity, match="4 plain VFs requested, but only 3 can be given now"):
-        create(host.ports, request(name="b", mode=mode, gpus=4, where=flex))
+        create(host.ports, request(name="b", mode=mode, gpus=4, gpu=flex))
     assert picture(host) == before
     delete(host.ports, "a")
     assert not picture(host).claims

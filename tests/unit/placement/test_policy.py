@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.gpu.test_kinds import KINDS, grown
-from vgpuctl.config.vm_fields import PLACEMENT_POLICIES
+from vgpuctl.config.arguments import PLACEMENT_POLICIES
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.gpu.gpu_kind import GpuKind
 from vgpuctl.gpu.mixed_size import placement_id_of

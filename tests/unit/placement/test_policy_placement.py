@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.gpu.test_mixed_size import A40
 from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.values import A4C, A5C, T4Q, a100, assigned, snapshot, t4, taken, vm
-from vgpuctl.config.vm_fields import PLACEMENT_POLICIES
+from vgpuctl.config.arguments import PLACEMENT_POLICIES
 from vgpuctl.errors import InvalidInput, NoCapacity
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model.gpu import Backend, GpuMode
@@ -150,6 +150,6 @@ def test_a_plain_vf_goes_where_the_policy_says(policy, address):
 
     gpus = [a100(a, types=(), backend=Backend.SRIOV_VF, mode=GpuMode.SRIOV) for a in ("0000:10:00.0", "0000:20:00.0")]
     observed = snapshot(*gpus, vgpus=(taken(gpus[0], None, 0),))
-    wanted = request(mode="sriov", constraints=GpuConstraints(gpus=("A100",), policy=policy))
+    wanted = request(mode="sriov", gpu=("A100",), placement=policy)
     (vgpu,) = choose_vgpus(observed, wanted, "1" * 8)
     assert vgpu.gpu == address

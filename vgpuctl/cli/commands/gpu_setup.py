@@ -9,7 +9,7 @@ from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
-from vgpuctl.config.vm_fields import GPU_MODES, SCHEDULER_POLICIES
+from vgpuctl.config.arguments import GPU_MODES, SCHEDULER_POLICIES
 
 
 @make_command(

@@ -10,19 +10,19 @@ from collections.abc import Sequence, Set
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.config.labels import limit_labels
-from vgpuctl.config.vm_fields import LABEL_FIELDS
+from vgpuctl.config.vm_request import FIELDS, RECORDED_FIELDS, VmRequest, names_text, request_of_record
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, InvalidInput, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
-from vgpuctl.model.request import DesignHostdev, VmRequest
+from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
 from vgpuctl.observe.ownership import MAX_VGPU_INDEXES
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, make_steps
 from vgpuctl.operations.plans.remove import own_record
-from vgpuctl.operations.plans.vm_diff import count_devices, format_gpu_names, recorded_constraints, resolve_vm_profile
+from vgpuctl.operations.plans.vm_diff import count_devices, resolve_vm_profile
 from vgpuctl.operations.plans.whole_gpus import describe_record, whole_functions
 from vgpuctl.operations.steps.attach import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim
@@ -122,14 +122,14 @@ def with_gpu_fields(record: VmRecord, names: Sequence[str] = ()) -> VmRecord:
     if not whole and fields.get("mode") != str(GpuMode.PASSTHROUGH):
         return record
     addresses = {v.gpu for v in whole}
-    before = recorded_constraints(fields).gpus
+    before = request_of_record(fields).gpu
     kept = [name for name in before if normalize_pci(name) is None or name in addresses]
     count = count_devices(whole)
     return with_request_fields(
         record,
         mode=str(GpuMode.PASSTHROUGH),
         gpus=count if count > 1 else None,
-        gpu=format_gpu_names(tuple(dict.fromkeys((*kept, *names)))) if before else None,
+        gpu=names_text(tuple(dict.fromkeys((*kept, *names)))) if before else None,
     )
 
 
@@ -139,24 +139,27 @@ def with_request_fields(record: VmRecord, **values: object) -> VmRecord:
     return replace(record, request_json=json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 
-def with_labels(vm: Vm, record: VmRecord, request: VmRequest, fields: Set[str]) -> VmRecord:
-    """Return the record with the requested labels and owner, those of them that are in `fields`.
+def with_recorded_fields(vm: Vm, record: VmRecord, request: VmRequest, fields: Set[str]) -> VmRecord:
+    """Return the record with the requested values of those of these fields that only it keeps.
 
     Raises:
         Refused: the record cannot be read, and would lose everything else.
         InvalidInput: the VM would have too many labels.
     """
-    if not fields & set(LABEL_FIELDS):
+    names = sorted(fields & set(RECORDED_FIELDS))
+    if not names:
         return record
     if record.request_json and not record.request_fields and record.request_json != "{}":
         raise Refused(
-            f"the record of {vm.name} cannot be read, so its labels cannot change", hint="virsh dumpxml shows it"
+            f"the record of {vm.name} cannot be read, so its {', '.join(names)} cannot change",
+            hint="virsh dumpxml shows it",
         )
     try:
-        values = {"labels": limit_labels(request.labels) or None, "owner": request.owner}
+        limit_labels(request.labels)
     except ValueError as error:
         raise InvalidInput(f"{vm.name}: {error}", hint="remove a label: --label KEY-", vm=vm.name) from error
-    return with_request_fields(record, **{field: value for field, value in values.items() if field in fields})
+    values = {name: FIELDS[name].text_in(request) if FIELDS[name].is_given(request) else None for name in names}
+    return with_request_fields(record, **values)
 
 
 def expand_profiles(request: VmRequest) -> tuple[str, ...]:

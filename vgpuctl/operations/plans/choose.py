@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.backends import backend_for, backend_of_mode
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity
 from vgpuctl.gpu.division import name_holders
 from vgpuctl.gpu.gpu_instances import rank_instances
@@ -14,7 +15,6 @@ from vgpuctl.gpu.profiles import vfs_off_error
 from vgpuctl.gpu.room import compute_room
 from vgpuctl.makers import maker_of, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, GpuFunction, GpuMode, Ownership, Vgpu
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.observe.functions import require_function
@@ -170,7 +170,7 @@ def _choose_vfs(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[Assi
                 gpu=gpu.address,
             ) from error
         chosen.append(replace(vf, index=number))
-        taken = as_taken_vgpu(vf, name, uuid, request.constraints.spread_group)
+        taken = as_taken_vgpu(vf, name, uuid, request.spread_group)
         current = replace(current, vgpus=(*current.vgpus, taken))
     return tuple(chosen)
 

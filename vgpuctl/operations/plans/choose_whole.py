@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for, backend_of_mode
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import NoCapacity, VgpuctlError
 from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.request import GpuConstraints, VmRequest
+from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.placement.constraints import add_spread_group, select_allowed_gpus, why_excluded
@@ -84,7 +85,7 @@ def _gpus_of_vm(snapshot: Snapshot, uuid: str) -> tuple[Gpu, ...]:
 
 def names_each_gpu(request: VmRequest) -> bool:
     """Say whether a request for whole GPUs names each of them by its address."""
-    names = request.constraints.gpus
+    names = request.gpu
     return len(names) == request.gpus and all(normalize_pci(name) is not None for name in names)
 
 
@@ -148,7 +149,7 @@ def _choose(request: VmRequest, free: Sequence[Gpu], beside: Sequence[Gpu]) -> t
         chosen = choose_near([g for g in free if g.model == model], request.gpus, beside)
         if chosen is not None:
             return chosen
-    return choose_near(free, request.gpus, beside) if len(request.constraints.gpus) > 1 else None
+    return choose_near(free, request.gpus, beside) if len(request.gpu) > 1 else None
 
 
 def _too_few_error(request: VmRequest, offer: WholeGpuOffer) -> NoCapacity:
@@ -188,7 +189,7 @@ def _least_taken(snapshot: Snapshot, request: VmRequest, gpus: Sequence[Gpu], vm
     usable = [g for g in gpus if g.address not in stuck]
     if request.mode == "sriov":
         with_vfs = [g for g in usable if backend_for(g.backend).mode == request.mode]
-        chosen = choose_gpu_for_vf(snapshot, with_vfs, request.constraints.policy, vm)
+        chosen = choose_gpu_for_vf(snapshot, with_vfs, request.placement, vm)
         return chosen or (with_vfs or usable or list(gpus))[0]
     free = [g for g in usable if not snapshot.vgpus_on(g.address)]
     return (free or usable or list(gpus))[0]

@@ -8,10 +8,11 @@ reconcile must not treat the VM as half created.
 from __future__ import annotations
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.render import render_domain
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk, VmRequest
+from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
 from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name, make_steps, vm_name
@@ -55,7 +56,7 @@ def disks_to_create(request: VmRequest, facts: HostFacts, uuid: str) -> tuple[Ma
         disk = ManagedDisk(request.storage_pool, volume, path, size, base_format=base_format, format=disk_format)
         copied = base_path is not None and disk_format == "raw"
         disks.append(replace(disk, copied_from=base_path) if copied else replace(disk, base=base_path))
-    if request.cloud_init is not None:
+    if request.seed is not None:
         volume = f"{stem}-seed" if disk_format == "raw" else f"{stem}-seed.iso"
         path = f"{directory}/{volume}"
         disks.append(ManagedDisk(request.storage_pool, volume, path, 0, role=DiskRole.SEED, format="raw"))
@@ -153,11 +154,11 @@ def vm_creation_plan(
 
 
 def _create_disk_step(disk: ManagedDisk, request: VmRequest, design: DomainDesign, facts: HostFacts) -> Step:
-    if disk.role is DiskRole.SEED and request.cloud_init is not None:
+    if disk.role is DiskRole.SEED and request.seed is not None:
         # imports pycdlib: fails here if it is missing, before any step
         from vgpuctl.domain.cloud_init_seed import hostname_of_vm
 
-        return CreateSeed(disk, request.cloud_init, design.uuid, hostname_of_vm(design.name))
+        return CreateSeed(disk, request.seed, design.uuid, hostname_of_vm(design.name))
     image = facts.files.get(disk.image) if disk.image else None
     return CreateVolume(disk, () if image is None else image.backing_chain)
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.vm_fields import DEFAULT_DISK_GIB
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.numbers import format_bytes, format_mib
 from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, PoolInfo
-from vgpuctl.model.request import ExistingDisk, NewDisk, VmRequest
+from vgpuctl.model.request import ExistingDisk, NewDisk
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.plans.chains import (
@@ -137,11 +138,11 @@ def _check_sizes(request: VmRequest, facts: HostFacts) -> None:
 
 
 def _check_cloud_init(request: VmRequest) -> None:
-    if request.cloud_init is not None and not has_boot_source(request):
+    if request.seed is not None and not has_boot_source(request):
         raise InvalidInput(
             "cloud-init needs an operating system, but the VM's disk would be empty",
             hint="use --image BASE.qcow2 or --disk PATH, or --cdrom with an installer that supports cloud-init",
-            path=request.cloud_init.paths[0],
+            path=request.seed.paths[0],
         )
 
 
@@ -207,12 +208,12 @@ def _disk_sizes(request: VmRequest, facts: HostFacts) -> list[int]:
     sizes += [d.size_mib << 20 for d in request.disks if isinstance(d, NewDisk)]
     if not sizes and creates_disks(request):
         sizes.append(DEFAULT_DISK_GIB << 30)
-    return [*sizes, SEED_BYTES] if request.cloud_init is not None else sizes
+    return [*sizes, SEED_BYTES] if request.seed is not None else sizes
 
 
 def needs_pool(request: VmRequest) -> bool:
     """Say whether the request creates any volume."""
-    return creates_disks(request) or request.cloud_init is not None
+    return creates_disks(request) or request.seed is not None
 
 
 def has_boot_source(request: VmRequest) -> bool:

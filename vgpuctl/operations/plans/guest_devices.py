@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.vm_fields import CPU_PIN_AUTO, HUGEPAGES_KIB, NONE
+from vgpuctl.config.arguments import CPU_PIN_AUTO, HUGEPAGES_KIB, NONE
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.makers import maker_of
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import NetworkInfo
 from vgpuctl.model.profile_name import parse_profile_name
 from vgpuctl.model.ranges import format_ranges, parse_ranges
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic
 from vgpuctl.operations.plans.windows import WINDOWS_11

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vgpuctl.config.vm_request import with_constraints
 from vgpuctl.errors import Busy
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.request import GpuConstraints
@@ -17,7 +18,6 @@ from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
 from vgpuctl.operations.plans.change import choose_added_vgpus, with_freed
 from vgpuctl.operations.plans.choose import as_taken_vgpu
 from vgpuctl.operations.plans.reserve import request_from_record
-from vgpuctl.operations.plans.vm_diff import recorded_constraints
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target, place_at_target, waiting_record
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
@@ -97,9 +97,9 @@ def move_off_gpu(snapshot: Snapshot, vm: Vm, vgpu: AssignedVgpu) -> tuple[VmMove
         VgpuctlError: as `choose_vgpus`.
     """
     record, old = _current_vgpu(snapshot, VmLeave(vm, vgpu))
-    recorded = recorded_constraints(record.request_fields)
-    names = tuple(name for name in recorded.gpus if any(g.address != old.gpu for g in match_gpus(snapshot.gpus, name)))
-    request = replace(request_from_record(vm, record, (old,)), constraints=replace(recorded, gpus=names))
+    request = request_from_record(vm, record, (old,))
+    names = tuple(name for name in request.gpu if any(g.address != old.gpu for g in match_gpus(snapshot.gpus, name)))
+    request = replace(request, gpu=names)
     others = replace(snapshot, refusing_gpus=snapshot.refusing_gpus | {old.gpu})
     (new,) = choose_added_vgpus(others, request, record, removed=(old,))
     return VmMove(vm, old, new.gpu, new.placement_id, leaves_gpu=True), _after(snapshot, vm, old, new)
@@ -136,7 +136,7 @@ def _choose_slot(snapshot: Snapshot, move: VmMove, record: VmRecord, old: Assign
     if move.waits:
         (new,) = choose_slot_at_target(snapshot, move.vm, waiting_record(record, old), move.target)
         return new
-    request = replace(request_from_record(move.vm, record, (old,)), constraints=GpuConstraints(gpus=(move.gpu,)))
+    request = with_constraints(request_from_record(move.vm, record, (old,)), GpuConstraints(gpus=(move.gpu,)))
     target_snapshot = with_freed(snapshot, (old,)) if old.gpu == move.gpu else snapshot
     added = choose_added_vgpus(target_snapshot, request, record, removed=(old,))
     (new,) = place_at_target(target_snapshot, move.target, old, added)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.vm_request import request_of_record
 from vgpuctl.errors import NoCapacity, VgpuctlError
 from vgpuctl.gpu.division import AllocatedSlot, list_free_functions
 from vgpuctl.gpu.gpu_kind import GpuKind, State
@@ -24,7 +25,6 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmState
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order, move_off_gpu
 from vgpuctl.operations.plans.selection import shorten
-from vgpuctl.operations.plans.vm_diff import recorded_constraints
 from vgpuctl.placement.blocking import find_fewest_blocking
 from vgpuctl.placement.fit import PlannedVgpu, check_fit
 from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
@@ -306,7 +306,7 @@ def pin_reason(vm: Vm, *, may_wait: bool = False, leaves_gpu: bool = False) -> s
         return "it waits for a place"
     if record.reserve_while_running:
         return "it reserves its places only while it runs"
-    restrictions = () if leaves_gpu else _list_restrictions(vm, recorded_constraints(record.request_fields))
+    restrictions = () if leaves_gpu else _list_restrictions(vm, request_of_record(record.request_fields).constraints)
     return f"it is restricted: {', '.join(restrictions)}" if restrictions else None
 
 

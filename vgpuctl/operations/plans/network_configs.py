@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vgpuctl.model.request import VmRequest
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD
@@ -27,7 +27,7 @@ def check_network_configs(snapshot: Snapshot, requests: Iterable[VmRequest]) -> 
     users = {address: vm for vm in snapshot.vms for address in _recorded_addresses(vm)}
     warnings: dict[str, None] = {}
     for request in requests:
-        seed = request.cloud_init
+        seed = request.seed
         if seed is None:
             continue
         if request.os == WINDOWS_11:
@@ -45,7 +45,7 @@ def request_addresses(request: VmRequest) -> tuple[str, ...]:
     """Return the static addresses of a request, without prefix lengths."""
     from vgpuctl.config import network_config
 
-    seed = request.cloud_init
+    seed = request.seed
     if seed is None or seed.network_config is None:
         return ()
     return tuple(address.partition("/")[0].lower() for address in network_config.static_addresses(seed.network_config))

@@ -11,17 +11,17 @@ from __future__ import annotations
 import shlex
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.vm_request import VmRequest, request_of_record
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, VgpuctlError
 from vgpuctl.gpu.mixed_size import choose_placement_id, is_placement_free
 from vgpuctl.gpu.profiles import matches_profile_name, omits_model
 from vgpuctl.gpu.room import compute_room
 from vgpuctl.model.gpu import Gpu, GpuFunction, Ownership, Vgpu
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_invalid_host_file
-from vgpuctl.operations.plans.vm_diff import count_devices, recorded_constraints
+from vgpuctl.operations.plans.vm_diff import count_devices
 from vgpuctl.placement.constraints import match_gpus, why_group_conflicts
 from vgpuctl.placement.restrictions import why_restricted, why_unschedulable
 from vgpuctl.value import replace
@@ -56,28 +56,18 @@ def without_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[Assigned
 
 def request_from_record(vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...]) -> VmRequest:
     """Return the request for which these vGPUs of a VM were created, with its original GPU constraints."""
-    fields = record.request_fields
+    recorded = request_of_record(record.request_fields)
     whole = [v for v in vgpus if v.profile is None]
     mode = backend_for(whole[0].backend).mode if whole else None
     profiles = [v.profile for v in vgpus if v.profile is not None]
-    return VmRequest(
+    return replace(
+        recorded,
         name=vm.name,
         profiles=tuple((name, profiles.count(name)) for name in dict.fromkeys(profiles)),
-        constraints=recorded_constraints(fields),
-        mode=str(mode or ("vgpu" if profiles else fields.get("mode")) or "vgpu"),
+        mode=str(mode or ("vgpu" if profiles else recorded.mode)),
         gpus=count_devices(whole) or 1,
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
-        image=None,
-        disks=(),
-        cdrom=None,
-        nics=(),
-        os=str(fields.get("os") or "linux"),
-        storage_pool="",
-        hotplug_slots=0,
-        vgpu_params=(),
-        template=str(fields.get("template") or "vm"),
-        force_console=bool(fields.get("force_console", False)),
         reserve=record.reserve,
     )
 
@@ -133,7 +123,7 @@ def _choose_elsewhere(
         VgpuctlError: as `choose_vgpus`.
     """
     request = request_from_record(vm, record, vgpus)
-    request = replace(request, constraints=_constraints_here(snapshot, vm, record, request))
+    request = _allowed_here(snapshot, vm, record, request)
     try:
         return choose_vgpus(snapshot, request, record.vm_uuid)
     except NotFound as error:
@@ -165,18 +155,17 @@ def _unoffered_error(vm: Vm, record: VmRecord, error: NotFound) -> VgpuctlError:
     )
 
 
-def _constraints_here(snapshot: Snapshot, vm: Vm, record: VmRecord, request: VmRequest) -> GpuConstraints:
-    """Return the request's constraints without the GPUs that are gone.
+def _allowed_here(snapshot: Snapshot, vm: Vm, record: VmRecord, request: VmRequest) -> VmRequest:
+    """Return the request without the GPUs that are gone.
 
     Raises:
         HostCannot: no GPU is left that the VM may be on; the hint gives it another one.
     """
-    constraints = request.constraints
-    not_gpus = tuple(name for name in constraints.not_gpus if match_gpus(snapshot.gpus, name))
-    gpus = tuple(name for name in constraints.gpus if match_gpus(snapshot.gpus, name))
-    if gpus or not constraints.gpus:
-        return replace(constraints, gpus=gpus, not_gpus=not_gpus)
-    elsewhere = replace(request, constraints=replace(constraints, gpus=(), not_gpus=not_gpus))
+    not_gpu = tuple(name for name in request.not_gpu if match_gpus(snapshot.gpus, name))
+    gpu_names = tuple(name for name in request.gpu if match_gpus(snapshot.gpus, name))
+    if gpu_names or not request.gpu:
+        return replace(request, gpu=gpu_names, not_gpu=not_gpu)
+    elsewhere = replace(request, gpu=(), not_gpu=not_gpu)
     try:
         gpu = choose_vgpus(snapshot, elsewhere, record.vm_uuid)[0].gpu
     except VgpuctlError as error:
@@ -184,11 +173,11 @@ def _constraints_here(snapshot: Snapshot, vm: Vm, record: VmRecord, request: VmR
     else:
         hint = _move_command(vm, record, gpu)
     raise HostCannot(
-        f"{vm.name} may be only on {' or '.join(constraints.gpus)}, which is no longer on this host",
+        f"{vm.name} may be only on {' or '.join(request.gpu)}, which is no longer on this host",
         hint=hint,
         check="gpu-missing",
         vm=vm.name,
-        gpu=constraints.gpus[0],
+        gpu=request.gpu[0],
     )
 
 

@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Sequence
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.domain.host_devices import TEXT_KIND
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, Refused, SpecDiffers, Unmanaged
@@ -24,7 +25,6 @@ from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address, normalize_pci
 from vgpuctl.model.gpu import Ownership, Vgpu, VgpuType
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import removal_command
@@ -137,14 +137,14 @@ def refuse_different_request(snapshot: Snapshot, entry: HostVgpu, request: VmReq
     matches = {
         "profile": all(_is_same_profile(entry.profile, types, name) for name in profiles),
         "gpu": gpu is None or gpu in select_allowed_gpus(snapshot, request.constraints),
-        "not_gpu": gpu is None or not any(match_gpus((gpu,), name) for name in request.constraints.not_gpus),
+        "not_gpu": gpu is None or not any(match_gpus((gpu,), name) for name in request.not_gpu),
         "vgpu_params": not request.vgpu_params or params_text(request) == entry.params,
     }
     before = {"profile": entry.profile, "gpu": entry.gpu, "not_gpu": entry.gpu, "vgpu_params": entry.params}
     after = {
         "profile": ", ".join(profiles),
-        "gpu": " or ".join(request.constraints.gpus),
-        "not_gpu": f"not {' or '.join(request.constraints.not_gpus)}",
+        "gpu": " or ".join(request.gpu),
+        "not_gpu": f"not {' or '.join(request.not_gpu)}",
         "vgpu_params": params_text(request),
     }
     changed = [field for field, is_same in matches.items() if not is_same]

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, NoCapacity
 from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus
@@ -52,7 +52,7 @@ def choose_batch_vgpus(
 
 
 def _taken_vgpus(request: VmRequest, name: str, uuid: str, vgpus: Sequence[AssignedVgpu]) -> tuple[Vgpu, ...]:
-    return tuple(as_taken_vgpu(v, name, uuid, request.constraints.spread_group) for v in vgpus)
+    return tuple(as_taken_vgpu(v, name, uuid, request.spread_group) for v in vgpus)
 
 
 def _no_room_error(error: NoCapacity | InUse, request: VmRequest, fits: int, requested: int) -> NoCapacity:

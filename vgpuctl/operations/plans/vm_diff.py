@@ -13,14 +13,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.vm_fields import CPU_PIN_AUTO, LABEL_FIELDS, NONE, PCI_WINDOW_AUTO
+from vgpuctl.config.arguments import CPU_PIN_AUTO, NONE
+from vgpuctl.config.vm_request import (
+    CONSTRAINT_FIELDS,
+    FIELDS,
+    RECORDED_FIELDS,
+    VmRequest,
+    recorded_values,
+    request_of_record,
+    requested_values,
+)
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.ranges import format_ranges
-from vgpuctl.model.request import ExistingDisk, GpuConstraints, NewDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import AssignedVgpu, Vm
 from vgpuctl.operations.plans.guest_devices import hugepages_text
 from vgpuctl.value import replace
@@ -28,9 +35,8 @@ from vgpuctl.value import replace
 FieldValues = dict[str, object]
 ADDRESSES_FIELD = "static_addresses"
 """The record's field of the addresses in the VM's network configuration."""
-CLOUD_INIT_FIELDS = ("cloud_init", "network_config")
-PLACEMENT_FIELDS = ("not_gpu", "numa_node", "spread_group", "scheduler")
-"""Fields that restrict on which GPU a VM is placed; the record keeps them."""
+PLACEMENT_FIELDS = tuple(name for name in CONSTRAINT_FIELDS if name != "gpu" and FIELDS[name].compared)
+"""Fields that restrict on which GPU a VM is placed, besides the GPU itself; the record keeps them."""
 
 
 def diff_vm(
@@ -44,8 +50,7 @@ def diff_vm(
     needed when the record keeps the same text.
     """
     request = with_all_labels(vm, request)
-    recorded = _request_fields(vm)
-    before = _current_values(vm, recorded) | current_devices(vm, request)
+    before = current_values(vm, request)
     after = requested_values(request)
     after["profile"] = _count_profiles(resolve_vm_profile(vm, p, types) for p, n in request.profiles for _ in range(n))
     if is_on_requested_gpu(vm, request) or (record_gpus(vm) and record_gpus(vm) <= matching_gpus):
@@ -68,12 +73,12 @@ def is_on_requested_gpu(vm: Vm, request: VmRequest) -> bool:
 
     True if no GPU is requested.
     """
-    requested = request.constraints.gpus
+    requested = request.gpu
     vm_gpus = record_gpus(vm)
     return (
         not requested
         or (bool(vm_gpus) and vm_gpus <= set(requested))
-        or _parse_gpu_names(_request_fields(vm).get("gpu")) == requested
+        or request_of_record(_request_fields(vm)).gpu == requested
     )
 
 
@@ -122,8 +127,9 @@ def _is_profile_text(profile: str, recorded_text: str, text: str) -> bool:
     )
 
 
-def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
-    record = vm.record
+def current_values(vm: Vm, request: VmRequest) -> FieldValues:
+    """Return the fields that a VM has, in the terms of the request: from its domain, or from its record."""
+    record, request_fields = vm.record, _request_fields(vm)
     data_disks = record.data_disks() if record else ()
     images = [d.image for d in data_disks if d.image is not None]
     empty_sizes_mib = [d.capacity_bytes >> 20 for d in data_disks if d.image is None]
@@ -136,20 +142,18 @@ def _current_values(vm: Vm, request_fields: FieldValues) -> FieldValues:
         "image": images[0] if images else None,
         "disk": sorted([format_mib(m) for m in empty_sizes_mib] + [str(p) for p in existing]),
         "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in managed_paths), None),
-        **dict.fromkeys(CLOUD_INIT_FIELDS),
         "storage_pool": data_disks[0].pool if data_disks else None,
         "reserve": record.reserve if record else None,
-        "labels": {},
-        "owner": None,
-        **dict.fromkeys(PLACEMENT_FIELDS),
     }
-    recorded = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in request_fields.items() if f != "profile"}
+    nothing = VmRequest()
+    recorded = {name: FIELDS[name].text_in(nothing) for name in RECORDED_FIELDS}
+    recorded |= {name: value for name, value in request_fields.items() if name != "profile"}
     recorded["gpus"] = count_devices(record.vgpus) if record else 0
     gpu = request_fields.get("gpu") or ", ".join(sorted(record_gpus(vm))) or None
-    return values | recorded | {"gpu": gpu}
+    return values | recorded | {"gpu": gpu} | _current_devices(vm, request)
 
 
-def current_devices(vm: Vm, request: VmRequest) -> FieldValues:
+def _current_devices(vm: Vm, request: VmRequest) -> FieldValues:
     """Return the fields of a VM's network cards, memory pages, CPUs and display, in the terms of the request.
 
     Of a card only what the request names counts: libvirt chose the MAC address and vgpuctl the model of the others.
@@ -169,13 +173,6 @@ def current_devices(vm: Vm, request: VmRequest) -> FieldValues:
     }
 
 
-def cloud_init_paths(request: VmRequest) -> dict[str, str]:
-    """Return the paths of the files for cloud-init, by field."""
-    seed = request.cloud_init
-    files = {"cloud_init": seed.user_data, "network_config": seed.network_config} if seed is not None else {}
-    return {name: file.path for name, file in files.items() if file is not None}
-
-
 def count_devices(vgpus: Iterable[AssignedVgpu]) -> int:
     """Return how many whole GPUs and plain VFs a VM has; the other functions of a GPU's slot go with it."""
     whole = [v for v in vgpus if v.profile is None]
@@ -192,86 +189,10 @@ def request_fields_json(request: VmRequest, static_addresses: Sequence[str] = ()
 
     The profiles are kept as given, one text for each vGPU, in the order of the record's vGPUs.
     """
-    values = requested_values(request)
-    fields = {f: values[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
-    if request.gpus > 1:
-        fields["gpus"] = request.gpus
-    if request.pci_window != PCI_WINDOW_AUTO:
-        fields["pci_window"] = request.pci_window
-    fields |= {f: values[f] for f in PLACEMENT_FIELDS if values[f] is not None}
-    if request.constraints.policy is not None:
-        fields["placement"] = request.constraints.policy
-    fields["profile"] = [p for p, n in request.profiles for _ in range(n)]
-    fields |= {f: values[f] for f in LABEL_FIELDS if values[f]}
-    if request.force_console:
-        fields["force_console"] = True
-    if request.cpu_pin != NONE:
-        fields["cpu_pin"] = request.cpu_pin
-    fields |= cloud_init_paths(request)
+    fields = recorded_values(request)
     if static_addresses:
         fields[ADDRESSES_FIELD] = list(static_addresses)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
-
-
-def recorded_constraints(request_fields: FieldValues) -> GpuConstraints:
-    """Return the GPU constraints of a VM from the fields in its record."""
-    node, group = request_fields.get("numa_node"), request_fields.get("spread_group")
-    policy, scheduler = request_fields.get("placement"), request_fields.get("scheduler")
-    return GpuConstraints(
-        gpus=_parse_gpu_names(request_fields.get("gpu")),
-        not_gpus=_parse_gpu_names(request_fields.get("not_gpu")),
-        numa_node=node if isinstance(node, int) else None,
-        spread_group=str(group) if group is not None else None,
-        scheduler=next((p for p in SchedulerPolicy if p == scheduler), None),
-        policy=str(policy) if policy is not None else None,
-    )
-
-
-def _parse_gpu_names(recorded: object) -> tuple[str, ...]:
-    """Return the names of GPUs from a record: none, one, or a list."""
-    return (
-        tuple(str(t) for t in recorded) if isinstance(recorded, list) else () if recorded is None else (str(recorded),)
-    )
-
-
-def format_gpu_names(texts: tuple[str, ...]) -> object:
-    """Return the names of GPUs in a record's format."""
-    return (texts[0] if len(texts) == 1 else list(texts)) if texts else None
-
-
-def requested_values(request: VmRequest) -> FieldValues:
-    """Return the fields of a request, as `diff_vm` compares them."""
-    sizes = [format_mib(d.size_mib) for d in request.disks if isinstance(d, NewDisk)]
-    paths = [d.path for d in request.disks if isinstance(d, ExistingDisk)]
-    return {
-        "memory": request.memory_mib,
-        "vcpus": request.vcpus,
-        "networks": [nic.text for nic in request.nics] or [NONE],
-        "hugepages": request.hugepages,
-        "cpu_pin": request.cpu_pin,
-        "display": request.display,
-        "image": request.image,
-        "disk": sorted(sizes + paths),
-        "cdrom": request.cdrom,
-        **dict.fromkeys(CLOUD_INIT_FIELDS),
-        **cloud_init_paths(request),
-        "storage_pool": request.storage_pool,
-        "gpu": format_gpu_names(request.constraints.gpus),
-        "not_gpu": format_gpu_names(request.constraints.not_gpus),
-        "numa_node": request.constraints.numa_node,
-        "spread_group": request.constraints.spread_group,
-        "scheduler": str(request.constraints.scheduler) if request.constraints.scheduler is not None else None,
-        "mode": request.mode,
-        "gpus": request.gpus,
-        "os": request.os,
-        "template": request.template,
-        "hotplug_slots": request.hotplug_slots,
-        "pci_window": request.pci_window,
-        "vgpu_params": dict(request.vgpu_params),
-        "reserve": request.reserve,
-        "labels": dict(request.labels),
-        "owner": request.owner,
-    }
 
 
 def _count_profiles(profiles: Iterable[str]) -> dict[str, int]:

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from vgpuctl.config.name_patterns import name_range
-from vgpuctl.config.vm_fields import CHANGE_FIELDS, FIELD_BY_NAME, LABEL_FIELDS
+from vgpuctl.config.vm_request import CHANGE_FIELDS, FIELDS, LABEL_FIELDS
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.operations.plans.vm_diff import PLACEMENT_FIELDS, FieldValues
 
 
-def describe_value(value: object) -> str:
+def _describe_value(value: object) -> str:
     """Return the value of a field in one line, as a spec has it; `none` for one that is not set."""
     if isinstance(value, Mapping):
         value = [f"{key}={each}" for key, each in value.items()]
@@ -23,10 +23,12 @@ def describe_value(value: object) -> str:
 
 def describe_differences(before: FieldValues, after: FieldValues) -> str:
     """Return every field that differs: `memory: 4 GiB -> 8 GiB, profile: A16-2Q -> A16-4Q`."""
-    return ", ".join(
-        f"{field}: {_describe_field(field, before[field])} -> {_describe_field(field, after[field])}"
-        for field in sorted(before)
-    )
+    return ", ".join(describe_change(field, before, after) for field in sorted(before))
+
+
+def describe_change(field: str, before: FieldValues, after: FieldValues) -> str:
+    """Return how one field differs: `memory: 4 GiB -> 8 GiB`."""
+    return f"{field}: {_describe_field(field, before[field])} -> {_describe_field(field, after[field])}"
 
 
 def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldValues, after: FieldValues) -> str:
@@ -72,7 +74,7 @@ def set_vm_command(vms: Sequence[str], fields: Collection[str], before: FieldVal
 
 
 def _option_words(field: str, before: FieldValues, after: FieldValues) -> list[str]:
-    option, value = FIELD_BY_NAME[field].option, after[field]
+    option, value = FIELDS[field].option, after[field]
     if field == "display":
         return [option if value else f"--no-{option[2:]}"]
     values = value if isinstance(value, list) else [value or ""]
@@ -124,8 +126,8 @@ def _it(vms: Sequence[str]) -> str:
 
 def _describe_field(field: str, value: object) -> str:
     if field == "profile" and isinstance(value, Mapping):
-        return describe_value(_counted(value))
-    return format_mib(value) if field == "memory" and isinstance(value, int) else describe_value(value)
+        return _describe_value(_counted(value))
+    return format_mib(value) if field == "memory" and isinstance(value, int) else _describe_value(value)
 
 
 def _counted(profiles: Mapping[str, int]) -> list[str]:

@@ -6,13 +6,19 @@ from __future__ import annotations
 from typing import Any
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.vm_fields import LABEL_FIELDS, NONE
+from vgpuctl.config.vm_request import (
+    RECORDED_FIELDS,
+    VmRequest,
+    names_text,
+    request_of_record,
+    requested_values,
+    with_constraints,
+)
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
-from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.ranges import format_ranges
-from vgpuctl.model.request import GpuConstraints, VmRequest
+from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.vms import VmResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
@@ -23,7 +29,7 @@ from vgpuctl.operations.plans.change import (
     expand_profiles,
     record_with_vgpus,
     with_freed,
-    with_labels,
+    with_recorded_fields,
     with_request_fields,
     with_taken,
 )
@@ -49,20 +55,15 @@ from vgpuctl.operations.plans.reserve import (
 )
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.plans.vm_diff import (
-    current_devices,
-    format_gpu_names,
+    current_values,
     record_gpus,
-    recorded_constraints,
-    requested_values,
 )
-from vgpuctl.operations.plans.vm_diff_text import describe_value
+from vgpuctl.operations.plans.vm_diff_text import describe_change
 from vgpuctl.operations.plans.vm_results import network_result, vm_result
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
-
-DEVICE_FIELDS = ("hugepages", "cpu_pin", "display")
 
 
 class MoveTarget(Value):
@@ -189,7 +190,7 @@ def choose_slot_at_target(snapshot: Snapshot, vm: Vm, record: VmRecord, target: 
     """
     slots = []
     for assigned in without_slot(snapshot, vm, record):
-        request = replace(request_from_record(vm, record, (assigned,)), constraints=GpuConstraints(gpus=(target.gpu,)))
+        request = with_constraints(request_from_record(vm, record, (assigned,)), GpuConstraints(gpus=(target.gpu,)))
         (chosen,) = place_at_target(snapshot, target, assigned, choose_vgpus(snapshot, request, record.vm_uuid))
         slots.append(with_identity(chosen, assigned, record))
     return tuple(slots)
@@ -256,11 +257,8 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
     )
     kept = tuple(kept_slots.get(v.index, v) for v in update.vgpu_changes.kept)
     new_record = replace(new_record, vgpus=(*kept, *added), reserve=update.reserve)
-    if "cpu_pin" in update.changed_fields:
-        pin = update.request.cpu_pin
-        new_record = with_request_fields(new_record, cpu_pin=None if pin == NONE else pin)
     new_record = _with_gpu_restriction(update, new_record)
-    new_record = with_labels(vm, new_record, update.request, update.changed_fields)
+    new_record = with_recorded_fields(vm, new_record, update.request, update.changed_fields)
     pairs = max(len(removed), len(added))
     old_carriers = [*(v.carrier for v in removed), *[None] * (pairs - len(removed))]
     new_hostdevs = [*(design_hostdev(v, update.record) for v in added), *[None] * (pairs - len(added))]
@@ -273,20 +271,20 @@ def redefine_step(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> Step:
             *zip(old_carriers, new_hostdevs, strict=True),
             *((v.carrier, design_hostdev(m, update.record)) for v, m in moved_vgpus),
         ),
-        record=new_record if pairs or update.changed_fields & {"reserve", "cpu_pin", *LABEL_FIELDS} else None,
+        record=new_record if pairs or update.changed_fields & {"reserve", *RECORDED_FIELDS} else None,
     )
     return RedefineDomain(vm.name, vm.uuid, edit_domain(update.xml, edit), update.xml, _describe_changes(update, new))
 
 
 def _with_gpu_restriction(update: VmUpdate, record: VmRecord) -> VmRecord:
     """Return the record with the requested GPUs, or those to which a VM moved that was restricted to other ones."""
-    if "gpu" in update.changed_fields and update.request.constraints.gpus:
-        return with_request_fields(record, gpu=requested_values(update.request)["gpu"])
-    names = recorded_constraints(record.request_fields).gpus
+    if "gpu" in update.changed_fields and update.request.gpu:
+        return with_request_fields(record, gpu=names_text(update.request.gpu))
+    names = request_of_record(record.request_fields).gpu
     gpus = [update.snapshot.gpu(address) for address in sorted({v.gpu for v in record.vgpus})]
     if not names or all(any(match_gpus((gpu,), name) for name in names) for gpu in gpus if gpu is not None):
         return record
-    return with_request_fields(record, gpu=format_gpu_names(tuple(gpu.address for gpu in gpus if gpu is not None)))
+    return with_request_fields(record, gpu=names_text(tuple(gpu.address for gpu in gpus if gpu is not None)))
 
 
 def _device_changes(update: VmUpdate, record: VmRecord, *, replaces_vgpus: bool) -> dict[str, Any]:
@@ -328,6 +326,7 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
     request, fields = update.request, update.changed_fields
     kept_slots, added = _split_kept_added(update, new)
     new_record = replace(update.record, vgpus=update.vgpu_changes.kept, reserve=update.reserve)
+    new_record = with_recorded_fields(update.vm, new_record, request, fields)
     removed_carriers = {v.carrier for v in (*update.vgpu_changes.removed, *update.freed_vgpus)}
     remaining_vgpus = tuple(v for v in update.snapshot.vgpus if v.carrier not in removed_carriers)
     kept = vm_result(replace(update.snapshot, vgpus=remaining_vgpus), replace(update.vm, record=new_record))
@@ -343,8 +342,8 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
         pinned_cpus=_pinned_after(update, kept_slots, added) if "cpu_pin" in fields else current.pinned_cpus,
         display=request.display if "display" in fields else current.display,
         reserve=update.reserve,
-        labels=request.labels if "labels" in fields else current.labels,
-        owner=request.owner if "owner" in fields else current.owner,
+        labels=kept.labels,
+        owner=kept.owner,
         vgpus=(*(v for v in kept.vgpus if v.carrier not in moved_carriers), *chosen),
     )
 
@@ -358,28 +357,16 @@ def _describe_changes(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> tuple[
     """Describe each change as "what: before -> after"."""
     vm, request = update.vm, update.request
     added = _split_kept_added(update, new)[1]
-    before, after = current_devices(vm, request), requested_values(request)
+    before, after = current_values(vm, request), requested_values(request)
     descriptions = {
-        "memory": f"memory: {format_mib(vm.memory_mib)} -> {format_mib(request.memory_mib)}",
-        **{f: f"{f}: {describe_value(before[f])} -> {describe_value(after[f])}" for f in ("networks", *DEVICE_FIELDS)},
+        **{name: describe_change(name, before, after) for name in update.changed_fields},
         "profile": f"profile: {_profile_names(update.record.vgpus)} -> "
         f"{_profile_names((*update.vgpu_changes.kept, *added))}"
         if update.move_target is None
         else f"{added[0].profile}: {_describe_slot(update.vgpu_changes.removed[0])} -> {_describe_slot(added[0])}",
         "gpu": f"gpu: {', '.join(sorted(record_gpus(vm)))} -> {', '.join(sorted({v.gpu for v in added}))}",
-        "reserve": f"reserve: {update.record.reserve} -> {update.reserve}",
-        "vcpus": f"vcpus: {vm.vcpus} -> {request.vcpus}",
-        **describe_labels(update.record, request),
     }
     return tuple(descriptions[f] for f in sorted(update.changed_fields))
-
-
-def describe_labels(record: VmRecord, request: VmRequest) -> dict[str, str]:
-    """Describe the changes of the labels and of the owner, by field."""
-    return {
-        "labels": f"labels: {describe_value(record.labels)} -> {describe_value(request.labels)}",
-        "owner": f"owner: {describe_value(record.owner)} -> {describe_value(request.owner)}",
-    }
 
 
 def _describe_slot(vgpu: AssignedVgpu) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.arguments import PCI_WINDOW_AUTO
 from vgpuctl.config.size_text import format_size
-from vgpuctl.config.vm_fields import PCI_WINDOW_AUTO
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain, pci_window_of
 from vgpuctl.errors import NotFound, Refused
 from vgpuctl.model import hint_commands

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import HypervisorCapabilities
-from vgpuctl.model.request import VmRequest
 
 WINDOWS_11 = "windows11"
 MIN_MEMORY_MIB = 4096

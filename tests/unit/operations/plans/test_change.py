@@ -72,7 +72,7 @@ def test_a_profile_of_any_model_is_of_the_model_that_the_vm_has() -> None:
     have = assigned(card, T4Q, carrier=carrier_uuid(vm(1).uuid, 0))
     seen = snapshot(other, card, vms=[vm(1, have)], vgpus=[taken(card, T4Q, carrier=have.carrier)])
     asked = request("4Q", 2)
-    asked = replace(asked, constraints=replace(asked.constraints, policy="first-fit"))
+    asked = replace(asked, placement="first-fit")
     assert [v.profile for v in change.choose_added_vgpus(seen, asked, own(vm(1, have)))] == ["T4-4Q", "T4-4Q"]
     with pytest.raises(Refused, match="the same board type"):
         change.choose_added_vgpus(seen, request("A100-4Q"), own(vm(1, have)))

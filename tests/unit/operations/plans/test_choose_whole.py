@@ -9,9 +9,9 @@ import pytest
 
 from tests.hosts import request
 from tests.values import snapshot, vm, vm_uuid
+from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, NoCapacity
 from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
-from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, ProcessId, StuckWrite
 from vgpuctl.operations.plans.choose_whole import choose_whole_gpus
@@ -46,8 +46,7 @@ def using(number: int, gpu: Gpu) -> Any:
 
 
 def wanted(count: int, *names: str, **changes: Any) -> VmRequest:
-    where = GpuConstraints(gpus=names, **changes)
-    return request(mode="passthrough", gpus=count, where=where)
+    return request(mode="passthrough", gpus=count, gpu=names, **changes)
 
 
 def got(seen: Snapshot, asked: VmRequest) -> list[str]:

@@ -24,7 +24,6 @@ from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.errors import Failed, HostCannot, NoCapacity, VgpuctlError
 from vgpuctl.model.gpu import GpuMode
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.diagnose import diagnose
@@ -195,7 +194,7 @@ def test_set_vm_moves_a_vm_from_an_excluded_gpu(tmp_path):
     host = open_sim_host(tmp_path, text=BEFORE)
     create(host.ports, request("L40S-8Q", name="one"), start=False)
     (vgpu,), _, _ = state_of(host, "one")
-    wanted = request("L40S-8Q", name="one", where=GpuConstraints(not_gpus=(vgpu.gpu,)))
+    wanted = request("L40S-8Q", name="one", not_gpu=(vgpu.gpu,))
     assert set_vm(host.ports, wanted, "profile", "gpu").changed
     check_is_placed(host, "one", "L40S-8Q", OLD if vgpu.gpu == OTHER else OTHER, state="stopped")
 

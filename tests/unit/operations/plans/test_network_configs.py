@@ -13,7 +13,7 @@ from vgpuctl.operations.plans.network_configs import check_network_configs, requ
 from vgpuctl.value import replace
 
 FILE = CloudInitFile("/net", "{version: 2, ethernets: {ens3: {addresses: [192.0.2.1/24, '2001:DB8::1/64']}}}")
-REQUEST = request("A100-4C", name="b", cloud_init=CloudInit(network_config=FILE))
+REQUEST = request("A100-4C", name="b", seed=CloudInit(network_config=FILE))
 
 
 def test_addresses_are_those_of_the_configuration_without_prefix_lengths():

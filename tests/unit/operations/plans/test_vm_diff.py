@@ -7,8 +7,8 @@ import pytest
 
 from tests.hosts import request
 from tests.values import A4C, A5C, a100, assigned, vm
-from vgpuctl.config.vm_fields import CONSTRAINT_FIELDS
-from vgpuctl.model.request import GpuConstraints, NewDisk
+from vgpuctl.config.vm_request import CONSTRAINT_FIELDS
+from vgpuctl.model.request import NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic
 from vgpuctl.operations.plans.vm_diff import diff_vm, request_fields_json
@@ -41,11 +41,11 @@ def existing(wanted=WANTED):
         ({"hotplug_slots": 0}, "hotplug_slots"),
         ({"vgpu_params": (("a", "1"),)}, "vgpu_params"),
         ({"profiles": (("A100-4C", 2),)}, "profile"),
-        ({"constraints": GpuConstraints(gpus=("0000:86:00.0",))}, "gpu"),
-        ({"constraints": GpuConstraints(not_gpus=("A16",))}, "not_gpu"),
-        ({"constraints": GpuConstraints(numa_node=1)}, "numa_node"),
-        ({"constraints": GpuConstraints(spread_group="exam")}, "spread_group"),
-        ({"constraints": GpuConstraints(scheduler=SchedulerPolicy.FIXED_SHARE)}, "scheduler"),
+        ({"gpu": ("0000:86:00.0",)}, "gpu"),
+        ({"not_gpu": ("A16",)}, "not_gpu"),
+        ({"numa_node": 1}, "numa_node"),
+        ({"spread_group": "exam"}, "spread_group"),
+        ({"scheduler": SchedulerPolicy.FIXED_SHARE}, "scheduler"),
     ],
 )
 def test_a_typed_field_that_differs_is_named_with_both_sides(changes, field):
@@ -61,7 +61,7 @@ def test_the_same_request_is_no_diff():
 
 
 def test_a_gpu_that_is_typed_by_the_address_it_got_makes_no_difference():
-    typed = replace(WANTED, constraints=GpuConstraints(gpus=("0000:3b:00.0",)), sources={"gpu": "command-line"})
+    typed = replace(WANTED, gpu=("0000:3b:00.0",), sources={"gpu": "command-line"})
     assert diff_vm(existing(), typed) == ({}, {})
 
 
