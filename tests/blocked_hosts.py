@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, request, start, stop
+from tests.hosts import SimulatedHost, context, create, open_sim_host, request, start, stop
 from tests.mixed_sizes import mixed, placed
 from tests.reserving_vms import carriers, vm_of
 from vgpuctl.observe import ReadScope, observe
@@ -38,7 +38,7 @@ def crowded(directory: Path, names: str = "abcd") -> SimulatedHost:
         if placed(host)[name] != place:
             stop(host.ports, name)
             goal = MoveTarget(gpu_of(host, name), place)
-            move_vgpu(host.ports, name, *carriers(host, name), goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+            move_vgpu(host.ports, context(), name, *carriers(host, name), goal)
             start(host.ports, name)
     assert placed(host) == {name: STANDS[name][1] for name in names}
     return host.again()
@@ -52,8 +52,8 @@ def stood(
     addresses = [gpu.address for gpu in observe(host.ports, ReadScope()).gpus]
     for name, (profile, number) in placed_on.items():
         for address in addresses:
-            cordon(host.ports, address, cordoned=address != addresses[number], dry_run=False, progress=Silent())
+            cordon(host.ports, context(), address, cordoned=address != addresses[number])
         create(host.ports, request(profile, name=name), start=on)
     for address in addresses:
-        cordon(host.ports, address, cordoned=False, dry_run=False, progress=Silent())
+        cordon(host.ports, context(), address, cordoned=False)
     return host.again()

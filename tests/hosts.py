@@ -26,7 +26,7 @@ from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
-from vgpuctl.model.outcome import Confirm, NoProgress, Outcome
+from vgpuctl.model.outcome import Confirm, Context, NoProgress, Outcome, Progress
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import Claim, Operation
 from vgpuctl.operations.create import create_vm
@@ -34,7 +34,7 @@ from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
 from vgpuctl.operations.reconcile import reconcile
 from vgpuctl.operations.set_vm import set_vm as set_vm_operation
 from vgpuctl.operations.steps.claims import TakeClaim
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.sim import SimHost, open_host
 from vgpuctl.sim.core import JOURNAL_FORMAT
@@ -202,6 +202,17 @@ def yes(question: str, details: tuple[str, ...]) -> None:
     """Confirm everything."""
 
 
+def context(
+    *,
+    dry_run: bool = False,
+    wait_seconds: float = WAIT_SECONDS,
+    progress: Progress | None = None,
+    confirm: Confirm | None = None,
+) -> Context:
+    """Return how an operation of a test works: quietly, with the answer yes."""
+    return Context(progress or Silent(), wait_seconds, dry_run, confirm or yes)
+
+
 @contextmanager
 def operation(ports: Host) -> Iterator[None]:
     """End the operation of `ports` with the block, as the command line does with each command."""
@@ -215,7 +226,7 @@ def take_over(
     ports: Host, claims: tuple[Claim, ...], wait_seconds: float = 0, *, include_missing: bool = True
 ) -> tuple[TakeClaim, ...]:
     """Take claims over as the operation of `ports`; return those that were missing."""
-    with Transaction(ports, Context(Silent(), wait_seconds)) as tx:
+    with Transaction(ports, context(wait_seconds=wait_seconds)) as tx:
         tx.take_over(claims, include_missing=include_missing)
         return tx.hand_over()
 
@@ -223,53 +234,38 @@ def take_over(
 def create(ports: Host, wanted: VmRequest, *, start: bool = True, dry_run: bool = False) -> Outcome:
     """Run create-vm."""
     with operation(ports):
-        return create_vm(ports, wanted, start=start, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return create_vm(ports, context(dry_run=dry_run), wanted, start=start)
 
 
 def delete(ports: Host, name: str, *, keep_disks: bool = False, confirm: Confirm | None = None) -> Outcome:
     """Run delete-vm --yes, or with another answer to its question."""
     with operation(ports):
-        return delete_vm(
-            ports,
-            name,
-            keep_disks=keep_disks,
-            dry_run=False,
-            confirm=confirm or yes,
-            wait_seconds=WAIT_SECONDS,
-            progress=Silent(),
-        )
+        return delete_vm(ports, context(confirm=confirm or yes), name, keep_disks=keep_disks)
 
 
 def start(ports: Host, name: str) -> Outcome:
     """Run start-vm."""
     with operation(ports):
-        return start_vm(ports, name, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return start_vm(ports, context(), name)
 
 
 def stop(ports: Host, name: str, *, force: bool = True) -> Outcome:
     """Run stop-vm."""
     with operation(ports):
-        return stop_vm(ports, name, force=force, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return stop_vm(ports, context(), name, force=force)
 
 
 def set_vm(ports: Host, wanted: VmRequest, *fields: str, **options: Any) -> Outcome:
     """Run set-vm --yes for these fields of a request; `fields` empty: for its profile."""
     sources = {**wanted.sources, **dict.fromkeys(fields or ("profile",), "command-line")}
-    given: dict[str, Any] = {
-        "drain": False,
-        "dry_run": False,
-        "confirm": yes,
-        "wait_seconds": WAIT_SECONDS,
-        "progress": Silent(),
-        **options,
-    }
-    return set_vm_operation(ports, replace(wanted, sources=sources), **given)
+    drain = options.pop("drain", False)
+    return set_vm_operation(ports, context(**options), replace(wanted, sources=sources), drain=drain)
 
 
 def run_reconcile(ports: Host, *, dry_run: bool = False) -> Outcome:
     """Run reconcile."""
     with operation(ports):
-        return reconcile(ports, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return reconcile(ports, context(dry_run=dry_run))
 
 
 @dataclass(frozen=True)

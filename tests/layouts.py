@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request
+from tests.hosts import Silent, context, create, open_sim_host, picture, request
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import Interrupted
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
@@ -12,8 +12,8 @@ A100, A16, FLEX, V710, T4, RTX = (f"0000:{bus}:00.0" for bus in ("3b", "17", "86
 
 
 def do(ports, gpu, mode, vfs=None, *, drain=False, dry_run=False, progress=None):
-    job = ModeRequest(gpu, mode, vfs, drain, wait_seconds=WAIT_SECONDS)
-    return set_mode(ports, job, dry_run=dry_run, progress=progress or Silent())
+    job = ModeRequest(gpu, mode, vfs, drain)
+    return set_mode(ports, context(dry_run=dry_run, progress=progress), job)
 
 
 def stand(host):

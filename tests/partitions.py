@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.hosts import WAIT_SECONDS, Silent, open_sim_host, picture
+from tests.hosts import context, open_sim_host, picture
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.gpu_setup.instance_plan import instance_names
 from vgpuctl.model.mig import MigSpec
@@ -26,8 +26,8 @@ def mig(*names):
 
 
 def act(ports, gpu, wanted=None, mixed=None, *, mode=None, drain=False, dry_run=False, progress=None):
-    job = ModeRequest(gpu, mode, None, drain, wait_seconds=WAIT_SECONDS, mig=wanted, mixed_size=mixed)
-    return set_mode(ports, job, dry_run=dry_run, progress=progress or Silent())
+    job = ModeRequest(gpu, mode, None, drain, mig=wanted, mixed_size=mixed)
+    return set_mode(ports, context(dry_run=dry_run, progress=progress), job)
 
 
 def small(directory, model="H100", *, kernel="6.8.0-45-generic", more="", faults=""):

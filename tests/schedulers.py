@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request, stop
+from tests.hosts import context, create, open_sim_host, picture, request, stop
 from tests.layouts import A100
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
@@ -36,8 +36,8 @@ def small(directory, driver="550.90.05", nvml="present", more=""):
 
 
 def act(ports, wanted, *, gpu=A100, dry_run=False, progress=None, **more):
-    job = SchedulerRequest(gpu, wanted, wait_seconds=WAIT_SECONDS, **more)
-    return set_scheduler(ports, job, dry_run=dry_run, progress=progress or Silent())
+    job = SchedulerRequest(gpu, wanted, **more)
+    return set_scheduler(ports, context(dry_run=dry_run, progress=progress), job)
 
 
 def runs(host, gpu=A100):
@@ -56,7 +56,7 @@ def everything(host):
 
 def restore(host):
     spec = parse_host_spec(host.ports.host_file.read(), "host.yaml")
-    return restore_host(host.ports, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
+    return restore_host(host.ports, context(wait_seconds=5.0), spec)
 
 
 def with_vms(host):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, operation, request, run_reconcile, yes
+from tests.hosts import SimulatedHost, context, operation, request, run_reconcile, yes
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.observe.host_file import read_host_spec
@@ -17,13 +17,13 @@ def make(ports: Host, profile: str = "A100-4C", name: str | None = "spare", **mo
     dry_run = bool(more.pop("dry_run", False))
     wanted = replace(request(profile, **more), name=name)
     with operation(ports):
-        return create_vgpu(ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return create_vgpu(ports, context(dry_run=dry_run), wanted)
 
 
 def drop(ports: Host, name: str = "spare", *, dry_run: bool = False, confirm: object = yes) -> Outcome:
     """Run delete-vgpu."""
     with operation(ports):
-        return delete_vgpu(ports, name, dry_run=dry_run, confirm=confirm, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return delete_vgpu(ports, context(dry_run=dry_run, confirm=confirm), name)
 
 
 def spec_of(host: SimulatedHost) -> HostSpec:

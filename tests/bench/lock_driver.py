@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.hosts import operation
+from tests.hosts import context, operation
 from vgpuctl.cli import entry
 from vgpuctl.library import open_ports
 from vgpuctl.library.requests import from_fields
-from vgpuctl.model.outcome import NoProgress
 from vgpuctl.operations.create import create_vm
 from vgpuctl.ports.run_directory import Claims
 from vgpuctl.value import replace
@@ -54,7 +53,7 @@ def main(host: str, prefix: str, count: int) -> None:
         ports = replace(ports, claims=TimedClaims(ports.claims, lock_times))
         request = from_fields(ports, f"{prefix}-{number:03d}", {"profile": "A16-1Q"})
         with operation(ports):
-            create_vm(ports, request, start=False, dry_run=False, wait_seconds=60, progress=NoProgress())
+            create_vm(ports, context(wait_seconds=60), request, start=False)
     print(*(f"{wall} {cpu}" for wall, cpu in lock_times), sep="\n")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.bench.conftest import Tell
 from tests.bench.paired import paired, runs
 from tests.bench.slow_driver import DRIVER_SECONDS, SlowDriver
-from tests.hosts import Silent, SimulatedHost, create, open_sim_host, request
+from tests.hosts import SimulatedHost, context, create, open_sim_host, request
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
@@ -45,7 +45,7 @@ def test_overhead_of_a_restore_over_the_kernels_time(tmp_path: Path, bench: Tell
     def ours() -> float:
         booted = boot(host)
         started = time.process_time()
-        restore_host(booted.ports, SPEC, dry_run=False, wait_seconds=60, progress=Silent())
+        restore_host(booted.ports, context(wait_seconds=60), SPEC)
         elapsed = time.process_time() - started
         assert types(booted) == expected
         return elapsed
@@ -70,7 +70,7 @@ def test_overhead_of_a_restore_over_the_drivers_time(tmp_path: Path, bench: Tell
         booted = boot(host)
         driver = SlowDriver(booted.ports.sysfs)
         started, cpu_before = time.perf_counter(), time.process_time()
-        restore_host(replace(booted.ports, sysfs=driver), SPEC, dry_run=False, wait_seconds=60, progress=Silent())
+        restore_host(replace(booted.ports, sysfs=driver), context(wait_seconds=60), SPEC)
         whole.append(time.perf_counter() - started)
         worked.append(time.process_time() - cpu_before)
         waited.append(driver.waited)

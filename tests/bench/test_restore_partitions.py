@@ -24,11 +24,10 @@ from typing import Any
 from tests.bench.conftest import Tell
 from tests.bench.paired import runs
 from tests.bench.test_restore import DRIVER_SECONDS, RATIO_LIMIT, boot
-from tests.hosts import Silent, SimulatedHost, create, open_sim_host, request, yes
+from tests.hosts import SimulatedHost, context, create, open_sim_host, request
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.operations.apply import apply_host
 from vgpuctl.operations.desired_state import HostFileText, read_desired_state
-from vgpuctl.operations.host_plan import ApplyOptions
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
 
@@ -107,14 +106,7 @@ def _seconds(name: str, args: tuple[Any, ...]) -> float:
 
 def test_overhead_of_a_partitioned_restore_over_the_drivers_time(tmp_path: Path, bench: Tell) -> None:
     host = open_sim_host(tmp_path, text=HOST)
-    apply_host(
-        host.ports,
-        read_desired_state(host.ports, HostFileText(SPEC, "FILE"), ()),
-        ApplyOptions(),
-        dry_run=False,
-        confirm=yes,
-        progress=Silent(),
-    )
+    apply_host(host.ports, context(), read_desired_state(host.ports, HostFileText(SPEC, "FILE"), ()), drain=False)
     for address, gpu in host.sim._core.read_state().machine.gpus.items():
         for number, profile in enumerate(next(vgpus for word, vgpus in WANTED.items() if word in gpu.model)):
             vm = request(profile, name=f"vm-{address[5:7]}-{number}", gpu=address)
@@ -130,9 +122,7 @@ def test_overhead_of_a_partitioned_restore_over_the_drivers_time(tmp_path: Path,
         ports = {name: driver.watch(getattr(booted.ports, name)) for name in watched}
         started, cpu_before = time.perf_counter(), time.process_time()
         restore_host(
-            replace(booted.ports, **ports), parse_host_spec(SPEC, "host.yaml"),
-            dry_run=False, wait_seconds=60, progress=Silent(),
-        )  # fmt: skip
+            replace(booted.ports, **ports), context(wait_seconds=60), parse_host_spec(SPEC, "host.yaml"))  # fmt: skip
         whole.append(time.perf_counter() - started)
         worked.append(time.process_time() - cpu_before - driver.answered)
         waited.append(driver.waited)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzz import odd
-from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, request, run_reconcile, start, stop, yes
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request, run_reconcile, start, stop
 from vgpuctl.host.virt import capabilities, libvirt_xml
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.operations import diagnose, guest, moves, queries
@@ -93,7 +93,7 @@ def _check_other_vm(host: SimulatedHost) -> None:
 
 
 def _moves(ports: Host) -> object:
-    return moves.defragment(ports, max_moves=None, dry_run=True, confirm=yes, wait_seconds=1, progress=Silent())
+    return moves.defragment(ports, context(dry_run=True, wait_seconds=1), max_moves=None)
 
 
 ACTS: Sequence[Callable[[Host], object]] = (

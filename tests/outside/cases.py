@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tests.faults import Watch
 from tests.hosts import (
-    WAIT_SECONDS,
     Act,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -29,7 +27,6 @@ from tests.hosts import (
     set_vm,
     start,
     stop,
-    yes,
 )
 from tests.layouts import do as set_mode
 from tests.partitions import act as partition
@@ -49,7 +46,6 @@ from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.desired_state import read_desired_state
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
-from vgpuctl.operations.host_plan import ApplyOptions
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
 from vgpuctl.operations.reboot import reboot_vm
@@ -157,38 +153,30 @@ def _create(ports: Host, kind: str, *, on: bool = True, **changes: object) -> Ou
 def _many(ports: Host, kind: str) -> Outcome:
     names = ("vm", "vm-2")
     vm_request = asked(kind, name="vm")
-    return ensure_vms(
-        ports, vm_request, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+    return ensure_vms(ports, context(), vm_request, names, start=True, parallel=1)
 
 
 def _ensure(ports: Host, kind: str, state: str, **changes: object) -> Outcome:
     sources = dict.fromkeys(changes, "command-line")
     vm_request = replace(asked(kind, **changes), sources=sources)
-    return ensure_vm(
-        ports, vm_request, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+    return ensure_vm(ports, context(), vm_request, state=state)
 
 
 def _attach(ports: Host, kind: str) -> Outcome:
-    return attach(
-        ports, request(HOSTS[kind][1], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+    return attach(ports, context(), request(HOSTS[kind][1], name="vm"))
 
 
 def _detach(ports: Host) -> Outcome:
-    return detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+    return detach(ports, context(wait_seconds=5), "vm")
 
 
 def _attach_gpu(ports: Host) -> Outcome:
-    return attach(
-        ports, request(name="vm", mode="passthrough"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+    return attach(ports, context(), request(name="vm", mode="passthrough"))
 
 
 def _detach_gpu(ports: Host) -> Outcome:
     gpus = (HOSTS["passthrough"][1],)
-    return detach(ports, "vm", gpus=gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    return detach(ports, context(wait_seconds=5), "vm", gpus=gpus)
 
 
 def _set_vm(ports: Host, kind: str, *, drain: bool) -> Outcome:
@@ -201,18 +189,16 @@ def _set_owner(ports: Host, name: str = "vm") -> Outcome:
 
 
 def _refresh(ports: Host, *, drain: bool) -> Outcome:
-    return refresh_vm(
-        ports, "vm", "/new.qcow2", drain=drain, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent()
-    )
+    return refresh_vm(ports, context(wait_seconds=5), "vm", "/new.qcow2", drain=drain)
 
 
 def _resize(ports: Host) -> Outcome:
-    return resize_disk(ports, "vm", 30 << 10, "vda", dry_run=False, wait_seconds=5, progress=Silent())
+    return resize_disk(ports, context(wait_seconds=5), "vm", 30 << 10, "vda")
 
 
 def _reboot(ports: Host) -> Outcome:
     with operation(ports):
-        return reboot_vm(ports, "vm", force=False, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return reboot_vm(ports, context(), "vm", force=False)
 
 
 def _stop(ports: Host, *, force: bool) -> Outcome:
@@ -221,11 +207,11 @@ def _stop(ports: Host, *, force: bool) -> Outcome:
 
 def _apply(ports: Host) -> Outcome:
     desired = read_desired_state(ports, None, ("gpus[0000:86:00.0].mode=sriov", "gpus[0000:86:00.0].vfs=2"))
-    return apply_host(ports, desired, ApplyOptions(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
+    return apply_host(ports, context(), desired, drain=True)
 
 
 def _restore(ports: Host) -> Outcome:
-    return restore_host(ports, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent())
+    return restore_host(ports, context(wait_seconds=5.0), HostSpec(1))
 
 
 def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> SimulatedHost:
@@ -243,15 +229,7 @@ def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> Simul
 
 
 def _room(ports: Host, kind: str) -> Outcome:
-    return make_room(
-        ports,
-        [(TWO_GPUS[kind][2], 1)],
-        max_moves=None,
-        dry_run=False,
-        confirm=yes,
-        wait_seconds=WAIT_SECONDS,
-        progress=Silent(),
-    )
+    return make_room(ports, context(), [(TWO_GPUS[kind][2], 1)], max_moves=None)
 
 
 def _swap(ports: Host) -> None:
@@ -263,7 +241,7 @@ def _swap(ports: Host) -> None:
         assert vm.record is not None
         (vgpu,) = vm.record.vgpus
         moves.append(VmMove(vm, vgpu, other if vgpu.gpu == one else one, waits=vm.name == "vm-2"))
-    carry_out(ports, (VmLeave(moves[-1].vm, moves[-1].vgpu), *moves), WAIT_SECONDS, Silent())
+    carry_out(ports, context(), (VmLeave(moves[-1].vm, moves[-1].vgpu), *moves))
 
 
 def _flex(directory: Path, *, on: bool) -> SimulatedHost:
@@ -298,7 +276,7 @@ def _busy_gpu(directory: Path, gpus: str, profile: str, more: str = "") -> Simul
 
 def _apply_scheduler(ports: Host) -> Outcome:
     desired = read_desired_state(ports, None, (f"gpus[{GPU}].scheduler.policy=equal_share",))
-    return apply_host(ports, desired, ApplyOptions(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
+    return apply_host(ports, context(), desired, drain=True)
 
 
 def _second(profile: str | None) -> dict[str, Second]:
@@ -311,16 +289,17 @@ def _second(profile: str | None) -> dict[str, Second]:
 
         return run
 
-    options: dict[str, Any] = {"dry_run": False, "wait_seconds": 5, "progress": Silent()}
     commands: dict[str, Second] = {
         "delete-vm": delete,
         "set-vm --owner": _set_owner,
-        "resize-disk": in_operation(lambda ports, name: resize_disk(ports, name, 30 << 10, "vda", **options)),
+        "resize-disk": in_operation(
+            lambda ports, name: resize_disk(ports, context(wait_seconds=5), name, 30 << 10, "vda")
+        ),
     }
     if profile is not None:
         moved = request(profile, gpu=OTHER_GPU)
         commands |= {
-            "detach-vgpu": in_operation(lambda ports, name: detach(ports, name, **options)),
+            "detach-vgpu": in_operation(lambda ports, name: detach(ports, context(wait_seconds=5), name)),
             "set-vm --profile": lambda ports, name: set_vm(ports, replace(moved, name=name), "profile", "gpu"),
         }
     return commands

@@ -12,13 +12,13 @@ from vgpuctl.library import open_host as open_library_host
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
-    from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.model.outcome import Confirm, Progress
 
 
 def open_host(
     settings: Settings,
     *,
-    progress: BatchProgress | None = None,
+    progress: Progress | None = None,
     confirm: Confirm = confirm_everything,
     cancelled: Callable[[], bool] = never_cancelled,
 ) -> GpuHost:

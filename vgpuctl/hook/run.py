@@ -20,7 +20,7 @@ from vgpuctl.domain.host_devices import find_hostdevs
 from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, parse_record
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import NoProgress
+from vgpuctl.model.outcome import Context, NoProgress
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
 from vgpuctl.operations.devices import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 DEADLINE_SECONDS = 20.0
-LOCK_SECONDS = 15.0
+CONTEXT = Context(NoProgress(), wait_seconds=15.0)
 KEEP_REASONS = (["saved"], ["migrated"])
 """Stop reasons after which the VM keeps its device, to resume later or elsewhere (reported since libvirt 10.5)."""
 
@@ -117,12 +117,12 @@ def prepare(host: Host, xml: str) -> None:
     refuse_missing_vgpus(vm, vm.record)
     if not has_missing_devices(host, vm, vm.record):
         return
-    require_writable(host)
+    require_writable(host, CONTEXT)
     try:
         if vm.record.always_reserves:
-            make_devices(host, vm, vm.record, (vm,), LOCK_SECONDS, NoProgress())
+            make_devices(host, CONTEXT, vm, vm.record, (vm,))
         else:
-            place_and_make(host, vm, vm.record, (vm, *_other_vms(host, vm)), LOCK_SECONDS, NoProgress())
+            place_and_make(host, CONTEXT, vm, vm.record, (vm, *_other_vms(host, vm)))
     except (HostCannot, NoCapacity) as error:
         raise _with_whole_gpu_user(host, vm, vm.record, error) from error
 
@@ -137,7 +137,7 @@ def release(host: Host, xml: str) -> None:
     if vm is None or vm.record is None or not vm.record.reserve_while_running:
         return
     try:
-        release_devices(host, vm, vm.record, LOCK_SECONDS, NoProgress())
+        release_devices(host, CONTEXT, vm, vm.record)
     except Busy:
         return  # the process that works on the VM releases it
 

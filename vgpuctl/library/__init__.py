@@ -29,7 +29,7 @@ from vgpuctl.model.outcome import NoProgress, confirm_everything
 
 if TYPE_CHECKING:
     from vgpuctl.host.clock import HostClock
-    from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.model.outcome import Confirm, Progress
     from vgpuctl.ports.host import Host
 
 __all__ = ["LOCAL", "GpuHost", "confirm_everything", "never_cancelled", "open_host", "open_ports"]
@@ -49,7 +49,7 @@ def open_host(
     root: str = "/",
     connect: str | None = None,
     wait_seconds: float = DEFAULT_WAIT_SECONDS,
-    progress: BatchProgress | None = None,
+    progress: Progress | None = None,
     confirm: Confirm = confirm_everything,
     cancelled: Callable[[], bool] = never_cancelled,
     command_line: tuple[str, ...] | None = None,

@@ -34,7 +34,7 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.library import GpuHost
-    from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.model.outcome import Confirm, Progress
 
 Data = TypeVar("Data")
 AnyResult = Outcome[Data] | QueryResult[Data]
@@ -71,7 +71,7 @@ class Batch(Workers[str], Generic[Data]):
         names: Sequence[str],
         call: Call[Data],
         parallel: int,
-        progress: BatchProgress,
+        progress: Progress,
         settings: CallSettings,
         confirm: Callable[[str], Confirm],
         skips: bool = False,
@@ -160,7 +160,7 @@ class BatchRequest(Value, Generic[Data]):
 
 
 def run(
-    open_worker: OpenWorker, settings: CallSettings, progress: BatchProgress, request: BatchRequest[Data]
+    open_worker: OpenWorker, settings: CallSettings, progress: Progress, request: BatchRequest[Data]
 ) -> AnyResult[Any]:
     """Make the call for each name, and return the result of all.
 
@@ -202,7 +202,7 @@ def run(
 class QuietProgress(NoProgress):
     """Passes on only that the work waits, so that it can be cancelled."""
 
-    def __init__(self, inner: BatchProgress) -> None:
+    def __init__(self, inner: Progress) -> None:
         self._inner = inner
 
     def on_wait(self) -> None:

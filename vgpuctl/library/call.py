@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
 from vgpuctl.library.touched import Touched
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
@@ -97,7 +97,6 @@ class Calls:
         self._open_again = open_again
         self._settings = settings
         self._captured_root = captured_root
-        self._wait = settings.wait_seconds
         self._confirm = settings.confirm if settings.batch_touched is not None else _without_empty(settings.confirm)
         self._begin_call()
 
@@ -131,6 +130,10 @@ class Calls:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _context(self, *, dry_run: bool = False) -> Context:
+        """Return how an operation of this call works."""
+        return Context(self._progress, self._settings.wait_seconds, dry_run, self._confirm)
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.library.touched import Touched
-    from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.model.outcome import Confirm, Progress
 
 DEFAULT_WAIT_SECONDS = 60.0
 
@@ -30,7 +30,7 @@ class CallSettings(Value):
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
-    progress: BatchProgress = NoProgress()
+    progress: Progress = NoProgress()
     confirm: Confirm = confirm_everything
     cancelled: Callable[[], bool] = never_cancelled
     command_line: tuple[str, ...] | None = None

@@ -143,13 +143,7 @@ class GpuCalls(Calls):
             plan = partial(moves.defragment, max_moves=max_moves)
         else:
             plan = partial(moves.make_room, profiles=requests.count_profiles(profiles), max_moves=max_moves)
-        return plan(
-            self._ports,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
+        return plan(self._ports, self._context(dry_run=dry_run))
 
     @change("set-mode")
     def set_mode(
@@ -161,8 +155,8 @@ class GpuCalls(Calls):
         require_choice("mode", mode, GPU_MODES)
         if vfs is not None:
             require_range("vfs", vfs, 1)
-        request = gpu_mode.ModeRequest(gpu, mode, vfs, drain, wait_seconds=self._wait)
-        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm)
+        request = gpu_mode.ModeRequest(gpu, mode, vfs, drain)
+        return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
     @change("set-mig")
     def set_mig(
@@ -179,10 +173,8 @@ class GpuCalls(Calls):
 
         requested = _requested_mig(as_texts("instances", instances), as_texts("vgpus", vgpus), off=off)
         mixed_size = False if requested.is_requested else None  # MIG and mixed sizes exclude each other
-        request = gpu_mode.ModeRequest(
-            gpu, None, drain=drain, wait_seconds=self._wait, mig=requested, mixed_size=mixed_size
-        )
-        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm)
+        request = gpu_mode.ModeRequest(gpu, None, drain=drain, mig=requested, mixed_size=mixed_size)
+        return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
     @change("set-mixed-size")
     def set_mixed_size(
@@ -192,8 +184,8 @@ class GpuCalls(Calls):
         from vgpuctl.operations import gpu_mode
 
         require_bool("on", on)
-        request = gpu_mode.ModeRequest(gpu, None, drain=drain, wait_seconds=self._wait, mixed_size=on)
-        return gpu_mode.set_mode(self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm)
+        request = gpu_mode.ModeRequest(gpu, None, drain=drain, mixed_size=on)
+        return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
     @change("set-scheduler")
     def set_scheduler(
@@ -211,26 +203,22 @@ class GpuCalls(Calls):
         from vgpuctl.operations import gpu_scheduler
 
         numbers = {"time_slice_ms": time_slice_ms, "frequency_hz": frequency_hz, "averaging_factor": averaging_factor}
-        request = gpu_scheduler.SchedulerRequest(
-            gpu, _requested_scheduler(policy, numbers), drain, wait_seconds=self._wait
-        )
-        return gpu_scheduler.set_scheduler(
-            self._ports, request, dry_run=dry_run, progress=self._progress, confirm=self._confirm
-        )
+        request = gpu_scheduler.SchedulerRequest(gpu, _requested_scheduler(policy, numbers), drain)
+        return gpu_scheduler.set_scheduler(self._ports, self._context(dry_run=dry_run), request)
 
     @change("cordon")
     def cordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Place no new vGPUs and VMs on a GPU; those on it stay."""
         from vgpuctl.operations import cordon
 
-        return cordon.cordon(self._ports, gpu, cordoned=True, dry_run=dry_run, progress=self._progress)
+        return cordon.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=True)
 
     @change("uncordon")
     def uncordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Allow new vGPUs and VMs on a GPU again."""
         from vgpuctl.operations import cordon
 
-        return cordon.cordon(self._ports, gpu, cordoned=False, dry_run=dry_run, progress=self._progress)
+        return cordon.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=False)
 
 
 def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool) -> MigSpec:

@@ -40,9 +40,7 @@ class VgpuCalls(Calls):
 
         requests.refuse_other_fields(fields, VgpuFields)
         request = requests.from_fields(self._ports, name, fields)
-        return vgpus.create_vgpu(
-            self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
-        )
+        return vgpus.create_vgpu(self._ports, self._context(dry_run=dry_run), request)
 
     @change("ensure-vgpu")
     def ensure_vgpu(
@@ -57,12 +55,9 @@ class VgpuCalls(Calls):
         as_texts("name", name)
         return ensure_vgpu.ensure_vgpu(
             self._ports,
+            self._context(dry_run=dry_run),
             requests.from_fields(self._ports, name, fields, complete=False),
             state=state,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
         )
 
     @change("delete-vgpu")
@@ -70,11 +65,4 @@ class VgpuCalls(Calls):
         """Remove a vGPU without a VM: its device, and its entry in host.yaml."""
         from vgpuctl.operations import vgpus
 
-        return vgpus.delete_vgpu(
-            self._ports,
-            name,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
+        return vgpus.delete_vgpu(self._ports, self._context(dry_run=dry_run), name)

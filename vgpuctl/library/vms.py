@@ -89,7 +89,7 @@ class VmCalls(Calls):
         require_seconds("timeout_seconds", timeout_seconds)
         if not as_texts("names", names):
             raise InvalidInput("no VM is named")
-        return wait.wait(self._ports, names, event, timeout_seconds, self._progress)
+        return wait.wait(self._ports, self._context(), names, event, timeout_seconds)
 
     @query
     def list_images(
@@ -140,17 +140,12 @@ class VmCalls(Calls):
             require_seconds("wait_timeout", wait_timeout)
         wait.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
         outcome = create.create_vm(
-            self._ports,
-            requests.from_fields(self._ports, name, fields),
-            start=start,
-            dry_run=dry_run,
-            wait_seconds=self._wait,
-            progress=self._progress,
+            self._ports, self._context(dry_run=dry_run), requests.from_fields(self._ports, name, fields), start=start
         )
         if wait_for is None:
             return outcome
         seconds = DEFAULT_TIMEOUT_SECONDS if wait_timeout is None else wait_timeout
-        return wait.wait_for_guest(self._ports, outcome, seconds, self._progress, wait_for)
+        return wait.wait_for_guest(self._ports, self._context(), outcome, seconds, wait_for)
 
     @change("create-vm")
     def create_vms(
@@ -198,15 +193,7 @@ class VmCalls(Calls):
             else requests.from_file(ports, file, fields, self._note_spec)
         )
         self._touched.add_vms(() if request.name is None else (request.name,))
-        return ensure_vm.ensure_vm(
-            ports,
-            request,
-            state=state,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
+        return ensure_vm.ensure_vm(ports, self._context(dry_run=dry_run), request, state=state)
 
     @change("ensure-vm")
     def ensure_vms(
@@ -246,18 +233,16 @@ class VmCalls(Calls):
         request, names, seeds = requests.for_several(self._ports, pattern, file, count, fields, self._note_spec)
         self._touched.add_vms(names)
         if state == "absent":
-            vms = ensure_vms.observe_named(self._ports, names, dry_run=dry_run)
+            vms = ensure_vms.observe_named(self._ports, self._context(dry_run=dry_run), names)
         else:
             vms = ensure_vms.ensure_vms(
                 self._ports,
+                self._context(dry_run=dry_run),
                 request,
                 names,
                 seeds=seeds,
                 start=start and state != "stopped",
                 parallel=parallel,
-                dry_run=dry_run,
-                wait_seconds=self._wait,
-                progress=self._progress,
             )
         if state == "present":
             return vms
@@ -273,40 +258,28 @@ class VmCalls(Calls):
         """Delete a VM with its vGPUs and the disks that were created for it."""
         from vgpuctl.operations import power
 
-        return power.delete_vm(
-            self._ports,
-            name,
-            keep_disks=keep_disks,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
+        return power.delete_vm(self._ports, self._context(dry_run=dry_run), name, keep_disks=keep_disks)
 
     @change("start-vm")
     def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Start a VM; missing vGPUs are created first."""
         from vgpuctl.operations import power
 
-        return power.start_vm(self._ports, name, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+        return power.start_vm(self._ports, self._context(dry_run=dry_run), name)
 
     @change("stop-vm")
     def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Stop a VM and wait until it is off; with `force` at once."""
         from vgpuctl.operations import power
 
-        return power.stop_vm(
-            self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
-        )
+        return power.stop_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
 
     @change("reboot-vm")
     def reboot_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Reboot a running VM, which keeps its vGPUs, and wait until it has; with `force` it is reset at once."""
         from vgpuctl.operations import reboot
 
-        return reboot.reboot_vm(
-            self._ports, name, force=force, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
-        )
+        return reboot.reboot_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
 
     @change("set-vm")
     def set_vm(
@@ -321,13 +294,7 @@ class VmCalls(Calls):
 
         requests.refuse_other_fields(fields, VmChangeFields)
         return set_vm.set_vm(
-            self._ports,
-            requests.for_change(self._ports, name, fields),
-            drain=drain,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
+            self._ports, self._context(dry_run=dry_run), requests.for_change(self._ports, name, fields), drain=drain
         )
 
     @change("attach-vgpu")
@@ -338,7 +305,7 @@ class VmCalls(Calls):
 
         requests.refuse_other_fields(fields, PlacementFields)
         request = requests.for_vm(self._ports, name, fields)
-        return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+        return attach.attach(self._ports, self._context(dry_run=dry_run), request)
 
     @change("detach-vgpu")
     def detach_vgpu(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
@@ -348,9 +315,7 @@ class VmCalls(Calls):
         carriers = () if vgpus is None else as_texts("vgpus", vgpus)
         if vgpus is not None and not carriers:
             raise InvalidInput("vgpus: the list is empty; None means the VM's only vGPU")
-        return attach.detach(
-            self._ports, name, carriers, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
-        )
+        return attach.detach(self._ports, self._context(dry_run=dry_run), name, carriers)
 
     @change("attach-gpu")
     def attach_gpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[WholeGpuFields]) -> Outcome[VmReport]:
@@ -360,7 +325,7 @@ class VmCalls(Calls):
 
         requests.refuse_other_fields(fields, WholeGpuFields)
         request = requests.for_vm(self._ports, name, {**fields, "mode": "passthrough"})
-        return attach.attach(self._ports, request, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+        return attach.attach(self._ports, self._context(dry_run=dry_run), request)
 
     @change("detach-gpu")
     def detach_gpu(self, name: str, gpus: Texts, *, dry_run: bool = False) -> Outcome[VmReport]:
@@ -370,9 +335,7 @@ class VmCalls(Calls):
         addresses = as_texts("gpus", gpus)
         if not addresses:
             raise InvalidInput("gpus: the list is empty", hint=f"vgpuctl show-vm {name} shows the VM's GPUs")
-        return attach.detach(
-            self._ports, name, gpus=addresses, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress
-        )
+        return attach.detach(self._ports, self._context(dry_run=dry_run), name, gpus=addresses)
 
     @change("resize-disk")
     def resize_disk(
@@ -386,15 +349,7 @@ class VmCalls(Calls):
             size_mib = rules.disk_size_mib(size)
         except ValueError as error:
             raise InvalidInput(f"size: {error}", value=str(size)) from error
-        return resize_disk.resize_disk(
-            self._ports,
-            name,
-            size_mib,
-            disk,
-            dry_run=dry_run,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
+        return resize_disk.resize_disk(self._ports, self._context(dry_run=dry_run), name, size_mib, disk)
 
     @change("refresh-vm")
     def refresh_vm(
@@ -410,12 +365,9 @@ class VmCalls(Calls):
         request = requests.for_vm(self._ports, name, {"image": image})
         return refresh.refresh_vm(
             self._ports,
+            self._context(dry_run=dry_run),
             name,
             request.image or image,
             from_image=from_image,
             drain=drain,
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
         )

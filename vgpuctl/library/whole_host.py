@@ -51,21 +51,18 @@ class HostCalls(Calls):
 
         `sets`: changes like `gpus[A100].cordoned=true`, made first. `undo`: go back this many versions of host.yaml.
         """
-        from vgpuctl.operations import apply, host_plan
+        from vgpuctl.operations import apply
 
         desired = self._desired_state(file, sets, undo)
-        options = host_plan.ApplyOptions(drain, self._wait)
-        return apply.apply_host(
-            self._ports, desired, options, dry_run=dry_run, confirm=self._confirm, progress=self._progress
-        )
+        return apply.apply_host(self._ports, self._context(dry_run=dry_run), desired, drain=drain)
 
     @query
     def diff(self, *, file: str | None = None, sets: Texts = (), drain: bool = False) -> Outcome[HostDifferenceResult]:
         """Return what `apply` would do; `changed` says whether something differs."""
-        from vgpuctl.operations import apply, host_plan
+        from vgpuctl.operations import apply
 
         desired = self._desired_state(file, sets, None)
-        return apply.diff_host(self._ports, desired, host_plan.ApplyOptions(drain, self._wait))
+        return apply.diff_host(self._ports, desired, drain=drain)
 
     def _desired_state(self, file: str | None, sets: Texts, undo: int | None) -> DesiredState:
         from vgpuctl.operations import desired_state
@@ -100,7 +97,7 @@ class HostCalls(Calls):
         """Finish or undo what a crash, a kill or a reboot interrupted."""
         from vgpuctl.operations import reconcile
 
-        return reconcile.reconcile(self._ports, dry_run=dry_run, wait_seconds=self._wait, progress=self._progress)
+        return reconcile.reconcile(self._ports, self._context(dry_run=dry_run))
 
     @query
     def doctor(self, *checks: str) -> Outcome[DoctorResult]:
@@ -114,14 +111,7 @@ class HostCalls(Calls):
         """Run checks, and fix what is safe to fix."""
         from vgpuctl.operations import diagnose
 
-        return diagnose.fix_problems(
-            self._ports,
-            as_texts("checks", checks),
-            dry_run=dry_run,
-            confirm=self._confirm,
-            wait_seconds=self._wait,
-            progress=self._progress,
-        )
+        return diagnose.fix_problems(self._ports, self._context(dry_run=dry_run), as_texts("checks", checks))
 
     @query
     def explain_failure(self, error: VgpuctlError) -> list[DoctorFindingResult]:
@@ -186,14 +176,7 @@ class HostCalls(Calls):
             if dry_run:
                 raise
             spec, file_error = host_spec.HostSpec(host_spec.FORMAT_VERSION), error
-        return restore.restore_host(
-            self._ports,
-            spec,
-            dry_run=dry_run,
-            wait_seconds=self._wait,
-            progress=self._progress,
-            host_file_error=file_error,
-        )
+        return restore.restore_host(self._ports, self._context(dry_run=dry_run), spec, host_file_error=file_error)
 
     @change("install-host")
     def install_host(
@@ -211,11 +194,10 @@ class HostCalls(Calls):
 
         return installation.install_host(
             self._ports,
+            self._context(dry_run=dry_run),
             python=sys.executable,
             completions=completions or {},
             restart_libvirt=restart_libvirt,
-            dry_run=dry_run,
-            progress=self._progress,
         )
 
     @change("uninstall-host")
@@ -223,9 +205,7 @@ class HostCalls(Calls):
         """Remove what `install_host` installed; VMs and vGPUs stay."""
         from vgpuctl.operations import installation
 
-        return installation.uninstall_host(
-            self._ports, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=self._progress
-        )
+        return installation.uninstall_host(self._ports, self._context(dry_run=dry_run), restart_libvirt=restart_libvirt)
 
 
 def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command did, as values that the CLI prints as text or as JSON."""
+"""How a command works for its caller, and what it did, as values that the CLI prints as text or as JSON."""
 
 from __future__ import annotations
 
@@ -73,6 +73,16 @@ class Progress(Protocol):
     def on_step_undo(self, text: str) -> None:
         """A step is undone."""
 
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """`done` of `total` VMs are finished, and `failed` of them failed; `text` names the latest one."""
+
+    def on_wait(self) -> None:
+        """The work waits, for VMs that are created at once or for a guest; called about twice a second.
+
+        Raises:
+            Interrupted: the work is to stop.
+        """
+
 
 class Confirm(Protocol):
     """Asks the user for confirmation before something is lost, or before VMs are shut down that the user did not name.
@@ -91,20 +101,6 @@ class Confirm(Protocol):
 
 def confirm_everything(question: str, details: tuple[str, ...]) -> None:
     """Answer yes: a program that calls the library means what it calls."""
-
-
-class BatchProgress(Progress, Protocol):
-    """Receives the progress of a command that creates several VMs."""
-
-    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
-        """`done` of `total` VMs are finished, and `failed` of them failed; `text` names the latest one."""
-
-    def on_wait(self) -> None:
-        """The VMs are being created; called about twice a second.
-
-        Raises:
-            Interrupted: the work is to stop.
-        """
 
 
 class NoProgress:
@@ -130,3 +126,16 @@ class NoProgress:
 
     def on_wait(self) -> None:
         """Do nothing."""
+
+
+class Context(Value):
+    """How an operation works for its caller: what the library hands to each, and what an operation hands on.
+
+    `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down. `dry_run`: it only plans. `confirm` is
+    asked before something is lost.
+    """
+
+    progress: Progress
+    wait_seconds: float
+    dry_run: bool = False
+    confirm: Confirm = confirm_everything

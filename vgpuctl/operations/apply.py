@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.host_spec import dump_value
 from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError, named_message
 from vgpuctl.model.gpu import Ownership
-from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
+from vgpuctl.model.outcome import Confirm, Context, Outcome, confirm_everything
 from vgpuctl.model.results.host import DifferenceResult, GpuDifferenceResult, HostDifferenceResult, RemovedResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
@@ -22,7 +22,6 @@ from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.gpu_transaction import StopConfirmation, run_transaction
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.host_plan import (
-    ApplyOptions,
     GpuPlan,
     build_transaction,
     find_unloaded_schedulers,
@@ -55,7 +54,7 @@ DoneLine = tuple[str, str]
 """What was done on a GPU, or without one: its address or "", and the line."""
 
 
-def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outcome[HostDifferenceResult]:
+def diff_host(host: Host, desired: DesiredState, *, drain: bool) -> Outcome[HostDifferenceResult]:
     """Return what `apply_host` would do, and what prevents it; nothing is changed.
 
     Raises:
@@ -64,7 +63,7 @@ def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outco
     if desired.current_error is not None:
         host, desired = _with_replaced_file(host, desired), replace(desired, current=desired.spec)
     snapshot, notes = observe_host(host, desired)
-    gpu_plans = plan_host(host, snapshot, desired, options)
+    gpu_plans = plan_host(host, snapshot, desired, drain=drain)
     not_loaded = find_unloaded_schedulers(host, snapshot, gpu_plans)
     gpu_plans = tuple(_with_unloaded_scheduler(plan, not_loaded) for plan in gpu_plans)
     vgpu_plans, vgpu_notes = plan_vgpus(host, snapshot, desired, gpu_plans)
@@ -95,9 +94,7 @@ def _setting_differences(desired: DesiredState, vgpu_plans: tuple[HostVgpuPlan, 
     )
 
 
-def apply_host(
-    host: Host, desired: DesiredState, options: ApplyOptions, *, dry_run: bool, confirm: Confirm, progress: Progress
-) -> Outcome[HostDifferenceResult]:
+def apply_host(host: Host, context: Context, desired: DesiredState, *, drain: bool) -> Outcome[HostDifferenceResult]:
     """Bring the host to the desired state and write that to host.yaml.
 
     It asks before another file removes entries, and before running VMs are shut down.
@@ -110,14 +107,13 @@ def apply_host(
         SchedulerNotLoaded: all is done, and the driver has to be loaded with the scheduler of a GPU.
         VgpuctlError: a step failed; what was done on that GPU is undone.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     if desired.current_error is not None:
-        return _replace_invalid_file(host, desired, options, dry_run=dry_run, confirm=confirm, progress=progress)
+        return _replace_invalid_file(host, context, desired, drain=drain)
     snapshot, notes = observe_host(host, desired)
     require_system_libvirt(snapshot)
     refuse_lost_vgpus(desired.spec, desired.current, desired.source)
-    gpu_plans = plan_host(host, snapshot, desired, options)
+    gpu_plans = plan_host(host, snapshot, desired, drain=drain)
     vgpu_plans, vgpu_notes = plan_vgpus(host, snapshot, desired, gpu_plans)
     gpu_errors, vgpu_errors = (
         [plan.error for plan in plans if plan.error is not None] for plans in (gpu_plans, vgpu_plans)
@@ -128,19 +124,19 @@ def apply_host(
     steps = _plan_lines(gpu_plans, vgpu_plans) + tuple(step.describe() for step in desired.file_steps)
     not_loaded = find_unloaded_schedulers(host, snapshot, gpu_plans)
     warnings = (*snapshot.warnings, *_texts_of(not_loaded))
-    if steps and not dry_run:
-        _confirm_removals(desired, removed, confirm)
-        stops = _confirm_stops(gpu_plans, confirm)
-        done = _set_up_gpus(host, gpu_plans, () if vgpu_plans else desired.file_steps, progress, stops)
+    if steps and not context.dry_run:
+        _confirm_removals(desired, removed, context.confirm)
+        stops = _confirm_stops(gpu_plans, context.confirm)
+        done = _set_up_gpus(host, context, gpu_plans, () if vgpu_plans else desired.file_steps, stops)
         steps = tuple(line for _, line in done)
         if vgpu_plans:
-            steps += _create_vgpus(host, desired, options, done, progress)
+            steps += _create_vgpus(host, context, desired, done)
         warnings = _verify_after(host, gpu_plans, vgpu_plans)
-    if not_loaded is not None and not dry_run:
+    if not_loaded is not None and not context.dry_run:
         not_loaded.left += steps
         raise not_loaded
     data = _outcome_data(gpu_plans, settings, removed)
-    return Outcome(bool(steps), data, steps, warnings, (*notes, *vgpu_notes), dry_run=dry_run)
+    return Outcome(bool(steps), data, steps, warnings, (*notes, *vgpu_notes), dry_run=context.dry_run)
 
 
 def _with_unloaded_scheduler(plan: GpuPlan, not_loaded: SchedulerNotLoaded | None) -> GpuPlan:
@@ -170,7 +166,7 @@ def _confirm_stops(gpu_plans: tuple[GpuPlan, ...], confirm: Confirm) -> StopConf
 
 
 def _replace_invalid_file(
-    host: Host, desired: DesiredState, options: ApplyOptions, *, dry_run: bool, confirm: Confirm, progress: Progress
+    host: Host, context: Context, desired: DesiredState, *, drain: bool
 ) -> Outcome[HostDifferenceResult]:
     """Replace a host.yaml that cannot be parsed with another file, and then make the host match it.
 
@@ -178,12 +174,12 @@ def _replace_invalid_file(
     """
     hypothetical_host = _with_replaced_file(host, desired)
     desired_after = replace(desired, current=desired.spec, file_steps=(), current_error=None)
-    planned = apply_host(hypothetical_host, desired_after, options, dry_run=True, confirm=confirm, progress=progress)
+    planned = apply_host(hypothetical_host, replace(context, dry_run=True), desired_after, drain=drain)
     file_lines = tuple(step.describe() for step in desired.file_steps)
-    if dry_run:
+    if context.dry_run:
         return replace(planned, changed=True, steps=(*file_lines, *planned.steps))
     leaked = [v for v in observe(hypothetical_host, ReadScope(models=False)).vgpus if v.owner is Ownership.LEAKED]
-    confirm(
+    context.confirm(
         f"replace {PATH} with {desired.source}? The present file cannot be read, so what would be lost is not known",
         (
             str(desired.current_error),
@@ -191,10 +187,10 @@ def _replace_invalid_file(
         ),
     )
     snapshot, _ = observe_host(hypothetical_host, desired_after)
-    _confirm_stops(plan_host(hypothetical_host, snapshot, desired_after, options), confirm)
-    execute_plan(host, Plan(steps=desired.file_steps), progress)
+    _confirm_stops(plan_host(hypothetical_host, snapshot, desired_after, drain=drain), context.confirm)
+    execute_plan(host, Plan(steps=desired.file_steps), context.progress)
     try:
-        done = apply_host(host, desired_after, options, dry_run=False, confirm=confirm_everything, progress=progress)
+        done = apply_host(host, replace(context, confirm=confirm_everything), desired_after, drain=drain)
     except SchedulerNotLoaded as error:
         error.left[:0] = file_lines
         raise
@@ -227,12 +223,10 @@ def _with_replaced_file(host: Host, desired: DesiredState) -> Host:
     return replace(host, host_file=_HypotheticalHostFile(desired.file.text))
 
 
-def _create_vgpus(
-    host: Host, desired: DesiredState, options: ApplyOptions, done: list[DoneLine], progress: Progress
-) -> tuple[str, ...]:
+def _create_vgpus(host: Host, context: Context, desired: DesiredState, done: list[DoneLine]) -> tuple[str, ...]:
     """Create the vGPUs and write host.yaml, after the GPUs were set up; return what was done."""
     try:
-        return make_vgpus(host, desired, options.wait_seconds, progress)
+        return make_vgpus(host, context, desired)
     except VgpuctlError as error:
         if not done:
             raise
@@ -240,11 +234,7 @@ def _create_vgpus(
 
 
 def _set_up_gpus(
-    host: Host,
-    gpu_plans: tuple[GpuPlan, ...],
-    file_steps: tuple[Step, ...],
-    progress: Progress,
-    stops: StopConfirmation,
+    host: Host, context: Context, gpu_plans: tuple[GpuPlan, ...], file_steps: tuple[Step, ...], stops: StopConfirmation
 ) -> list[DoneLine]:
     """Set up the GPUs one after the other, and return what was done.
 
@@ -253,7 +243,7 @@ def _set_up_gpus(
     pending = [(gpu_plan.spec, request, plan) for gpu_plan in gpu_plans for request, plan in gpu_plan.planned_requests]
     if not pending:
         if file_steps:
-            execute_plan(host, Plan(steps=file_steps), progress)
+            execute_plan(host, Plan(steps=file_steps), context.progress)
         return [("", step.describe()) for step in file_steps]
     spec, request, plan = pending[-1]
     pending[-1] = (
@@ -264,7 +254,7 @@ def _set_up_gpus(
     done: list[DoneLine] = []
     for spec, request, plan in pending:
         try:
-            lines = run_transaction(host, build_transaction(host, request, spec), plan, progress, stops)
+            lines = run_transaction(host, context, build_transaction(host, request, spec), plan, stops)
         except VgpuctlError as error:
             if not done:
                 raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Refused
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
@@ -39,7 +39,7 @@ from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.power import refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import require_free_ports
-from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 
@@ -109,21 +109,18 @@ class Attachment(Value):
         return Plan((*window, *steps), notes=notes, vms_required_off=(self.vm.uuid,))
 
 
-def attach(
-    host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def attach(host: Host, context: Context, request: VmRequest) -> Outcome[VmReport]:
     """Attach the requested profiles or whole GPUs to the VM; if a GPU's driver refuses, the other GPUs are tried.
 
     Raises:
         VgpuctlError: the reason; everything created has been undone.
     """
-    if not dry_run:
-        require_writable(host)
-    with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
-        made = tx.make(lambda tx: _prepare(host, tx.look(scope_of_addition(request)), request, dry_run=dry_run))
+    require_writable(host, context)
+    with Transaction(host, context) as tx:
+        made = tx.make(lambda tx: _prepare(host, tx.look(scope_of_addition(request)), request, dry_run=context.dry_run))
     before = vm_result(made.making.seen, made.making.vm)
     notes = made.plan.notes
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, before, made.steps, notes=notes, dry_run=True)
     return report_vm(host, before, made.steps, notes)
 
@@ -194,14 +191,7 @@ def _refuse_unplugging_display(vm: Vm, vgpus: Sequence[AssignedVgpu]) -> None:
 
 
 def detach(
-    host: Host,
-    name: str,
-    carriers: Sequence[str] = (),
-    *,
-    gpus: Sequence[str] = (),
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
+    host: Host, context: Context, name: str, carriers: Sequence[str] = (), *, gpus: Sequence[str] = ()
 ) -> Outcome[VmReport]:
     """Detach vGPUs from a VM, its only one if no carrier is named, and remove them; or with `gpus` these whole GPUs.
 
@@ -210,8 +200,7 @@ def detach(
         Busy: the guest of a running VM did not release one in time; that vGPU stays present, recorded and claimed.
         VgpuctlError: the reason.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
@@ -223,12 +212,12 @@ def detach(
     if _is_live(vm):
         _refuse_unplugging_display(vm, removed)
     unproven = unproven_carriers(snapshot, vm, record)
-    plan = Plan(change.detach_steps(vm, record, removed, unproven, wait_seconds), undo_on_failure=False)
+    plan = Plan(change.detach_steps(vm, record, removed, unproven, context.wait_seconds), undo_on_failure=False)
     steps = tuple(s.describe() for s in plan.steps)
-    if dry_run or not removed:
-        return Outcome(bool(removed), vm_result(snapshot, vm), steps, snapshot.warnings, dry_run=dry_run)
+    if context.dry_run or not removed:
+        return Outcome(bool(removed), vm_result(snapshot, vm), steps, snapshot.warnings, dry_run=context.dry_run)
     held = replace(record, vgpus=with_slot(snapshot, vm, record))
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over_vm(vm, held, scope_of_vm(vm.uuid), leaving=True)
         tx.carry_out(plan)
     return report_vm(host, vm_result(snapshot, vm), steps)

@@ -20,7 +20,7 @@ from vgpuctl.operations.devices import DOMAIN_XML_DIRECTORY
 from vgpuctl.operations.power import place_vm, start_vm
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Outcome, Progress
+    from vgpuctl.model.outcome import Context, Outcome
     from vgpuctl.model.results.vms import VmReport
     from vgpuctl.ports.host import Host
 
@@ -116,7 +116,7 @@ def select_autostart_vms(host: Host, vms: Iterable[Vm]) -> tuple[Vm, ...]:
 
 
 def start_autostart_vms(
-    host: Host, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+    host: Host, context: Context, vms: tuple[Vm, ...]
 ) -> tuple[list[str], list[tuple[Vm, VgpuctlError]]]:
     """Start managed VMs whose autostart came too early for their GPUs; return the names started, and the failures."""
     started: list[str] = []
@@ -125,7 +125,7 @@ def start_autostart_vms(
         return [], [(vm, _no_libvirt_error()) for vm in vms]
     for vm in vms:
         try:
-            if start_vm(host, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress).changed:
+            if start_vm(host, context, vm.name).changed:
                 started.append(vm.name)
         except VgpuctlError as error:
             failed.append((vm, error))
@@ -133,7 +133,7 @@ def start_autostart_vms(
 
 
 def place_displaced_vms(
-    host: Host, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+    host: Host, context: Context, vms: tuple[Vm, ...]
 ) -> tuple[list[tuple[Vm, Outcome[VmReport]]], list[tuple[Vm, VgpuctlError]]]:
     """Give VMs whose slots cannot come back other ones, without starting them; return the outcomes and failures."""
     placed: list[tuple[Vm, Outcome[VmReport]]] = []
@@ -142,7 +142,7 @@ def place_displaced_vms(
         return [], [(vm, _no_libvirt_error()) for vm in vms]
     for vm in vms:
         try:
-            placed.append((vm, place_vm(host, vm.name, wait_seconds=wait_seconds, progress=progress)))
+            placed.append((vm, place_vm(host, context, vm.name)))
         except VgpuctlError as error:
             failed.append((vm, error))
     return placed, failed

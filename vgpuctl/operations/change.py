@@ -24,7 +24,7 @@ from vgpuctl.config.vm_request import (
 )
 from vgpuctl.errors import Busy, InUse, Refused
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
@@ -63,7 +63,7 @@ from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.placement.constraints import match_gpus, select_allowed_gpus
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
@@ -73,14 +73,7 @@ if TYPE_CHECKING:
 
 
 def change_vm(
-    host: Host,
-    request: VmRequest,
-    fields: Set[str],
-    *,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
-    assume_off: bool = False,
+    host: Host, context: Context, request: VmRequest, fields: Set[str], *, assume_off: bool = False
 ) -> Outcome[VmReport]:
     """Set these fields (of `UPDATABLE_FIELDS` and `LABEL_FIELDS`) of the request's VM to the requested values.
 
@@ -90,10 +83,9 @@ def change_vm(
         InUse: it runs, and not only its labels and its owner change.
         VgpuctlError: the reason; the VM is unchanged.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     if fields <= set(LABEL_FIELDS):
-        return _change_labels(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        return _change_labels(host, context, request, fields)
     changed_fields = frozenset(fields)
     scope = _scope_of_fields(request, changed_fields)
     if "memory" in fields:
@@ -102,7 +94,7 @@ def change_vm(
     def prepare(snapshot: Snapshot) -> VmUpdate:
         if assume_off:
             snapshot = _with_vm_off(snapshot, request, changed_fields)
-        return _build_update(host, snapshot, request, changed_fields, dry_run=dry_run)
+        return _build_update(host, snapshot, request, changed_fields, dry_run=context.dry_run)
 
     update = prepare(observe(host, replace(scope, vm=request.name)))  # enough to see whether anything changes
     if (
@@ -110,13 +102,13 @@ def change_vm(
         and not update.vgpu_changes.added_profiles
         and not update.changed_fields - {"profile", "gpu"}
     ):
-        return Outcome(False, vm_result(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=dry_run)
-    return _make_update(host, prepare, scope, Context(progress, wait_seconds, dry_run))
+        return Outcome(
+            False, vm_result(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=context.dry_run
+        )
+    return _make_update(host, prepare, scope, context)
 
 
-def _change_labels(
-    host: Host, request: VmRequest, fields: Set[str], *, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set[str]) -> Outcome[VmReport]:
     """Give the request's VM its labels and its owner, those of them that are in `fields`.
 
     Raises:
@@ -132,24 +124,22 @@ def _change_labels(
     request = with_all_labels(vm, request)
     new_record = with_recorded_fields(vm, record, request, fields)
     if new_record == record:
-        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
     before, after = current_values(vm, request), requested_values(request)
     changes = describe_differences({name: before[name] for name in fields}, after)
     step = WriteRecord(vm.name, vm.uuid, new_record, record, f"change VM {vm.name}: {changes}")
     steps = (step.describe(),)
     result = vm_result(snapshot, replace(vm, record=new_record))
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, result, steps, snapshot.warnings, dry_run=True)
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.note((vm.uuid,))
         refuse_busy_vm(host, vm)
         tx.carry_out(Plan((step,)))
     return report_vm(host, result, steps)
 
 
-def move_vgpu(
-    host: Host, name: str, carrier: str, target: MoveTarget, *, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def move_vgpu(host: Host, context: Context, name: str, carrier: str, target: MoveTarget) -> Outcome[VmReport]:
     """Create a vGPU of a stopped VM elsewhere, and switch the VM over to it.
 
     Raises:
@@ -158,12 +148,12 @@ def move_vgpu(
         NoCapacity: its new slot is no longer free.
         VgpuctlError: the reason; the VM is unchanged.
     """
-    require_writable(host)
+    require_writable(host, context)
 
     def prepare(snapshot: Snapshot) -> VmUpdate:
         return build_move_update(host, snapshot, name, carrier, target)
 
-    return _make_update(host, prepare, ReadScope(types=True), Context(progress, wait_seconds))
+    return _make_update(host, prepare, ReadScope(types=True), context)
 
 
 def build_move_update(host: Host, snapshot: Snapshot, name: str, carrier: str, target: MoveTarget) -> VmUpdate:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.gpu_entries import plan_entry_changes
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import ChangedGpuResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.host_file import read_host_spec
@@ -27,17 +27,14 @@ if TYPE_CHECKING:
 ALL_FUNCTIONS_SCOPE = ReadScope(every_function=True)
 
 
-def cordon(
-    host: Host, gpu_name: str, *, cordoned: bool, dry_run: bool, progress: Progress
-) -> Outcome[ChangedGpuResult]:
+def cordon(host: Host, context: Context, gpu_name: str, *, cordoned: bool) -> Outcome[ChangedGpuResult]:
     """Write to host.yaml that nothing new is placed on a GPU, or remove that again.
 
     Raises:
         NotFound, InvalidInput: there is no such GPU, or host.yaml cannot be parsed.
         HostCannot: host.yaml cannot be written here.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
     gpu = select_one_gpu(snapshot, gpu_name)
     file_steps = host_file_steps(host, gpu, {"cordoned": cordoned or None})
@@ -45,12 +42,12 @@ def cordon(
     spec = current_gpu_spec(gpu)
     before, after = gpu_settings(spec), gpu_settings(replace(spec, cordoned=cordoned or None))
     changed = bool(file_steps)
-    if changed and not dry_run:
-        execute_plan(host, Plan(steps=file_steps), progress)
+    if changed and not context.dry_run:
+        execute_plan(host, Plan(steps=file_steps), context.progress)
         snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
         gpu = select_one_gpu(snapshot, gpu.address)
     data = extend(ChangedGpuResult, gpu_result(snapshot, gpu), before=before, after=after)
-    return Outcome(changed, data, steps, snapshot.warnings, dry_run=dry_run)
+    return Outcome(changed, data, steps, snapshot.warnings, dry_run=context.dry_run)
 
 
 def host_file_steps(host: Host, gpu: Gpu, keys: Mapping[str, object]) -> tuple[Step, ...]:

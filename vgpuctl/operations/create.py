@@ -11,7 +11,7 @@ from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.render import render_domain
 from vgpuctl.errors import Exists
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DomainDesign, PlacementSpec
 from vgpuctl.model.results.vms import ChangedVmResult, DiskResult, PlannedVmResult, SourceResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
@@ -26,7 +26,7 @@ from vgpuctl.operations.plans.network_configs import check_network_configs
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.report_vm import add_to_vm, report_vm
-from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 
@@ -106,32 +106,25 @@ def render_xml(host: Host, request: VmRequest) -> str:
 
 
 def create_vm(
-    host: Host,
-    request: VmRequest,
-    *,
-    start: bool,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
+    host: Host, context: Context, request: VmRequest, *, start: bool
 ) -> Outcome[ChangedVmResult | PlannedVmResult]:
     """Create a VM that does not exist yet; if a GPU's driver refuses, the other GPUs are tried.
 
     Raises:
         VgpuctlError: the reason; everything created has been undone.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
 
     def prepare(tx: Transaction) -> PreparedVm:
         prepared = prepare_vm(host, tx.look, request, start=start)
         tx.note(() if prepared.owner.reserves else (prepared.uuid,))
         return prepared
 
-    with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
+    with Transaction(host, context) as tx:
         made = tx.make(prepare)
     prepared, design = made.making, made.making.design_with(made.vgpus)
     sources = field_sources(request, prepared.seen.placement_spec)
-    if dry_run:
+    if context.dry_run:
         planned = replace(_planned_vm(design, "absent", present=False), sources=sources)
         return Outcome(True, planned, made.steps, prepared.warnings, made.plan.notes, dry_run=True)
     unobserved = _planned_vm(design, VmState.UNKNOWN, present=prepared.owner.reserves)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends import backend_for
 from vgpuctl.errors import Busy, HostCannot
 from vgpuctl.model.hint_commands import start_command
-from vgpuctl.model.outcome import Progress
+from vgpuctl.model.outcome import Context
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, claimed_gpus, observe_devices, scope_of_request
@@ -25,7 +25,7 @@ from vgpuctl.operations.plans.devices import check_devices, missing_device_steps
 from vgpuctl.operations.plans.displaced import why_displaced
 from vgpuctl.operations.plans.remove import release_steps
 from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
-from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 
@@ -150,13 +150,7 @@ def _is_cached(cached: Snapshot, vgpu: AssignedVgpu) -> bool:
 
 
 def make_devices(
-    host: Host,
-    vm: Vm,
-    record: VmRecord,
-    vms: tuple[Vm, ...],
-    wait_seconds: float,
-    progress: Progress,
-    cached: Snapshot | None = None,
+    host: Host, context: Context, vm: Vm, record: VmRecord, vms: tuple[Vm, ...], cached: Snapshot | None = None
 ) -> tuple[str, ...]:
     """Claim and create a VM's missing devices; return the lines of the steps performed.
 
@@ -168,7 +162,7 @@ def make_devices(
     """
     snapshot = cached if cached is not None else observe_record_gpus(host, (record,), vms)
     _plan_from_snapshot(host, snapshot, vm, record)
-    with Transaction(host, Context(progress, wait_seconds), vms) as tx:
+    with Transaction(host, context, vms) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), snapshot=snapshot)
         plan = plan_missing_devices(host, vm, record, vms, snapshot)
         steps = tx.lines(plan)
@@ -207,9 +201,7 @@ class PlacedStart(Value):
         return Plan(steps=missing_device_steps(current, self.vm, placed_record))
 
 
-def place_and_make(
-    host: Host, vm: Vm, record: VmRecord, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
-) -> None:
+def place_and_make(host: Host, context: Context, vm: Vm, record: VmRecord, vms: tuple[Vm, ...]) -> None:
     """Claim and create the vGPUs of a VM that does not always reserve them, wherever its definition allows.
 
     `vms`: all VMs whose records are known; a slot that another VM reserves permanently is not taken.
@@ -228,11 +220,11 @@ def place_and_make(
             tx.take_over(claims_of_record(host, vm.name, reserved))
         return PlacedStart(tx.look(scope), scope, vm, record, partial(tx.look, scope))
 
-    with Transaction(host, Context(progress, wait_seconds), vms) as tx:
+    with Transaction(host, context, vms) as tx:
         tx.make(prepare)
 
 
-def release_devices(host: Host, vm: Vm, record: VmRecord, wait_seconds: float, progress: Progress) -> None:
+def release_devices(host: Host, context: Context, vm: Vm, record: VmRecord) -> None:
     """Release the devices of a VM that was just stopped and reserves its slots only while it runs.
 
     Only devices that a claim assigns to the VM are released. With a managed save they stay: the saved guest needs them.
@@ -249,7 +241,7 @@ def release_devices(host: Host, vm: Vm, record: VmRecord, wait_seconds: float, p
     if not held_vgpus or record.state is not RecordState.READY or _has_managed_save(host, vm.name):
         return
     claims = claims_of_record(host, vm.name, replace(record, vgpus=held_vgpus))
-    with Transaction(host, Context(progress, wait_seconds), (vm,)) as tx:
+    with Transaction(host, context, (vm,)) as tx:
         tx.take_over(claims, include_missing=False, leaving=True)
         tx.carry_out(Plan(release_steps(vm, held_vgpus), undo_on_failure=False))
 

@@ -10,7 +10,7 @@ from vgpuctl.config.host_spec import FORMAT_VERSION, BootSpec, HostSpec
 from vgpuctl.doctor.catalogue import find_explaining_checks, select_checks, worst_verdict
 from vgpuctl.doctor.check import Check, CheckContext, Finding, Verdict, unknown
 from vgpuctl.errors import FileFailed, VerifyFailed
-from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.host import CheckResult, DoctorFindingResult, DoctorResult, RestoreResult
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations.check_context import gather_check_context
@@ -42,9 +42,7 @@ def diagnose(host: Host, ids: tuple[str, ...] = ()) -> DoctorResult:
     return _report_data(_examine_host(host, ids))
 
 
-def fix_problems(
-    host: Host, ids: tuple[str, ...], *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
-) -> Outcome[DoctorResult]:
+def fix_problems(host: Host, context: Context, ids: tuple[str, ...]) -> Outcome[DoctorResult]:
     """Examine, ask, fix, examine again: the problems that reconcile and restore-host fix, and the run directory's mode.
 
     Raises:
@@ -52,32 +50,31 @@ def fix_problems(
         NeedsConfirmation: the answer is no, or there is no terminal.
         VgpuctlError: as reconcile and restore-host.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     results = _examine_host(host, ids)
     data = _report_data(results)
     verdicts = {check.id: finding.verdict for check, finding in results}
     directory_steps = _run_directory_steps(host) if verdicts.get(RUN_DIRECTORY_CHECK) is Verdict.FAIL else ()
     planned = [
-        (fix, fix(host, dry_run=True, wait_seconds=wait_seconds, progress=progress))
+        (fix, fix(host, replace(context, dry_run=True)))
         for fix, checks in ((reconcile, (LEFTOVERS_CHECK,)), (_restore_now, RESTORABLE_CHECKS))
         if any(verdicts.get(name) is Verdict.WARN for name in checks)
     ]
     steps = (*(step.describe() for step in directory_steps), *(step for _, plan in planned for step in plan.steps))
     warnings = tuple(warning for _, plan in planned for warning in plan.warnings)
-    if dry_run or not steps:
-        return Outcome(bool(steps), data, steps, warnings, () if steps else (NOTHING_TO_FIX,), dry_run=dry_run)
-    confirm("Fix this?", steps)
+    if context.dry_run or not steps:
+        return Outcome(bool(steps), data, steps, warnings, () if steps else (NOTHING_TO_FIX,), dry_run=context.dry_run)
+    context.confirm("Fix this?", steps)
     done = [step.describe() for step in directory_steps]
     if directory_steps:
-        execute_plan(host, Plan(directory_steps), progress)
+        execute_plan(host, Plan(directory_steps), context.progress)
     for fix, plan in planned:
         if plan.steps:
-            done += fix(host, dry_run=False, wait_seconds=wait_seconds, progress=progress).steps
+            done += fix(host, context).steps
     return Outcome(bool(done), diagnose(host, ids), tuple(done), warnings)
 
 
-def _restore_now(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome[RestoreResult]:
+def _restore_now(host: Host, context: Context) -> Outcome[RestoreResult]:
     """Create again what a boot or a restart of the VFs removed, as restore-host does; unlike at boot, wait for no GPU.
 
     Raises:
@@ -86,7 +83,7 @@ def _restore_now(host: Host, *, dry_run: bool, wait_seconds: float, progress: Pr
     """
     spec = read_host_spec(host) or HostSpec(FORMAT_VERSION)
     without_wait = replace(spec, boot=BootSpec(deadline_seconds=0))
-    return restore_host(host, without_wait, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    return restore_host(host, context, without_wait)
 
 
 def _run_directory_steps(host: Host) -> tuple[RestrictRunDirectory, ...]:

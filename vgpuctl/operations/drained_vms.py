@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_domain_id
 from vgpuctl.errors import FileFailed, VgpuctlError
+from vgpuctl.model.outcome import Context
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DrainedVm, RecordState, Vm
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def note_drained_vms(host: Host, gpu: str | None, vms: tuple[Vm, ...], wait_seconds: float) -> None:
+def note_drained_vms(host: Host, context: Context, gpu: str | None, vms: tuple[Vm, ...]) -> None:
     """Note which VMs this operation shuts down, each within `wait_seconds`.
 
     `gpu`: the GPU that is set up meanwhile; None: the VMs themselves are changed.
@@ -37,7 +38,7 @@ def note_drained_vms(host: Host, gpu: str | None, vms: tuple[Vm, ...], wait_seco
         if vm.record is not None:
             refuse_changed_definition(vm, vm.record)
     operation = host.operations.current()
-    deadline = host.clock.monotonic() + wait_seconds * len(vms)
+    deadline = host.clock.monotonic() + context.wait_seconds * len(vms)
     domains = [(vm, host.hypervisor.find_domain(vm.uuid)) for vm in vms]
     for number, (vm, domain) in enumerate(domains):
         run_id = None if domain is None else _run_id(domain)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.outcome import Confirm, Outcome, Progress, with_data
+from vgpuctl.model.outcome import Context, Outcome, with_data
 from vgpuctl.model.results.vgpus import AbsentVgpuResult, EnsuredVgpuResult, NamedVgpuResult, VgpuResult
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.plans import vgpus as plans
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 def ensure_vgpu(
-    host: Host,
-    request: VmRequest,
-    *,
-    state: str,
-    dry_run: bool,
-    confirm: Confirm,
-    wait_seconds: float,
-    progress: Progress,
+    host: Host, context: Context, request: VmRequest, *, state: str
 ) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
     """Bring a vGPU without a VM to `state` ("present", "absent") and report before and after.
 
@@ -46,27 +39,25 @@ def ensure_vgpu(
     plans.refuse_unreadable_entries(snapshot)
     if all(entry.name != name for entry in snapshot.host_vgpus):
         if state == "absent":
-            return Outcome(False, AbsentVgpuResult(name), warnings=snapshot.warnings, dry_run=dry_run)
+            return Outcome(False, AbsentVgpuResult(name), warnings=snapshot.warnings, dry_run=context.dry_run)
         if not request.profiles:
             raise InvalidInput(
                 f"vGPU {name} does not exist, and cannot be created without a profile",
                 hint="use --profile PROFILE; vgpuctl list-profiles shows the profiles of this host",
                 vgpu=name,
             )
-        created = create_vgpu(host, request, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        created = create_vgpu(host, context, request)
         return _with_sides(created, None, replace(created.data, present=True))
     entry, device = plans.find_named_vgpu(snapshot, name)
     current = host_vgpu_result(entry, device)
     if state == "absent":
-        deleted = delete_vgpu(
-            host, name, dry_run=dry_run, confirm=confirm, wait_seconds=wait_seconds, progress=progress
-        )
+        deleted = delete_vgpu(host, context, name)
         return _with_sides(deleted, current, None)
     plans.refuse_different_request(snapshot, entry, request)
     plans.refuse_changed_device(snapshot, entry, device)
     if not device.present:
         plans.refuse_existing_name(snapshot, name)
-    return _with_sides(Outcome(False, current, warnings=snapshot.warnings, dry_run=dry_run), current, current)
+    return _with_sides(Outcome(False, current, warnings=snapshot.warnings, dry_run=context.dry_run), current, current)
 
 
 def _with_sides(

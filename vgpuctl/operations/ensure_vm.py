@@ -15,7 +15,7 @@ from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, SpecD
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import VgpuType
-from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.fields import ABSENT
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.snapshot import Snapshot
@@ -46,14 +46,7 @@ if TYPE_CHECKING:
 
 
 def ensure_vm(
-    host: Host,
-    request: VmRequest,
-    *,
-    state: str,
-    dry_run: bool,
-    confirm: Confirm,
-    wait_seconds: float,
-    progress: Progress,
+    host: Host, context: Context, request: VmRequest, *, state: str
 ) -> Outcome[ChangedVmResult | PlannedVmResult]:
     """Bring a VM to `state` ("present", "absent", "started", "stopped") and report before and after.
 
@@ -70,51 +63,36 @@ def ensure_vm(
     before = vm_result(snapshot, vm) if vm is not None else None
     if vm is None:
         if state == "absent":
-            return _absent_vm(name, snapshot, dry_run=dry_run)
+            return _absent_vm(name, snapshot, dry_run=context.dry_run)
         refuse_incomplete_request(request)
         start = state != "stopped"
-        new = create_vm(host, request, start=start, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        new = create_vm(host, context, request, start=start)
         created = reserves_slots(request, start=start)
         return _with_before_after(new, None, "started" if start else "stopped", created=created)
     if state == "absent":
-        deleted = power.delete_vm(
-            host,
-            vm.name,
-            keep_disks=False,
-            dry_run=dry_run,
-            confirm=confirm,
-            wait_seconds=wait_seconds,
-            progress=progress,
-        )
+        deleted = power.delete_vm(host, context, vm.name, keep_disks=False)
         return add_to_vm(deleted, before=before, after=None)
-    changed = _change_existing(host, snapshot, vm, request, state, dry_run, wait_seconds, progress)
+    changed = _change_existing(host, context, snapshot, vm, request, state)
     return _with_before_after(changed, before, state)
 
 
 def _change_existing(
-    host: Host,
-    snapshot: Snapshot,
-    vm: Vm,
-    request: VmRequest,
-    state: str,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
+    host: Host, context: Context, snapshot: Snapshot, vm: Vm, request: VmRequest, state: str
 ) -> Outcome[VmReport]:
     """Change the fields that differ, then the state."""
     fields = _fields_to_update(host, snapshot, vm, request)
     if not fields:
-        return _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
-    changed = change.change_vm(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
-    if dry_run and vm.state in STOPPED_STATES:  # it would start on what it has after the change
+        return _apply_state(host, context, snapshot, vm, state)
+    changed = change.change_vm(host, context, request, fields)
+    if context.dry_run and vm.state in STOPPED_STATES:  # it would start on what it has after the change
         start = (StartDomain(vm.name, vm.uuid).describe(),) if state == "started" else ()
         return replace(changed, steps=(*changed.steps, *start))
     try:
-        reached = _apply_state(host, snapshot, vm, state, dry_run, wait_seconds, progress)
+        reached = _apply_state(host, context, snapshot, vm, state)
     except VgpuctlError as error:
-        error.changed = error.changed or not dry_run
+        error.changed = error.changed or not context.dry_run
         raise
-    data = reached.data if reached.changed and not dry_run else changed.data
+    data = reached.data if reached.changed and not context.dry_run else changed.data
     warnings = tuple(dict.fromkeys((*changed.warnings, *reached.warnings)))
     return replace(reached, changed=True, data=data, steps=(*changed.steps, *reached.steps), warnings=warnings)
 
@@ -268,12 +246,10 @@ def _differs_error(vm: Vm, before: FieldValues, after: FieldValues, hint: str) -
     return SpecDiffers(text, hint=hint, vm=vm.name, before=before, after=after)
 
 
-def _apply_state(
-    host: Host, snapshot: Snapshot, vm: Vm, state: str, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def _apply_state(host: Host, context: Context, snapshot: Snapshot, vm: Vm, state: str) -> Outcome[VmReport]:
     off = vm.state in STOPPED_STATES
     if state == "started" and vm.state is not VmState.RUNNING:
-        return power.start_vm(host, vm.name, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        return power.start_vm(host, context, vm.name)
     if state == "stopped" and not off:
-        return power.stop_vm(host, vm.name, force=False, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
-    return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+        return power.stop_vm(host, context, vm.name, force=False)
+    return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)

@@ -21,7 +21,7 @@ from vgpuctl.errors import (
     SpecDiffers,
     VgpuctlError,
 )
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import CloudInit, DomainDesign, ExistingDisk
 from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult, StateWord
 from vgpuctl.model.snapshot import Snapshot
@@ -41,12 +41,11 @@ from vgpuctl.operations.plans.vm_diff import FieldValues
 from vgpuctl.operations.plans.vm_diff_text import describe_differences, difference_hint
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.steps.claims import TakeClaim
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.worker_pool import VmJob, WorkerPool, describe_jobs
 from vgpuctl.value import EMPTY_MAPPING, extend, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import BatchProgress
     from vgpuctl.ports.host import Host
 
 RERUN_HINT = "run the same command again: it creates the missing ones"
@@ -54,15 +53,13 @@ RERUN_HINT = "run the same command again: it creates the missing ones"
 
 def ensure_vms(
     host: Host,
+    context: Context,
     request: VmRequest,
     names: tuple[str, ...],
     *,
     seeds: Mapping[str, CloudInit] = EMPTY_MAPPING,
     start: bool,
     parallel: int,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: BatchProgress,
 ) -> Outcome[ManyVmsResult]:
     """Create those of the named VMs that are missing, `parallel` at a time; the others must match the request.
 
@@ -75,26 +72,25 @@ def ensure_vms(
         PartlyApplied: some could not even be undone.
         Interrupted: a signal arrived.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_request(request))
     require_system_libvirt(snapshot)
     requests = {name: with_seed(replace(request, name=name), seeds.get(name, request.seed)) for name in names}
     missing = _missing_names(host, snapshot, requests)
     if not missing:
-        return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
+        return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=context.dry_run)
     refuse_incomplete_request(requests[missing[0]])
     _refuse_shared(request, len(missing))
     batch = _Batch(host, request, {name: requests[name] for name in missing}, snapshot, start=start)
-    if dry_run:
+    if context.dry_run:
         return batch.plan_outcome(names)
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         jobs = batch.claim_jobs(tx)
-        pool = WorkerPool(host, jobs, parallel, progress)
+        pool = WorkerPool(host, jobs, parallel, context.progress)
         tx.note(() if batch.reserves else (uuid for _, uuid in batch.vms))
         tx.hand_over()
         pool.run(describe_jobs(jobs))
-    _retry_elsewhere(host, requests, pool, start=start, wait_seconds=wait_seconds)
+    _retry_elsewhere(host, context, requests, pool, start=start)
     data, warnings = _report_vms(host, names, pool, batch)
     if pool.failed or pool.interruption is not None:
         raise _combined_error(pool, data, names)
@@ -102,7 +98,7 @@ def ensure_vms(
     return Outcome(True, data, steps, (*batch.warnings, *pool.warnings, *warnings), _notes(jobs))
 
 
-def observe_named(host: Host, names: tuple[str, ...], *, dry_run: bool) -> Outcome[ManyVmsResult]:
+def observe_named(host: Host, context: Context, names: tuple[str, ...]) -> Outcome[ManyVmsResult]:
     """Return those of these VMs that exist; nothing is changed yet.
 
     Raises:
@@ -110,7 +106,7 @@ def observe_named(host: Host, names: tuple[str, ...], *, dry_run: bool) -> Outco
     """
     snapshot = observe(host, ReadScope(models=False))
     require_libvirt(snapshot)
-    return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
+    return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=context.dry_run)
 
 
 def _missing_names(host: Host, snapshot: Snapshot, requests: Mapping[str, VmRequest]) -> tuple[str, ...]:
@@ -241,7 +237,7 @@ def _notes(jobs: tuple[VmJob, ...]) -> tuple[str, ...]:
 
 
 def _retry_elsewhere(
-    host: Host, requests: Mapping[str, VmRequest], pool: WorkerPool, *, start: bool, wait_seconds: float
+    host: Host, context: Context, requests: Mapping[str, VmRequest], pool: WorkerPool, *, start: bool
 ) -> None:
     """Retry, one by one, the VMs that a driver refused for lack of room: create_vm excludes its GPU."""
     for name, error in list(pool.failed.items()):
@@ -253,14 +249,7 @@ def _retry_elsewhere(
         ):
             continue
         try:
-            create_vm(
-                host,
-                requests[name],
-                start=start,
-                dry_run=False,
-                wait_seconds=wait_seconds,
-                progress=pool.job_progress(),
-            )
+            create_vm(host, replace(context, progress=pool.job_progress()), requests[name], start=start)
         except Interrupted as signal:
             pool.interruption, pool.failed[name] = signal, signal
         except VgpuctlError as retry_error:

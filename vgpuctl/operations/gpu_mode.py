@@ -16,7 +16,7 @@ from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.mig import MigSpec
-from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import GpuResult, PartitionResult, SetUpGpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -94,7 +94,6 @@ class ModeRequest(Value):
     vfs: int | None = None
     drain: bool = False
     update_host_file: bool = True
-    wait_seconds: float = 60.0
     scheduler: SchedulerSpec | None = None
     final_steps: tuple[Step, ...] = ()
     mig: MigSpec | None = None
@@ -114,14 +113,7 @@ class RestoredGpu(Value):
     unverified: str | None = None
 
 
-def set_mode(
-    host: Host,
-    request: ModeRequest,
-    *,
-    dry_run: bool,
-    progress: Progress,
-    confirm: Confirm = confirm_everything,
-) -> Outcome[SetUpGpuResult]:
+def set_mode(host: Host, context: Context, request: ModeRequest) -> Outcome[SetUpGpuResult]:
     """Set up a GPU for a mode, with MIG or mixed sizes if they are requested, and write that to host.yaml.
 
     `confirm` is asked before running VMs are shut down.
@@ -134,8 +126,7 @@ def set_mode(
         VerifyFailed: it was set and read back, and differs now.
         VgpuctlError: a step failed; completed steps were undone.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = _observe(host)
     gpu = select_one_gpu(snapshot, request.gpu_address)
     refuse_gpus_in_setup(snapshot, [gpu.address])
@@ -143,16 +134,16 @@ def set_mode(
     plan = _plan_transaction(host, snapshot, request)
     before, after = gpu_settings(current_gpu_spec(gpu)), gpu_settings(_spec_after(gpu, request, plan))
     lines = plan.lines
-    if dry_run or not lines:
+    if context.dry_run or not lines:
         result, partition, warnings = gpu_result(snapshot, plan.gpu), partition_result(plan.gpu), snapshot.warnings
     else:
-        stops = StopConfirmation(confirm)
+        stops = StopConfirmation(context.confirm)
         stops.ask(plan)
         transaction = mode_transaction(host, request, lambda: _observe(host))
-        lines = run_transaction(host, transaction, plan, progress, stops)
+        lines = run_transaction(host, context, transaction, plan, stops)
         result, partition, warnings = _verify_after(host, snapshot, plan.gpu, request)
     data = extend(SetUpGpuResult, result, partition=partition, before=before, after=after)
-    return Outcome(bool(lines), data, lines, warnings, dry_run=dry_run)
+    return Outcome(bool(lines), data, lines, warnings, dry_run=context.dry_run)
 
 
 def _spec_after(gpu: Gpu, request: ModeRequest, plan: TransactionPlan) -> GpuSpec:
@@ -238,11 +229,9 @@ def _observe(host: Host) -> Snapshot:
 
 def restore_gpus(
     host: Host,
+    context: Context,
     gpus: Mapping[str, GpuSpec],
     *,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
     vms: tuple[Vm, ...] = (),
     gpu_addresses: frozenset[str] | None = None,
 ) -> tuple[RestoredGpu, ...]:
@@ -271,15 +260,15 @@ def restore_gpus(
             continue
         try:
             _refuse_absent(host, address)
-            for transaction in _restore_transactions(host, address, spec, wait_seconds, read_gpus):
+            for transaction in _restore_transactions(host, address, spec, read_gpus):
                 snapshot = read_gpus()
                 try:
                     plan = transaction.plan(snapshot)
                 except Refused as refused:
                     raise busy_gpu_error(host, address) or refused from refused
                 unverified = unverifiable_off_reason(snapshot, plan.gpu, PartitionRequest(spec.mig, spec.mixed_size))
-                is_planned = dry_run or not plan.lines
-                steps += plan.lines if is_planned else run_transaction(host, transaction, plan, progress)
+                is_planned = context.dry_run or not plan.lines
+                steps += plan.lines if is_planned else run_transaction(host, context, transaction, plan)
         except Interrupted:
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
@@ -317,20 +306,18 @@ def _specs_by_address(
 
 
 def _restore_transactions(
-    host: Host, address: str, spec: GpuSpec, wait_seconds: float, observe_gpus: Callable[[], Snapshot]
+    host: Host, address: str, spec: GpuSpec, observe_gpus: Callable[[], Snapshot]
 ) -> Iterator[GpuTransaction]:
     """Yield a GPU's transactions, each when the one before is done: VFs first, because new VFs reset the scheduler."""
     refuse_missing_mode(address, spec.mode, spec.mig, spec.mixed_size)
     if spec.mode is not None:
-        request = ModeRequest(
-            address, spec.mode, spec.vfs, update_host_file=False, wait_seconds=wait_seconds, scheduler=spec.scheduler
-        )
+        request = ModeRequest(address, spec.mode, spec.vfs, update_host_file=False, scheduler=spec.scheduler)
         request = replace(request, mig=spec.mig, mixed_size=spec.mixed_size, after_boot=True)
         yield mode_transaction(host, request, observe_gpus)
     if spec.scheduler is not None and spec.mode in (None, GpuMode.VGPU):
         scheduler_request = restore_request(host, address, spec.scheduler, observe_gpus)
         if scheduler_request is not None:
-            yield scheduler_transaction(host, replace(scheduler_request, wait_seconds=wait_seconds), observe_gpus)
+            yield scheduler_transaction(host, scheduler_request, observe_gpus)
 
 
 def _plan_transaction(host: Host, snapshot: Snapshot, request: ModeRequest) -> TransactionPlan:
@@ -439,7 +426,6 @@ def mode_transaction(host: Host, request: ModeRequest, observe_gpus: Callable[[]
 
     return GpuTransaction(
         request.gpu_address,
-        request.wait_seconds,
         observe_gpus,
         check,
         lambda snapshot: _plan_transaction(host, snapshot, request),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.scheduler_spec import dump_scheduler
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.outcome import Confirm, Outcome, Progress, confirm_everything
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import ChangedGpuResult, GpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -67,18 +67,10 @@ class SchedulerRequest(Value):
     scheduler: SchedulerSpec
     drain: bool = False
     update_host_file: bool = True
-    wait_seconds: float = 60.0
     final_steps: tuple[Step, ...] = ()
 
 
-def set_scheduler(
-    host: Host,
-    request: SchedulerRequest,
-    *,
-    dry_run: bool,
-    progress: Progress,
-    confirm: Confirm = confirm_everything,
-) -> Outcome[ChangedGpuResult]:
+def set_scheduler(host: Host, context: Context, request: SchedulerRequest) -> Outcome[ChangedGpuResult]:
     """Set a GPU's scheduler and write that to host.yaml. `confirm` is asked before running VMs are shut down.
 
     Raises:
@@ -88,8 +80,7 @@ def set_scheduler(
         SchedulerNotLoaded: host.yaml was written, and the driver has to be loaded with the scheduler.
         VgpuctlError: a step failed; completed steps were undone.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
 
     def read_host() -> Snapshot:
         snapshot = observe(host, SCHEDULER_SCOPE)
@@ -103,14 +94,14 @@ def set_scheduler(
     not_loaded = find_not_loaded(snapshot, ((gpu, request.scheduler),), options)
     notes = (RELOAD_NOTE, *next_load_notes(gpu, request.scheduler, options)) if can_set_scheduler(gpu) else ()
     lines = plan.lines
-    if not dry_run and lines:
-        stops = StopConfirmation(confirm)
+    if not context.dry_run and lines:
+        stops = StopConfirmation(context.confirm)
         stops.ask(plan)
-        lines = run_transaction(host, scheduler_transaction(host, request, read_host), plan, progress, stops)
+        lines = run_transaction(host, context, scheduler_transaction(host, request, read_host), plan, stops)
         result, warnings = _report_after(host, gpu, snapshot, request)
     else:
         result, warnings = gpu_result(snapshot, gpu), snapshot.warnings
-    if not_loaded is not None and dry_run:
+    if not_loaded is not None and context.dry_run:
         notes = (*notes, not_loaded.message, str(not_loaded.hint))
     elif not_loaded is not None:
         not_loaded.left += lines
@@ -118,7 +109,7 @@ def set_scheduler(
     spec = current_gpu_spec(gpu)
     after = gpu_settings(replace(spec, scheduler=request.scheduler))
     data = extend(ChangedGpuResult, result, before=gpu_settings(spec), after=after)
-    return Outcome(bool(lines), data, lines, warnings, notes, dry_run=dry_run)
+    return Outcome(bool(lines), data, lines, warnings, notes, dry_run=context.dry_run)
 
 
 def _report_after(
@@ -145,7 +136,6 @@ def scheduler_transaction(
 
     return GpuTransaction(
         request.gpu_address,
-        request.wait_seconds,
         observe_gpus,
         check,
         lambda snapshot: plan_scheduler(host, snapshot, request),

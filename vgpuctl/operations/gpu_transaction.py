@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, PartlyApplied, VgpuctlError
 from vgpuctl.model.gpu import Backend, Gpu
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.outcome import Confirm, Progress
+from vgpuctl.model.outcome import Confirm, Context, NoProgress, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, Vm
 from vgpuctl.observe.claims import read_claims, reread_claims
@@ -26,7 +26,7 @@ from vgpuctl.operations.guards import busy_gpu_error
 from vgpuctl.operations.power import start_vm
 from vgpuctl.operations.steps.claims import ReleaseClaim
 from vgpuctl.operations.steps.domain import StopDomain
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
 
@@ -66,7 +66,6 @@ class GpuTransaction(Value):
     """
 
     gpu_address: str
-    wait_seconds: float
     observe_gpus: Callable[[], Snapshot]
     check: Callable[[Snapshot], None]
     plan: Callable[[Snapshot], TransactionPlan]
@@ -104,9 +103,9 @@ class StopConfirmation:
 
 def run_transaction(
     host: Host,
+    context: Context,
     transaction: GpuTransaction,
     plan: TransactionPlan,
-    progress: Progress,
     stops: StopConfirmation | None = None,
 ) -> tuple[str, ...]:
     """Claim the GPU, read it again, stop VMs, change it, release it, and restart the VMs whatever the outcome.
@@ -120,35 +119,35 @@ def run_transaction(
         VgpuctlError: a step failed; completed steps were undone.
     """
     if not plan.gpu_steps:
-        execute_plan(host, Plan(steps=plan.final_steps), progress)
-        _restart_vms(host, transaction, plan.vms_to_start, progress, None)
+        execute_plan(host, Plan(steps=plan.final_steps), context.progress)
+        _restart_vms(host, context, transaction, plan.vms_to_start, None)
         return plan.lines
     claim = _setup_claim(host, plan.gpu.address)
     vms_to_start: tuple[Vm, ...] = ()
     former_claims: tuple[Claim, ...] = ()
     try:
-        with Transaction(host, Context(progress, transaction.wait_seconds)) as tx:
+        with Transaction(host, context) as tx:
             _claim_gpu(tx, transaction, claim)
             current_plan = _replan(host, transaction, claim)
             if stops is not None:
                 stops.ask(current_plan)
             former_claims = _hold_claims(host, tx, claim)
-            note_drained_vms(host, claim.gpu, current_plan.vms_to_stop, transaction.wait_seconds)
+            note_drained_vms(host, context, claim.gpu, current_plan.vms_to_stop)
             vms_to_start = current_plan.vms_to_start
             stop_steps = tuple(
-                StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=transaction.wait_seconds)
+                StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds)
                 for vm in current_plan.vms_to_stop
             )
             release = ReleaseClaim(claim.carrier, claim.vm_uuid)
             tx.carry_out(Plan(steps=(*stop_steps, *current_plan.gpu_steps, *current_plan.final_steps, release)))
     except (VgpuctlError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()
-        _restart_vms(host, transaction, vms_to_start, progress, failure)
+        _restart_vms(host, context, transaction, vms_to_start, failure)
         if failure is error:
             raise
         raise failure from error
     else:
-        _restart_vms(host, transaction, vms_to_start, progress, None)
+        _restart_vms(host, context, transaction, vms_to_start, None)
         return current_plan.lines
     finally:
         _return_claims(host, former_claims)
@@ -232,32 +231,32 @@ def _interrupted() -> Interrupted:
     return Interrupted("interrupted", signal_number=2)
 
 
-class UninterruptedProgress(Value):
-    """Progress of work that continues despite a signal: it reports steps, and the first signal stops none of them."""
+def uninterrupted(context: Context) -> Context:
+    """Return the context of work that continues despite a signal: the first one stops none of its steps."""
+    return replace(context, progress=_UninterruptedProgress(context.progress))
 
-    progress: Progress
+
+class _UninterruptedProgress(NoProgress):
+    """Reports steps. The methods in which the wrapped progress checks for a signal do nothing."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
 
     def on_plan(self, steps: tuple[str, ...]) -> None:
         """Report the steps."""
-        self.progress.on_plan(steps)
-
-    def on_step_start(self, number: int, text: str) -> None:
-        """Report nothing: the wrapped progress checks for a signal in this call."""
-
-    def on_step_progress(self, number: int, text: str, percent: float) -> None:
-        """Report nothing, as `on_step_start`."""
+        self._progress.on_plan(steps)
 
     def on_step_finish(self, number: int, text: str) -> None:
         """Report the step."""
-        self.progress.on_step_finish(number, text)
+        self._progress.on_step_finish(number, text)
 
     def on_step_undo(self, text: str) -> None:
         """Report what is undone."""
-        self.progress.on_step_undo(text)
+        self._progress.on_step_undo(text)
 
 
 def _restart_vms(
-    host: Host, transaction: GpuTransaction, vms: tuple[Vm, ...], progress: Progress, failure: VgpuctlError | None
+    host: Host, context: Context, transaction: GpuTransaction, vms: tuple[Vm, ...], failure: VgpuctlError | None
 ) -> None:
     """Start the VMs that were stopped; after a `failure`, those that stay off are added to its `left`.
 
@@ -272,9 +271,7 @@ def _restart_vms(
     not_started: list[str] = []
     remaining = list(vms)
     while remaining:
-        error = try_start_vm(
-            host, remaining[0], undone_steps, transaction.wait_seconds, UninterruptedProgress(progress)
-        )
+        error = try_start_vm(host, context, remaining[0], undone_steps)
         if isinstance(error, Interrupted) and interruption is None:
             interruption = error
             continue
@@ -298,21 +295,20 @@ def _restart_vms(
         raise partly
 
 
-def try_start_vm(
-    host: Host, vm: Vm, undone_steps: frozenset[str], wait_seconds: float, progress: Progress
-) -> Exception | None:
+def try_start_vm(host: Host, context: Context, vm: Vm, undone_steps: frozenset[str]) -> Exception | None:
     """Start a VM again and return why that failed, None if it did not; a failure does not affect the other VMs.
 
     `undone_steps`: the steps that a signal undid. A guest that was asked to shut down does so after the signal too, so
     this waits for it.
     """
-    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds).describe()
+    context = uninterrupted(context)
+    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds).describe()
     try:
         if stop in undone_steps:
-            progress.on_step_undo(f"{stop}: once off, it is started again")
-            if not host.hypervisor.wait_stopped(vm.uuid, wait_seconds):
-                return Busy(f"it was asked to shut down and has not yet, after {wait_seconds:g} s")
-        start_vm(host, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+            context.progress.on_step_undo(f"{stop}: once off, it is started again")
+            if not host.hypervisor.wait_stopped(vm.uuid, context.wait_seconds):
+                return Busy(f"it was asked to shut down and has not yet, after {context.wait_seconds:g} s")
+        start_vm(host, context, vm.uuid)
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:  # noqa: BLE001 - any error is reported, and every other VM must still be tried

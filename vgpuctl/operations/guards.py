@@ -21,6 +21,7 @@ from vgpuctl.placement.constraints import select_gpus
 from vgpuctl.placement.vm_placement import stuck_write_error
 
 if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Context
     from vgpuctl.ports.host import Host
 
 
@@ -28,14 +29,16 @@ _UNQUOTED_WORDS = re.compile(r"( [\w@%+=:,./-]+)*", re.ASCII)
 """Words of a command line that need no quotes in a shell."""
 
 
-def require_writable(host: Host) -> None:
-    """Refuse a changing command on a read-only host, or for a user who may not change the host.
+def require_writable(host: Host, context: Context) -> None:
+    """Refuse a changing command on a read-only host, or for a user who may not change the host; a dry run may go on.
 
     Raises:
         FileFailed: root is required.
         HostCannot: the host has no machine id.
         InvalidInput: with the reason.
     """
+    if context.dry_run:
+        return
     require_root(host)
     if not host.machine_id:
         raise HostCannot(

@@ -43,16 +43,6 @@ if TYPE_CHECKING:
 GpuRequest = ModeRequest | SchedulerRequest
 
 
-class ApplyOptions(Value):
-    """Options of apply.
-
-    `drain`: running VMs may be stopped and started again. `wait_seconds`: for locks and shutdowns.
-    """
-
-    drain: bool = False
-    wait_seconds: float = 60.0
-
-
 class GpuPlan(Value):
     """The plan for one GPU: desired settings, differences, and the requests with their plans or the error instead."""
 
@@ -105,7 +95,7 @@ def _names_profiles(spec: HostSpec) -> bool:
     return bool(spec.vgpus) or any(entry.profiles for entry in spec.gpus.values())
 
 
-def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, options: ApplyOptions) -> tuple[GpuPlan, ...]:
+def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, *, drain: bool) -> tuple[GpuPlan, ...]:
     """Return the plan of every GPU that host.yaml configures, or configured before, in the order of their addresses."""
     gpu_plans = []
     for gpu in sorted(snapshot.gpus, key=lambda g: address_sort_key(g.address)):
@@ -124,7 +114,7 @@ def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, options: Ap
         try:
             if mig_error is not None:
                 raise mig_error
-            gpu_plan = GpuPlan(gpu, spec, differences, _plan_transactions(host, snapshot, gpu, spec, options))
+            gpu_plan = GpuPlan(gpu, spec, differences, _plan_transactions(host, snapshot, gpu, spec, drain=drain))
         except VgpuctlError as refusal:
             gpu_plan = GpuPlan(gpu, spec, differences, error=refusal)
         gpu_plans.append(gpu_plan)
@@ -132,7 +122,7 @@ def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, options: Ap
 
 
 def _plan_transactions(
-    host: Host, snapshot: Snapshot, gpu: Gpu, spec: GpuSpec, options: ApplyOptions
+    host: Host, snapshot: Snapshot, gpu: Gpu, spec: GpuSpec, *, drain: bool
 ) -> tuple[tuple[GpuRequest, TransactionPlan], ...]:
     """Return the changes of a GPU in their order: new VFs reset its scheduler, so the scheduler comes last.
 
@@ -149,7 +139,7 @@ def _plan_transactions(
         )
     refuse_missing_mode(gpu.address, spec.mode, spec.mig, spec.mixed_size)
     if spec.mode is not None:
-        mode_request = _mode_request(gpu.address, spec, options)
+        mode_request = _mode_request(gpu.address, spec, drain=drain)
         planned.append((mode_request, build_transaction(host, mode_request, spec).plan(snapshot)))
     scheduler_steps = (SetScheduler, SetInstanceSchedulers)
     is_scheduler_planned = any(isinstance(step, scheduler_steps) for _, plan in planned for step in plan.gpu_steps)
@@ -159,9 +149,7 @@ def _plan_transactions(
         and not is_scheduler_planned
         and _may_need_scheduler(gpu, spec.scheduler)
     ):
-        scheduler_request = SchedulerRequest(
-            gpu.address, spec.scheduler, drain=options.drain, update_host_file=False, wait_seconds=options.wait_seconds
-        )
+        scheduler_request = SchedulerRequest(gpu.address, spec.scheduler, drain=drain, update_host_file=False)
         planned.append(
             (
                 scheduler_request,
@@ -192,14 +180,13 @@ def find_unloaded_schedulers(
     return find_not_loaded(snapshot, wanted, read_driver_options(host, snapshot))
 
 
-def _mode_request(address: str, spec: GpuSpec, options: ApplyOptions) -> ModeRequest:
+def _mode_request(address: str, spec: GpuSpec, *, drain: bool) -> ModeRequest:
     return ModeRequest(
         address,
         spec.mode,
         spec.vfs,
-        options.drain,
+        drain=drain,
         update_host_file=False,
-        wait_seconds=options.wait_seconds,
         scheduler=spec.scheduler,
         mig=spec.mig,
         mixed_size=spec.mixed_size,

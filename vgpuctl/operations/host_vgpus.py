@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Refused, VgpuctlError
 from vgpuctl.model.gpu import GpuMode
-from vgpuctl.model.outcome import Progress
+from vgpuctl.model.outcome import Context
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, HostVgpu
 from vgpuctl.observe import ReadScope, observe
@@ -26,7 +26,7 @@ from vgpuctl.operations.host_plan import GpuPlan, raise_refusals
 from vgpuctl.operations.plans.claims import with_type_id
 from vgpuctl.operations.plans.host_vgpu_plan import HostVgpuPlan, plan_host_vgpus
 from vgpuctl.operations.steps.claims import TakeClaim
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 
@@ -106,7 +106,7 @@ def _check_entry(host: Host, snapshot: Snapshot, desired: DesiredState, vgpu_pla
     refuse_gpus_in_setup(snapshot, [vgpu_plan.entry.gpu])
 
 
-def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress: Progress) -> tuple[str, ...]:
+def make_vgpus(host: Host, context: Context, desired: DesiredState) -> tuple[str, ...]:
     """Claim, create and read back what is missing, then write the desired host.yaml; a failed step undoes all.
 
     Returns what was done, one line each.
@@ -118,7 +118,7 @@ def make_vgpus(host: Host, desired: DesiredState, wait_seconds: float, progress:
     for vgpu_plan in vgpu_plans:
         _check_entry(host, snapshot, desired, vgpu_plan)
     missing_claims = _missing_claims(host, vgpu_plans)
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over(missing_claims, snapshot=snapshot)
         snapshot, vgpu_plans = _plan_again(host, desired)
         if _missing_claims(host, vgpu_plans) != missing_claims:

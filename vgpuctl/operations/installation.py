@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import FileFailed, HostCannot, Interrupted, PartlyApplied, VgpuctlError
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome, Progress
 from vgpuctl.model.results.host import InstalledResult, UninstalledResult
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.guards import require_root
@@ -50,13 +50,7 @@ class Action(Value):
 
 
 def install_host(
-    host: Host,
-    *,
-    python: str,
-    completions: Mapping[str, str],
-    restart_libvirt: bool,
-    dry_run: bool,
-    progress: Progress,
+    host: Host, context: Context, *, python: str, completions: Mapping[str, str], restart_libvirt: bool
 ) -> Outcome[InstalledResult]:
     """Write each file that is missing or comes from another version.
 
@@ -71,7 +65,7 @@ def install_host(
         PartlyApplied: a later one could not be written; those before it stay, and the error names them.
     """
     system = _require_system(host)
-    if not dry_run:
+    if not context.dry_run:
         require_root(host)  # a machine id is not needed: the image of a host, which is never booted, has none
     version = host.hypervisor.status().libvirt_version
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
@@ -97,7 +91,7 @@ def install_host(
     actions += _restarts(system) if restart_libvirt else []
     notes = _notes(system, is_new=system.read(hook.path) is None, restart_libvirt=restart_libvirt)
     paths = [f.path for f in files]
-    return _carry_out(actions, InstalledResult, paths, kept_paths, notes, progress, dry_run=dry_run)
+    return _carry_out(context, actions, InstalledResult, paths, kept_paths, notes)
 
 
 def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str, ...]:
@@ -110,16 +104,14 @@ def _notes(system: System, *, is_new: bool, restart_libvirt: bool) -> tuple[str,
     return tuple(notes)
 
 
-def uninstall_host(
-    host: Host, *, restart_libvirt: bool, dry_run: bool, progress: Progress
-) -> Outcome[UninstalledResult]:
+def uninstall_host(host: Host, context: Context, *, restart_libvirt: bool) -> Outcome[UninstalledResult]:
     """Remove the files of install-host; /etc/vgpuctl is removed only if it is empty. What the Debian package has stays.
 
     Raises:
         Failed, PartlyApplied: a file could not be removed; the error names those that were removed before.
     """
     system = _require_system(host)
-    if not dry_run:
+    if not context.dry_run:
         require_root(host)
     actions: list[Action] = []
     removed_paths: list[str] = []
@@ -144,8 +136,8 @@ def uninstall_host(
         remove = partial(system.remove_directory, texts.CONFIG_DIRECTORY)
         actions.append(Action(line, texts.CONFIG_DIRECTORY, "removed", remove))
     actions += _restarts(system) if restart_libvirt else []
-    notes = (PACKAGE_NOTE,) if is_package and dry_run else ()
-    return _carry_out(actions, UninstalledResult, removed_paths, kept_paths, notes, progress, dry_run=dry_run)
+    notes = (PACKAGE_NOTE,) if is_package and context.dry_run else ()
+    return _carry_out(context, actions, UninstalledResult, removed_paths, kept_paths, notes)
 
 
 def is_boot_unit_enabled(system: System) -> bool:
@@ -238,21 +230,19 @@ def _restarts(system: System) -> list[Action]:
 
 
 def _carry_out(
+    context: Context,
     actions: Sequence[Action],
     kind: type[AnyFiles],
     files: Sequence[str],
     kept_paths: Sequence[str],
     notes: tuple[str, ...],
-    progress: Progress,
-    *,
-    dry_run: bool,
 ) -> Outcome[AnyFiles]:
     warnings = tuple(f"{path} was changed by hand or does not belong to vgpuctl: it is kept" for path in kept_paths)
     lines = tuple(action.line for action in actions)
-    if actions and not dry_run:
-        _perform(actions, progress)
+    if actions and not context.dry_run:
+        _perform(actions, context.progress)
     data = kind(tuple(sorted(set(files) - set(kept_paths))), tuple(sorted(kept_paths)))
-    return Outcome(bool(actions), data, lines, warnings, notes, dry_run=dry_run)
+    return Outcome(bool(actions), data, lines, warnings, notes, dry_run=context.dry_run)
 
 
 def _perform(actions: Sequence[Action], progress: Progress) -> None:

@@ -16,13 +16,13 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
+from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.moves import BarrierResult, CountResult, FitsResult, MovesResult, SpotResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.change import move_vgpu
-from vgpuctl.operations.gpu_transaction import UninterruptedProgress, try_start_vm
+from vgpuctl.operations.gpu_transaction import try_start_vm, uninterrupted
 from vgpuctl.operations.guards import require_system_libvirt, require_writable, select_one_gpu
 from vgpuctl.operations.plans.choose import refuse_invalid_host_file
 from vgpuctl.operations.plans.choose_whole import WholeGpuOffer, offer_whole_gpus
@@ -37,7 +37,7 @@ from vgpuctl.operations.plans.moves import (
 )
 from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.operations.transaction import Context, Transaction, deleted_meanwhile
+from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
 from vgpuctl.operations.waiting_vms import give_place, give_up_place
 from vgpuctl.operations.with_vm_stopped import start_again, stop_and_run, with_vm_stopped
 from vgpuctl.placement.constraints import select_gpus
@@ -115,48 +115,35 @@ def _spot_result(spot: PlannedVgpu) -> SpotResult:
     return SpotResult(spot.profile, spot.gpu.address, spot.placement_id)
 
 
-def make_room(
-    host: Host,
-    profiles: ProfileCounts,
-    *,
-    max_moves: int | None,
-    dry_run: bool,
-    confirm: Confirm,
-    wait_seconds: float,
-    progress: Progress,
-) -> Outcome[MovesResult]:
+def make_room(host: Host, context: Context, profiles: ProfileCounts, *, max_moves: int | None) -> Outcome[MovesResult]:
     """Plan the fewest moves that make room for these profiles, and carry them out once they are confirmed.
 
     Raises:
         NoCapacity: no moves make enough room.
         VgpuctlError: a move failed; `left` lists the moves that were not done.
     """
-    snapshot, gpus, pinned_vms = _observe(host, dry_run=dry_run)
+    snapshot, gpus, pinned_vms = _observe(host, context)
     plan = plan_room_moves(snapshot, gpus, profiles, pinned_vms, max_moves)
-    if not dry_run:
-        _confirm_and_carry_out(host, plan, confirm, wait_seconds, progress)
-    taken = () if dry_run or not plan.moves else _warn_if_taken(host, profiles)
-    return _outcome(plan, (*snapshot.warnings, *taken), dry_run=dry_run)
+    if not context.dry_run:
+        _confirm_and_carry_out(host, context, plan)
+    taken = () if context.dry_run or not plan.moves else _warn_if_taken(host, profiles)
+    return _outcome(plan, (*snapshot.warnings, *taken), dry_run=context.dry_run)
 
 
-def defragment(
-    host: Host, *, max_moves: int | None, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
-) -> Outcome[MovesResult]:
+def defragment(host: Host, context: Context, *, max_moves: int | None) -> Outcome[MovesResult]:
     """Plan moves after which more of the largest profiles fit, and carry them out once they are confirmed.
 
     Raises:
         VgpuctlError: a move failed; `left` lists the moves that were not done.
     """
-    snapshot, gpus, pinned_vms = _observe(host, dry_run=dry_run)
+    snapshot, gpus, pinned_vms = _observe(host, context)
     plan = plan_defragmentation(snapshot, gpus, pinned_vms, max_moves)
-    if not dry_run:
-        _confirm_and_carry_out(host, plan, confirm, wait_seconds, progress)
-    return _outcome(plan, snapshot.warnings, dry_run=dry_run)
+    if not context.dry_run:
+        _confirm_and_carry_out(host, context, plan)
+    return _outcome(plan, snapshot.warnings, dry_run=context.dry_run)
 
 
-def empty_gpu(
-    host: Host, gpu: str, *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
-) -> Outcome[MovesResult]:
+def empty_gpu(host: Host, context: Context, gpu: str) -> Outcome[MovesResult]:
     """Plan moves of a GPU's VMs to other GPUs, and carry them out once they are confirmed.
 
     Raises:
@@ -164,26 +151,25 @@ def empty_gpu(
         NotFound, InvalidInput: `gpu` does not name one GPU of this host.
         VgpuctlError: a move failed; `left` lists the moves that were not done.
     """
-    snapshot, _, pinned_vms = _observe(host, dry_run=dry_run)
+    snapshot, _, pinned_vms = _observe(host, context)
     source = select_one_gpu(snapshot, gpu)
     plan = plan_empty_gpu(snapshot, source.address, pinned_vms)
-    if not dry_run:
-        _confirm_and_carry_out(host, plan, confirm, wait_seconds, progress)
-    outcome = _outcome(plan, snapshot.warnings, dry_run=dry_run)
+    if not context.dry_run:
+        _confirm_and_carry_out(host, context, plan)
+    outcome = _outcome(plan, snapshot.warnings, dry_run=context.dry_run)
     if not source.cordoned:
         note = f"new vGPUs may be placed on it; vgpuctl cordon {source.address} prevents that"
         outcome = replace(outcome, notes=(note,))
     if plan.stays:
         error = stays_error(plan.stays, source.address)
-        error.result, error.changed = (outcome, not dry_run) if plan.moves else (None, False)
+        error.result, error.changed = (outcome, not context.dry_run) if plan.moves else (None, False)
         raise error
     return outcome
 
 
-def _observe(host: Host, *, dry_run: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
+def _observe(host: Host, context: Context) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
     """Return a snapshot of the host, its GPUs, and the VMs that must not be moved."""
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, ReadScope(types=True, models=False))
     require_system_libvirt(snapshot)
     refuse_invalid_host_file(snapshot)
@@ -203,14 +189,12 @@ def find_pinned_vms(host: Host, snapshot: Snapshot) -> frozenset[str]:
     return frozenset(pinned_vms)
 
 
-def _confirm_and_carry_out(
-    host: Host, plan: MovesPlan, confirm: Confirm, wait_seconds: float, progress: Progress
-) -> None:
+def _confirm_and_carry_out(host: Host, context: Context, plan: MovesPlan) -> None:
     if not plan.moves:
         return
     number = len({move.vm.uuid for move in plan.moves})
-    confirm(f"Move {count_text(number, 'VM')}?", tuple(entry.describe() for entry in plan.order))
-    carry_out(host, plan.order, wait_seconds, progress)
+    context.confirm(f"Move {count_text(number, 'VM')}?", tuple(entry.describe() for entry in plan.order))
+    carry_out(host, context, plan.order)
 
 
 def _outcome(plan: MovesPlan, warnings: tuple[str, ...], *, dry_run: bool) -> Outcome[MovesResult]:
@@ -231,7 +215,7 @@ def _warn_if_taken(host: Host, profiles: ProfileCounts) -> tuple[str, ...]:
     return () if is_free else ("another command already took the room that these moves made",)
 
 
-def carry_out(host: Host, order: Sequence[MoveEntry], wait_seconds: float, progress: Progress) -> None:
+def carry_out(host: Host, context: Context, order: Sequence[MoveEntry]) -> None:
     """Carry out moves in their order, each only after those before it succeeded.
 
     Raises:
@@ -244,19 +228,19 @@ def carry_out(host: Host, order: Sequence[MoveEntry], wait_seconds: float, progr
         failure.changed = failure.changed or len(remaining) < len(order)
         retry = "run the same command again: it plans from the new state"
         failure.hint = "; ".join(filter(None, (failure.hint, retry)))
-        _place_again(host, tuple(waiting.values()), failure, wait_seconds, progress)
+        _place_again(host, context, tuple(waiting.values()), failure)
         failure.left += [f"{later.describe()}: not done" for later in remaining[1:]]
 
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.on_failure(place_again)
         while remaining:
             entry = remaining[0]
             vm = _current_vm(host, entry, waiting)
             if isinstance(entry, VmLeave):
                 tx.note((vm.uuid,))
-                _leave(host, entry, vm, waiting, wait_seconds, progress)
+                _leave(host, context, entry, vm, waiting)
             else:
-                _move(host, entry, vm, waiting, wait_seconds, progress)
+                _move(host, context, entry, vm, waiting)
             del remaining[0]
 
 
@@ -282,42 +266,39 @@ def _current_vm(host: Host, entry: MoveEntry, waiting: dict[str, Vm]) -> Vm:
     return vm
 
 
-def _leave(host: Host, entry: VmLeave, vm: Vm, waiting: dict[str, Vm], wait_seconds: float, progress: Progress) -> None:
+def _leave(host: Host, context: Context, entry: VmLeave, vm: Vm, waiting: dict[str, Vm]) -> None:
     """Stop the VM if it runs, and let its vGPU give up its slot."""
 
     def give_up() -> None:
-        give_up_place(host, vm.uuid, entry.vgpu.carrier, wait_seconds=wait_seconds, progress=progress)
+        give_up_place(host, context, vm.uuid, entry.vgpu.carrier)
 
-    stop_and_run(host, vm, give_up, wait_seconds, progress)
+    stop_and_run(host, context, vm, give_up)
     waiting[vm.uuid] = vm
 
 
-def _move(host: Host, move: VmMove, vm: Vm, waiting: dict[str, Vm], wait_seconds: float, progress: Progress) -> None:
+def _move(host: Host, context: Context, move: VmMove, vm: Vm, waiting: dict[str, Vm]) -> None:
     """Move one vGPU. A VM that was stopped for it, or when it gave up its slot, is started again."""
     if not move.waits:
 
         def move_it() -> None:
             carrier = move.vgpu.carrier
-            move_vgpu(host, vm.uuid, carrier, move.target, wait_seconds=wait_seconds, progress=progress)
+            move_vgpu(host, context, vm.uuid, carrier, move.target)
 
-        with_vm_stopped(host, vm, move_it, "moved", wait_seconds, progress)
+        with_vm_stopped(host, context, vm, move_it, "moved")
         return
-    give_place(host, vm.uuid, wait_seconds=wait_seconds, progress=progress, target=move.target)
-    start_again(host, waiting.pop(vm.uuid, vm), "moved", wait_seconds, progress)
+    give_place(host, context, vm.uuid, target=move.target)
+    start_again(host, context, waiting.pop(vm.uuid, vm), "moved")
 
 
-def _place_again(
-    host: Host, waiting: Sequence[Vm], failure: VgpuctlError, wait_seconds: float, progress: Progress
-) -> None:
+def _place_again(host: Host, context: Context, waiting: Sequence[Vm], failure: VgpuctlError) -> None:
     """Give VMs that wait a place again after a failure, and start those that ran; `left` gets those that failed."""
-    uninterrupted = UninterruptedProgress(progress)
     for vm in waiting:
         error: Exception | None = None
         if vm.state not in STOPPED_STATES:
-            error = try_start_vm(host, vm, frozenset(), wait_seconds, uninterrupted)
+            error = try_start_vm(host, context, vm, frozenset())
         else:
             try:
-                give_place(host, vm.uuid, wait_seconds=wait_seconds, progress=uninterrupted)
+                give_place(host, uninterrupted(context), vm.uuid)
             except VgpuctlError as problem:
                 error = problem
         if error is not None:

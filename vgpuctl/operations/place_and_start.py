@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import has_no_video
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
@@ -30,7 +30,7 @@ from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import RedefineDomain
 from vgpuctl.operations.steps.domain import StartDomain
-from vgpuctl.operations.transaction import Context, Owner, Transaction, deleted_meanwhile
+from vgpuctl.operations.transaction import Owner, Transaction, deleted_meanwhile
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
 
@@ -77,15 +77,7 @@ class Start(Value):
 
 
 def place_and_start(
-    host: Host,
-    vm: Vm,
-    record: VmRecord,
-    *,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
-    target: MoveTarget | None = None,
-    start: bool = True,
+    host: Host, context: Context, vm: Vm, record: VmRecord, *, target: MoveTarget | None = None, start: bool = True
 ) -> Outcome[VmReport]:
     """Start a VM in its recorded slots if they are free and still exist, else in other free ones.
 
@@ -100,22 +92,22 @@ def place_and_start(
     def prepare(tx: Transaction) -> Start:
         seen = tx.look(scope)
         displaced = frozenset(find_displaced(host, seen, record))
-        if not dry_run:
-            _drop_claims(host, vm, [c for c in seen.claims if c.carrier in displaced], wait_seconds)
-        return Start(host, seen, scope, vm, record, dry_run, target, start, displaced)
+        if not context.dry_run:
+            _drop_claims(host, context, vm, [c for c in seen.claims if c.carrier in displaced])
+        return Start(host, seen, scope, vm, record, context.dry_run, target, start, displaced)
 
-    with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
+    with Transaction(host, context) as tx:
         made = tx.make(prepare)
     before = vm_result(made.making.seen, vm)
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, before, made.steps, dry_run=True)
     return report_vm(host, before, made.steps, warnings=made.warnings)
 
 
-def _drop_claims(host: Host, vm: Vm, claims: Sequence[Claim], wait_seconds: float) -> None:
+def _drop_claims(host: Host, context: Context, vm: Vm, claims: Sequence[Claim]) -> None:
     """Remove a VM's claims on slots that cannot come back: their devices are gone, and an mdev keeps its UUID."""
     if claims:
-        with host.claims.lock(wait_seconds):
+        with host.claims.lock(context.wait_seconds):
             refuse_concurrent_command(host, vm.name, vm.uuid)
             for claim in claims:
                 host.claims.remove(claim.carrier, vm.uuid)

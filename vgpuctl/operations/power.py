@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from vgpuctl.errors import Busy, HostCannot, Interrupted, InUse, LibvirtFailed, NoCapacity, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
@@ -51,7 +51,7 @@ from vgpuctl.operations.steps.domain import (
     StopDomain,
     find_missing_resources,
 )
-from vgpuctl.operations.transaction import Context, Transaction, deleted_meanwhile
+from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
 from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
@@ -72,10 +72,9 @@ def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
         )
 
 
-def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome[VmReport]:
+def start_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
     """Start a VM; vGPUs that are missing, as after a reboot, are created again first."""
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
@@ -83,36 +82,38 @@ def start_vm(host: Host, name: str, *, dry_run: bool, wait_seconds: float, progr
     refuse_unfinished(vm, record)
     refuse_start_between(vm)
     if vm.state not in STOPPED_STATES:
-        if not dry_run:
+        if not context.dry_run:
             host.claims.remove_drained_vm(vm.uuid)
         warnings = (*lost_vgpu_warnings(snapshot, vm), *snapshot.warnings)
-        return Outcome(False, vm_result(snapshot, vm), warnings=warnings, dry_run=dry_run)
+        return Outcome(False, vm_result(snapshot, vm), warnings=warnings, dry_run=context.dry_run)
     try:
         typed_snapshot = _with_types(host, snapshot, vm, record) if record.always_reserves else snapshot
         if record.always_reserves and not find_displaced(host, typed_snapshot, record):
-            outcome = _start_in_place(host, typed_snapshot, vm, record, dry_run, wait_seconds, progress)
+            outcome = _start_in_place(host, context, typed_snapshot, vm, record)
         else:
-            outcome = place_and_start(host, vm, record, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+            outcome = place_and_start(host, context, vm, record)
     except VgpuctlError as error:
-        running_outcome = None if dry_run or error.left or isinstance(error, Interrupted) else _report_started(host, vm)
+        running_outcome = (
+            None if context.dry_run or error.left or isinstance(error, Interrupted) else _report_started(host, vm)
+        )
         if running_outcome is None:
             raise
         outcome = running_outcome
-    if not dry_run:
+    if not context.dry_run:
         host.claims.remove_drained_vm(vm.uuid)
     return outcome
 
 
-def place_vm(host: Host, name: str, *, wait_seconds: float, progress: Progress) -> Outcome[VmReport]:
+def place_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
     """Give a VM that is off other slots in place of those that cannot come back; it stays off."""
-    require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     record = own_record(vm, "place")
     refuse_unfinished(vm, record)
     if vm.state not in STOPPED_STATES:
         return Outcome(False, vm_result(snapshot, vm))
-    return place_and_start(host, vm, record, dry_run=False, wait_seconds=wait_seconds, progress=progress, start=False)
+    return place_and_start(host, context, vm, record, start=False)
 
 
 def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
@@ -126,19 +127,17 @@ def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
     return None
 
 
-def _start_in_place(
-    host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def _start_in_place(host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Outcome[VmReport]:
     """Start a VM on the vGPUs that its record names, creating those that are missing; `snapshot` has their types."""
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     try:
-        plan = _start_plan(host, snapshot, vm, record, dry_run=dry_run)
+        plan = _start_plan(host, snapshot, vm, record, dry_run=context.dry_run)
     except VgpuctlError:
         _refuse_changed(host, vm, record)
         raise
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, vm_result(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), snapshot=snapshot)
         snapshot, vm = reobserve_vm(host, vm)
         record = own_record(vm, "start")
@@ -241,36 +240,31 @@ def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
     return None
 
 
-def stop_vm(
-    host: Host, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def stop_vm(host: Host, context: Context, name: str, *, force: bool) -> Outcome[VmReport]:
     """Stop a VM; it keeps its vGPU unless it reserves it only to run. Without `force` the guest is asked to shut down.
 
     The caller wants the VM off: reconcile then does not start it again for a command that was killed before.
     """
-    outcome = stop_for_restart(host, name, force=force, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
-    if not dry_run:
+    outcome = stop_for_restart(host, context, name, force=force)
+    if not context.dry_run:
         host.claims.remove_drained_vm(outcome.data.uuid or "")
     return outcome
 
 
-def stop_for_restart(
-    host: Host, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def stop_for_restart(host: Host, context: Context, name: str, *, force: bool) -> Outcome[VmReport]:
     """Stop a VM as `stop_vm` does, and keep the note that it must be started again."""
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
     record = own_record(vm, "stop")
     refuse_unfinished(vm, record)
     if vm.state in STOPPED_STATES:
-        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
     refuse_transient_vms((vm,))
     if not force:
         refuse_unresponsive_vm(vm)
-    stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
+    stop = StopDomain(vm.name, vm.uuid, force, context.wait_seconds)
     held_vgpus = with_slot(snapshot, vm, record) if record.reserve_while_running else ()
     plan = Plan(
         (stop, *release_steps(vm, held_vgpus)),
@@ -278,9 +272,9 @@ def stop_for_restart(
         vms_required_off=(vm.uuid,) if held_vgpus else (),
     )
     steps = tuple(s.describe() for s in plan.steps)
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, vm_result(snapshot, vm), steps, dry_run=True)
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         if held_vgpus:
             tx.take_over(claims_of_record(host, vm.name, replace(record, vgpus=held_vgpus)), leaving=True)
         tx.carry_out(plan)
@@ -310,12 +304,9 @@ def _record_of_held(snapshot: Snapshot, vm: Vm) -> VmRecord:
     return replace(record, vgpus=with_slot(snapshot, vm, record))
 
 
-def delete_vm(
-    host: Host, name: str, *, keep_disks: bool, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
-) -> Outcome[VmReport]:
+def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> Outcome[VmReport]:
     """Remove a VM with its vGPUs and the disks that vgpuctl created; never a base image or an unmanaged VM."""
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
@@ -328,11 +319,11 @@ def delete_vm(
     unproven = unproven_carriers(snapshot, vm, record)
     plan = vm_removal_plan(vm, record, read_domain_leftovers(host, vm), keep_disks=keep_disks, keep_devices=unproven)
     steps = tuple(s.describe() for s in plan.steps)
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, vm_result(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
-    confirm(f"Delete VM {vm.name}?{'' if vm.state in STOPPED_STATES else f' It is {vm.state}.'}", steps)
+    context.confirm(f"Delete VM {vm.name}?{'' if vm.state in STOPPED_STATES else f' It is {vm.state}.'}", steps)
     was_off = vm.state in STOPPED_STATES
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over(claims_of_record(host, vm.name, record), leaving=True)
         current_snapshot, vm = reobserve_vm(host, vm)
         if was_off and vm.state not in STOPPED_STATES:

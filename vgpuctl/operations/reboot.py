@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Interrupted, LibvirtFailed, PartlyApplied, Refused
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import Vm, VmState
@@ -24,7 +24,6 @@ from vgpuctl.operations.power import refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import BatchProgress
     from vgpuctl.ports.host import Host
 
 RESET_SECONDS = 10.0
@@ -33,9 +32,7 @@ RESET_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 
 
-def reboot_vm(
-    host: Host, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: BatchProgress
-) -> Outcome[VmReport]:
+def reboot_vm(host: Host, context: Context, name: str, *, force: bool) -> Outcome[VmReport]:
     """Ask the guest of a running VM to reboot, or with `force` reset it, and wait until it has.
 
     Raises:
@@ -44,8 +41,7 @@ def reboot_vm(
         Busy: the guest has not rebooted in `wait_seconds`; it may do so later.
         PartlyApplied: the VM went off instead.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
@@ -53,20 +49,20 @@ def reboot_vm(
     refuse_busy_vm(host, vm)
     _refuse_unless_running(vm)
     steps = (f"{'reset' if force else 'reboot'} VM {vm.name}",)
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, vm_result(snapshot, vm), steps, snapshot.warnings, dry_run=True)
-    progress.on_plan(steps)
-    progress.on_step_start(1, steps[0])
+    context.progress.on_plan(steps)
+    context.progress.on_step_start(1, steps[0])
     start_time = host.clock.monotonic()
     had_agent = _agent_answers(host, vm)
     try:
-        _reboot(host, vm, force=force, wait_seconds=wait_seconds)
-        seconds_left = start_time + wait_seconds - host.clock.monotonic()
-        notes = _wait_for_agent(host, vm, seconds_left, progress) if had_agent else ()
+        _reboot(host, context, vm, force=force)
+        seconds_left = start_time + context.wait_seconds - host.clock.monotonic()
+        notes = _wait_for_agent(host, context, vm, seconds_left) if had_agent else ()
     except Interrupted as error:
         error.left.append(f"VM {vm.name}: it was {'reset' if force else 'asked to reboot'}")
         raise
-    progress.on_step_finish(1, steps[0])
+    context.progress.on_step_finish(1, steps[0])
     return report_vm(host, vm_result(snapshot, vm), steps, notes)
 
 
@@ -81,14 +77,14 @@ def _refuse_unless_running(vm: Vm) -> None:
     )
 
 
-def _reboot(host: Host, vm: Vm, *, force: bool, wait_seconds: float) -> None:
+def _reboot(host: Host, context: Context, vm: Vm, *, force: bool) -> None:
     name = shlex.quote(vm.name)
     with host.hypervisor.watch_reboot(vm.uuid) as reboot:
         if force:
             host.hypervisor.reset(vm.uuid)
         else:
             host.hypervisor.reboot(vm.uuid)
-        outcome = reboot.wait(max(wait_seconds, RESET_SECONDS) if force else wait_seconds)
+        outcome = reboot.wait(max(context.wait_seconds, RESET_SECONDS) if force else context.wait_seconds)
     if outcome is RebootOutcome.OFF:
         error = PartlyApplied(f"{vm.name} went off instead of rebooting", hint=f"vgpuctl start-vm {name}", vm=vm.name)
         error.left.append(f"VM {vm.name}: it is off")
@@ -97,7 +93,7 @@ def _reboot(host: Host, vm: Vm, *, force: bool, wait_seconds: float) -> None:
         raise Busy(f"libvirt has not reported that {vm.name} was reset", hint=f"vgpuctl show-vm {name}", vm=vm.name)
     if outcome is RebootOutcome.UNKNOWN:
         raise Busy(
-            f"{vm.name} did not reboot within {wait_seconds:g} s",
+            f"{vm.name} did not reboot within {context.wait_seconds:g} s",
             hint=f"the guest ignores the request, or is slow; to reset it: vgpuctl reboot-vm {name} --force",
             vm=vm.name,
         )
@@ -110,13 +106,13 @@ def _agent_answers(host: Host, vm: Vm) -> bool:
         return False
 
 
-def _wait_for_agent(host: Host, vm: Vm, seconds: float, progress: BatchProgress) -> tuple[str, ...]:
+def _wait_for_agent(host: Host, context: Context, vm: Vm, seconds: float) -> tuple[str, ...]:
     """Wait until the guest's agent answers again; the VM has rebooted in any case. Returns notes."""
     deadline = host.clock.monotonic() + seconds
     while not _agent_answers(host, vm):
         remaining = deadline - host.clock.monotonic()
         if remaining <= 0:
             return (f"its guest agent does not answer yet: vgpuctl wait {shlex.quote(vm.name)} --for guest",)
-        progress.on_wait()
+        context.progress.on_wait()
         host.clock.sleep(min(_PAUSE_SECONDS, remaining))
     return ()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, RecordState, Vm, VmRecord
@@ -37,7 +37,7 @@ from vgpuctl.operations.plans.vgpus import refuse_unreadable_entries
 from vgpuctl.operations.power import read_domain_leftovers, start_vm, why_not_startable
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import STOPPED_STATES, SetRecordState, find_missing_resources
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.unowned import (
     FindingKey,
     ReconcileFinding,
@@ -58,7 +58,7 @@ MAX_ROUNDS = 5
 DRY_RUN_NOTE = "the host is checked again after these steps: more may follow"
 
 
-def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome[ReconcileResult]:
+def reconcile(host: Host, context: Context) -> Outcome[ReconcileResult]:
     """Find and fix problems in rounds until none is left; one failure does not stop the rest and is raised at the end.
 
     A fix may uncover further problems: a VM that is removed leaves claims that were stray. A dry run shows the
@@ -69,8 +69,7 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
         PartlyApplied: problems remain after the last round.
         VgpuctlError: the first failure, after all other fixes were tried; `left` lists all failures.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     all_findings: dict[FindingKey, ReconcileFinding] = {}
     fixed: set[FindingKey] = set()
     failed: dict[FindingKey, VgpuctlError] = {}
@@ -78,7 +77,7 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
     previous: list[FindingKey] = []
     for rounds in range(MAX_ROUNDS + 1):
         host.operations.end()  # what a fix of the round before could not finish belongs to an operation that has ended
-        snapshot = _observe(host, dry_run=dry_run)
+        snapshot = _observe(host, context)
         findings = {f.key: f for f in find_problems(host, snapshot)}
         all_findings |= {key: f for key, f in findings.items() if key not in all_findings}
         fixable = [f for f in findings.values() if f.has_fix and f.key not in failed]
@@ -87,14 +86,14 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
         previous = [f.key for f in fixable]
         if rounds == MAX_ROUNDS:
             raise _rounds_error(fixable)
-        if dry_run:
+        if context.dry_run:
             steps += [line for f in fixable for line in f.steps]
             break
-        done, errors = _fix_each(host, fixable, wait_seconds, progress)
+        done, errors = _fix_each(host, context, fixable)
         fixed |= {finding.key for finding in done}
         steps += [line for finding in done for line in finding.steps]
         failed |= errors
-    if not dry_run:
+    if not context.dry_run:
         with report_unreadable("which operations have ended"):
             host.operations.remove_ended()
     if failed:
@@ -105,14 +104,16 @@ def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progr
     results = tuple(
         FindingResult(f.kind, f.what, f.action) for key, f in all_findings.items() if key in fixed or key in findings
     )
-    notes = (DRY_RUN_NOTE,) if dry_run and steps else ()
-    return Outcome(bool(steps), ReconcileResult(results), tuple(steps), snapshot.warnings, notes, dry_run=dry_run)
+    notes = (DRY_RUN_NOTE,) if context.dry_run and steps else ()
+    return Outcome(
+        bool(steps), ReconcileResult(results), tuple(steps), snapshot.warnings, notes, dry_run=context.dry_run
+    )
 
 
-def _observe(host: Host, *, dry_run: bool) -> Snapshot:
+def _observe(host: Host, context: Context) -> Snapshot:
     snapshot = observe(host, ReadScope(models=False))
     require_system_libvirt(snapshot)
-    if not dry_run:
+    if not context.dry_run:
         refuse_unreadable_entries(snapshot)
         drop_stale_notes(host, snapshot)
         drop_ended_work(host)
@@ -129,21 +130,21 @@ def _rounds_error(unfixed: list[ReconcileFinding]) -> PartlyApplied:
 
 
 def _fix_each(
-    host: Host, findings: list[ReconcileFinding], wait_seconds: float, progress: Progress
+    host: Host, context: Context, findings: list[ReconcileFinding]
 ) -> tuple[list[ReconcileFinding], dict[FindingKey, VgpuctlError]]:
     """Fix one after the other; return those that this fixed, and the errors of those that it could not fix."""
     done: list[ReconcileFinding] = []
     errors: dict[FindingKey, VgpuctlError] = {}
     for finding in findings:
         try:
-            if _fix(host, finding, wait_seconds, progress):
+            if _fix(host, context, finding):
                 done.append(finding)
         except VgpuctlError as error:
             errors[finding.key] = error
     return done, errors
 
 
-def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: Progress) -> bool:
+def _fix(host: Host, context: Context, finding: ReconcileFinding) -> bool:
     """Take the claims, check that the finding still holds, and fix it.
 
     Returns whether anything was done: another vgpuctl may have been faster.
@@ -153,12 +154,12 @@ def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: P
     """
     if finding.vm is not None and finding.starts_vm:
         vm = finding.vm
-        return start_vm(host, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress).changed
+        return start_vm(host, context, vm.uuid).changed
     if finding.vm is not None and finding.places_vm:
-        return give_place(host, finding.vm.uuid, wait_seconds=wait_seconds, progress=progress)
+        return give_place(host, context, finding.vm.uuid)
     plan = finding.plan or Plan(())
     removes = any(isinstance(step, ReleaseClaim) for step in plan.steps)
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over(finding.claims, include_missing=finding.vm is not None, leaving=removes)
         if not _is_unchanged(host, finding):
             tx.release()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Confirm, NoProgress, Outcome, Progress
+from vgpuctl.model.outcome import Context, NoProgress, Outcome, Progress
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
@@ -38,7 +38,7 @@ from vgpuctl.operations.plans.vm_results import image_of, vm_result
 from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.with_vm_stopped import with_vm_stopped
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
@@ -96,16 +96,7 @@ class RefreshPlan(Value):
 
 
 def refresh_vm(
-    host: Host,
-    name: str,
-    image: str,
-    *,
-    from_image: str | None = None,
-    drain: bool,
-    dry_run: bool,
-    confirm: Confirm,
-    wait_seconds: float,
-    progress: Progress,
+    host: Host, context: Context, name: str, image: str, *, from_image: str | None = None, drain: bool
 ) -> Outcome[VmReport]:
     """Give a VM a new clone of `image` as its system disk; what was written to the old disk is lost.
 
@@ -118,10 +109,9 @@ def refresh_vm(
         PartlyApplied: the VM is refreshed, but the old disk could not be deleted or the VM could not be started again.
         VgpuctlError: the reason; the VM is unchanged.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     if from_image is not None:
-        left_alone = _left_alone(host, name, from_image, dry_run=dry_run)
+        left_alone = _left_alone(host, context, name, from_image)
         if left_alone is not None:
             return left_alone
     plan = _plan_refresh(host, name, image)
@@ -130,18 +120,17 @@ def refresh_vm(
     if is_running and not drain:
         raise _running_error(vm)
     refuse_unresponsive_vm(vm)
-    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
+    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds)
     around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
     steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
     loss = f"all data on {plan.old_disk.path} will be lost"
     if plan.old_disk.image == image:
         loss += f", and {vm.name} already is made from {image}"
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, vm_result(plan.snapshot, vm), steps, plan.snapshot.warnings, (loss,), dry_run=True)
-    confirm(f"Rebuild VM {vm.name} from {image}? {loss[0].upper()}{loss[1:]}.", steps)
-    whole = WholeProgress(progress, steps)
-    replace_disk = partial(_replace_disk, host, plan, image, wait_seconds, whole)
-    with_vm_stopped(host, vm, replace_disk, "refreshed", wait_seconds, whole)
+    context.confirm(f"Rebuild VM {vm.name} from {image}? {loss[0].upper()}{loss[1:]}.", steps)
+    whole = replace(context, progress=WholeProgress(context.progress, steps))
+    with_vm_stopped(host, whole, vm, partial(_replace_disk, host, whole, plan, image), "refreshed")
     return report_vm(host, vm_result(plan.snapshot, vm), steps)
 
 
@@ -154,7 +143,7 @@ def _running_error(vm: Vm) -> InUse:
     )
 
 
-def _left_alone(host: Host, name: str, from_image: str, *, dry_run: bool) -> Outcome[VmReport] | None:
+def _left_alone(host: Host, context: Context, name: str, from_image: str) -> Outcome[VmReport] | None:
     """Return the unchanged VM if its system disk was not made from `from_image`, None if it was."""
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
@@ -162,7 +151,7 @@ def _left_alone(host: Host, name: str, from_image: str, *, dry_run: bool) -> Out
     if image_of(vm) == from_image:
         return None
     note = f"VMs whose first disk is not made from {from_image} are left alone"
-    return Outcome(False, vm_result(snapshot, vm), (), snapshot.warnings, (note,), dry_run=dry_run)
+    return Outcome(False, vm_result(snapshot, vm), (), snapshot.warnings, (note,), dry_run=context.dry_run)
 
 
 def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
@@ -224,7 +213,7 @@ def _usable_image(host: Host, image: str, chains: BackingChains) -> ImageInfo:
     return image_info
 
 
-def _replace_disk(host: Host, checked: RefreshPlan, image: str, wait_seconds: float, progress: Progress) -> None:
+def _replace_disk(host: Host, context: Context, checked: RefreshPlan, image: str) -> None:
     """Plan again, take over the VM's claims for this process, and carry out both plans."""
     refresh_plan = _plan_refresh(host, checked.vm.uuid, image)
     if refresh_plan.old_disk != checked.old_disk:
@@ -240,7 +229,7 @@ def _replace_disk(host: Host, checked: RefreshPlan, image: str, wait_seconds: fl
     held_record = replace(
         refresh_plan.record, vgpus=with_slot(refresh_plan.snapshot, refresh_plan.vm, refresh_plan.record)
     )
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over_vm(refresh_plan.vm, held_record, scope_of_vm(refresh_plan.vm.uuid))
         tx.note(() if held_record.vgpus else (refresh_plan.vm.uuid,))
         tx.carry_out(refresh_plan.make_plan)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InUse, NotFound, Refused
 from vgpuctl.model.hint_commands import stop_command
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import ManagedDisk, Vm
 from vgpuctl.observe import observe, scope_of_vm
@@ -25,23 +25,14 @@ from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def resize_disk(
-    host: Host,
-    name: str,
-    size_mib: int,
-    disk_name: str | None,
-    *,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
-) -> Outcome[VmReport]:
+def resize_disk(host: Host, context: Context, name: str, size_mib: int, disk_name: str | None) -> Outcome[VmReport]:
     """Grow a VM's disk to this size. `disk_name`: as the guest, or show-vm, calls it; None: its only disk.
 
     Raises:
@@ -50,8 +41,7 @@ def resize_disk(
         InUse: the VM has a managed save, or was started or stopped meanwhile.
         VgpuctlError: the reason.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
     vm = find_vm(snapshot, name)
     require_system_libvirt(snapshot)
@@ -70,10 +60,12 @@ def resize_disk(
     plan = plans.resize_plan(vm, record, disk, size_mib << 20, pool, volume.capacity_bytes, live=is_live)
     steps = tuple(s.describe() for s in plan.steps)
     before = vm_result(snapshot, vm)
-    if dry_run or not steps:
-        return Outcome(bool(steps), before, steps, snapshot.warnings, _notes(vm, disk) if steps else (), dry_run)
+    if context.dry_run or not steps:
+        return Outcome(
+            bool(steps), before, steps, snapshot.warnings, _notes(vm, disk) if steps else (), context.dry_run
+        )
     held = replace(record, vgpus=with_slot(snapshot, vm, record))
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over_vm(vm, held, scope_of_vm(vm.uuid))
         tx.note(() if held.vgpus else (vm.uuid,))
         tx.carry_out(plan)

@@ -29,7 +29,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.makers import vgpu_driver_hint
 from vgpuctl.model.hint_commands import recreate_vgpu_command
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.results.host import NotRestoredResult, RestoredResult, RestoreResult
 from vgpuctl.model.results.vms import VmReport
@@ -80,11 +80,9 @@ class _RestoreItem(Value):
 
 def restore_host(
     host: Host,
+    context: Context,
     spec: HostSpec,
     *,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
     host_file_error: InvalidInput | None = None,
     make_timer: Callable[[float, Callable[[], None]], Timer] = threading.Timer,
 ) -> Outcome[RestoreResult]:
@@ -97,14 +95,13 @@ def restore_host(
         Failed: some could not be created; `failed` in its facts lists each with its reason. The others exist.
         Busy: as Failed, if each of them only waits for another process.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     vms, problems = read_domain_files(host)
     items = [*_host_vgpu_items(host, spec.vgpus), *_vm_items(vms)]
     libvirt_hold = LibvirtHold(host, spec.boot.hold_libvirt_seconds, make_timer)
-    restoration = _Restoration(host, spec, vms, items, wait_seconds, progress, libvirt_hold)
-    if dry_run:
-        restoration.set_up(dry_run=True)
+    restoration = _Restoration(host, context, spec, vms, items, libvirt_hold)
+    if context.dry_run:
+        restoration.set_up()
         outcome = _dry_run_outcome(
             host, _incomplete_items(host, items), vms, (*problems, *restoration.unverified()), len(items)
         )
@@ -113,9 +110,9 @@ def restore_host(
     with libvirt_hold:
         late_vms = restoration.run()
         libvirt_hold.release()
-    placed, unplaced = place_displaced_vms(host, restoration.displaced_vms, wait_seconds, progress)
+    placed, unplaced = place_displaced_vms(host, context, restoration.displaced_vms)
     late_vms += select_autostart_vms(host, [vm for vm, _ in placed])
-    started, unstarted = start_autostart_vms(host, late_vms, wait_seconds, progress)
+    started, unstarted = start_autostart_vms(host, context, late_vms)
     restored, failed, steps = restoration.restored(), restoration.failures(), restoration.steps()
     restored += tuple(_placed_result(vm, outcome) for vm, outcome in placed)
     steps += tuple(step for _, outcome in placed for step in outcome.steps)
@@ -150,19 +147,17 @@ class _Restoration:
     def __init__(
         self,
         host: Host,
+        context: Context,
         spec: HostSpec,
         vms: tuple[Vm, ...],
         items: list[_RestoreItem],
-        wait_seconds: float,
-        progress: Progress,
         hold: LibvirtHold,
     ) -> None:
         self._host = host
+        self._context = context
         self._spec = spec
         self._vms = vms
         self._items = items
-        self._wait_seconds = wait_seconds
-        self._progress = progress
         self._hold = hold
         self._offline_host = replace(host, hypervisor=_UnusedHypervisor())
         self._made: list[RestoredResult] = []
@@ -190,7 +185,7 @@ class _Restoration:
         late_vms: tuple[Vm, ...] | None = None
         is_first_round = True
         while True:
-            self.set_up(dry_run=False)
+            self.set_up()
             if is_first_round:
                 self._waiting, is_first_round = _incomplete_items(self._host, self._items), False
             is_over = clock.monotonic() >= deadline
@@ -202,18 +197,16 @@ class _Restoration:
             clock.sleep(PAUSE_SECONDS)
             late_vms = waiting_vms if late_vms is None and self._hold.released_early else late_vms
 
-    def set_up(self, *, dry_run: bool) -> None:
+    def set_up(self) -> None:
         """Set up each GPU that is not set up yet; one that is not ready (no driver, say) is left for the next round."""
         if self._pending_gpus is not None and not self._pending_gpus:
             return
         for gpu in restore_gpus(
             self._offline_host,
+            self._context,
             self._spec.gpus,
             vms=self._vms,
             gpu_addresses=self._pending_gpus,
-            dry_run=dry_run,
-            wait_seconds=self._wait_seconds,
-            progress=self._progress,
         ):
             self.gpus[gpu.address] = gpu
         self._pending_gpus = frozenset(address for address, gpu in self.gpus.items() if _is_not_ready(gpu))
@@ -237,7 +230,7 @@ class _Restoration:
                     continue
                 if reason is not None:
                     raise _deadline_error(reason, item, self._spec.boot.deadline_seconds)
-                steps = _make(self._host, item, self._vms, snapshot, self._wait_seconds, self._progress)
+                steps = _make(self._host, self._context, item, self._vms, snapshot)
                 self._steps += steps
                 self._made += [_item_result(item)] * bool(steps)
             except Interrupted:
@@ -439,11 +432,9 @@ def _resolve_item(host: Host, item: _RestoreItem, vms: tuple[Vm, ...]) -> _Resto
     )
 
 
-def _make(
-    host: Host, item: _RestoreItem, vms: tuple[Vm, ...], snapshot: Snapshot, wait_seconds: float, progress: Progress
-) -> tuple[str, ...]:
+def _make(host: Host, context: Context, item: _RestoreItem, vms: tuple[Vm, ...], snapshot: Snapshot) -> tuple[str, ...]:
     item = _resolve_item(host, item, vms)
-    return make_devices(host, item.vm, item.record, vms, wait_seconds, progress, cached=snapshot)
+    return make_devices(host, context, item.vm, item.record, vms, cached=snapshot)
 
 
 def _dry_run_outcome(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.vm_request import LABEL_FIELDS, UPDATABLE_FIELDS, VmRequest
-from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.vms import VmReport, VmResult
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
@@ -32,16 +32,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def set_vm(
-    host: Host,
-    request: VmRequest,
-    *,
-    drain: bool,
-    dry_run: bool,
-    confirm: Confirm,
-    wait_seconds: float,
-    progress: Progress,
-) -> Outcome[VmReport]:
+def set_vm(host: Host, context: Context, request: VmRequest, *, drain: bool) -> Outcome[VmReport]:
     """Give a VM the explicit fields of the request.
 
     `drain`: a running VM is shut down first if it must be off, within `wait_seconds`, and started again whether the
@@ -53,8 +44,7 @@ def set_vm(
         PartlyApplied: the VM is changed, but could not be started again.
         VgpuctlError: the reason; the VM is unchanged.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     names_gpus = bool(request.gpu or request.not_gpu)
     snapshot = observe(host, ReadScope() if names_gpus else scope_of_vm(request.name or ""))
     vm = find_vm(snapshot, request.name or "")
@@ -64,42 +54,32 @@ def set_vm(
     if names_gpus and not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints):
         fields |= {"gpu"}
     if not fields:
-        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
     offline_fields = fields - set(LABEL_FIELDS)
     if offline_fields and vm.state not in STOPPED_STATES:
         if not drain:
             if "profile" in fields:
                 refuse_unknown_profile(host, snapshot, request)
             raise must_be_off_error(vm, ", ".join(sorted(offline_fields)), can_drain=True)
-        return _change_drained(host, vm, request, fields, dry_run, confirm, wait_seconds, progress)
-    if not dry_run:
-        confirm("", ())
-    return change_vm(host, request, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        return _change_drained(host, context, vm, request, fields)
+    if not context.dry_run:
+        context.confirm("", ())
+    return change_vm(host, context, request, fields)
 
 
-def _change_drained(
-    host: Host,
-    vm: Vm,
-    request: VmRequest,
-    fields: Set[str],
-    dry_run: bool,
-    confirm: Confirm,
-    wait_seconds: float,
-    progress: Progress,
-) -> Outcome[VmReport]:
+def _change_drained(host: Host, context: Context, vm: Vm, request: VmRequest, fields: Set[str]) -> Outcome[VmReport]:
     """Change a running VM: shut it down, change it, start it again."""
     refuse_unresponsive_vm(vm)
     refuse_transient_vms((vm,))
-    change = partial(change_vm, host, request, fields, wait_seconds=wait_seconds)
-    planned = change(dry_run=True, progress=progress, assume_off=True)
-    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
+    planned = change_vm(host, replace(context, dry_run=True), request, fields, assume_off=True)
+    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds)
     steps = (stop.describe(), *planned.steps, StartDomain(vm.name, vm.uuid).describe())
-    if dry_run:
+    if context.dry_run:
         data = replace(planned.data, state=vm.state)
         if isinstance(data, VmResult) and "reserve" not in fields:
             data = replace(data, reserve=vm.record.reserve if vm.record else None)
         return replace(planned, data=data, steps=steps)
-    confirm(f"Shut down VM {vm.name}, change it, and start it again?", steps)
-    whole = WholeProgress(progress, steps)
-    with_vm_stopped(host, vm, partial(change, dry_run=False, progress=whole), "changed", wait_seconds, whole)
+    context.confirm(f"Shut down VM {vm.name}, change it, and start it again?", steps)
+    whole = replace(context, progress=WholeProgress(context.progress, steps))
+    with_vm_stopped(host, whole, vm, partial(change_vm, host, whole, request, fields), "changed")
     return report_vm(host, planned.data, steps)

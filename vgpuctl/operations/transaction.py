@@ -31,18 +31,10 @@ from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Progress
+    from vgpuctl.model.outcome import Context
     from vgpuctl.ports.host import Host
 
 MAX_ATTEMPTS = 8
-
-
-class Context(Value):
-    """How an operation works: what it reports, how long it waits for locks and guests, and whether it only plans."""
-
-    progress: Progress
-    wait_seconds: float
-    dry_run: bool = False
 
 
 class Owner(Value):

@@ -9,7 +9,7 @@ from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
+from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.vgpus import ListedVgpuResult, NamedVgpuResult, VgpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, HostVgpu
@@ -20,7 +20,7 @@ from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import vgpus as plans
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu, vgpu_result, with_companions
-from vgpuctl.operations.transaction import Context, Owner, Transaction
+from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, extend, replace
 
@@ -100,16 +100,13 @@ class NewVgpu(Value):
         return plans.vgpu_creation_plan(seen, self.name, vgpus[0])
 
 
-def create_vgpu(
-    host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress
-) -> Outcome[NamedVgpuResult]:
+def create_vgpu(host: Host, context: Context, request: VmRequest) -> Outcome[NamedVgpuResult]:
     """Create a vGPU without a VM; if the driver of a GPU refuses, the next GPU is tried.
 
     Raises:
         VgpuctlError: the reason; everything created was removed again.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     name = request.name or f"vgpu-{host.new_uuid()[:8]}"
     named_request = replace(request, name=name)
     owner = host_vgpu_owner(host.machine_id, name)
@@ -122,10 +119,10 @@ def create_vgpu(
         refuse_claimed_name(host, owner)
         return NewVgpu(snapshot, named_request, name, owner)
 
-    with Transaction(host, Context(progress, wait_seconds, dry_run)) as tx:
+    with Transaction(host, context) as tx:
         made = tx.make(prepare)
     (vgpu,), snapshot = made.vgpus, made.making.seen
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, _planned_result(name, vgpu, present=False), made.steps, snapshot.warnings, dry_run=True)
     return _report_vgpu(host, snapshot, name, vgpu, made.steps)
 
@@ -159,9 +156,7 @@ def _report_vgpu(
     return Outcome(True, data, steps, current.warnings)
 
 
-def delete_vgpu(
-    host: Host, name: str, *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
-) -> Outcome[VgpuResult]:
+def delete_vgpu(host: Host, context: Context, name: str) -> Outcome[VgpuResult]:
     """Remove a vGPU without a VM that no VM refers to: its device, its entry in host.yaml, its claim.
 
     Raises:
@@ -169,17 +164,16 @@ def delete_vgpu(
         Busy: another command changed its entry since it was shown for confirmation.
         VgpuctlError: the reason; the same command again removes what is left.
     """
-    if not dry_run:
-        require_writable(host)
+    require_writable(host, context)
     snapshot, entry, vgpu = _observe_vgpu(host, name)
     _, shown_vgpu = plans.find_named_vgpu(snapshot, name)
     refuse_stuck_gpus(snapshot, [entry.gpu])
     unproven = plans.unproven_carrier(snapshot, entry, vgpu)
     plan = plans.vgpu_removal_plan(host.machine_id, entry, vgpu, unproven)
-    if dry_run:
+    if context.dry_run:
         return Outcome(True, vgpu_result(shown_vgpu), _lines(plan.steps), snapshot.warnings, plan.notes, dry_run=True)
-    confirm(f"Delete vGPU {name} ({entry.profile} on GPU {entry.gpu})?", _lines(plan.steps))
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    context.confirm(f"Delete vGPU {name} ({entry.profile} on GPU {entry.gpu})?", _lines(plan.steps))
+    with Transaction(host, context) as tx:
         tx.take_over(_claims(host, name, vgpu))
         _, current_entry, vgpu = _observe_vgpu(host, name)
         if current_entry != entry:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import Busy, Interrupted, InvalidInput, LibvirtFailed, NotFound, PartlyApplied, Refused
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.vms import ChangedVmResult, GuestResult, PlannedVmResult, StateWord, WaitedVmResult
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm, VmState
 from vgpuctl.observe.vms import read_vm
@@ -24,7 +24,6 @@ from vgpuctl.value import Value, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vgpuctl.model.outcome import BatchProgress, Progress
     from vgpuctl.ports.host import Host
 
 PAUSE_SECONDS = 1.0
@@ -54,7 +53,7 @@ def check_wait_options(*, wait_for: str | None, timeout: float | None, start: bo
 
 
 def wait(
-    host: Host, names: Sequence[str], target: str, timeout_seconds: float, progress: BatchProgress
+    host: Host, context: Context, names: Sequence[str], target: str, timeout_seconds: float
 ) -> QueryResult[tuple[WaitedVmResult, ...]]:
     """Wait until all these VMs have reached `target`: running, off, guest or address.
 
@@ -65,15 +64,15 @@ def wait(
     """
     domains = {domain.uuid: domain for domain in (require_domain(host, name) for name in names)}
     vms = tuple(read_vm(host, domain) for domain in domains.values())
-    seen = _poll(host, vms, target, timeout_seconds, progress.on_wait)
+    seen = _poll(host, vms, target, timeout_seconds, context.progress.on_wait)
     return QueryResult(tuple(WaitedVmResult(s.vm.name, s.vm.uuid, s.state, s.guest) for s in seen))
 
 
 def wait_for_guest(
     host: Host,
+    context: Context,
     outcome: Outcome[ChangedVmResult | PlannedVmResult],
     timeout_seconds: float,
-    progress: Progress,
     target: str = "guest",
 ) -> Outcome[ChangedVmResult | PlannedVmResult]:
     """Wait until a new VM's guest is reached; return the outcome with `guest` in its data.
@@ -91,12 +90,12 @@ def wait_for_guest(
     steps = (*outcome.steps, text)
     if outcome.dry_run:
         return replace(outcome, steps=steps)
-    progress.on_plan((text,))
+    context.progress.on_plan((text,))
     try:
         domain = host.hypervisor.find_domain(uuid)
         if domain is None:
             raise _went_off_error(name)
-        on_poll = lambda: progress.on_step_start(1, text)  # noqa: E731
+        on_poll = lambda: context.progress.on_step_start(1, text)  # noqa: E731
         (seen,) = _poll(host, (read_vm(host, domain),), target, timeout_seconds, on_poll)
     except Interrupted as error:
         error.left.append(f"VM {name}: it is created and runs")
@@ -114,7 +113,7 @@ def wait_for_guest(
         )
         late.changed = True
         raise late from time_over
-    progress.on_step_finish(1, text)
+    context.progress.on_step_finish(1, text)
     guest = seen.guest
     return replace(outcome, data=outcome.data if guest is None else replace(outcome.data, guest=guest), steps=steps)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.hint_commands import start_command
-from vgpuctl.model.outcome import Progress
+from vgpuctl.model.outcome import Context
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, scope_of_request, scope_of_vm
@@ -23,7 +23,7 @@ from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, 
 from vgpuctl.operations.plans.vm_update import MoveTarget, leave_steps
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.unowned import ReconcileFinding
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def give_up_place(host: Host, name: str, carrier: str, *, wait_seconds: float, progress: Progress) -> None:
+def give_up_place(host: Host, context: Context, name: str, carrier: str) -> None:
     """Let a vGPU of a stopped VM give up its place; the VM waits for another one.
 
     Raises:
@@ -40,7 +40,7 @@ def give_up_place(host: Host, name: str, carrier: str, *, wait_seconds: float, p
         Busy: the VM no longer has this vGPU.
         VgpuctlError: the reason; the VM is unchanged.
     """
-    require_writable(host)
+    require_writable(host, context)
     snapshot = observe(host, ReadScope(types=True))
     vm, record = require_changeable_vm(snapshot, name, "place")
     vgpu = next((v for v in with_slot(snapshot, vm, record) if v.carrier == carrier), None)
@@ -48,15 +48,13 @@ def give_up_place(host: Host, name: str, carrier: str, *, wait_seconds: float, p
         raise Busy(f"{vm.name} no longer has {carrier}", hint="run the command again", vm=vm.name)
     refuse_managed_save(host, vm)
     held_record = replace(record, vgpus=with_slot(snapshot, vm, record))
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         tx.take_over_vm(vm, held_record, scope_of_vm(vm.uuid), leaving=True)
         claims = claims_of_record(host, vm.name, replace(record, vgpus=(vgpu,)))
         tx.carry_out(Plan(leave_steps(snapshot, vm, record, vgpu, claims), vms_required_off=(vm.uuid,)))
 
 
-def give_place(
-    host: Host, name: str, *, wait_seconds: float, progress: Progress, target: MoveTarget | None = None
-) -> bool:
+def give_place(host: Host, context: Context, name: str, *, target: MoveTarget | None = None) -> bool:
     """Give a stopped VM that waits for a place one: at `target`, otherwise its last one, or any if that is taken.
 
     Returns whether it waited for one.
@@ -65,13 +63,11 @@ def give_place(
         NoCapacity: there is none; the VM waits.
         VgpuctlError: the reason; the VM is unchanged.
     """
-    require_writable(host)
+    require_writable(host, context)
     vm, record = require_changeable_vm(observe(host, scope_of_vm(name)), name, "place")
     if record.always_reserves:
         return False
-    place_and_start(
-        host, vm, record, dry_run=False, wait_seconds=wait_seconds, progress=progress, target=target, start=False
-    )
+    place_and_start(host, context, vm, record, target=target, start=False)
     return True
 
 

@@ -7,22 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Interrupted, PartlyApplied, VgpuctlError
-from vgpuctl.model.outcome import Progress
+from vgpuctl.model.outcome import Context
 from vgpuctl.model.vm import Vm
 from vgpuctl.operations.drained_vms import note_drained_vms
-from vgpuctl.operations.gpu_transaction import UninterruptedProgress, try_start_vm
+from vgpuctl.operations.gpu_transaction import try_start_vm
 from vgpuctl.operations.guards import refuse_unresponsive_vm
 from vgpuctl.operations.power import stop_for_restart
 from vgpuctl.operations.steps.domain import STOPPED_STATES
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def with_vm_stopped(
-    host: Host, vm: Vm, action: Callable[[], object], outcome_word: str, wait_seconds: float, progress: Progress
-) -> None:
+def with_vm_stopped(host: Host, context: Context, vm: Vm, action: Callable[[], object], outcome_word: str) -> None:
     """Run `action` on a stopped VM; a running one is shut down first, within `wait_seconds`.
 
     `outcome_word`: the VM's state after the action, such as "moved", for messages.
@@ -31,11 +29,11 @@ def with_vm_stopped(
         PartlyApplied: the action is done, but the VM could not be started again.
         VgpuctlError: why the action failed; the VM runs again, or `left` says why not.
     """
-    stop_and_run(host, vm, action, wait_seconds, progress)
-    start_again(host, vm, outcome_word, wait_seconds, progress)
+    stop_and_run(host, context, vm, action)
+    start_again(host, context, vm, outcome_word)
 
 
-def stop_and_run(host: Host, vm: Vm, action: Callable[[], object], wait_seconds: float, progress: Progress) -> None:
+def stop_and_run(host: Host, context: Context, vm: Vm, action: Callable[[], object]) -> None:
     """Run `action` on a stopped VM, which stays off; a running one is noted as to be started again, and shut down.
 
     Raises:
@@ -43,15 +41,15 @@ def stop_and_run(host: Host, vm: Vm, action: Callable[[], object], wait_seconds:
     """
     was_running = vm.state not in STOPPED_STATES
     refuse_unresponsive_vm(vm)
-    with Transaction(host, Context(progress, wait_seconds)) as tx:
+    with Transaction(host, context) as tx:
         if was_running:
-            tx.on_failure(lambda failure: _start_after_failure(host, vm, failure, wait_seconds, progress))
-            note_drained_vms(host, None, (vm,), wait_seconds)
-            stop_for_restart(host, vm.uuid, force=False, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+            tx.on_failure(lambda failure: _start_after_failure(host, context, vm, failure))
+            note_drained_vms(host, context, None, (vm,))
+            stop_for_restart(host, context, vm.uuid, force=False)
         action()
 
 
-def start_again(host: Host, vm: Vm, outcome_word: str, wait_seconds: float, progress: Progress) -> None:
+def start_again(host: Host, context: Context, vm: Vm, outcome_word: str) -> None:
     """Start a VM again if it ran when `vm` was read.
 
     Raises:
@@ -59,7 +57,7 @@ def start_again(host: Host, vm: Vm, outcome_word: str, wait_seconds: float, prog
     """
     if vm.state in STOPPED_STATES:
         return
-    start_failure = try_start_vm(host, vm, frozenset(), wait_seconds, UninterruptedProgress(progress))
+    start_failure = try_start_vm(host, context, vm, frozenset())
     if start_failure is not None:
         partly_applied = PartlyApplied(
             f"{vm.name} is {outcome_word} and stays off: {start_failure}", hint=f"vgpuctl start-vm {vm.name}"
@@ -68,10 +66,10 @@ def start_again(host: Host, vm: Vm, outcome_word: str, wait_seconds: float, prog
         raise partly_applied
 
 
-def _start_after_failure(host: Host, vm: Vm, failure: VgpuctlError, wait_seconds: float, progress: Progress) -> None:
+def _start_after_failure(host: Host, context: Context, vm: Vm, failure: VgpuctlError) -> None:
     """Start the VM again after a failure; if that fails too, add it to `left`."""
     undone_steps = frozenset(failure.undone) if isinstance(failure, Interrupted) else frozenset()
-    start_failure = try_start_vm(host, vm, undone_steps, wait_seconds, UninterruptedProgress(progress))
+    start_failure = try_start_vm(host, context, vm, undone_steps)
     if start_failure is not None:
         failure.left.append(f"VM {vm.name} is not started again: {start_failure}")
         failure.hint = "; ".join(filter(None, (failure.hint, f"vgpuctl start-vm {vm.name}")))

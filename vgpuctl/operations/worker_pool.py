@@ -19,14 +19,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from vgpuctl.errors import Interrupted, VgpuctlError, named_message
-from vgpuctl.model.outcome import NoProgress
+from vgpuctl.model.outcome import NoProgress, Progress
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import BatchProgress
+    from vgpuctl.model.outcome import Progress
     from vgpuctl.ports.host import Host
 
 POLL_SECONDS = 0.5
@@ -63,7 +63,7 @@ class Workers(Generic[AnyJob]):
     moment.
     """
 
-    def __init__(self, jobs: Sequence[AnyJob], parallel: int, progress: BatchProgress, done_word: str) -> None:
+    def __init__(self, jobs: Sequence[AnyJob], parallel: int, progress: Progress, done_word: str) -> None:
         self.failed: dict[str, VgpuctlError] = {}
         self.copies: dict[str, float] = {}
         self.interruption: Interrupted | None = None
@@ -98,7 +98,7 @@ class Workers(Generic[AnyJob]):
             while (job := self._next_job()) is not None:
                 self.drop(job)
 
-    def job_progress(self) -> BatchProgress:
+    def job_progress(self) -> Progress:
         """Return the progress object for one VM's steps; it stops them after a signal."""
         return _JobProgress(self)
 
@@ -174,7 +174,7 @@ class WorkerPool(Workers[VmJob]):
     `warnings`: those of the VMs' plans, such as that another program started the VM.
     """
 
-    def __init__(self, host: Host, jobs: tuple[VmJob, ...], parallel: int, progress: BatchProgress) -> None:
+    def __init__(self, host: Host, jobs: tuple[VmJob, ...], parallel: int, progress: Progress) -> None:
         super().__init__(jobs, parallel, progress, "created")
         self.created: list[str] = []
         self.warnings: list[str] = []

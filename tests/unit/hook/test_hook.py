@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import EagerClock, Silent, create, living_operation, request
+from tests.hosts import EagerClock, context, create, living_operation, request
 from vgpuctl import library
 from vgpuctl.errors import InUse, Temporary, VgpuctlError
 from vgpuctl.hook import run as hook
@@ -275,7 +275,7 @@ def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
     names = [f"vdi-{n:03d}" for n in range(50)]
     ports = open_simulated_host("l40s-x4")
     for name in names:
-        create_vm(ports, request("L40S-1Q", name=name), start=False, dry_run=False, wait_seconds=60, progress=Silent())
+        create_vm(ports, context(wait_seconds=60), request("L40S-1Q", name=name), start=False)
     open_host("l40s-x4").reboot()
     ports = open_simulated_host("l40s-x4")
     path = script(tmp_path, "l40s-x4")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.halted import Halted, elsewhere, reopen
-from tests.hosts import Silent, SimulatedHost, create, delete, picture, request, run_reconcile, start, stop
+from tests.hosts import SimulatedHost, context, create, delete, picture, request, run_reconcile, start, stop
 from tests.unit.operations.test_place_and_start import SMALL, reserving_request, small
 from vgpuctl.errors import Busy
 from vgpuctl.hook import run as hook
@@ -31,7 +31,7 @@ def not_needed(host: SimulatedHost, profile: str) -> None:
 
 
 def take(ports: Host) -> None:
-    detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+    detach(ports, context(wait_seconds=5), "vm")
 
 
 def reconciles(ports: Host) -> None:

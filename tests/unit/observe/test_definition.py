@@ -8,18 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import (
-    Silent,
-    SimulatedHost,
-    create,
-    open_sim_host,
-    operation,
-    request,
-    run_reconcile,
-    start,
-    stop,
-    yes,
-)
+from tests.hosts import SimulatedHost, context, create, open_sim_host, operation, request, run_reconcile, start, stop
 from vgpuctl.errors import Refused, VerifyFailed, VgpuctlError
 from vgpuctl.hook import run as hook
 from vgpuctl.model.vm import VmState
@@ -174,9 +163,7 @@ def test_ensure_vm_started_puts_it_back(tmp_path):
     edit(host.ports, HOSTDEV, "")
     with operation(host.ports):
         ensure_vm(
-            host.ports, request("A100-4C", name="vm"), state="started",
-            dry_run=False, confirm=yes, wait_seconds=0, progress=Silent(),
-        )  # fmt: skip
+            host.ports, context(wait_seconds=0), request("A100-4C", name="vm"), state="started")  # fmt: skip
     assert live_hostdevs(host.ports) == 1
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Silent, SimulatedHost, create, open_sim_host, operation, picture, request, run_reconcile, start
+from tests.hosts import SimulatedHost, context, create, open_sim_host, operation, picture, request, run_reconcile, start
 from tests.unit.doctor.check_results import run_check
 from tests.values import T2Q, a100, assigned, snapshot, t4, vm
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, VgpuctlError
@@ -206,5 +206,5 @@ def test_the_command_of_the_hint_brings_the_function_back(tmp_path, scenario, te
     host = with_vm(tmp_path, scenario, text, profile, mode)
     turn_vfs(host, 0)
     with operation(host.ports):
-        set_mode(host.ports, ModeRequest(gpu_of(host), mode), dry_run=False, progress=Silent())
+        set_mode(host.ports, context(), ModeRequest(gpu_of(host), mode))
     start(host.ports, "web")

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.hosts import Silent, create, open_sim_host, request, run_reconcile, start, stop
+from tests.hosts import context, create, open_sim_host, request, run_reconcile, start, stop
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import GpuMode
 from vgpuctl.model.request import PlacementSpec
@@ -108,19 +108,24 @@ def test_an_emptied_file_warns_and_stops_changes_with_a_hint(tmp_path, text):
     host.sim.host_file.write_text(text)
     (warned,) = [w for w in queries.list_gpus(host.ports).warnings if "host.yaml" in w]
     assert "correct or remove" in warned
-    job = {"dry_run": False, "progress": Silent()}
-    for act in (lambda: create(host.ports, request("A100-4C")), lambda: cordon(host.ports, GPU, cordoned=True, **job)):
+    for act in (
+        lambda: create(host.ports, request("A100-4C")),
+        lambda: cordon(host.ports, context(), GPU, cordoned=True),
+    ):
         with pytest.raises(InvalidInput, match=r"host\.yaml") as raised:
             act()
         assert "apply --undo" not in raised.value.hint, "no version is kept"
     assert [fix for fix in broken(host.ports) if "correct or remove" in fix], "and doctor says so too"
     assert host.sim.host_file.read_text() == text
     host.sim.host_file.unlink()
-    assert cordon(host.ports, GPU, cordoned=True, **job).changed
-    assert cordon(host.ports, GPU, cordoned=False, **job).changed
+    assert cordon(host.ports, context(), GPU, cordoned=True).changed
+    assert cordon(host.ports, context(), GPU, cordoned=False).changed
     host.sim.host_file.write_text(text)
     assert "vgpuctl apply --undo" in queries.list_gpus(host.ports).warnings[0]
-    for act in (lambda: create(host.ports, request("A100-4C")), lambda: cordon(host.ports, GPU, cordoned=True, **job)):
+    for act in (
+        lambda: create(host.ports, request("A100-4C")),
+        lambda: cordon(host.ports, context(), GPU, cordoned=True),
+    ):
         with pytest.raises(InvalidInput) as raised:
             act()
         assert "vgpuctl apply --undo" in raised.value.hint
@@ -148,7 +153,7 @@ def test_a_non_regular_file_is_refused(tmp_path, kind):
     }[kind]()
     assert any("host.yaml cannot be read: it is" in w for w in queries.list_gpus(host.ports).warnings)
     with pytest.raises(InvalidInput, match=r"host\.yaml cannot be read: it is"):
-        cordon(host.ports, GPU, cordoned=True, dry_run=False, progress=Silent())
+        cordon(host.ports, context(), GPU, cordoned=True)
 
 
 def test_bytes_that_are_not_utf_8_are_refused(tmp_path):

@@ -9,14 +9,13 @@ import signal
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, outcome, sampled
-from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request, run_reconcile, yes
+from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile
 from tests.layouts import A16, A100, FLEX, T4, configured_modes, do, stand
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, NotFound, PartlyApplied, Refused, VerifyFailed
 from vgpuctl.operations import queries
 from vgpuctl.operations.apply import apply_host, diff_host
 from vgpuctl.operations.desired_state import HostFileText, read_desired_state
-from vgpuctl.operations.host_plan import ApplyOptions
 from vgpuctl.value import replace
 
 WANTED = f"""# of the GPU team
@@ -41,12 +40,12 @@ SETS = (f"gpus[{A16}].mode=vgpu", f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs
 
 def run(ports, *sets, file=None, drain=False, dry_run=False):
     asked = read_desired_state(ports, None if file is None else HostFileText(file, "FILE"), sets)
-    return apply_host(ports, asked, ApplyOptions(drain, WAIT_SECONDS), dry_run=dry_run, confirm=yes, progress=Silent())
+    return apply_host(ports, context(dry_run=dry_run), asked, drain=drain)
 
 
 def diff(ports, *sets, file=None):
     return diff_host(
-        ports, read_desired_state(ports, None if file is None else HostFileText(file, "FILE"), sets), ApplyOptions()
+        ports, read_desired_state(ports, None if file is None else HostFileText(file, "FILE"), sets), drain=False
     )
 
 
@@ -187,9 +186,7 @@ def test_a_file_may_not_come_in_the_place_of_one_that_changed_meanwhile(tmp_path
     host = open_sim_host(tmp_path, "mixed")
     asked = read_desired_state(host.ports, HostFileText(WANTED, "FILE"), ())
     host.sim.host_file.write_text("version: 1\n")
-    error = outcome(
-        lambda: apply_host(host.ports, asked, ApplyOptions(), dry_run=False, confirm=yes, progress=Silent())
-    )
+    error = outcome(lambda: apply_host(host.ports, context(), asked, drain=False))
     assert error.status in (5, 75)
     assert host.ports.host_file.read() == "version: 1\n"
 

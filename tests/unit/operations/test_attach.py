@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -43,12 +42,12 @@ faults:
 def plug(host: SimulatedHost, profile: str, name: str = "vm", *, dry_run: bool = False, count: int = 1) -> Outcome:
     """Attach."""
     wanted = request(profile, count, name=name)
-    return attach(host.ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return attach(host.ports, context(dry_run=dry_run), wanted)
 
 
 def unplug(host: SimulatedHost, name: str = "vm", *carriers: str, dry_run: bool = False) -> Outcome:
     """Detach."""
-    return detach(host.ports, name, carriers, dry_run=dry_run, wait_seconds=5, progress=Silent())
+    return detach(host.ports, context(dry_run=dry_run, wait_seconds=5), name, carriers)
 
 
 def live_xml(host: SimulatedHost, name: str = "vm") -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.hosts import EagerClock, Silent, SimulatedHost, create, open_sim_host, request
+from tests.hosts import EagerClock, SimulatedHost, context, create, open_sim_host, request
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec
 from vgpuctl.errors import Failed, LibvirtFailed
 from vgpuctl.host.absent import AbsentHypervisor
@@ -102,7 +102,7 @@ class Boot:
 
         seen = replace(ports, sysfs=Sysfs(), hypervisor=Hypervisor(), system=self)
         timer = partial(ClockTimer, self.clock)
-        return restore_host(seen, spec, dry_run=False, wait_seconds=5.0, progress=Silent(), make_timer=timer)
+        return restore_host(seen, context(wait_seconds=5.0), spec, make_timer=timer)
 
 
 def booted(tmp_path, *, ready_after: float, autostart: tuple[str, ...] = ("early", "late"), waits: bool = True) -> Boot:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, counted
-from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, request, yes
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused
 from vgpuctl.model.request import ExistingDisk
@@ -59,7 +59,7 @@ class Storage:
 
 def refresh(ports: Host, name: str, image: str) -> None:
     """Give a VM a new clone of an image."""
-    refresh_vm(ports, name, image, drain=False, dry_run=False, confirm=yes, wait_seconds=1.0, progress=Silent())
+    refresh_vm(ports, context(wait_seconds=1.0), name, image, drain=False)
 
 
 def without_server(ports: Host) -> Host:

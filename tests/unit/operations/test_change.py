@@ -10,9 +10,8 @@ import pytest
 from lxml import etree
 
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -23,7 +22,6 @@ from tests.hosts import (
     set_vm,
     start,
     stop,
-    yes,
 )
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, Refused, SpecDiffers
@@ -48,15 +46,7 @@ def reprofile(host: SimulatedHost, profile: str, *, dry_run: bool = False, count
 
 def ensure(host: SimulatedHost, wanted: VmRequest, state: str = "present", *, dry_run: bool = False) -> Outcome:
     """ensure-vm."""
-    return ensure_vm(
-        host.ports,
-        wanted,
-        state=state,
-        dry_run=dry_run,
-        confirm=yes,
-        wait_seconds=WAIT_SECONDS,
-        progress=Silent(),
-    )
+    return ensure_vm(host.ports, context(dry_run=dry_run), wanted, state=state)
 
 
 def xml_of(host: SimulatedHost) -> str:

@@ -10,9 +10,8 @@ import pytest
 
 from tests.faults import CHANGING, Trial
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     open_sim_host,
     picture,
@@ -43,11 +42,11 @@ def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
 def do(ports: Host, kind: str, act: str) -> object:
     """Run the act."""
     if act.startswith("detach"):
-        return detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+        return detach(ports, context(wait_seconds=5), "vm")
     if act == "set-vm":
         return set_vm(ports, request(OTHER[kind], name="vm", owner="ada"), "profile", "owner")
     wanted = request(HOSTS[kind][1], name="vm")
-    return attach(ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return attach(ports, context(), wanted)
 
 
 def whole(host: SimulatedHost, where: str) -> None:

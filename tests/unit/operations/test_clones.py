@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, operation, picture, request, start, yes
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, operation, picture, request, start
 from tests.unit.doctor.check_results import run_check
 from tests.unit.operations.test_change import reprofile
 from vgpuctl.errors import InUse
@@ -64,14 +64,10 @@ def as_command(act: Callable[[Host], object]) -> Callable[[SimulatedHost], objec
 CHANGES = {
     "start": lambda host: start(host.ports, "vm"),
     "delete": lambda host: delete(host.ports, "vm"),
-    "detach": as_command(lambda p: detach(p, "vm", dry_run=False, wait_seconds=0, progress=Silent())),
-    "attach": as_command(
-        lambda p: attach(p, request("T4-2Q", name="vm"), dry_run=False, wait_seconds=0, progress=Silent())
-    ),
+    "detach": as_command(lambda p: detach(p, context(wait_seconds=0), "vm")),
+    "attach": as_command(lambda p: attach(p, context(wait_seconds=0), request("T4-2Q", name="vm"))),
     "set-vm": lambda host: reprofile(host, "T4-4Q"),
-    "refresh": as_command(
-        lambda p: refresh_vm(p, "vm", IMAGE, drain=False, dry_run=False, confirm=yes, wait_seconds=0, progress=Silent())
-    ),
+    "refresh": as_command(lambda p: refresh_vm(p, context(wait_seconds=0), "vm", IMAGE, drain=False)),
 }
 
 
@@ -131,7 +127,7 @@ def test_a_gpu_that_a_running_clone_uses_is_not_set_up(tmp_path):
     before = picture(host)
     wanted = SchedulerRequest("0000:3b:00.0", SchedulerSpec(SchedulerPolicy.EQUAL_SHARE), drain=True)
     with operation(host.ports), pytest.raises(InUse, match=IN_USE) as raised:
-        set_scheduler(host.ports, wanted, dry_run=False, progress=Silent())
+        set_scheduler(host.ports, context(), wanted)
     assert raised.value.status == 3
     assert picture(host) == before
 
@@ -142,7 +138,7 @@ def test_plain_vfs_that_a_running_clone_uses_stay(tmp_path):
     host.ports.hypervisor.start(define_clone(host.ports))
     before = picture(host)
     with operation(host.ports), pytest.raises(InUse, match=IN_USE):
-        set_mode(host.ports, ModeRequest("0000:00:02.0", "sriov", 2, drain=True), dry_run=False, progress=Silent())
+        set_mode(host.ports, context(), ModeRequest("0000:00:02.0", "sriov", 2, drain=True))
     assert picture(host) == before
 
 

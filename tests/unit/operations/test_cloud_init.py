@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from tests.hosts import Silent, create, delete, open_sim_host, picture, request, run_reconcile
+from tests.hosts import context, create, delete, open_sim_host, picture, request, run_reconcile
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InvalidInput, SpecDiffers
@@ -98,9 +98,7 @@ def test_without_a_system_there_is_nothing_to_set_up(tmp_path):
 def test_several_vms_have_a_seed_each_with_an_identity_of_its_own(tmp_path):
     host = open_sim_host(tmp_path)
     names = ("vdi-1", "vdi-2")
-    ensure_vms(
-        host.ports, wanted(name=None), names, start=False, parallel=2, dry_run=False, wait_seconds=5, progress=Silent()
-    )
+    ensure_vms(host.ports, context(wait_seconds=5), wanted(name=None), names, start=False, parallel=2)
     assert len({file.digest for file in seeds(host).values()}) == 2
 
 
@@ -141,15 +139,7 @@ def test_the_simulated_host_keeps_the_digest_over_a_restart(tmp_path):
 
 
 def ensure(host, what):
-    return ensure_vm(
-        host.ports,
-        what,
-        state="present",
-        dry_run=False,
-        confirm=lambda question, details: None,
-        wait_seconds=5,
-        progress=Silent(),
-    )
+    return ensure_vm(host.ports, context(confirm=lambda question, details: None, wait_seconds=5), what, state="present")
 
 
 def with_address(name, address, **changes):
@@ -165,14 +155,12 @@ def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(tmp_path)
     assert second.warnings == ("VM web-1 has the static address 192.0.2.10 too: the two cannot be on one network",)
     several = ensure_vms(
         host.again().ports,
+        context(dry_run=True, wait_seconds=0),
         with_address("v", "192.0.2.9/24"),
         ("v-1", "v-2"),
         seeds={"v-2": with_address("v", "192.0.2.11/24").seed},
         start=False,
         parallel=1,
-        dry_run=True,
-        wait_seconds=0,
-        progress=Silent(),
     )
     assert several.warnings == ("VM web-2 has the static address 192.0.2.11 too: the two cannot be on one network",)
     delete(host.again().ports, "web-1")

@@ -16,8 +16,8 @@ import pytest
 
 from tests.faults import Watch, error_of
 from tests.hosts import (
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -39,7 +39,7 @@ from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations.attach import attach
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.plans.choose import choose_vgpus
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -92,7 +92,7 @@ def _reconcile(ports: Host, _: str) -> str:
 
 
 def _attach(ports: Host, name: str) -> str:
-    attach(ports, request("A100-4C", name=name), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    attach(ports, context(), request("A100-4C", name=name))
     return "attached"
 
 
@@ -372,7 +372,7 @@ def _claims_of_two_callers(host: SimulatedHost, *, locked: bool) -> int:
             return tuple(replace(claim(v, 1), vm="vm", vm_uuid=uuid) for v in vgpus)
 
         observed = lambda: observe(ports, ReadScope(types=True, models=False))  # noqa: E731
-        with Transaction(ports, Context(Silent(), 0)) as tx:
+        with Transaction(ports, context(wait_seconds=0)) as tx:
             tx.claim(observed, lambda seen: choose_vgpus(seen, wanted, uuid), claims_of)
 
     def second() -> None:
@@ -405,6 +405,4 @@ def _leave_half_made(host: SimulatedHost, name: str) -> None:
                 raise KeyboardInterrupt
 
     with pytest.raises(VgpuctlError):
-        create_vm(
-            host.ports, request("A100-4C", name=name), start=True, dry_run=False, wait_seconds=1, progress=Stopped()
-        )
+        create_vm(host.ports, context(wait_seconds=1, progress=Stopped()), request("A100-4C", name=name), start=True)

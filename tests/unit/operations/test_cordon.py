@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import counted, failing, outcome
-from tests.hosts import Silent, create, open_sim_host, picture, request, run_reconcile, start, stop
+from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, start, stop
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 from vgpuctl.operations import queries
 from vgpuctl.operations.cordon import cordon
@@ -16,7 +16,7 @@ GPU = "0000:3b:00.0"
 
 
 def do(ports, gpu=GPU, *, cordoned=True, dry_run=False):
-    return cordon(ports, gpu, cordoned=cordoned, dry_run=dry_run, progress=Silent())
+    return cordon(ports, context(dry_run=dry_run), gpu, cordoned=cordoned)
 
 
 def test_a_cordoned_gpu_gets_nothing_new_and_keeps_what_it_has(tmp_path):

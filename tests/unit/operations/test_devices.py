@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import Silent, SimulatedHost, create, living_operation, open_sim_host, picture, request
+from tests.hosts import SimulatedHost, context, create, living_operation, open_sim_host, picture, request
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Backend
@@ -23,7 +23,7 @@ def vm_of(host: SimulatedHost, name: str = "vm") -> Vm:
 
 def make(host: SimulatedHost, vm: Vm) -> tuple[str, ...]:
     assert vm.record is not None
-    return make_devices(host.ports, vm, vm.record, (vm,), 5.0, Silent())
+    return make_devices(host.ports, context(wait_seconds=5), vm, vm.record, (vm,))
 
 
 def booted(tmp_path, scenario: str, profile: str, **more) -> SimulatedHost:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import counted, failing
-from tests.hosts import Silent, create, open_sim_host, picture, request, yes
+from tests.hosts import context, create, open_sim_host, picture, request, yes
 from tests.vgpus import make, spec_of
 from vgpuctl.doctor.catalogue import CHECKS, select_checks
 from vgpuctl.doctor.check import Check, CheckContext, Finding, Verdict
@@ -29,7 +29,7 @@ def verdicts(data) -> dict[str, str]:
 
 
 def fix(ports, *ids: str, dry_run: bool = False, confirm=yes):
-    return fix_problems(ports, ids, dry_run=dry_run, confirm=confirm, wait_seconds=1, progress=Silent())
+    return fix_problems(ports, context(dry_run=dry_run, confirm=confirm, wait_seconds=1), ids)
 
 
 def leaked(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, delete, open_sim_host, picture, request, stop
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, picture, request, stop
 from tests.reserving_vms import taken, vm_of
 from tests.unit.operations.test_moves import TWO, gpus_of, scattered
 from vgpuctl.errors import InvalidInput, NoCapacity
@@ -22,14 +22,7 @@ from vgpuctl.value import replace
 
 def leave(ports: Host, gpu: str, *, dry_run: bool = False) -> Outcome[MovesResult]:
     """move-vms --from."""
-    return empty_gpu(
-        ports,
-        gpu,
-        dry_run=dry_run,
-        confirm=lambda question, steps: None,
-        wait_seconds=WAIT_SECONDS,
-        progress=Silent(),
-    )
+    return empty_gpu(ports, context(dry_run=dry_run, confirm=lambda question, steps: None), gpu)
 
 
 def refused(ports: Host, gpu: str, *, dry_run: bool = False) -> NoCapacity:

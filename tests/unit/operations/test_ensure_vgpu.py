@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import WAIT_SECONDS, Silent, open_sim_host, picture, request, yes
+from tests.hosts import context, open_sim_host, picture, request
 from tests.vgpus import make
 from vgpuctl.errors import Exists, InvalidInput, NotFound, SpecDiffers
 from vgpuctl.model.outcome import Outcome
@@ -18,9 +18,7 @@ from vgpuctl.value import replace
 def ensure(ports: Host, *profiles: str, state: str = "present", dry_run: bool = False, **more: object) -> Outcome:
     wanted = replace(request(*profiles, **more), name="spare")
     wanted = wanted if profiles else replace(wanted, profiles=())
-    return ensure_vgpu(
-        ports, wanted, state=state, dry_run=dry_run, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+    return ensure_vgpu(ports, context(dry_run=dry_run), wanted, state=state)
 
 
 def test_the_second_run_changes_nothing_and_a_dry_run_says_what_the_first_does(tmp_path):

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, open_sim_host, picture, request, set_vm, stop, yes
+from tests.hosts import SimulatedHost, context, open_sim_host, picture, request, set_vm, stop
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
 from vgpuctl.model.outcome import Outcome
@@ -19,15 +19,7 @@ TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-
 
 def ensure(host: SimulatedHost, wanted: VmRequest, state: str, *, dry_run: bool = False) -> Outcome:
     """Ensure a VM."""
-    return ensure_vm(
-        host.ports,
-        wanted,
-        state=state,
-        dry_run=dry_run,
-        confirm=yes,
-        wait_seconds=WAIT_SECONDS,
-        progress=Silent(),
-    )
+    return ensure_vm(host.ports, context(dry_run=dry_run), wanted, state=state)
 
 
 @pytest.mark.parametrize("scenario", ["a100-40", "t4", "a16"])

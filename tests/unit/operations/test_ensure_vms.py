@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, NEVER_RAISE, Watch, counted, dying, failing, outcome, sampled
-from tests.hosts import WAIT_SECONDS, Silent, create, delete, open_sim_host, picture, request, run_reconcile, stop
+from tests.hosts import Silent, context, create, delete, open_sim_host, picture, request, run_reconcile, stop
 from tests.processes import clean
 from vgpuctl.errors import (
     Interrupted,
@@ -35,16 +35,7 @@ def names(count, stem="vm"):
 
 
 def ensure(ports, wanted, these, *, parallel=4, dry_run=False, start=True, progress=None):
-    return ensure_vms(
-        ports,
-        wanted,
-        these,
-        start=start,
-        parallel=parallel,
-        dry_run=dry_run,
-        wait_seconds=WAIT_SECONDS,
-        progress=progress or Silent(),
-    )
+    return ensure_vms(ports, context(dry_run=dry_run, progress=progress), wanted, these, start=start, parallel=parallel)
 
 
 def typed(profile, **changes):

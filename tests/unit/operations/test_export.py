@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import Silent, open_sim_host, yes
+from tests.hosts import context, open_sim_host
 from tests.layouts import A100, FLEX, do
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.host.absent import AbsentNvml
@@ -13,14 +13,13 @@ from vgpuctl.model.mig import MigSpec
 from vgpuctl.operations.apply import apply_host, diff_host
 from vgpuctl.operations.desired_state import HostFileText, read_desired_state
 from vgpuctl.operations.export import export_host
-from vgpuctl.operations.host_plan import ApplyOptions
 from vgpuctl.sim.host import SCENARIOS
 from vgpuctl.value import replace
 
 
 def same(ports):
     text = export_host(ports).data.text
-    result = diff_host(ports, read_desired_state(ports, HostFileText(text, "exported"), ()), ApplyOptions())
+    result = diff_host(ports, read_desired_state(ports, HostFileText(text, "exported"), ()), drain=False)
     assert (result.changed, result.data.settings) == (False, ())
     assert [line for line in result.steps if not line.startswith("replace /etc/vgpuctl/host.yaml with exported")] == []
     return text
@@ -50,7 +49,7 @@ def test_an_exported_file_brings_a_host_back(tmp_path):
     text = export_host(host.ports).data.text
     do(host.ports, FLEX, "sriov", 2)
     asked = read_desired_state(host.ports, HostFileText(text, "exported"), ())
-    apply_host(host.ports, asked, ApplyOptions(), dry_run=False, confirm=yes, progress=Silent())
+    apply_host(host.ports, context(), asked, drain=False)
     assert export_host(host.ports).data.text == text
 
 

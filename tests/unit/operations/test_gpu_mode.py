@@ -8,18 +8,7 @@ import errno
 import pytest
 
 from tests.faults import counted, failing, outcome, sampled
-from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
-    create,
-    delete,
-    open_sim_host,
-    picture,
-    request,
-    run_reconcile,
-    start,
-    stop,
-)
+from tests.hosts import context, create, delete, open_sim_host, picture, request, run_reconcile, start, stop
 from tests.layouts import A16, A100, FLEX, RTX, T4, V710, Signals, Struck, configured_modes, do, stand
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import (
@@ -235,14 +224,14 @@ def test_after_a_boot_every_gpu_is_set_up_as_host_yaml_says_and_only_once(tmp_pa
     host.sim.host_file.write_text(host.ports.host_file.read() + '  "0000:99:00.0": {mode: vgpu}\n')
     before = host.ports.host_file.read()
     spec = parse_host_spec(before, "host.yaml")
-    restored = restore_gpus(host.ports, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    restored = restore_gpus(host.ports, context(), spec.gpus)
     assert [(r.address, len(r.steps), type(r.error)) for r in restored] == [
         (A16, 1, type(None)),
         (FLEX, 1, type(None)),
         ("0000:99:00.0", 0, NotFound),
     ]
     assert {stand(host)[0][a] for a in (A16, FLEX)} == {16, 5}
-    again = restore_gpus(host.ports, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    again = restore_gpus(host.ports, context(), spec.gpus)
     assert [r.steps for r in again] == [(), (), ()]
     assert host.ports.host_file.read() == before
     start(host.ports, "vm")
@@ -319,7 +308,7 @@ def after_boot(host, vfs, **more):
     spec = parse_host_spec(f"version: 1\ngpus:\n  '{FLEX}': {{mode: sriov, vfs: {vfs}}}\n", "host.yaml")
     vms = tuple(replace(vm, state=VmState.UNKNOWN) for vm in observe(host.ports, ReadScope(models=False)).vms)
     ports = replace(host.ports, hypervisor=Unasked(), **more)
-    (done,) = restore_gpus(ports, spec.gpus, vms=vms, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    (done,) = restore_gpus(ports, context(), spec.gpus, vms=vms)
     return done
 
 
@@ -336,7 +325,7 @@ def test_after_a_boot_gpus_named_by_model_or_all_are_set_up_too(tmp_path):
     text = "version: 1\ngpus:\n  all: {mode: unmanaged}\n  A16: {mode: vgpu}\n"
     host.sim.host_file.write_text(f'{text}  "{FLEX}": {{mode: sriov, vfs: 5}}\n')
     spec = parse_host_spec(host.ports.host_file.read(), "host.yaml")
-    restored = restore_gpus(host.ports, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    restored = restore_gpus(host.ports, context(), spec.gpus)
     assert [(r.address, len(r.steps), r.error) for r in restored] == [(A16, 1, None), (FLEX, 1, None)]
     assert not do(host.ports, A16, "vgpu").changed
     assert (stand(host)[0][A16], stand(host)[0][FLEX]) == (16, 5)

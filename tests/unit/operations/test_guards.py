@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import open_sim_host
+from tests.hosts import context, open_sim_host
 from tests.values import a100, snapshot, vm
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.port_values import HypervisorStatus
@@ -17,9 +17,9 @@ DOWN = replace(snapshot(a100()), hypervisor=HypervisorStatus(False, "qemu:///sys
 
 def test_a_read_only_host_gives_its_reason(tmp_path):
     ports = open_sim_host(tmp_path, "empty").ports
-    require_writable(ports)
+    require_writable(ports, context())
     with pytest.raises(InvalidInput) as raised:
-        require_writable(replace(ports, read_only_reason="it is a captured tree"))
+        require_writable(replace(ports, read_only_reason="it is a captured tree"), context())
     assert "it is a captured tree" in str(raised.value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, picture, request, stop, yes
+from tests.hosts import SimulatedHost, context, create, open_sim_host, picture, request, stop
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, SpecDiffers, VgpuctlError
 from vgpuctl.model.outcome import Outcome
@@ -45,9 +45,7 @@ def wanted(profile: str = "L40S-8Q", **changes: Any) -> VmRequest:
 
 
 def ensure(host: SimulatedHost, asked: VmRequest, state: str = "present") -> Outcome[Any]:
-    return ensure_vm(
-        host.ports, asked, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
-    )
+    return ensure_vm(host.ports, context(), asked, state=state)
 
 
 def test_a_vm_gets_what_it_was_asked_for_and_does_not_differ_afterwards(host: SimulatedHost) -> None:
@@ -139,16 +137,7 @@ def test_the_command_that_reserves_huge_pages_names_the_node_and_the_number(host
 def test_several_vms_need_pages_for_all_and_no_common_mac_address(host: SimulatedHost) -> None:
     def several(asked: VmRequest) -> None:
         names = ("a", "b", "c", "d")
-        ensure_vms(
-            host.ports,
-            asked,
-            names,
-            start=True,
-            parallel=1,
-            dry_run=False,
-            wait_seconds=WAIT_SECONDS,
-            progress=Silent(),
-        )
+        ensure_vms(host.ports, context(), asked, names, start=True, parallel=1)
 
     with pytest.raises(HostCannot, match="4 VMs need 2048 huge pages"):
         several(wanted(name=None, hugepages="2MiB", memory_mib=1024))
@@ -180,7 +169,7 @@ def test_a_running_vms_display_cannot_be_unplugged(host: SimulatedHost) -> None:
     create(host.ports, wanted(display=True))
 
     def detach() -> Outcome[Any]:
-        return attach.detach(host.ports, "vm", dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return attach.detach(host.ports, context(), "vm")
 
     with pytest.raises(InUse, match="QEMU cannot unplug"):
         detach()

@@ -11,7 +11,7 @@ from vgpuctl.errors import HostCannot, InUse, Refused
 from vgpuctl.operations.desired_state import HostFileText, read_desired_state
 from vgpuctl.operations.gpu_mode import ModeRequest
 from vgpuctl.operations.gpu_scheduler import SchedulerRequest
-from vgpuctl.operations.host_plan import ApplyOptions, observe_host, plan_host, raise_refusals
+from vgpuctl.operations.host_plan import observe_host, plan_host, raise_refusals
 
 H100 = "0000:3b:00.0"
 SCHEDULER = f"gpus[{A100}].scheduler.policy=fixed_share"
@@ -19,7 +19,7 @@ SCHEDULER = f"gpus[{A100}].scheduler.policy=fixed_share"
 
 def plan(ports, *sets):
     asked = read_desired_state(ports, None, sets)
-    return plan_host(ports, observe_host(ports, asked)[0], asked, ApplyOptions())
+    return plan_host(ports, observe_host(ports, asked)[0], asked, drain=False)
 
 
 def test_configured_gpus_are_planned_by_address_and_others_not_at_all(tmp_path):
@@ -50,7 +50,7 @@ def test_a_gpu_no_longer_named_is_planned_too(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     host.sim.host_file.write_text('version: 1\ngpus: {"0000:3b:00.0": {cordoned: true}}\n')
     asked = read_desired_state(host.ports, HostFileText("version: 1\n", "FILE"), ())
-    (one,) = plan_host(host.ports, observe_host(host.ports, asked)[0], asked, ApplyOptions())
+    (one,) = plan_host(host.ports, observe_host(host.ports, asked)[0], asked, drain=False)
     assert [(d.key, d.wanted, d.is_) for d in one.differences] == [("cordoned", None, True)]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Silent, SimulatedHost, open_sim_host
+from tests.hosts import Silent, SimulatedHost, context, open_sim_host
 from vgpuctl.errors import Failed, HostCannot, Interrupted, PartlyApplied, Refused
 from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.host.system_files import HostSystem
@@ -37,16 +37,15 @@ def install(
 ) -> Outcome:
     return install_host(
         host.ports,
+        context(dry_run=dry_run),
         python=python,
         completions={"bash": "complete vgpuctl", "zsh": "#compdef vgpuctl"},
         restart_libvirt=restart,
-        dry_run=dry_run,
-        progress=Silent(),
     )
 
 
 def uninstall(host: SimulatedHost, *, dry_run: bool = False) -> Outcome:
-    return uninstall_host(host.ports, restart_libvirt=False, dry_run=dry_run, progress=Silent())
+    return uninstall_host(host.ports, context(dry_run=dry_run), restart_libvirt=False)
 
 
 def files(root: Path) -> dict[str, str]:
@@ -295,9 +294,12 @@ def test_an_interruption_names_what_was_done(host: SimulatedHost):
 
     with pytest.raises(Interrupted) as raised:
         install_host(
-            host.ports, python="/usr/bin/python3", completions={}, restart_libvirt=False, dry_run=False,
-            progress=Interrupting(),
-        )  # fmt: skip
+            host.ports,
+            context(progress=Interrupting()),
+            python="/usr/bin/python3",
+            completions={},
+            restart_libvirt=False,
+        )
     assert (raised.value.facts["lines"], len(raised.value.left)) == ([f"done: write {HOOK_PATH}"], 2)
     assert install(host).changed
 

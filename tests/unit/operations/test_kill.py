@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -29,7 +28,6 @@ from tests.hosts import (
     run_reconcile,
     start,
     stop,
-    yes,
 )
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.model.request import CloudInit, CloudInitFile
@@ -52,16 +50,7 @@ def act(host: SimulatedHost, what: str, profile: str) -> None:
     elif what == "delete":
         delete(host.ports, "vm")
     elif what == "refresh":
-        refresh_vm(
-            host.ports,
-            "vm",
-            IMAGE,
-            drain=True,
-            dry_run=False,
-            confirm=yes,
-            wait_seconds=WAIT_SECONDS,
-            progress=Silent(),
-        )
+        refresh_vm(host.ports, context(), "vm", IMAGE, drain=True)
     else:
         stop(host.ports, "vm")
         start(host.ports, "vm")

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.faults import Trial
-from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, operation, picture, request, run_reconcile
+from tests.hosts import (
+    Silent,
+    SimulatedHost,
+    context,
+    create,
+    delete,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    run_reconcile,
+)
 from tests.unit.operations.test_faults import spawn
 from tests.unit.operations.test_refresh import refresh, the_vm
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB
@@ -122,14 +133,10 @@ def test_several_vms_must_fit_together(tmp_path: Path) -> None:
     before = picture(host)
     names = tuple(f"vm-{n}" for n in range(5))
     with operation(host.ports), pytest.raises(NoSpace, match="5 disks need 100 GiB"):
-        ensure_vms(
-            host.ports, wanted(), names, start=True, parallel=2, dry_run=False, wait_seconds=5, progress=Silent()
-        )
+        ensure_vms(host.ports, context(wait_seconds=5), wanted(), names, start=True, parallel=2)
     assert picture(host) == before
     with operation(host.ports):
-        ensure_vms(
-            host.ports, wanted(), names[:4], start=True, parallel=2, dry_run=False, wait_seconds=5, progress=Silent()
-        )
+        ensure_vms(host.ports, context(wait_seconds=5), wanted(), names[:4], start=True, parallel=2)
     assert free(host) == 10 * GIB
 
 
@@ -141,7 +148,7 @@ def test_space_that_goes_meanwhile_is_refused_by_the_pool_and_undone(tmp_path: P
 
     host = empty(tmp_path)
     with operation(host.ports), pytest.raises(NoSpace):
-        create_vm(host.ports, wanted(), start=True, dry_run=False, wait_seconds=5, progress=Taken())
+        create_vm(host.ports, context(wait_seconds=5, progress=Taken()), wanted(), start=True)
     assert logical_volumes(host) == {"somebody": 80 * GIB}
     assert not picture(host).domains
     assert not picture(host).claims
@@ -170,7 +177,7 @@ class Percentages(Silent):
 def test_the_copy_reports_its_progress(tmp_path: Path) -> None:
     host, progress = empty(tmp_path), Percentages()
     with operation(host.ports):
-        create_vm(host.ports, wanted(), start=True, dry_run=False, wait_seconds=5, progress=progress)
+        create_vm(host.ports, context(wait_seconds=5, progress=progress), wanted(), start=True)
     assert progress.seen == [0.0, 50.0, 100.0]
 
 
@@ -178,7 +185,7 @@ def test_a_signal_during_the_copy_undoes_everything(tmp_path: Path) -> None:
     host = empty(tmp_path)
     before = picture(host)
     with operation(host.ports), pytest.raises(Interrupted) as caught:
-        create_vm(host.ports, wanted(), start=True, dry_run=False, wait_seconds=5, progress=Percentages(stop_at=50.0))
+        create_vm(host.ports, context(wait_seconds=5, progress=Percentages(stop_at=50.0)), wanted(), start=True)
     assert caught.value.undone
     assert not caught.value.left
     assert (picture(host), logical_volumes(host)) == (before, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import Silent, create, open_sim_host, picture, request, stop
+from tests.hosts import context, create, open_sim_host, picture, request, stop
 from tests.partitions import FIRST, OFF, SECOND, act, configured_gpu, everything, mig, partition_state, small
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import InUse, InvalidInput, NoCapacity
@@ -50,7 +50,7 @@ def test_vgpus_without_a_recorded_placement_are_restored_next_to_each_other(tmp_
     host.sim.reboot()
     host = host.again()
     spec = parse_host_spec(host.ports.host_file.read(), "host.yaml")
-    done = restore_host(host.ports, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
+    done = restore_host(host.ports, context(wait_seconds=5.0), spec)
     assert [entry.name for entry in done.data.restored] == [SECOND, "one", "two"]
     snapshot = observe(host.ports, ReadScope(types=True))
     (first, second) = (vgpu.placement_id for vgpu in snapshot.vgpus_on(SECOND))

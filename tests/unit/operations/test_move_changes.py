@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Silent, create, delete, open_sim_host, picture, request, run_reconcile, set_vm, start, stop
+from tests.hosts import context, create, delete, open_sim_host, picture, request, run_reconcile, set_vm, start, stop
 from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
 from tests.unit.operations.test_change import ensure
 from vgpuctl.errors import NoCapacity
@@ -79,10 +79,10 @@ def test_attach_and_detach_of_one_that_is_off_take_and_free_nothing(tmp_path: Pa
     old = carriers(host, "vm")
     create(host.ports, request(profile, name="kept"))
     before = taken(host)
-    attach(host.ports, request(profile, name="vm"), dry_run=False, wait_seconds=5, progress=Silent())
+    attach(host.ports, context(wait_seconds=5), request(profile, name="vm"))
     assert len(carriers(host, "vm")) == 2
     assert taken(host) == before
-    detach(host.ports, "vm", old, dry_run=False, wait_seconds=5, progress=Silent())
+    detach(host.ports, context(wait_seconds=5), "vm", old)
     assert len(carriers(host, "vm")) == 1
     assert taken(host) == before
     assert vm_of(host, "kept").state is VmState.RUNNING
@@ -100,7 +100,7 @@ def test_what_a_vm_that_is_off_gets_is_not_where_it_is_already(tmp_path: Path, k
     for name in ("a", "b") if full else ():
         create(host.ports, request(profile, name=name))
     before = taken(host)
-    attach(host.ports, request(profile, name="attached"), dry_run=False, wait_seconds=5, progress=Silent())
+    attach(host.ports, context(wait_seconds=5), request(profile, name="attached"))
     set_vm(host.ports, request(profile, count=2, name="changed"))
     for name in ("attached", "changed"):
         assert len(set(carriers(host, name))) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.blocked_hosts import SOFTWARE, STANDS, crowded, gpu_of, stood
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, picture, request, run_reconcile, start, stop
+from tests.hosts import SimulatedHost, context, create, picture, request, run_reconcile, start, stop
 from tests.mixed_sizes import overlapping, placed
 from tests.reserving_vms import vm_of
 from vgpuctl.errors import NoCapacity
@@ -58,13 +58,7 @@ def with_vfs(directory: Path, kind: str, vfs: tuple[int, ...], *, on: bool) -> S
 def room(ports: Host, profile: str, number: int = 1, *, yes: bool, most: int | None = None) -> Outcome:
     """move-vms --profile; without `yes` plan-moves."""
     return make_room(
-        ports,
-        [(profile, number)],
-        max_moves=most,
-        dry_run=not yes,
-        confirm=lambda question, steps: None,
-        wait_seconds=WAIT_SECONDS,
-        progress=Silent(),
+        ports, context(dry_run=not yes, confirm=lambda question, steps: None), [(profile, number)], max_moves=most
     )
 
 
@@ -92,14 +86,7 @@ def test_defragmentation_changes_places_too(tmp_path: Path) -> None:
     host = stood(tmp_path, gpus, {"a": (sizes.large, 0), "b": (sizes.small, 1)}, on=True)
     before = [gpu_of(host, name) for name in "ab"]
     for dry_run in (True, False):
-        done = defragment(
-            host.ports,
-            max_moves=None,
-            dry_run=dry_run,
-            confirm=lambda question, steps: None,
-            wait_seconds=WAIT_SECONDS,
-            progress=Silent(),
-        )
+        done = defragment(host.ports, context(dry_run=dry_run, confirm=lambda question, steps: None), max_moves=None)
         assert [m.waits for m in done.data.moves] == [False, True]
     assert [gpu_of(host, name) for name in "ab"] == before[::-1]
     create(host.ports, request(sizes.large, name="c"))
@@ -134,13 +121,13 @@ def test_a_vm_does_not_wait_for_its_own_place(tmp_path: Path) -> None:
     """Two VMs could make that room, as the next test shows; one that has both vGPUs cannot."""
     host = crowded(tmp_path, "abc")
     stop(host.ports, "a")
-    attach(host.ports, request("DC-12Q", name="a"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    attach(host.ports, context(), request("DC-12Q", name="a"))
     record = vm_of(host, "a").record
     assert record is not None
     _, vgpu = record.vgpus
     if vgpu.placement_id != 60:
         goal = MoveTarget(vgpu.gpu, 60)
-        move_vgpu(host.ports, "a", vgpu.carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        move_vgpu(host.ports, context(), "a", vgpu.carrier, goal)
     with pytest.raises(NoCapacity, match="no moves make room"):
         room(host.ports, "DC-16Q", yes=False, most=2)
 

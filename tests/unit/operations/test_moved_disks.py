@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -19,7 +18,6 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
-    yes,
 )
 from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.errors import InUse, Refused
@@ -57,9 +55,7 @@ def test_delete_names_the_disk_in_use_and_deletes_nothing(tmp_path, how, dry_run
     before = picture(host)
     with operation(host.ports), pytest.raises(InUse, match="which vgpuctl did not make") as raised:
         delete_vm(
-            host.ports, "vm", keep_disks=False, dry_run=dry_run, confirm=yes,
-            wait_seconds=WAIT_SECONDS, progress=Silent(),
-        )  # fmt: skip
+            host.ports, context(dry_run=dry_run), "vm", keep_disks=False)  # fmt: skip
     assert raised.value.status == 3
     assert (raised.value.facts["disk"], raised.value.facts["current"]) == (own, now)
     assert str(raised.value.hint).endswith("or vgpuctl delete-vm vm --keep-disks keeps all of them")
@@ -80,9 +76,9 @@ def test_keep_disks_deletes_the_vm_and_names_both_files(tmp_path, how):
 def test_resize_and_refresh_name_the_disk_in_use(tmp_path, how):
     host, _, now = with_moved(tmp_path, how)
     with pytest.raises(Refused, match=f"vm uses {now} now"):
-        resize_disk(host.ports, "vm", 60 << 10, None, dry_run=False, wait_seconds=0, progress=Silent())
+        resize_disk(host.ports, context(wait_seconds=0), "vm", 60 << 10, None)
     with pytest.raises(Refused, match=f"it uses {now} now"):
-        refresh_vm(host.ports, "vm", IMAGE, drain=False, dry_run=False, confirm=yes, wait_seconds=0, progress=Silent())
+        refresh_vm(host.ports, context(wait_seconds=0), "vm", IMAGE, drain=False)
 
 
 def test_reconcile_leaves_a_half_removed_vm_with_such_a_disk(tmp_path):

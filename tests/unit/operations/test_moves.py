@@ -14,9 +14,8 @@ import pytest
 
 from tests.faults import CHANGING, Trial
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -69,15 +68,7 @@ def gpus_of(host: SimulatedHost, name: str) -> list[str]:
 def room(ports: Host, profile: str, number: int = 1, *, yes: bool = True, most: int | None = None) -> Outcome:
     """move-vms --profile; without `yes` plan-moves."""
     wanted = [(profile, number)]
-    return make_room(
-        ports,
-        wanted,
-        max_moves=most,
-        dry_run=not yes,
-        confirm=lambda question, steps: None,
-        wait_seconds=WAIT_SECONDS,
-        progress=Silent(),
-    )
+    return make_room(ports, context(dry_run=not yes, confirm=lambda question, steps: None), wanted, max_moves=most)
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
@@ -115,15 +106,7 @@ def test_what_is_not_confirmed_is_not_done(tmp_path: Path) -> None:
         raise NeedsConfirmation(question, lines=list(steps))
 
     with pytest.raises(NeedsConfirmation, match="Move 1 VM") as refused:
-        make_room(
-            host.ports,
-            [("A100-40C", 1)],
-            max_moves=None,
-            dry_run=False,
-            confirm=refuse,
-            wait_seconds=WAIT_SECONDS,
-            progress=Silent(),
-        )
+        make_room(host.ports, context(confirm=refuse), [("A100-40C", 1)], max_moves=None)
     assert refused.value.facts["lines"][0].startswith("stop, move and start VM ")
     assert picture(host) == before
 
@@ -280,7 +263,7 @@ def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
     ports = replace(host.ports, hypervisor=Saved(host.ports.hypervisor, lambda: None))
     goal = MoveTarget(gpus_of(host, "second")[0])
     with pytest.raises(InUse, match="first has a managed save"):
-        move_vgpu(ports, "first", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        move_vgpu(ports, context(), "first", carrier, goal)
     with pytest.raises(InUse, match="first has a managed save"):
         set_vm(ports, request("A100-40C", name="first"))
     assert picture(host) == before
@@ -315,9 +298,9 @@ def test_a_target_placement_taken_meanwhile_is_refused_and_the_vm_unchanged(tmp_
     before = picture(host)
     goal = MoveTarget(gpu, at["b"])
     with pytest.raises(NoCapacity, match="is no longer free"):
-        move_vgpu(host.ports, "a", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        move_vgpu(host.ports, context(), "a", carrier, goal)
     with pytest.raises(Busy, match="no longer has"):
-        move_vgpu(host.ports, "a", "gone", goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        move_vgpu(host.ports, context(), "a", "gone", goal)
     assert picture(host) == before
 
 
@@ -354,12 +337,7 @@ def test_what_departures_have_scattered_is_put_together_again(tmp_path: Path) ->
 
     def put_together() -> Outcome:
         return defragment(
-            host.ports,
-            max_moves=None,
-            dry_run=False,
-            confirm=lambda question, steps: asked.append((question, steps)),
-            wait_seconds=WAIT_SECONDS,
-            progress=Silent(),
+            host.ports, context(confirm=lambda question, steps: asked.append((question, steps))), max_moves=None
         )
 
     done = put_together()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import Silent, create, open_sim_host, picture, request, start, stop
+from tests.hosts import context, create, open_sim_host, picture, request, start, stop
 from tests.partitions import FIRST, OFF, SECOND, act, configured_gpu, everything, mig, names, partition_state, small
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, PartlyApplied, Refused, VerifyFailed
@@ -179,13 +179,13 @@ def test_each_instance_gets_the_scheduler_that_host_yaml_asks_for_where_it_has_o
     host.sim.reboot()
     host = host.again()
     for _ in range(2):
-        result = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+        result = restore_gpus(host.ports, context(wait_seconds=5), gpus)
         assert [one.error for one in result] == [None]
     assert (result[0].steps, schedulers(host)) == ((), {SchedulerPolicy.FIXED_SHARE})
-    asked = SchedulerRequest(FIRST, SchedulerSpec(SchedulerPolicy.EQUAL_SHARE), wait_seconds=5)
-    done = set_scheduler(host.ports, asked, dry_run=False, progress=Silent())
+    asked = SchedulerRequest(FIRST, SchedulerSpec(SchedulerPolicy.EQUAL_SHARE))
+    done = set_scheduler(host.ports, context(), asked)
     assert (done.steps[0][:31], schedulers(host)) == ("set the scheduler of each GPU i", {SchedulerPolicy.EQUAL_SHARE})
-    assert not set_scheduler(host.ports, asked, dry_run=False, progress=Silent()).changed
+    assert not set_scheduler(host.ports, context(), asked).changed
 
 
 def test_before_gb20x_a_scheduler_with_mig_is_refused(tmp_path):
@@ -220,17 +220,17 @@ def test_a_boot_takes_it_all_away_and_restore_host_brings_it_back_before_vgpus(t
     host = host.again()
     assert partition_state(host, SECOND)[1] == []
     gpus = parse_host_spec(host.ports.host_file.read(), "f").gpus
-    result = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    result = restore_gpus(host.ports, context(wait_seconds=5), gpus)
     assert [one.error for one in result] == [None, None]
     assert (partition_state(host)[2], names(host, SECOND)) == (True, ["1g.10gb", "1g.10gb"])
-    again = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    again = restore_gpus(host.ports, context(wait_seconds=5), gpus)
     assert [one.steps for one in again] == [(), ()]
 
 
 def test_mig_requires_an_explicit_mode(tmp_path):
     host = open_sim_host(tmp_path, "h100-mig")
     gpus = parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mig: [1g.10gb]}}\n', "f").gpus
-    (result,) = restore_gpus(host.ports, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    (result,) = restore_gpus(host.ports, context(wait_seconds=5), gpus)
     assert isinstance(result.error, InvalidInput)
     assert "no mode, which it requires" in str(result.error)
 

@@ -9,14 +9,13 @@ import pytest
 
 from tests.faults import Watch
 from tests.halted import elsewhere, reopen
-from tests.hosts import WAIT_SECONDS, Silent, create, delete, open_sim_host, request, run_reconcile, yes
+from tests.hosts import context, create, delete, open_sim_host, request, run_reconcile
 from tests.layouts import FLEX, do, drained
 from tests.schedulers import TWO_MS
 from vgpuctl.operations.apply import apply_host
 from vgpuctl.operations.desired_state import read_desired_state
 from vgpuctl.operations.diagnose import fix_problems
 from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
-from vgpuctl.operations.host_plan import ApplyOptions
 
 
 def overtaken(host, work):
@@ -66,7 +65,7 @@ def test_doctor_reports_what_it_fixed_and_not_what_it_offered(leaked):
         assert steps
         elsewhere(lambda: run_reconcile(reopen(leaked).ports))
 
-    done = fix_problems(leaked.ports, (), dry_run=False, confirm=confirm, wait_seconds=WAIT_SECONDS, progress=Silent())
+    done = fix_problems(leaked.ports, context(confirm=confirm), ())
     assert (done.changed, done.steps) == (False, ())
 
 
@@ -83,9 +82,9 @@ def test_a_scheduler_reports_only_the_vms_that_it_shut_down(tmp_path):
     host = open_sim_host(tmp_path)
     for name in ("one", "two"):
         create(host.ports, request("A100-4C", name=name))
-    wanted = SchedulerRequest("0000:3b:00.0", TWO_MS, drain=True, wait_seconds=WAIT_SECONDS)
+    wanted = SchedulerRequest("0000:3b:00.0", TWO_MS, drain=True)
     ports = overtaken(host, partial(delete, name="one"))
-    done = set_scheduler(ports, wanted, dry_run=False, progress=Silent()).steps
+    done = set_scheduler(ports, context(), wanted).steps
     assert "shut down VM two" in done
     assert not [step for step in done if "VM one" in step]
 
@@ -94,7 +93,6 @@ def test_apply_reports_only_the_vms_that_it_shut_down(tmp_path):
     host = drained(tmp_path)
     desired = read_desired_state(host.ports, None, (f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs=6"))
     ports = overtaken(host, partial(delete, name="one"))
-    options = ApplyOptions(True, WAIT_SECONDS)
-    done = apply_host(ports, desired, options, dry_run=False, confirm=yes, progress=Silent()).steps
+    done = apply_host(ports, context(), desired, drain=True).steps
     assert "shut down VM two" in done
     assert not [step for step in done if "VM one" in step]

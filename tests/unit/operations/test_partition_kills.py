@@ -12,9 +12,8 @@ import pytest
 
 from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcome
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     copied,
     create,
     open_sim_host,
@@ -23,7 +22,6 @@ from tests.hosts import (
     run_reconcile,
     start,
     stop,
-    yes,
 )
 from tests.partitions import FIRST, OFF, SECOND, act, mig, partition_state
 from tests.unit.operations.test_drained_vms import Deadly, killed
@@ -39,7 +37,6 @@ from vgpuctl.operations.apply import apply_host, diff_host
 from vgpuctl.operations.desired_state import read_desired_state
 from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
-from vgpuctl.operations.host_plan import ApplyOptions
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.operations.vgpus import create_vgpu
 from vgpuctl.ports.host import Host
@@ -65,19 +62,12 @@ def vm(name: str, profile: str, gpu: str = FIRST) -> tuple[str, str, str]:
 
 
 def scheduled(ports: Host, policy: SchedulerPolicy) -> object:
-    job = SchedulerRequest(FIRST, SchedulerSpec(policy), drain=True, wait_seconds=WAIT_SECONDS)
-    return set_scheduler(ports, job, dry_run=False, progress=Silent())
+    job = SchedulerRequest(FIRST, SchedulerSpec(policy), drain=True)
+    return set_scheduler(ports, context(), job)
 
 
 def applied(ports: Host, sets: tuple[str, ...]) -> object:
-    return apply_host(
-        ports,
-        read_desired_state(ports, None, sets),
-        ApplyOptions(True, WAIT_SECONDS),
-        dry_run=False,
-        confirm=yes,
-        progress=Silent(),
-    )
+    return apply_host(ports, context(), read_desired_state(ports, None, sets), drain=True)
 
 
 def partition(gpu: str, wanted: MigSpec | None = None, mixed: bool | None = None, mode: str | None = None):
@@ -152,7 +142,7 @@ def prepared(directory: Path, case: str) -> SimulatedHost:
     if what.named is not None:
         profile, gpu = what.named
         wanted = request(profile, name="named", gpu=gpu)
-        create_vgpu(host.ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        create_vgpu(host.ports, context(), wanted)
     if any(name == "beside-on" for name, _, _ in what.vms):
         add_unmanaged_vgpu(host)
     return host.again()
@@ -213,7 +203,7 @@ def whole(host: SimulatedHost, where: str, case: str, wanted: dict[str, object])
 def restore(ports: Host) -> None:
     """restore-host: it makes vGPUs of host.yaml again."""
     spec = parse_host_spec(ports.host_file.read() or "version: 1\n", "f")
-    restore_host(ports, spec, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    restore_host(ports, context(), spec)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -270,7 +260,7 @@ def test_a_gpu_left_without_vfs_by_a_killed_set_mig_is_found_and_restored(tmp_pa
     assert result.kind == "half-set-up"
     assert "run this again to finish it: vgpuctl test; or vgpuctl apply" in result.action
     assert not run_reconcile(later.ports, dry_run=True).data.findings
-    assert diff_host(later.ports, read_desired_state(later.ports, None, ()), ApplyOptions()).changed
+    assert diff_host(later.ports, read_desired_state(later.ports, None, ()), drain=False).changed
     (row,) = diagnose(later.ports, ("partition",)).checks
     assert (row.verdict, row.fix[:20]) == ("warn", "vgpuctl restore-host")
     restore(later.ports)

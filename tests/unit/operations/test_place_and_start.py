@@ -12,6 +12,7 @@ from tests.faults import Watch
 from tests.hosts import (
     Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     living_operation,
@@ -46,9 +47,7 @@ def many(host: SimulatedHost, wanted: VmRequest, count: int, *, begin: bool, dry
             return lambda *words, **more: Silent()
 
     names = tuple(f"vdi-{n:03}" for n in range(1, count + 1))
-    return ensure_vms(
-        host.ports, wanted, names, start=begin, parallel=1, dry_run=dry_run, wait_seconds=30, progress=Nobody()
-    )
+    return ensure_vms(host.ports, context(dry_run=dry_run, progress=Nobody()), wanted, names, start=begin, parallel=1)
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -129,7 +128,7 @@ def test_a_vm_whose_function_another_one_has_is_moved_to_a_free_one(tmp_path: Pa
     old = carriers(host, "lent")
     create(host.ports, request(profile, name="kept"))
     assert carriers(host, "kept") == old, "this test needs both on one function"
-    output = start_vm(host.ports, "lent", dry_run=True, wait_seconds=1, progress=Silent())
+    output = start_vm(host.ports, context(dry_run=True, wait_seconds=1), "lent")
     assert any(s.startswith("change VM lent: A100-20C: ") for s in output.steps)
     assert carriers(host, "lent") == old
     before = vm_of(host, "lent")
@@ -216,7 +215,7 @@ def test_a_boot_leaves_it_alone_and_two_records_on_one_function_are_no_conflict(
     create(host.ports, reserving_request(profile, "a"))
     host.sim.reboot()
     host = host.again()
-    done = restore_host(host.ports, HostSpec(1), dry_run=False, wait_seconds=5, progress=Silent())
+    done = restore_host(host.ports, context(wait_seconds=5), HostSpec(1))
     assert done.data.restored == ()
     assert taken(host) == set()
     create(host.ports, reserving_request(profile, "b"), start=False)

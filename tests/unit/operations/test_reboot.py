@@ -12,8 +12,8 @@ import pytest
 
 from tests.hosts import (
     EagerClock,
-    Silent,
     SimulatedHost,
+    context,
     create,
     living_operation,
     open_sim_host,
@@ -34,7 +34,7 @@ DEAF += "faults:\n  - {on: reboot, match: deaf, kind: lost}\n"
 
 
 def reboot(ports: Host, name: str = "vm", *, force: bool = False, dry_run: bool = False) -> Outcome:
-    return reboot_vm(ports, name, force=force, dry_run=dry_run, wait_seconds=30, progress=Silent())
+    return reboot_vm(ports, context(dry_run=dry_run), name, force=force)
 
 
 def with_vm(directory: Path, name: str = "vm", **options: Any) -> SimulatedHost:

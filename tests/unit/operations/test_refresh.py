@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.faults import CHANGING, counted, dying, failing, fault_points, outcom
 from tests.hosts import (
     Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -25,7 +27,6 @@ from tests.hosts import (
     run_reconcile,
     start,
     stop,
-    yes,
 )
 from tests.unit.operations.test_change_faults import whole
 from tests.unit.operations.test_faults import spawn
@@ -73,11 +74,14 @@ def prepared(directory: Path, act: str = "off", **changes: object) -> SimulatedH
     return host.again()
 
 
-def refresh(ports: Host, act: str = "off", image: str = "/new.qcow2", **how: object) -> Outcome:
+def refresh(
+    ports: Host, act: str = "off", image: str = "/new.qcow2", *, from_image: str | None = None, **how: Any
+) -> Outcome:
     """refresh-vm --yes; "drain" with that option."""
-    given = {"drain": act == "drain", "dry_run": False, "confirm": yes, "wait_seconds": 5, "progress": Silent()}
     with operation(ports):
-        return refresh_vm(ports, "vm", image, **{**given, **how})
+        return refresh_vm(
+            ports, context(wait_seconds=5, **how), "vm", image, from_image=from_image, drain=act == "drain"
+        )
 
 
 def the_vm(host: SimulatedHost) -> Vm:
@@ -279,7 +283,7 @@ def test_a_vm_that_refers_to_another_disk_now_is_refused(tmp_path: Path) -> None
 
 def test_a_vm_without_a_vgpu_is_refused(tmp_path: Path) -> None:
     host = prepared(tmp_path)
-    detach(host.ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+    detach(host.ports, context(wait_seconds=5), "vm")
     with pytest.raises(Refused, match="has no vGPU"):
         refresh(host.ports)
 

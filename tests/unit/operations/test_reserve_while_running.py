@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
-from tests.hosts import Silent, SimulatedHost, create, open_sim_host, picture, request, run_reconcile, start, stop
+from tests.hosts import (
+    Silent,
+    SimulatedHost,
+    context,
+    create,
+    open_sim_host,
+    picture,
+    request,
+    run_reconcile,
+    start,
+    stop,
+)
 from tests.layouts import FLEX, do
 from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
 from tests.unit.operations.test_refresh import prepared, refresh, the_vm
@@ -91,7 +102,7 @@ def test_a_starting_vm_never_takes_vgpus_of_host_yaml(tmp_path: Path, kind: str)
     host = host.again()
     with pytest.raises(NoCapacity):
         start(host.ports, "lent")
-    restore_host(host.ports, spec, dry_run=False, wait_seconds=5, progress=Silent())
+    restore_host(host.ports, context(wait_seconds=5), spec)
     assert spare(host).present
 
 
@@ -106,7 +117,7 @@ def test_the_hook_spares_missing_vgpus_of_host_yaml(tmp_path: Path) -> None:
     (vm,) = vms
     assert vm.record is not None
     with pytest.raises(NoCapacity):
-        place_and_make(host.ports, vm, vm.record, vms, 5, Silent())
+        place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, vms)
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -132,7 +143,7 @@ def test_one_placed_elsewhere_than_recorded_lacks_nothing(tmp_path: Path) -> Non
     for name in ("kept-1", "kept-2"):
         create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
     vms, _ = read_domain_files(host.ports)
-    place_and_make(host.ports, vm, vm.record, vms, 5, Silent())
+    place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, vms)
     assert not lacks_devices(observe_carriers(host.ports, (vm.record,), (vm,)), vm, vm.record)
 
 
@@ -195,7 +206,7 @@ class Hooked:
         (vm,) = (vm for vm in read_domain_files(self.hook)[0] if vm.uuid == uuid)
         assert vm.record is not None
         with suppress(Busy):
-            release_devices(self.hook, vm, vm.record, 5, Silent())
+            release_devices(self.hook, context(wait_seconds=5), vm, vm.record)
         return stopped
 
 
@@ -210,8 +221,8 @@ def test_what_a_drained_one_has_stays_its_own_while_the_scheduler_is_set_also_wi
         host.ports.claims.add(replace(claim, operation=None))
     before = taken(host)
     ports = replace(host.ports, hypervisor=Hooked(host))
-    job = SchedulerRequest(claim.gpu, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
-    set_scheduler(ports, job, dry_run=False, progress=Silent())
+    job = SchedulerRequest(claim.gpu, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2), drain=True)
+    set_scheduler(ports, context(), job)
     assert taken(host) == before
     assert vm_of(host, "lent").state is VmState.RUNNING
     assert {(v.vm, v.owner) for v in observe(host.ports, ReadScope()).vgpus} == {("lent", Ownership.MANAGED)}
@@ -224,12 +235,12 @@ def test_one_that_is_elsewhere_than_its_record_says_comes_back_where_it_was(tmp_
     assert vm.record is not None
     for name in ("kept-1", "kept-2"):
         create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
-    place_and_make(host.ports, vm, vm.record, read_domain_files(host.ports)[0], 5, Silent())
+    place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
     host.ports.hypervisor.start(vm.uuid)  # by virsh
     before = picture(host)
     (other,) = {c.gpu for c in host.ports.claims.all()} - {vm.record.vgpus[0].gpu}
-    job = SchedulerRequest(other, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
-    set_scheduler(host.ports, job, dry_run=False, progress=Silent())
+    job = SchedulerRequest(other, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2), drain=True)
+    set_scheduler(host.ports, context(), job)
     assert (picture(host).mdevs, vm_of(host, "lent").state) == (before.mdevs, VmState.RUNNING)
 
 
@@ -257,7 +268,7 @@ def test_a_restore_ignores_the_former_vgpu_of_an_unreserved_vm(tmp_path: Path) -
     spec: HostSpec = spec_of(host)
     host.sim.reboot()
     host = host.again()
-    restore_host(host.ports, spec, dry_run=False, wait_seconds=5, progress=Silent())
+    restore_host(host.ports, context(wait_seconds=5), spec)
     assert (spare(host).present, taken(host)) == (True, {spare(host).carrier})
 
 
@@ -312,7 +323,7 @@ def test_on_a_gpu_reserved_for_it_it_gets_its_old_place(tmp_path: Path) -> None:
     create(host.ports, reserving_request(profile, "vdi-1"), start=False)
     vm = vm_of(host, "vdi-1")
     assert vm.record is not None
-    place_and_make(host.ports, vm, vm.record, read_domain_files(host.ports)[0], 5, Silent())
+    place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
     assert taken(host) == set(carriers(host, "vdi-1"))
 
 

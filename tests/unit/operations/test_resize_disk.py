@@ -12,6 +12,7 @@ from tests.faults import Trial
 from tests.hosts import (
     Silent,
     SimulatedHost,
+    context,
     create,
     open_sim_host,
     operation,
@@ -19,7 +20,6 @@ from tests.hosts import (
     request,
     run_reconcile,
     start,
-    yes,
 )
 from tests.unit.operations.test_change_faults import whole as is_whole
 from tests.unit.operations.test_faults import spawn
@@ -66,7 +66,7 @@ def resize(
     ports: Host, gib: float = 30, disk: str | None = None, *, dry_run: bool = False, name: str = "vm"
 ) -> Outcome:
     with operation(ports):
-        return resize_disk(ports, name, int(gib * 1024), disk, dry_run=dry_run, wait_seconds=5, progress=Silent())
+        return resize_disk(ports, context(dry_run=dry_run, wait_seconds=5), name, int(gib * 1024), disk)
 
 
 def sizes(host: SimulatedHost, number: int = 0) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def test_a_vm_that_is_started_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
     host = prepared(tmp_path)
     with operation(host.ports), pytest.raises(InUse, match="was started just now"):
-        resize_disk(host.ports, "vm", 30 << 10, None, dry_run=False, wait_seconds=5, progress=Starts())
+        resize_disk(host.ports, context(wait_seconds=5, progress=Starts()), "vm", 30 << 10, None)
     assert sizes(host) == (20, 20)
 
 
@@ -217,5 +217,5 @@ def test_a_spec_with_another_size_points_to_it(tmp_path: Path) -> None:
     host = prepared(tmp_path, disks=(NewDisk(1024),))
     wanted = request("A100-4C", name="vm", disks=(NewDisk(2048),), sources={"disk": "command-line"})
     with operation(host.ports), pytest.raises(SpecDiffers) as caught:
-        ensure_vm(host.ports, wanted, state="present", dry_run=False, confirm=yes, wait_seconds=5, progress=Silent())
+        ensure_vm(host.ports, context(wait_seconds=5), wanted, state="present")
     assert "vgpuctl resize-disk vm SIZE" in str(caught.value.hint)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import Watch
-from tests.hosts import EagerClock, Silent, SimulatedHost, create, living_operation, open_sim_host, picture, request
+from tests.hosts import EagerClock, SimulatedHost, context, create, living_operation, open_sim_host, picture, request
 from tests.layouts import FLEX
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
 from vgpuctl.domain.domain_xml import parse_domain
@@ -31,7 +31,7 @@ TYPE_FILE = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
 def restore(host: SimulatedHost, spec: HostSpec | None = None, *, dry_run: bool = False) -> Outcome:
     """As at boot: libvirt does not answer."""
     ports = replace(host.ports, hypervisor=AbsentHypervisor("it has not started yet"))
-    return restore_host(ports, spec or HostSpec(1), dry_run=dry_run, wait_seconds=5.0, progress=Silent())
+    return restore_host(ports, context(dry_run=dry_run, wait_seconds=5.0), spec or HostSpec(1))
 
 
 @pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
@@ -205,7 +205,7 @@ def test_libvirts_files_name_the_vms_and_a_damaged_one_is_reported(tmp_path):
 
 def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
-    set_mode(host.ports, ModeRequest(A16, "vgpu"), dry_run=False, progress=Silent())
+    set_mode(host.ports, context(), ModeRequest(A16, "vgpu"))
     create(host.ports, request("A16-2Q", gpu=A16, name="vm"), start=False)
     before = picture(host)
     host.sim.reboot()
@@ -240,9 +240,7 @@ def test_an_unreadable_host_yaml_is_reported_and_vms_are_restored(tmp_path):
     host = host.again()
     unread = InvalidInput("host.yaml:2:1: gpu: unknown field")
     with pytest.raises(Failed, match=r"^1 of 2 .*: file host\.yaml: host\.yaml:2:1: gpu: unknown field"):
-        restore_host(
-            host.ports, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), host_file_error=unread
-        )
+        restore_host(host.ports, context(wait_seconds=5.0), HostSpec(1), host_file_error=unread)
     assert picture(host) == before
 
 

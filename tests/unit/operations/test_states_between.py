@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.hosts import (
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -20,7 +20,6 @@ from tests.hosts import (
     request,
     set_vm,
     start,
-    yes,
 )
 from tests.unit.doctor.check_results import run_check
 from vgpuctl.errors import VgpuctlError
@@ -71,21 +70,21 @@ def with_vm(tmp_path: Path, state: VmState) -> tuple[SimulatedHost, Host]:
 
 def stop(ports: Host, *, force: bool = False) -> object:
     with operation(ports):
-        return stop_vm(ports, "vm", force=force, dry_run=False, wait_seconds=5, progress=Silent())
+        return stop_vm(ports, context(wait_seconds=5), "vm", force=force)
 
 
 def ensure(state: str) -> Callable[[Host], object]:
     def run(ports: Host) -> object:
         wanted = request("A100-4C", name="vm", image=IMAGE)
         with operation(ports):
-            return ensure_vm(ports, wanted, state=state, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent())
+            return ensure_vm(ports, context(wait_seconds=5), wanted, state=state)
 
     return run
 
 
 def refresh(ports: Host) -> object:
     with operation(ports):
-        return refresh_vm(ports, "vm", IMAGE, drain=True, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent())
+        return refresh_vm(ports, context(wait_seconds=5), "vm", IMAGE, drain=True)
 
 
 def change(ports: Host) -> object:
@@ -94,14 +93,14 @@ def change(ports: Host) -> object:
 
 
 def reboot(ports: Host) -> object:
-    return reboot_vm(ports, "vm", force=False, dry_run=False, wait_seconds=5, progress=Silent())
+    return reboot_vm(ports, context(wait_seconds=5), "vm", force=False)
 
 
 COMMANDS: dict[str, Callable[[Host], object]] = {
     "start": lambda ports: start(ports, "vm"),
     "ensure started": ensure("started"),
     "reboot": reboot,
-    "wait running": lambda ports: wait(ports, ["vm"], "running", 2, Silent()),
+    "wait running": lambda ports: wait(ports, context(), ["vm"], "running", 2),
     "stop": stop,
     "ensure stopped": ensure("stopped"),
     "refresh --drain": refresh,

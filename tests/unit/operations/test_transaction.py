@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.faults import Watch, error_of
-from tests.hosts import Silent, create, kill_operation, living_operation, open_sim_host, operation, picture, request
+from tests.hosts import context, create, kill_operation, living_operation, open_sim_host, operation, picture, request
 from tests.values import A4C, a100, assigned, claim
 from vgpuctl.errors import Busy, FileFailed, NoCapacity, VgpuctlError
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.claim import claims_of_record
-from vgpuctl.operations.transaction import Context, Transaction
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 
-CONTEXT = Context(Silent(), 0)
+CONTEXT = context(wait_seconds=0)
 TWO = "version: 1\ngpus:\n  - {model: A100, address: '0000:3b:00.0'}\n  - {model: A100, address: '0000:86:00.0'}\n"
 
 
@@ -121,7 +121,7 @@ def test_what_is_to_happen_on_failure_happens_before_the_notes_go_and_gets_the_e
         failure.left.append("the rest")
 
     def work() -> None:
-        with Transaction(ports, Context(Silent(), 5)) as tx:
+        with Transaction(ports, context(wait_seconds=5)) as tx:
             tx.note(("0" * 8 + "-0000-0000-0000-" + "0" * 12,))
             tx.on_failure(compensate)
             raise PermissionError(13, "Permission denied", "/sys/x")

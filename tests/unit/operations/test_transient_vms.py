@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Silent, SimulatedHost, delete, open_sim_host, picture, start, stop, yes
+from tests.hosts import SimulatedHost, context, delete, open_sim_host, picture, start, stop
 from tests.layouts import FLEX, do, drained
 from tests.reserving_vms import vm_of
 from vgpuctl.errors import Refused
@@ -29,9 +29,7 @@ def drain_dry(host: SimulatedHost) -> None:
 
 
 def refresh(host: SimulatedHost) -> None:
-    refresh_vm(
-        host.ports, "one", "/new.qcow2", drain=True, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent()
-    )
+    refresh_vm(host.ports, context(wait_seconds=5), "one", "/new.qcow2", drain=True)
 
 
 @pytest.mark.parametrize("act", [drain, drain_dry, refresh, lambda host: stop(host.ports, "one", force=False)])

@@ -7,8 +7,8 @@ import pytest
 
 from tests.hosts import (
     WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     living_operation,
     open_sim_host,
@@ -108,7 +108,7 @@ def test_the_hook_needs_no_host_yaml_to_leave_it_alone(tmp_path):
     vms, _ = read_domain_files(host.ports)
     make(host.ports, "T4-2Q")
     host.sim.host_file.write_text("nothing that can be read: [gpus")
-    assert make_devices(host.ports, vms[0], vms[0].record, vms, 5.0, Silent()) == ()
+    assert make_devices(host.ports, context(wait_seconds=5), vms[0], vms[0].record, vms) == ()
 
 
 def test_a_vm_of_virsh_that_refers_to_it_is_shown_and_keeps_it(tmp_path):
@@ -205,7 +205,7 @@ def test_invalid_requests_are_refused_before_anything_is_written(tmp_path):
         make(host.ports, "A100-4C", count=2)
     with pytest.raises(InvalidInput, match="no PCI address"):
         make(host.ports, "mtty-2", gpu="mtty")
-    cordon(host.ports, "0000:3b:00.0", cordoned=True, dry_run=False, progress=Silent())
+    cordon(host.ports, context(), "0000:3b:00.0", cordoned=True)
     with pytest.raises(NoCapacity):
         make(host.ports)
     with pytest.raises(InvalidInput, match="captured"):
@@ -258,7 +258,7 @@ def test_vfs_are_not_taken_from_under_it(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     carrier = make(host.ports).data.carrier
     with pytest.raises(InUse, match=carrier):
-        set_mode(host.ports, ModeRequest("0000:3b:00.0", "passthrough", drain=True), dry_run=False, progress=Silent())
+        set_mode(host.ports, context(), ModeRequest("0000:3b:00.0", "passthrough", drain=True))
 
 
 def test_a_vf_assigned_to_a_vm_is_not_used_for_it(tmp_path):
@@ -307,7 +307,7 @@ def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path)
 def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     gpu = "0000:17:00.0"
-    set_mode(host.ports, ModeRequest(gpu, "vgpu"), dry_run=False, progress=Silent())
+    set_mode(host.ports, context(), ModeRequest(gpu, "vgpu"))
     carrier = make(host.ports, "A16-2Q", gpu=gpu).data.carrier
     before = picture(host)
     host.sim.reboot()
@@ -381,4 +381,4 @@ def _replan_with_claim(host, claim):
     """Check which error another process that sets the GPU up gets."""
     snapshot = observe(host.ports, ReadScope())
     mine = replace(claim, vm_uuid="other", operation="other")
-    replan(host.ports, GpuTransaction(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)
+    replan(host.ports, GpuTransaction(claim.gpu, lambda: snapshot, lambda s: None, lambda s: None), mine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import EagerClock, Silent, create, delete, open_sim_host, request, start, stop
+from tests.hosts import EagerClock, Silent, context, create, delete, open_sim_host, request, start, stop
 from vgpuctl.errors import Busy, Interrupted, InvalidInput, NotFound, PartlyApplied, Refused
 from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.model.results.vms import GuestResult
@@ -52,7 +52,7 @@ def booting(tmp_path, after, answer):
 def test_an_agent_that_answers_without_an_address_is_enough(tmp_path, answer):
     ports, made, clock = booting(tmp_path, 20, answer)
     begun = clock.monotonic()
-    outcome = wait_for_guest(ports, made, 60, Silent())
+    outcome = wait_for_guest(ports, context(), made, 60)
     assert outcome.data.guest == GuestResult("agent", ())
     assert outcome.steps[:-1] == made.steps
     assert 20 <= clock.monotonic() - begun < 22
@@ -62,7 +62,7 @@ def test_the_deadline_leaves_the_vm_running_and_says_so(tmp_path):
     ports, made, clock = booting(tmp_path, 1000, ())
     begun = clock.monotonic()
     with pytest.raises(Busy, match=r"vm was created and runs, but its guest did not answer within 30 s") as caught:
-        wait_for_guest(ports, made, 30, Silent())
+        wait_for_guest(ports, context(), made, 30)
     assert caught.value.status == 75
     assert clock.monotonic() - begun == 30
     record = ports.hypervisor.find_domain("vm")
@@ -77,7 +77,7 @@ def test_a_vm_that_goes_off_is_not_waited_for(tmp_path):
     made = create(ports, request("A100-4C", name="vm"))
     clock.off = lambda: stop(ports, "vm")
     with pytest.raises(PartlyApplied, match="stopped before its guest answered") as caught:
-        wait_for_guest(ports, made, 300, Silent())
+        wait_for_guest(ports, context(), made, 300)
     assert caught.value.left == ["VM vm with its vGPUs and disks"]
     assert clock.monotonic() < 1_000_010
 
@@ -93,7 +93,7 @@ def test_a_signal_ends_the_waiting_and_leaves_the_vm_running(tmp_path):
 
     ports, made, _clock = booting(tmp_path, 1000, ())
     with pytest.raises(Interrupted) as caught:
-        wait_for_guest(ports, made, 300, Signalled())
+        wait_for_guest(ports, context(progress=Signalled()), made, 300)
     assert caught.value.left == ["VM vm: it is created and runs"]
     assert ports.hypervisor.find_domain("vm").live_xml is not None
 
@@ -101,7 +101,7 @@ def test_a_signal_ends_the_waiting_and_leaves_the_vm_running(tmp_path):
 def test_a_dry_run_says_that_it_would_wait(tmp_path):
     ports = open_sim_host(tmp_path).ports
     planned = create(ports, request("A100-4C", name="vm"), dry_run=True)
-    steps = wait_for_guest(ports, planned, 60, Silent()).steps
+    steps = wait_for_guest(ports, context(), planned, 60).steps
     assert steps == (*planned.steps, "wait until the guest of vm answers (at most 60 s)")
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_come_is_refused_before_anything_is_made():
 
 
 def waited(ports, *names, event, timeout=30.0):
-    return wait(ports, names, event, timeout, Silent()).data
+    return wait(ports, context(), names, event, timeout).data
 
 
 def test_states_of_several_vms_and_each_only_once(tmp_path):
@@ -217,5 +217,5 @@ def test_the_waiting_can_be_cancelled(tmp_path):
     ports = open_sim_host(tmp_path).ports
     create(ports, request("A100-4C", name="vm"))
     with pytest.raises(Interrupted) as caught:
-        wait(ports, ["vm"], "off", 30, Cancelled())
+        wait(ports, context(progress=Cancelled()), ["vm"], "off", 30)
     assert caught.value.left == []

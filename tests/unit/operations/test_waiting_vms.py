@@ -14,9 +14,8 @@ import pytest
 from tests.blocked_hosts import SOFTWARE, crowded, gpu_of, stood
 from tests.faults import CHANGING, Trial, Watch, counted, dying, failing, fault_points, outcome
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -90,7 +89,7 @@ def order_from(ports: Host, leaving: Sequence[str], moving: Sequence[str]) -> tu
 def turned(ports: Host, leaving: Sequence[str] = ("second",)) -> None:
     """Put each VM on the other GPU."""
     moving = ("first", "third", "second") if "second" in leaving else ("second", "first", "third")
-    carry_out(ports, order_from(ports, leaving, moving), WAIT_SECONDS, Silent())
+    carry_out(ports, context(), order_from(ports, leaving, moving))
 
 
 @pytest.mark.parametrize("leaving", [("second",), ("first", "third")], ids=["one", "two"])
@@ -147,7 +146,7 @@ def go_on(host: SimulatedHost) -> None:
     stop(host.ports, "third")
     (carrier,) = carriers(host, "third")
     target = MoveTarget(gpu_of(host, "first"))
-    move_vgpu(host.ports, "third", carrier, target, wait_seconds=WAIT_SECONDS, progress=Silent())
+    move_vgpu(host.ports, context(), "third", carrier, target)
     run_reconcile(host.ports)
 
 
@@ -246,7 +245,7 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
         ports = Watch(before=come).watch(host.ports)
         error = outcome(
             lambda ports=ports, signals=signals: carry_out(
-                ports, order_from(ports, ["second"], ["first", "third", "second"]), WAIT_SECONDS, signals
+                ports, context(progress=signals), order_from(ports, ["second"], ["first", "third", "second"])
             )
         )
         assert error is None or isinstance(error, Interrupted | PartlyApplied), where
@@ -264,7 +263,7 @@ def test_two_vms_change_places_although_no_vf_is_free(tmp_path: Path, on: bool) 
     gpu = "  - {model: A100, vfs: {total: 1, enabled: 1}, profiles: [A100-20C, A100-40C]}\n"
     host = stood(tmp_path, gpu * 2, {"a": ("A100-20C", 0), "b": ("A100-40C", 1)}, on=on)
     before = [gpu_of(host, name) for name in "ab"]
-    carry_out(host.ports, order_from(host.ports, ["a"], ["b", "a"]), WAIT_SECONDS, Silent())
+    carry_out(host.ports, context(), order_from(host.ports, ["a"], ["b", "a"]))
     assert [gpu_of(host, name) for name in "ab"] == before[::-1]
     assert all(vm_of(host, name).state is (VmState.RUNNING if on else VmState.STOPPED) for name in "ab")
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
@@ -278,7 +277,7 @@ def test_three_vms_change_places_in_a_circle(tmp_path: Path) -> None:
     vgpus = {name: record_of(host, name).vgpus[0] for name in "abc"}
     targets = {"a": vgpus["b"].gpu, "b": vgpus["c"].gpu, "c": vgpus["a"].gpu}
     moves = [VmMove(vms[name], vgpus[name], targets[name], waits=name == "a") for name in "cba"]
-    carry_out(host.ports, (VmLeave(vms["a"], vgpus["a"]), *moves), WAIT_SECONDS, Silent())
+    carry_out(host.ports, context(), (VmLeave(vms["a"], vgpus["a"]), *moves))
     assert {name: gpu_of(host, name) for name in "abc"} == targets
     assert all(vm_of(host, name).state is VmState.RUNNING for name in "abc")
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
@@ -301,7 +300,7 @@ def overlapped(ports: Host) -> None:
         assert record is not None
         (vgpu,) = record.vgpus
         entries.append(VmMove(vms[name], vgpu, vgpu.gpu, place, waits=name == "a"))
-    carry_out(ports, (VmLeave(vms["a"], entries[1].vgpu), *entries), WAIT_SECONDS, Silent())
+    carry_out(ports, context(), (VmLeave(vms["a"], entries[1].vgpu), *entries))
 
 
 def apart(host: SimulatedHost, where: str) -> None:
@@ -338,7 +337,7 @@ PAIR = {"a": ("H100-1-10C", 0), "b": ("H100-1-10C", 1)}
 
 def crossed(ports: Host) -> None:
     """Put each of the two into the GPU instance of the other."""
-    carry_out(ports, order_from(ports, ["a"], ["b", "a"]), WAIT_SECONDS, Silent())
+    carry_out(ports, context(), order_from(ports, ["a"], ["b", "a"]))
 
 
 def each_in_one(host: SimulatedHost, where: str) -> None:
@@ -400,7 +399,7 @@ def test_a_vm_that_is_gone_is_reported_and_the_others_stay(tmp_path: Path) -> No
     delete(host.ports, "second")
     before = picture(host)
     with pytest.raises(NotFound, match="second"):
-        carry_out(host.ports, order, WAIT_SECONDS, Silent())
+        carry_out(host.ports, context(), order)
     assert picture(host) == before
 
 
@@ -415,7 +414,7 @@ def test_a_vm_deleted_while_it_waits_is_reported(tmp_path: Path) -> None:
             delete(host.again().ports, "second")
 
     with pytest.raises(NotFound, match="second"):
-        carry_out(Watch(after=begin).watch(host.ports), order, WAIT_SECONDS, Silent())
+        carry_out(Watch(after=begin).watch(host.ports), context(), order)
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
 
@@ -425,7 +424,7 @@ def without_place(directory: Path, kind: str = "vendor-vf", *, running: bool = F
     if running:
         stop(host.ports, "second")
     (carrier,) = carriers(host, "second")
-    give_up_place(host.ports, "second", carrier, wait_seconds=WAIT_SECONDS, progress=Silent())
+    give_up_place(host.ports, context(), "second", carrier)
     return host.again()
 
 
@@ -485,8 +484,8 @@ def test_a_vm_that_waits_gets_another_profile_or_none(tmp_path: Path) -> None:
     assert record_of(host, "second").always_reserves
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
     (carrier,) = carriers(host, "second")
-    give_up_place(host.ports, "second", carrier, wait_seconds=WAIT_SECONDS, progress=Silent())
-    detach(host.ports, "second", dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    give_up_place(host.ports, context(), "second", carrier)
+    detach(host.ports, context(), "second")
     assert record_of(host, "second").vgpus == ()
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
@@ -496,19 +495,19 @@ def test_a_vm_that_waits_is_changed_and_gets_no_second_vgpu(tmp_path: Path, kind
     """Its definition still refers to its last VF, which would be chosen for the second one."""
     host = opposite(tmp_path, kind, running=False)
     (carrier,) = carriers(host, "first")
-    give_up_place(host.ports, "first", carrier, wait_seconds=WAIT_SECONDS, progress=Silent())
+    give_up_place(host.ports, context(), "first", carrier)
     larger = request(TWO[kind][1], name="first", memory_mib=8192)
-    change_vm(host.ports, larger, {"memory"}, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    change_vm(host.ports, context(), larger, {"memory"})
     assert vm_of(host, "first").memory_mib == 8192
     assert waiting(host) == ["first"]
     delete(host.ports, "second")
     second = request(TWO[kind][1], name="first")
     with pytest.raises(Busy, match="first waits for a place") as refused:
-        attach(host.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        attach(host.ports, context(), second)
     assert refused.value.hint == "vgpuctl reconcile-host assigns one"
     run_reconcile(host.again().ports)
     later = host.again()
-    attach(later.ports, second, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    attach(later.ports, context(), second)
     start(later.again().ports, "first")
     assert len(set(carriers(host, "first"))) == 2
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
@@ -520,7 +519,7 @@ def started_by_virsh(host: SimulatedHost, name: str) -> None:
     assert vm.record is not None
     assert has_missing_devices(host.ports, vm, vm.record)
     others = tuple(other for other in observe(host.ports, ReadScope()).vms if other.name != name)
-    place_and_make(host.ports, vm, vm.record, (vm, *others), WAIT_SECONDS, Silent())
+    place_and_make(host.ports, context(), vm, vm.record, (vm, *others))
     host.ports.hypervisor.start(vm.uuid)
 
 
@@ -573,7 +572,7 @@ def test_only_a_vm_that_is_off_and_has_the_vgpu_gives_up_its_place(tmp_path: Pat
     (carrier,) = carriers(host, "second")
     before = picture(host)
     give_up: Callable[[str], None] = lambda c: give_up_place(  # noqa: E731
-        host.ports, "second", c, wait_seconds=WAIT_SECONDS, progress=Silent()
+        host.ports, context(), "second", c
     )
     with pytest.raises(InUse, match="second is running"):
         give_up(carrier)
@@ -588,5 +587,5 @@ def test_only_a_vm_that_is_off_and_has_the_vgpu_gives_up_its_place(tmp_path: Pat
 
 def test_a_vm_with_a_place_gets_no_other(tmp_path: Path) -> None:
     host = opposite(tmp_path, "vendor-vf", running=False)
-    calls = counted(host.ports, partial(give_place, name="second", wait_seconds=WAIT_SECONDS, progress=Silent()))
+    calls = counted(host.ports, partial(give_place, context=context(), name="second"))
     assert not set(calls) & CHANGING

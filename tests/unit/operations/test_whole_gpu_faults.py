@@ -9,18 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial
-from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
-    SimulatedHost,
-    create,
-    delete,
-    open_sim_host,
-    picture,
-    request,
-    run_reconcile,
-    start,
-)
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, picture, request, run_reconcile, start
 from tests.unit.operations.test_faults import spawn
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.ports.host import Host
@@ -54,8 +43,8 @@ def do(ports: Host, act: str) -> object:
     if act == "delete":
         return delete(ports, "vm")
     if act == "attach":
-        return attach(ports, whole(1), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())  # type: ignore[arg-type]
-    return detach(ports, "vm", gpus=GPUS[:1], dry_run=False, wait_seconds=5, progress=Silent())
+        return attach(ports, context(), whole(1))  # type: ignore[arg-type]
+    return detach(ports, context(wait_seconds=5), "vm", gpus=GPUS[:1])
 
 
 def agrees(host: SimulatedHost, where: str) -> None:

@@ -9,9 +9,8 @@ import pytest
 from lxml import etree
 
 from tests.hosts import (
-    WAIT_SECONDS,
-    Silent,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -56,13 +55,13 @@ def buses(host: SimulatedHost, name: str = "vm") -> list[str]:
 def add(host: SimulatedHost, count: int = 1, *addresses: str, name: str = "vm", dry_run: bool = False) -> Outcome:
     with operation(host.ports):
         wanted = gpus(count, name, *addresses)
-        return attach(host.ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+        return attach(host.ports, context(dry_run=dry_run), wanted)
 
 
 def remove(host: SimulatedHost, *buses: str, name: str = "vm") -> Outcome:
     addresses = [f"0000:{bus}:00.0" for bus in buses]
     with operation(host.ports):
-        return detach(host.ports, name, gpus=addresses, dry_run=False, wait_seconds=5, progress=Silent())
+        return detach(host.ports, context(wait_seconds=5), name, gpus=addresses)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_after_a_reboot_the_vm_has_the_same_gpus(tmp_path: Path) -> None:
     host.sim.reboot()
     host = host.again()
     with operation(host.ports):
-        restore_host(host.ports, HostSpec(1), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        restore_host(host.ports, context(), HostSpec(1))
     with pytest.raises(NoCapacity, match="only 4 of 8"):
         create(host.ports, gpus(5, "other"))
     start(host.ports, "vm")
@@ -172,7 +171,7 @@ def test_a_vm_that_reserves_nothing_while_it_is_off_gets_others_when_its_own_are
     with pytest.raises(NoCapacity, match="2 whole GPUs requested, but only 1 of 8"):
         start(host.ports, "vm")
     with operation(host.ports), pytest.raises(NoCapacity):
-        start_vm(host.ports, "vm", dry_run=True, wait_seconds=0, progress=Silent())
+        start_vm(host.ports, context(dry_run=True, wait_seconds=0), "vm")
 
 
 def test_a_clone_of_the_vm_does_not_get_its_gpus(tmp_path: Path) -> None:
@@ -193,13 +192,12 @@ def test_a_clone_of_the_vm_does_not_get_its_gpus(tmp_path: Path) -> None:
 
 def test_several_vms_with_several_gpus_are_claimed_in_one_hold_or_not_at_all(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, "h100-pcie-x8")
-    options = {"start": True, "parallel": 2, "dry_run": False, "wait_seconds": 5, "progress": Silent()}
     before = picture(host)
     with operation(host.ports), pytest.raises(NoCapacity, match="2 fit now"):
-        ensure_vms(host.ports, gpus(3), ("a", "b", "c"), **options)  # type: ignore[arg-type]
+        ensure_vms(host.ports, context(), gpus(3), ("a", "b", "c"), start=True, parallel=2)
     assert picture(host) == before
     with operation(host.ports):
-        ensure_vms(host.ports, gpus(2), ("a", "b", "c"), **options)  # type: ignore[arg-type]
+        ensure_vms(host.ports, context(), gpus(2), ("a", "b", "c"), start=True, parallel=2)
     assert [buses(host, name) for name in "abc"] == [PCIE[:2], PCIE[2:4], PCIE[4:6]]
     windows = {pci_window_of(host.ports.hypervisor.find_domain(name).xml) for name in "abc"}  # type: ignore[union-attr]
     assert windows == {512 << 10}, "each has the room that its own two need"
@@ -207,15 +205,7 @@ def test_several_vms_with_several_gpus_are_claimed_in_one_hold_or_not_at_all(tmp
 
 def ensure(host: SimulatedHost, wanted: VmRequest) -> Outcome:
     with operation(host.ports):
-        return ensure_vm(
-            host.ports,
-            wanted,
-            state="present",
-            dry_run=False,
-            confirm=lambda question, details: None,
-            wait_seconds=WAIT_SECONDS,
-            progress=Silent(),
-        )
+        return ensure_vm(host.ports, context(confirm=lambda question, details: None), wanted, state="present")
 
 
 def test_ensure_vm_compares_the_number_and_names_the_command_that_changes_it(tmp_path: Path) -> None:
@@ -304,7 +294,7 @@ def test_detach_vgpu_takes_a_gpus_other_functions_along(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, text=DISPLAY_CARDS)
     create(host.ports, gpus(2), start=False)
     with operation(host.ports):
-        detach(host.ports, "vm", ["0000:3b:00.0"], dry_run=False, wait_seconds=5, progress=Silent())
+        detach(host.ports, context(wait_seconds=5), "vm", ["0000:3b:00.0"])
     assert sorted(picture(host).claims) == ["0000:3f:00.0", "0000:3f:00.1"]
 
 

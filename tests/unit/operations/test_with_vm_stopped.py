@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, open_sim_host, request
+from tests.hosts import WAIT_SECONDS, SimulatedHost, context, create, open_sim_host, request
 from tests.layouts import Signals, StrikesTheRequest
 from tests.reserving_vms import vm_of
 from vgpuctl.errors import Busy, Interrupted, PartlyApplied
@@ -28,7 +28,7 @@ def test_it_is_off_meanwhile_and_then_as_it_was(tmp_path: Path, runs: bool) -> N
     host = with_vm(tmp_path, start=runs)
     before = vm_of(host, "vm")
     seen: list[VmState] = []
-    with_vm_stopped(host.ports, before, lambda: seen.append(vm_of(host, "vm").state), "done", WAIT_SECONDS, Silent())
+    with_vm_stopped(host.ports, context(), before, lambda: seen.append(vm_of(host, "vm").state), "done")
     assert seen == [VmState.STOPPED]
     assert vm_of(host, "vm").state is before.state
     assert host.ports.claims.drained_vms() == ()
@@ -41,7 +41,7 @@ def test_it_runs_again_after_a_failure(tmp_path: Path) -> None:
         raise Busy("no")
 
     with pytest.raises(Busy, match="no"):
-        with_vm_stopped(host.ports, vm_of(host, "vm"), fail, "done", WAIT_SECONDS, Silent())
+        with_vm_stopped(host.ports, context(), vm_of(host, "vm"), fail, "done")
     assert vm_of(host, "vm").state is VmState.RUNNING
 
 
@@ -53,7 +53,7 @@ def test_one_that_fails_to_restart_is_reported(tmp_path: Path) -> None:
         host.ports.hypervisor.undefine(before.uuid)
 
     with pytest.raises(PartlyApplied, match="vm is done and stays off"):
-        with_vm_stopped(host.ports, before, spoil, "done", WAIT_SECONDS, Silent())
+        with_vm_stopped(host.ports, context(), before, spoil, "done")
 
 
 @pytest.mark.parametrize("call", ["find_domain", "shutdown"])
@@ -63,7 +63,7 @@ def test_a_signal_just_before_the_request_to_shut_down_leaves_it_running(tmp_pat
     begun = host.ports.clock.monotonic()
     struck = replace(host.ports, hypervisor=signals.port())
     with pytest.raises(Interrupted) as raised:
-        with_vm_stopped(struck, vm_of(host, "vm"), list, "done", WAIT_SECONDS, signals)
+        with_vm_stopped(struck, context(progress=signals), vm_of(host, "vm"), list, "done")
     assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])
     assert host.ports.claims.drained_vms() == ()
     assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
@@ -82,7 +82,5 @@ def test_a_guest_that_got_the_request_before_the_signal_is_started_again(tmp_pat
             signals.come()
 
     with pytest.raises(Interrupted) as raised:
-        with_vm_stopped(
-            replace(host.ports, hypervisor=Asked()), vm_of(host, "vm"), list, "done", WAIT_SECONDS, Silent()
-        )
+        with_vm_stopped(replace(host.ports, hypervisor=Asked()), context(), vm_of(host, "vm"), list, "done")
     assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])

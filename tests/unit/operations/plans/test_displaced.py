@@ -8,8 +8,8 @@ from shlex import quote
 import pytest
 
 from tests.hosts import (
-    Silent,
     SimulatedHost,
+    context,
     create,
     open_sim_host,
     operation,
@@ -67,7 +67,7 @@ def state_of(host: SimulatedHost, name: str) -> tuple[tuple[AssignedVgpu, ...], 
 
 def restore(host: SimulatedHost, spec: HostSpec | None = None, *, dry_run: bool = False) -> Outcome:
     with operation(host.ports):
-        return restore_host(host.ports, spec or HostSpec(1), dry_run=dry_run, wait_seconds=5.0, progress=Silent())
+        return restore_host(host.ports, context(dry_run=dry_run, wait_seconds=5.0), spec or HostSpec(1))
 
 
 def check_is_placed(host: SimulatedHost, name: str, profile: str, *gpus: str, state: str = "running") -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests import partitions
-from tests.hosts import Silent, SimulatedHost, create, open_sim_host, picture, request, start
+from tests.hosts import SimulatedHost, context, create, open_sim_host, picture, request, start
 from tests.mixed_sizes import PRO
 from tests.schedulers import POOL, TWO_MS, act, restore, runs, small, with_vms
 from tests.vgpus import make
@@ -39,9 +39,7 @@ def host(tmp_path) -> SimulatedHost:
 
 def create_two(host: SimulatedHost) -> Outcome:
     wanted, names = request("A100-4C"), ("new-1", "new-2")
-    return ensure_vms(
-        host.ports, wanted, names, start=False, parallel=2, dry_run=False, wait_seconds=5.0, progress=Silent()
-    )
+    return ensure_vms(host.ports, context(wait_seconds=5.0), wanted, names, start=False, parallel=2)
 
 
 def create_host_vgpu(host: SimulatedHost) -> Outcome:
