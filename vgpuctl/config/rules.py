@@ -11,7 +11,6 @@ Size: the rule of each field is next to the others.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -273,6 +272,8 @@ def secret_path_or_mapping(value: object) -> str:
     """Check the path of a file that may hold secrets; its content as a mapping becomes JSON, which is YAML too."""
     if not isinstance(value, Mapping):
         return secret_path(value)
+    import json  # loads slowly, and only this needs it
+
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
-
 
 def parse_json(text: str | bytes) -> object:
     """Return the parsed JSON; None when the text is not JSON or is nested too deeply."""
+    import json  # loads slowly, and completion of options reads none
+
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
