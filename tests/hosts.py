@@ -28,6 +28,7 @@ from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.outcome import Confirm, Context, NoProgress, Outcome, Progress
 from vgpuctl.model.port_values import DeviceUser
+from vgpuctl.model.subjects import Subjects
 from vgpuctl.model.vm import Claim, Operation
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
@@ -210,7 +211,7 @@ def context(
     confirm: Confirm | None = None,
 ) -> Context:
     """Return how an operation of a test works: quietly, with the answer yes."""
-    return Context(progress or Silent(), wait_seconds, dry_run, confirm or yes)
+    return Context(progress or Silent(), wait_seconds, Subjects(), dry_run, confirm or yes)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange,
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, NoProgress
+from vgpuctl.model.subjects import Subjects
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
 from vgpuctl.operations.devices import (
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 DEADLINE_SECONDS = 20.0
-CONTEXT = Context(NoProgress(), wait_seconds=15.0)
+CONTEXT = Context(NoProgress(), wait_seconds=15.0, subjects=Subjects())
 KEEP_REASONS = (["saved"], ["migrated"])
 """Stop reasons after which the VM keeps its device, to resume later or elsewhere (reported since libvirt 10.5)."""
 

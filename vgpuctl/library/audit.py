@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Interrupted, VgpuctlError
 from vgpuctl.host.processes import is_secret_key, redact_command, redact_text
-from vgpuctl.library.touched import Touched
 from vgpuctl.model.port_values import AuditEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.subjects import Subjects
     from vgpuctl.ports.host import Host
 
 MAX_TEXT_LENGTH = 4000
@@ -32,23 +32,23 @@ _BUG = ("bug", 1)
 
 
 class Call:
-    """A call that may change the host; `arguments` is its command line, `touched` what it changes."""
+    """A call that may change the host; `arguments` is its command line, `subjects` what it changes."""
 
-    def __init__(self, command: str, arguments: str, touched: Touched | None = None) -> None:
+    def __init__(self, command: str, arguments: str, subjects: Subjects) -> None:
         self._command = command
         self._arguments = arguments
-        self._touched = touched or Touched()
+        self._subjects = subjects
         self._started = time.monotonic()
 
     def succeeded(self, host: Host, outcome: Outcome[object]) -> None:
         """Write the entry of a call that returned."""
-        self._touched.add_result(outcome.data)
+        self._subjects.add_result(outcome.data)
         self._write(host, outcome.steps, changed=outcome.changed)
 
     def failed(self, host: Host, error: BaseException, steps: tuple[str, ...]) -> None:
         """Write the entry of a call that raised; `steps` were planned. The error may name a VM and a GPU."""
         if isinstance(error, VgpuctlError):
-            self._touched.add_error(error.facts)
+            self._subjects.add_error(error.facts)
         self._write(host, steps, error, changed=isinstance(error, VgpuctlError) and bool(error.changed or error.left))
 
     def _write(self, host: Host, steps: tuple[str, ...], error: BaseException | None = None, *, changed: bool) -> None:
@@ -81,10 +81,10 @@ class Call:
             plan=steps,
             undone=tuple(error.undone) if isinstance(error, VgpuctlError) else (),
             left=tuple(error.left) if isinstance(error, VgpuctlError) else (),
-            vms=tuple(redact_text(name, MAX_TEXT_LENGTH) for name in self._touched.vms),
-            gpus=self._touched.gpus,
+            vms=tuple(redact_text(name, MAX_TEXT_LENGTH) for name in self._subjects.vms),
+            gpus=self._subjects.gpus,
             time=time.time(),
-            spec=_spec_text(self._touched.spec),
+            spec=_spec_text(self._subjects.spec),
             user=sudo_user or _user_name(os.getuid() if login_uid is None else login_uid),
         )
 

@@ -123,7 +123,7 @@ class Batch(Workers[str], Generic[Data]):
             self._ask,
             self._is_stopped,
             self._settings.command_line,
-            self._settings.batch_touched,
+            self._settings.batch_subjects,
         )
 
     def _ask(self, question: str, details: tuple[str, ...]) -> None:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from copy import copy
 from functools import wraps
 from threading import Lock
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
-from vgpuctl.library.touched import Touched
 from vgpuctl.model.outcome import Context, Outcome
+from vgpuctl.model.subjects import Subjects
 from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
@@ -97,12 +97,12 @@ class Calls:
         self._open_again = open_again
         self._settings = settings
         self._captured_root = captured_root
-        self._confirm = settings.confirm if settings.batch_touched is not None else _without_empty(settings.confirm)
+        self._confirm = settings.confirm if settings.batch_subjects is not None else _without_empty(settings.confirm)
         self._begin_call()
 
     def _begin_call(self) -> None:
         """Create what a call does not share with another one."""
-        self._touched = self._settings.batch_touched or Touched()
+        self._subjects = self._settings.batch_subjects or Subjects()
         self._progress = _WatchedProgress(self._settings)
 
     @contextmanager
@@ -115,7 +115,7 @@ class Calls:
         with self._open_state.call():
             call = copy(self)
             call._begin_call()
-            call._ports = call._touched.watch(for_another_operation(self._ports))
+            call._ports = for_another_operation(self._ports)
             yield call
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Calls:
 
     def _context(self, *, dry_run: bool = False) -> Context:
         """Return how an operation of this call works."""
-        return Context(self._progress, self._settings.wait_seconds, dry_run, self._confirm)
+        return Context(self._progress, self._settings.wait_seconds, self._subjects, dry_run, self._confirm)
 
     @property
     def name(self) -> str:
@@ -144,14 +144,14 @@ class Calls:
         """Carry out a change and write its entry to the host's audit journal. `named`: what its caller named."""
         from vgpuctl.library import audit
 
-        if self._settings.batch_touched is not None:
+        if self._settings.batch_subjects is not None:
             return call_library(self._ports, act)
-        self._touched.add_vms(named.vms)
+        self._subjects.add_vms(named.vms)
         for gpu in named.gpus:
-            self._touched.add_gpu(gpu)
+            self._subjects.add_gpu(gpu)
         words = self._settings.command_line
         call = audit.Call(
-            command, self._ports.operations.current().command if words is None else audit.join(words), self._touched
+            command, self._ports.operations.current().command if words is None else audit.join(words), self._subjects
         )
         try:
             outcome = call_library(self._ports, act)
@@ -173,7 +173,7 @@ class Calls:
 
         if self._open_again is None:
             raise TypeError("open this host with vgpuctl.open_host")
-        settings = replace(self._settings, batch_touched=self._touched)
+        settings = replace(self._settings, batch_subjects=self._subjects)
         try:
             result = batch.run(self._open_again, settings, self._progress, request)
         except VgpuctlError as error:
@@ -202,12 +202,18 @@ def query(method: Callable[Concatenate[AnyCalls, P], Result]) -> Callable[Concat
 
 
 def change(
-    command: str,
+    command: str, about: Literal["vm", "gpu"] | None = None
 ) -> Callable[[Callable[Concatenate[AnyCalls, P], Outcome[Data]]], Callable[Concatenate[AnyCalls, P], Outcome[Data]]]:
     """Make a method of `Calls` a call that changes the host, unless its argument `dry_run` is true.
 
-    `command`: what the audit journal calls it.
+    `command`: what the audit journal calls it. `about`: what its first argument names, a VM or a GPU.
     """
+
+    def named(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Named:
+        value = args[0] if args else kwargs.get("gpu" if about == "gpu" else "name")
+        if about is None or not isinstance(value, str):
+            return Named()
+        return Named(gpus=(value,)) if about == "gpu" else Named((value,))
 
     def decorate(
         method: Callable[Concatenate[AnyCalls, P], Outcome[Data]],
@@ -218,15 +224,11 @@ def change(
             with self._one_call() as host:
                 if kwargs.get("dry_run"):
                     return call_library(host._ports, lambda: method(host, *args, **kwargs))
-                return host._carry_out(command, _named_in(method, args, kwargs), lambda: method(host, *args, **kwargs))
+                return host._carry_out(command, named(args, kwargs), lambda: method(host, *args, **kwargs))
 
         return call
 
     return decorate
-
-
-_HAS_VARARGS = 0x04
-"""A bit of co_flags (inspect.CO_VARARGS)."""
 
 
 class Named(Value):
@@ -234,23 +236,6 @@ class Named(Value):
 
     vms: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
-
-
-def _named_in(method: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Named:
-    """Return what a call's first argument names: a VM, several, or a GPU. `*names` and `*gpus` name several."""
-    code = method.__code__  # inspect.signature would take longer than the rest of a short call
-    parameter, value = "", None
-    if code.co_argcount > 1:
-        parameter = code.co_varnames[1]
-        value = args[0] if args else kwargs.get(parameter)
-    elif code.co_flags & _HAS_VARARGS:
-        parameter, value = code.co_varnames[1 + code.co_kwonlyargcount], args
-    texts = (value,) if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ()
-    names = tuple(text for text in texts if isinstance(text, str))
-    if parameter in ("gpu", "gpus"):
-        return Named(gpus=names)
-    is_about_vms = method.__qualname__.startswith("VmCalls.") and parameter in ("name", "names")
-    return Named(names) if is_about_vms else Named()
 
 
 def call_library(ports: Host, act: Callable[[], Result]) -> Result:

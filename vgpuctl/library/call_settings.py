@@ -10,8 +10,8 @@ from vgpuctl.model.outcome import NoProgress, confirm_everything
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.library.touched import Touched
     from vgpuctl.model.outcome import Confirm, Progress
+    from vgpuctl.model.subjects import Subjects
 
 DEFAULT_WAIT_SECONDS = 60.0
 
@@ -25,7 +25,7 @@ class CallSettings(Value):
     """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
 
     `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
-    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_touched`: the
+    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
     call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
     """
 
@@ -34,4 +34,4 @@ class CallSettings(Value):
     confirm: Confirm = confirm_everything
     cancelled: Callable[[], bool] = never_cancelled
     command_line: tuple[str, ...] | None = None
-    batch_touched: Touched | None = None
+    batch_subjects: Subjects | None = None

@@ -145,7 +145,7 @@ class GpuCalls(Calls):
             plan = partial(moves.make_room, profiles=requests.count_profiles(profiles), max_moves=max_moves)
         return plan(self._ports, self._context(dry_run=dry_run))
 
-    @change("set-mode")
+    @change("set-mode", "gpu")
     def set_mode(
         self, gpu: str, mode: str, *, vfs: int | None = None, drain: bool = False, dry_run: bool = False
     ) -> Outcome[SetUpGpuResult]:
@@ -158,7 +158,7 @@ class GpuCalls(Calls):
         request = gpu_mode.ModeRequest(gpu, mode, vfs, drain)
         return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
-    @change("set-mig")
+    @change("set-mig", "gpu")
     def set_mig(
         self,
         gpu: str,
@@ -176,7 +176,7 @@ class GpuCalls(Calls):
         request = gpu_mode.ModeRequest(gpu, None, drain=drain, mig=requested, mixed_size=mixed_size)
         return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
-    @change("set-mixed-size")
+    @change("set-mixed-size", "gpu")
     def set_mixed_size(
         self, gpu: str, *, on: bool, drain: bool = False, dry_run: bool = False
     ) -> Outcome[SetUpGpuResult]:
@@ -187,7 +187,7 @@ class GpuCalls(Calls):
         request = gpu_mode.ModeRequest(gpu, None, drain=drain, mixed_size=on)
         return gpu_mode.set_mode(self._ports, self._context(dry_run=dry_run), request)
 
-    @change("set-scheduler")
+    @change("set-scheduler", "gpu")
     def set_scheduler(
         self,
         gpu: str,
@@ -206,14 +206,14 @@ class GpuCalls(Calls):
         request = gpu_scheduler.SchedulerRequest(gpu, _requested_scheduler(policy, numbers), drain)
         return gpu_scheduler.set_scheduler(self._ports, self._context(dry_run=dry_run), request)
 
-    @change("cordon")
+    @change("cordon", "gpu")
     def cordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Place no new vGPUs and VMs on a GPU; those on it stay."""
         from vgpuctl.operations import cordon
 
         return cordon.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=True)
 
-    @change("uncordon")
+    @change("uncordon", "gpu")
     def uncordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Allow new vGPUs and VMs on a GPU again."""
         from vgpuctl.operations import cordon

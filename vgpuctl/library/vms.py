@@ -115,7 +115,7 @@ class VmCalls(Calls):
             vm_results.XmlResult(create.render_xml(self._ports, requests.from_fields(self._ports, name, fields)))
         )
 
-    @change("create-vm")
+    @change("create-vm", "vm")
     def create_vm(
         self,
         name: str | None = None,
@@ -166,7 +166,7 @@ class VmCalls(Calls):
         """
         return self._ensure_vms(pattern, None, count, "present", parallel, dry_run, fields, start=start)
 
-    @change("ensure-vm")
+    @change("ensure-vm", "vm")
     def ensure_vm(
         self,
         name: str | None = None,
@@ -192,7 +192,7 @@ class VmCalls(Calls):
             if file is None
             else requests.from_file(ports, file, fields, self._note_spec)
         )
-        self._touched.add_vms(() if request.name is None else (request.name,))
+        self._subjects.add_vms(() if request.name is None else (request.name,))
         return ensure_vm.ensure_vm(ports, self._context(dry_run=dry_run), request, state=state)
 
     @change("ensure-vm")
@@ -231,7 +231,7 @@ class VmCalls(Calls):
         require_range("count", count, 1, MAX_VMS)
         require_range("parallel", parallel, 1, MAX_PARALLEL)
         request, names, seeds = requests.for_several(self._ports, pattern, file, count, fields, self._note_spec)
-        self._touched.add_vms(names)
+        self._subjects.add_vms(names)
         if state == "absent":
             vms = ensure_vms.observe_named(self._ports, self._context(dry_run=dry_run), names)
         else:
@@ -251,37 +251,37 @@ class VmCalls(Calls):
     def _note_spec(self, spec: Given) -> None:
         from vgpuctl.library import requests
 
-        self._touched.spec = requests.loggable_fields(spec)
+        self._subjects.spec = requests.loggable_fields(spec)
 
-    @change("delete-vm")
+    @change("delete-vm", "vm")
     def delete_vm(self, name: str, *, keep_disks: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Delete a VM with its vGPUs and the disks that were created for it."""
         from vgpuctl.operations import power
 
         return power.delete_vm(self._ports, self._context(dry_run=dry_run), name, keep_disks=keep_disks)
 
-    @change("start-vm")
+    @change("start-vm", "vm")
     def start_vm(self, name: str, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Start a VM; missing vGPUs are created first."""
         from vgpuctl.operations import power
 
         return power.start_vm(self._ports, self._context(dry_run=dry_run), name)
 
-    @change("stop-vm")
+    @change("stop-vm", "vm")
     def stop_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Stop a VM and wait until it is off; with `force` at once."""
         from vgpuctl.operations import power
 
         return power.stop_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
 
-    @change("reboot-vm")
+    @change("reboot-vm", "vm")
     def reboot_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Reboot a running VM, which keeps its vGPUs, and wait until it has; with `force` it is reset at once."""
         from vgpuctl.operations import reboot
 
         return reboot.reboot_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
 
-    @change("set-vm")
+    @change("set-vm", "vm")
     def set_vm(
         self, name: str, *, drain: bool = False, dry_run: bool = False, **fields: Unpack[VmChangeFields]
     ) -> Outcome[VmReport]:
@@ -297,7 +297,7 @@ class VmCalls(Calls):
             self._ports, self._context(dry_run=dry_run), requests.for_change(self._ports, name, fields), drain=drain
         )
 
-    @change("attach-vgpu")
+    @change("attach-vgpu", "vm")
     def attach_vgpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[PlacementFields]) -> Outcome[VmReport]:
         """Add vGPUs of `profile` to a VM that exists, also while it runs."""
         from vgpuctl.library import requests
@@ -307,7 +307,7 @@ class VmCalls(Calls):
         request = requests.for_vm(self._ports, name, fields)
         return attach.attach(self._ports, self._context(dry_run=dry_run), request)
 
-    @change("detach-vgpu")
+    @change("detach-vgpu", "vm")
     def detach_vgpu(self, name: str, vgpus: Texts | None = None, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Remove vGPUs from a VM, by carrier; None: its only one. Busy: the guest has not released them yet."""
         from vgpuctl.operations import attach
@@ -317,7 +317,7 @@ class VmCalls(Calls):
             raise InvalidInput("vgpus: the list is empty; None means the VM's only vGPU")
         return attach.detach(self._ports, self._context(dry_run=dry_run), name, carriers)
 
-    @change("attach-gpu")
+    @change("attach-gpu", "vm")
     def attach_gpu(self, name: str, *, dry_run: bool = False, **fields: Unpack[WholeGpuFields]) -> Outcome[VmReport]:
         """Add whole GPUs to a VM that exists and is off: those of `gpu`, or `gpus` of them."""
         from vgpuctl.library import requests
@@ -327,7 +327,7 @@ class VmCalls(Calls):
         request = requests.for_vm(self._ports, name, {**fields, "mode": "passthrough"})
         return attach.attach(self._ports, self._context(dry_run=dry_run), request)
 
-    @change("detach-gpu")
+    @change("detach-gpu", "vm")
     def detach_gpu(self, name: str, gpus: Texts, *, dry_run: bool = False) -> Outcome[VmReport]:
         """Remove whole GPUs from a VM, by address. Busy: the guest has not released one yet."""
         from vgpuctl.operations import attach
@@ -337,7 +337,7 @@ class VmCalls(Calls):
             raise InvalidInput("gpus: the list is empty", hint=f"vgpuctl show-vm {name} shows the VM's GPUs")
         return attach.detach(self._ports, self._context(dry_run=dry_run), name, gpus=addresses)
 
-    @change("resize-disk")
+    @change("resize-disk", "vm")
     def resize_disk(
         self, name: str, size: str | int, *, disk: str | None = None, dry_run: bool = False
     ) -> Outcome[VmReport]:
@@ -351,7 +351,7 @@ class VmCalls(Calls):
             raise InvalidInput(f"size: {error}", value=str(size)) from error
         return resize_disk.resize_disk(self._ports, self._context(dry_run=dry_run), name, size_mib, disk)
 
-    @change("refresh-vm")
+    @change("refresh-vm", "vm")
     def refresh_vm(
         self, name: str, image: str, *, from_image: str | None = None, drain: bool = False, dry_run: bool = False
     ) -> Outcome[VmReport]:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.subjects import Subjects
 
 Data = TypeVar("Data", covariant=True)
 OtherData = TypeVar("OtherData")
@@ -131,11 +134,12 @@ class NoProgress:
 class Context(Value):
     """How an operation works for its caller: what the library hands to each, and what an operation hands on.
 
-    `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down. `dry_run`: it only plans. `confirm` is
-    asked before something is lost.
+    `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down. `subjects`: gets the VMs and GPUs that
+    the operation changes, for the audit entry. `dry_run`: it only plans. `confirm` is asked before something is lost.
     """
 
     progress: Progress
     wait_seconds: float
+    subjects: Subjects
     dry_run: bool = False
     confirm: Confirm = confirm_everything

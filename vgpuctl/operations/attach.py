@@ -22,13 +22,7 @@ from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request, scope_of_vm
 from vgpuctl.observe.ownership import RECORD_LOST
 from vgpuctl.operations.facts import find_gpu_holders, read_bars_mib
-from vgpuctl.operations.guards import (
-    find_vm,
-    refuse_stuck_gpus,
-    refuse_vgpus_in_other_vms,
-    require_system_libvirt,
-    require_writable,
-)
+from vgpuctl.operations.guards import find_vm_to_change, refuse_stuck_gpus, refuse_vgpus_in_other_vms, require_writable
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans import change, whole_gpus
 from vgpuctl.operations.plans.facts import refuse_open_gpus
@@ -117,7 +111,7 @@ def attach(host: Host, context: Context, request: VmRequest) -> Outcome[VmReport
     """
     require_writable(host, context)
     with Transaction(host, context) as tx:
-        made = tx.make(lambda tx: _prepare(host, tx.look(scope_of_addition(request)), request, dry_run=context.dry_run))
+        made = tx.make(lambda tx: _prepare(host, context, tx.look(scope_of_addition(request)), request))
     before = vm_result(made.making.seen, made.making.vm)
     notes = made.plan.notes
     if context.dry_run:
@@ -135,9 +129,8 @@ def scope_of_profiles(request: VmRequest) -> ReadScope:
     return ReadScope(types=True, profiles=frozenset(text for text, _ in request.profiles))
 
 
-def _prepare(host: Host, snapshot: Snapshot, request: VmRequest, *, dry_run: bool) -> Attachment:
-    vm = find_vm(snapshot, request.name or "")
-    require_system_libvirt(snapshot)
+def _prepare(host: Host, context: Context, snapshot: Snapshot, request: VmRequest) -> Attachment:
+    vm = find_vm_to_change(context, snapshot, request.name or "")
     record = _attachable_record(snapshot, vm)
     live = _is_live(vm)
     if request.mode != "vgpu":
@@ -146,7 +139,7 @@ def _prepare(host: Host, snapshot: Snapshot, request: VmRequest, *, dry_run: boo
         domain = host.hypervisor.find_domain(vm.uuid)
         needed = len(change.expand_profiles(request))
         require_free_ports(vm.name, domain.live_xml if domain else None, needed, hint_commands.stop_command(vm))
-    return Attachment(host, snapshot, vm, record, request, live, dry_run)
+    return Attachment(host, snapshot, vm, record, request, live, context.dry_run)
 
 
 def _attachable_record(snapshot: Snapshot, vm: Vm) -> VmRecord:
@@ -202,8 +195,7 @@ def detach(
     """
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "remove vGPUs from")
     refuse_unfinished(vm, record)
     removed = whole_gpus.select_whole_gpus(vm, record, gpus) if gpus else change.select_vgpus(vm, record, carriers)

@@ -35,6 +35,7 @@ from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.facts import host_memory_mib
 from vgpuctl.operations.guards import (
     find_vm,
+    find_vm_to_change,
     refuse_busy_vm,
     refuse_stuck_gpus,
     refuse_vgpus_in_other_vms,
@@ -117,8 +118,7 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
         Busy: another vgpuctl works on it.
     """
     snapshot = observe(host, scope_of_vm(request.name or ""))
-    vm = find_vm(snapshot, request.name or "")
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, request.name or "")
     record = own_record(vm, "change")
     refuse_unfinished(vm, record)
     request = with_all_labels(vm, request)
@@ -133,7 +133,7 @@ def _change_labels(host: Host, context: Context, request: VmRequest, fields: Set
     if context.dry_run:
         return Outcome(True, result, steps, snapshot.warnings, dry_run=True)
     with Transaction(host, context) as tx:
-        tx.note((vm.uuid,))
+        tx.note(vm.name, vm.uuid)
         refuse_busy_vm(host, vm)
         tx.carry_out(Plan((step,)))
     return report_vm(host, result, steps)

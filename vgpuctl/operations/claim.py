@@ -62,8 +62,8 @@ def is_unchanged(before: Snapshot, fresh: Snapshot, gpus: set[str]) -> bool:
 
 def take_over(
     host: Host, claims: Sequence[Claim], *, include_missing: bool, snapshot: Snapshot | None
-) -> tuple[TakeClaim, ...]:
-    """Write these claims over those of the same owner, under the host lock; return those that were missing.
+) -> tuple[list[Claim], tuple[TakeClaim, ...]]:
+    """Write these claims over those of the same owner, under the host lock; return all, and those that were missing.
 
     Raises:
         Busy: another live operation works on the owner or sets up its GPU, or a carrier is claimed for another owner;
@@ -84,7 +84,7 @@ def take_over(
     except VgpuctlError:
         _restore_claims(host, updated, present)
         raise
-    return tuple(TakeClaim(claim) for claim in updated if claim.carrier not in present)
+    return updated, tuple(TakeClaim(claim) for claim in updated if claim.carrier not in present)
 
 
 def _with_known_type(claim: Claim, before: Claim | None, snapshot: Snapshot | None) -> Claim:

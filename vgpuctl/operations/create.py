@@ -117,7 +117,8 @@ def create_vm(
 
     def prepare(tx: Transaction) -> PreparedVm:
         prepared = prepare_vm(host, tx.look, request, start=start)
-        tx.note(() if prepared.owner.reserves else (prepared.uuid,))
+        if not prepared.owner.reserves:
+            tx.note(prepared.owner.name, prepared.uuid)
         return prepared
 
     with Transaction(host, context) as tx:

@@ -37,6 +37,8 @@ def note_drained_vms(host: Host, context: Context, gpu: str | None, vms: tuple[V
     for vm in vms:
         if vm.record is not None:
             refuse_changed_definition(vm, vm.record)
+    for vm in vms:
+        context.subjects.add_vm(vm.name, vm.uuid)
     operation = host.operations.current()
     deadline = host.clock.monotonic() + context.wait_seconds * len(vms)
     domains = [(vm, host.hypervisor.find_domain(vm.uuid)) for vm in vms]

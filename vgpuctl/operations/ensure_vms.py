@@ -87,7 +87,8 @@ def ensure_vms(
     with Transaction(host, context) as tx:
         jobs = batch.claim_jobs(tx)
         pool = WorkerPool(host, jobs, parallel, context.progress)
-        tx.note(() if batch.reserves else (uuid for _, uuid in batch.vms))
+        for name, uuid in () if batch.reserves else batch.vms:
+            tx.note(name, uuid)
         tx.hand_over()
         pool.run(describe_jobs(jobs))
     _retry_elsewhere(host, context, requests, pool, start=start)

@@ -130,6 +130,18 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
     return vm
 
 
+def find_vm_to_change(context: Context, snapshot: Snapshot, name: str) -> Vm:
+    """Return the VM of that name or uuid, and record that the operation is about it.
+
+    Raises:
+        NotFound, HostCannot: as `find_vm` and `require_system_libvirt`.
+    """
+    vm = find_vm(snapshot, name)
+    require_system_libvirt(snapshot)
+    context.subjects.add_vm(vm.name, vm.uuid)
+    return vm
+
+
 def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:
     """Refuse to start something on a GPU that a live process is setting up: its VFs may disappear at any moment.
 

@@ -237,7 +237,7 @@ def carry_out(host: Host, context: Context, order: Sequence[MoveEntry]) -> None:
             entry = remaining[0]
             vm = _current_vm(host, entry, waiting)
             if isinstance(entry, VmLeave):
-                tx.note((vm.uuid,))
+                tx.note(vm.name, vm.uuid)
                 _leave(host, context, entry, vm, waiting)
             else:
                 _move(host, context, entry, vm, waiting)

@@ -109,6 +109,7 @@ def _drop_claims(host: Host, context: Context, vm: Vm, claims: Sequence[Claim]) 
     if claims:
         with host.claims.lock(context.wait_seconds):
             refuse_concurrent_command(host, vm.name, vm.uuid)
+            context.subjects.add_claims(claims)
             for claim in claims:
                 host.claims.remove(claim.carrier, vm.uuid)
 

@@ -20,14 +20,13 @@ from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.devices import find_displaced
 from vgpuctl.operations.drained_vms import is_drained
 from vgpuctl.operations.guards import (
-    find_vm,
+    find_vm_to_change,
     refuse_busy_vm,
     refuse_gpus_in_setup,
     refuse_start_between,
     refuse_stuck_gpus,
     refuse_unresponsive_vm,
     refuse_vgpus_in_other_vms,
-    require_system_libvirt,
     require_writable,
 )
 from vgpuctl.operations.place_and_start import definition_steps, place_and_start, recheck_devices
@@ -76,8 +75,7 @@ def start_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
     """Start a VM; vGPUs that are missing, as after a reboot, are created again first."""
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "start")
     refuse_unfinished(vm, record)
     refuse_start_between(vm)
@@ -108,7 +106,7 @@ def place_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
     """Give a VM that is off other slots in place of those that cannot come back; it stays off."""
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
+    vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "place")
     refuse_unfinished(vm, record)
     if vm.state not in STOPPED_STATES:
@@ -255,8 +253,7 @@ def stop_for_restart(host: Host, context: Context, name: str, *, force: bool) ->
     """Stop a VM as `stop_vm` does, and keep the note that it must be started again."""
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "stop")
     refuse_unfinished(vm, record)
     if vm.state in STOPPED_STATES:
@@ -308,8 +305,7 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
     """Remove a VM with its vGPUs and the disks that vgpuctl created; never a base image or an unmanaged VM."""
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, name)
     record = _record_of_held(snapshot, vm)
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     refuse_vgpus_in_other_vms(snapshot, vm, record.vgpus)
@@ -338,7 +334,8 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
         refuse_shared_deletion(host, current_snapshot, vm, removed_record)
         leftovers = read_domain_leftovers(host, vm)
         plan = vm_removal_plan(vm, record, leftovers, keep_disks=keep_disks, keep_devices=unproven)
-        tx.note(() if record.vgpus else (vm.uuid,))
+        if not record.vgpus:
+            tx.note(vm.name, vm.uuid)
         tx.carry_out(plan)
     host.claims.remove_drained_vm(vm.uuid)
     kept_disks = record.data_disks() if keep_disks else ()

@@ -17,7 +17,7 @@ from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.observe import observe, scope_of_vm
-from vgpuctl.operations.guards import find_vm, refuse_busy_vm, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import find_vm_to_change, refuse_busy_vm, require_writable
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.power import refuse_unfinished
@@ -43,8 +43,7 @@ def reboot_vm(host: Host, context: Context, name: str, *, force: bool) -> Outcom
     """
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, name)
     refuse_unfinished(vm, own_record(vm, "reboot"))
     refuse_busy_vm(host, vm)
     _refuse_unless_running(vm)

@@ -152,6 +152,8 @@ def _fix(host: Host, context: Context, finding: ReconcileFinding) -> bool:
     Raises:
         VgpuctlError: why it cannot be fixed.
     """
+    if finding.vm is not None:
+        context.subjects.add_vm(finding.vm.name, finding.vm.uuid)
     if finding.vm is not None and finding.starts_vm:
         vm = finding.vm
         return start_vm(host, context, vm.uuid).changed

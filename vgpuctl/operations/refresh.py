@@ -21,10 +21,10 @@ from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.chains import find_backing_chains, image_hints
 from vgpuctl.operations.guards import (
     find_vm,
+    find_vm_to_change,
     refuse_stuck_gpus,
     refuse_unresponsive_vm,
     refuse_vgpus_in_other_vms,
-    require_system_libvirt,
     require_writable,
 )
 from vgpuctl.operations.plans import refresh as plan
@@ -114,7 +114,7 @@ def refresh_vm(
         left_alone = _left_alone(host, context, name, from_image)
         if left_alone is not None:
             return left_alone
-    plan = _plan_refresh(host, name, image)
+    plan = _plan_refresh(host, context, name, image)
     vm = plan.vm
     is_running = vm.state not in STOPPED_STATES
     if is_running and not drain:
@@ -154,11 +154,10 @@ def _left_alone(host: Host, context: Context, name: str, from_image: str) -> Out
     return Outcome(False, vm_result(snapshot, vm), (), snapshot.warnings, (note,), dry_run=context.dry_run)
 
 
-def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
+def _plan_refresh(host: Host, context: Context, name: str, image: str) -> RefreshPlan:
     """Read the VM, the image and the pool, and refuse a refresh that cannot work."""
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "refresh")
     refuse_unfinished(vm, record)
     refuse_transient_vms((vm,))
@@ -215,7 +214,7 @@ def _usable_image(host: Host, image: str, chains: BackingChains) -> ImageInfo:
 
 def _replace_disk(host: Host, context: Context, checked: RefreshPlan, image: str) -> None:
     """Plan again, take over the VM's claims for this process, and carry out both plans."""
-    refresh_plan = _plan_refresh(host, checked.vm.uuid, image)
+    refresh_plan = _plan_refresh(host, context, checked.vm.uuid, image)
     if refresh_plan.old_disk != checked.old_disk:
         raise InUse(
             f"{checked.vm.name} has just been changed: its disk is {refresh_plan.old_disk.path} now",
@@ -231,7 +230,8 @@ def _replace_disk(host: Host, context: Context, checked: RefreshPlan, image: str
     )
     with Transaction(host, context) as tx:
         tx.take_over_vm(refresh_plan.vm, held_record, scope_of_vm(refresh_plan.vm.uuid))
-        tx.note(() if held_record.vgpus else (refresh_plan.vm.uuid,))
+        if not held_record.vgpus:
+            tx.note(refresh_plan.vm.name, refresh_plan.vm.uuid)
         tx.carry_out(refresh_plan.make_plan)
         try:
             tx.carry_out(refresh_plan.drop_plan)

@@ -16,7 +16,7 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import ManagedDisk, Vm
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.attach import LIVE_STATES
-from vgpuctl.operations.guards import find_vm, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import find_vm_to_change, require_writable
 from vgpuctl.operations.plans import resize_disk as plans
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import with_slot
@@ -43,8 +43,7 @@ def resize_disk(host: Host, context: Context, name: str, size_mib: int, disk_nam
     """
     require_writable(host, context)
     snapshot = observe(host, scope_of_vm(name))
-    vm = find_vm(snapshot, name)
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, name)
     record = own_record(vm, "resize disks of")
     refuse_unfinished(vm, record)
     refuse_transient_vms((vm,))
@@ -67,7 +66,8 @@ def resize_disk(host: Host, context: Context, name: str, size_mib: int, disk_nam
     held = replace(record, vgpus=with_slot(snapshot, vm, record))
     with Transaction(host, context) as tx:
         tx.take_over_vm(vm, held, scope_of_vm(vm.uuid))
-        tx.note(() if held.vgpus else (vm.uuid,))
+        if not held.vgpus:
+            tx.note(vm.name, vm.uuid)
         tx.carry_out(plan)
     return report_vm(host, before, steps, _notes(vm, disk))
 

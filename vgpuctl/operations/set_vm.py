@@ -18,7 +18,7 @@ from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
 from vgpuctl.operations.ensure_vm import diff_request, refuse_unknown_profile
-from vgpuctl.operations.guards import find_vm, refuse_unresponsive_vm, require_system_libvirt, require_writable
+from vgpuctl.operations.guards import find_vm_to_change, refuse_unresponsive_vm, require_writable
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.plans.vm_diff import record_gpus
 from vgpuctl.operations.plans.vm_results import vm_result
@@ -47,8 +47,7 @@ def set_vm(host: Host, context: Context, request: VmRequest, *, drain: bool) -> 
     require_writable(host, context)
     names_gpus = bool(request.gpu or request.not_gpu)
     snapshot = observe(host, ReadScope() if names_gpus else scope_of_vm(request.name or ""))
-    vm = find_vm(snapshot, request.name or "")
-    require_system_libvirt(snapshot)
+    vm = find_vm_to_change(context, snapshot, request.name or "")
     before, _ = diff_request(host, snapshot, vm, request)
     fields = before.keys() & {*UPDATABLE_FIELDS, *LABEL_FIELDS} - {"gpu"}
     if names_gpus and not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints):

@@ -11,7 +11,7 @@ what was made is undone, and everything is tried again without that GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -171,6 +171,8 @@ class Transaction:
 
     def _make(self, making: AnyMaking) -> Made[AnyMaking]:
         seen, owner = making.seen, making.owner
+        if owner.vm is not None:
+            self._context.subjects.add_vm(owner.vm.name, owner.vm.uuid)
 
         def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
             chosen = making.choose(current)
@@ -250,6 +252,7 @@ class Transaction:
             try:
                 for claim in make_claims(chosen):
                     self.written.append(TakeClaim(with_type_id(claim, fresh)))
+                    self._context.subjects.add_claims((claim,))
                     self.written[-1].perform(self._host)
             except BaseException:
                 while len(self.written) > earlier:
@@ -283,7 +286,9 @@ class Transaction:
         """
         requested = tuple(replace(claim, leaving=leaving) for claim in claims)
         with self._host.claims.lock(self._context.wait_seconds):
-            self.written += take_over(self._host, requested, include_missing=include_missing, snapshot=snapshot)
+            taken, missing = take_over(self._host, requested, include_missing=include_missing, snapshot=snapshot)
+        self._context.subjects.add_claims(taken)
+        self.written += missing
 
     def take_over_vm(
         self, vm: Vm, held: VmRecord, scope: ReadScope, seen: Snapshot | None = None, *, leaving: bool = False
@@ -307,15 +312,17 @@ class Transaction:
             raise Busy(f"{vm.name} was changed or started in the meantime", hint="run the command again", vm=vm.name)
         return current
 
-    def note(self, uuids: Iterable[str]) -> None:
-        """Note, until the block ends, that this operation works on VMs without a claim: reconcile leaves them alone.
+    def note(self, name: str, uuid: str) -> None:
+        """Note, until the block ends, that this operation works on a VM without a claim: reconcile leaves it alone.
 
         Raises:
             FileFailed: the note cannot be written; nothing was done.
         """
-        for uuid in () if self._context.dry_run else uuids:
-            self._noted.append(uuid)
-            note_vm_in_progress(self._host, uuid)
+        if self._context.dry_run:
+            return
+        self._context.subjects.add_vm(name, uuid)
+        self._noted.append(uuid)
+        note_vm_in_progress(self._host, uuid)
 
     def lines(self, plan: Plan) -> tuple[str, ...]:
         """Return the claims written so far and the steps of a plan, as text."""
@@ -329,6 +336,7 @@ class Transaction:
         Raises:
             VgpuctlError: as `execute_plan`.
         """
+        self._context.subjects.add_claims(step.claim for step in plan.steps if isinstance(step, TakeClaim))
         claims = self.hand_over()  # from here on the plan's undo decides which of them go
         return execute_plan(self._host, plan, self._context.progress, claims if plan.undo_on_failure else ())
 

@@ -10,7 +10,6 @@ import pytest
 
 import vgpuctl
 from vgpuctl.errors import Interrupted, NotFound
-from vgpuctl.library.call import _named_in
 
 
 @pytest.fixture(autouse=True)
@@ -49,27 +48,3 @@ def test_an_entry_has_its_own_calls_steps(tmp_path: Path) -> None:
     assert (made["arguments"], made["result"], refused["result"]) == ("a program", "ok", "not-found")
     assert made["plan"]
     assert refused["plan"] == []
-
-
-def test_the_names_in_a_calls_arguments_are_found_however_they_are_given() -> None:
-    class VmCalls:
-        def one(self, name: str, *, force: bool = False) -> None: ...
-
-        def several(self, *names: str, force: bool = False) -> None: ...
-
-        def card(self, gpu: str, mode: str) -> None: ...
-
-        def of_host(self, *, name: str) -> None: ...
-
-    for method, args, kwargs, vms, gpus in (
-        (VmCalls.one, ("a",), {"force": True}, ("a",), ()),
-        (VmCalls.one, (), {"name": "a"}, ("a",), ()),
-        (VmCalls.one, (["a", "b"],), {}, ("a", "b"), ()),
-        (VmCalls.one, (7,), {}, (), ()),
-        (VmCalls.several, ("a", "b"), {"force": True}, ("a", "b"), ()),
-        (VmCalls.card, ("A100", "vgpu"), {}, (), ("A100",)),
-        (VmCalls.of_host, (), {"name": "a"}, (), ()),
-    ):
-        method.__qualname__ = f"VmCalls.{method.__name__}"
-        named = _named_in(method, args, kwargs)
-        assert (named.vms, named.gpus) == (vms, gpus), (method.__name__, args)

@@ -31,7 +31,7 @@ def test_what_is_not_carried_out_is_released_whatever_ends_the_block(tmp_path: P
     for error in (KeyboardInterrupt, ValueError, NoCapacity):
         with pytest.raises(error), Transaction(ports, CONTEXT) as tx:  # noqa: PT012
             tx.take_over((ours(ports),))
-            tx.note(("uuid",))
+            tx.note("vm", "uuid")
             assert len(ports.claims.all()) == len(ports.claims.vms_in_progress()) == 1
             raise error("stop")
         assert (ports.claims.all(), ports.claims.vms_in_progress()) == ((), ())
@@ -53,7 +53,7 @@ def test_what_is_carried_out_or_handed_over_stays(tmp_path: Path) -> None:
 def test_a_dry_run_notes_nothing(tmp_path: Path) -> None:
     ports = open_sim_host(tmp_path).ports
     with Transaction(ports, replace(CONTEXT, dry_run=True)) as tx:
-        tx.note(("uuid",))
+        tx.note("vm", "uuid")
         assert ports.claims.vms_in_progress() == ()
 
 
@@ -122,7 +122,7 @@ def test_what_is_to_happen_on_failure_happens_before_the_notes_go_and_gets_the_e
 
     def work() -> None:
         with Transaction(ports, context(wait_seconds=5)) as tx:
-            tx.note(("0" * 8 + "-0000-0000-0000-" + "0" * 12,))
+            tx.note("vm", "0" * 8 + "-0000-0000-0000-" + "0" * 12)
             tx.on_failure(compensate)
             raise PermissionError(13, "Permission denied", "/sys/x")
 

@@ -36,13 +36,13 @@ def reboot(settings: Settings) -> int:
     If install-host installed the boot unit there, it runs as at a real boot: restore-host creates the vGPUs again.
     """
     from vgpuctl import library, simulated
-    from vgpuctl.library import audit, touched
-    from vgpuctl.model import outcome
+    from vgpuctl.library import audit
+    from vgpuctl.model import outcome, subjects
     from vgpuctl.model.results import program as program_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
-        ports, rebooted = library.open_ports(settings.host), touched.Touched()
+        ports, rebooted = library.open_ports(settings.host), subjects.Subjects()
         with suppress(VgpuctlError):  # a host whose libvirt does not answer is rebooted all the same
             rebooted.add_vms([vm.name for vm in ports.hypervisor.domains()])
         entry = audit.Call("sim-reboot", audit.join(("vgpuctl", *settings.args)), rebooted)

@@ -14,8 +14,6 @@ import pytest
 import vgpuctl
 from vgpuctl import simulated
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.library.touched import Touched as TouchedByCall
-from vgpuctl.model.vm import GPU_SETUP_CLAIM
 
 GPU, SECOND = "0000:3b:00.0", "0000:3f:00.0"
 SCENARIO = """version: 1
@@ -72,6 +70,16 @@ def test_a_call_that_fails_has_what_it_was_asked_for(host: vgpuctl.GpuHost, touc
     assert touched(lambda: host.create_vm("b", profile="A100-4C", gpu=("0000:99:00.0",)))[0] == ["b"]
     assert touched(lambda: host.cordon("3c:00.0")) == ([], ["0000:3c:00.0"])
     assert touched(lambda: host.cordon("H100")) == ([], [])
+    assert touched(lambda: host.cordon(gpu="3c:00.0")) == ([], ["0000:3c:00.0"])
+    assert touched(lambda: host.start_vm(name="nobody")) == (["nobody"], [])
+    assert touched(lambda: host.delete_vgpu("nobody")) == ([], [])
+
+
+def test_a_uuid_is_the_vm_of_that_name_also_when_the_call_fails(host: vgpuctl.GpuHost, touched: Touched) -> None:
+    uuid = str(host.show_vm("other").data.uuid)
+    assert touched(lambda: host.detach_vgpu(uuid, ["0000:3b:09.9"])) == (["other"], [])
+    assert touched(lambda: host.refresh_vm(uuid, "/none.qcow2")) == (["other"], [])
+    assert touched(lambda: host.set_vm(uuid, vcpus=7)) == (["other"], [])
 
 
 def test_several_vms_are_all_there_and_those_left_alone_too(host: vgpuctl.GpuHost, touched: Touched) -> None:
@@ -109,14 +117,6 @@ def test_the_vms_of_a_change_of_several_gpus_are_there(host: vgpuctl.GpuHost, to
 
 def test_a_failure_has_the_vm_and_the_gpu_that_its_error_names(host: vgpuctl.GpuHost, touched: Touched) -> None:
     assert touched(lambda: host.set_mode("A100", "passthrough")) == ([], [GPU])
-    changed = TouchedByCall()
-    for facts in (
-        {"vm": "a", "gpu": "3b:00.0"},
-        {"vm": GPU_SETUP_CLAIM, "gpu": "A100"},
-        {"vm": None, "gpus": [SECOND]},
-    ):
-        changed.add_error(facts)
-    assert (changed.vms, changed.gpus) == (("a",), (GPU,))
 
 
 def test_a_spec_file_is_there_with_its_vm_also_when_it_fails(
