@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.command_cases import CASES, Kill
+
 VM, OTHERS = "vm", ("vm-2", "vm-3")
 AT_ONCE = ["three operations at once"]
 PROFILES = ("A100-4C", "A100-5C")
@@ -162,60 +164,24 @@ def have(vgpus: int, state: str = "stopped") -> list[dict[str, Any]]:
     return list(must("show-vm", VM)["vgpus"])
 
 
-def create(_chance: random.Random) -> list[str]:
-    """Create the VM."""
-    have(0)
-    return ["create-vm", VM, "--profile", PROFILES[0], "--no-start"]
+def of_case(command: str, kill: Kill) -> Operation:
+    """Return the operation of a line in `tests.command_cases`."""
 
+    def words(chance: random.Random) -> list[str]:
+        vgpus = have(kill.vgpus, kill.state)
+        profile = vgpus[0]["profile"] if vgpus else PROFILES[0]
+        values = {"profile": profile, "other": PROFILES[profile == PROFILES[0]], "image": str(IMAGES / TINY)}
+        if vgpus:
+            values["carrier"] = chance.choice(vgpus)["carrier"]
+        if "{larger}" in kill.words:
+            values["larger"] = f"{(must('show-vm', VM)['disks'][0]['size_bytes'] >> 20) + 1}MiB"
+        if is_drained:
+            wait_booted()
+        return [command, VM, *kill.words.format(**values).split()]
 
-def delete(_chance: random.Random) -> list[str]:
-    """Delete the VM."""
-    have(1)
-    return ["delete-vm", VM]
-
-
-def attach(_chance: random.Random) -> list[str]:
-    """Attach a second vGPU to the stopped VM."""
-    (first,) = have(1)
-    return ["attach-vgpu", VM, "--profile", first["profile"]]
-
-
-def attach_running(_chance: random.Random) -> list[str]:
-    """Attach a second vGPU to the running VM."""
-    (first,) = have(1, "running")
-    return ["attach-vgpu", VM, "--profile", first["profile"]]
-
-
-def detach(chance: random.Random) -> list[str]:
-    """Detach one of two vGPUs."""
-    return ["detach-vgpu", VM, "--vgpu", chance.choice(have(2))["carrier"]]
-
-
-def set_vm(_chance: random.Random) -> list[str]:
-    """Change the profile of the VM's vGPU."""
-    (first,) = have(1)
-    other = PROFILES[first["profile"] == PROFILES[0]]
-    return ["set-vm", VM, "--profile", other]
-
-
-def refresh(_chance: random.Random) -> list[str]:
-    """Rebuild the VM from its image."""
-    have(1)
-    return ["refresh-vm", VM, "--image", str(IMAGES / TINY)]
-
-
-def resize(_chance: random.Random) -> list[str]:
-    """Grow the VM's disk by a MiB."""
-    have(1)
-    size = must("show-vm", VM)["disks"][0]["size_bytes"]
-    return ["resize-disk", VM, f"{(size >> 20) + 1}MiB", "--disk", "vda"]
-
-
-def refresh_drained(_chance: random.Random) -> list[str]:
-    """Rebuild the running VM; its guest reacts to the power button."""
-    have(1, "running")
-    wait_booted()
-    return ["refresh-vm", VM, "--image", str(IMAGES / TINY), "--drain"]
+    is_drained = "--drain" in kill.words
+    name = f"{command}{' --drain' if is_drained else ''}{', running' if kill.state == 'running' else ''}"
+    return Operation(name, words, LONG_GUESS_SECONDS if is_drained else FIRST_GUESS_SECONDS, runs=is_drained)
 
 
 def wait_booted() -> None:
@@ -259,20 +225,12 @@ def three(_chance: random.Random) -> list[str]:
 
 
 OPERATIONS = (
-    Operation("create-vm", create),
-    Operation("delete-vm", delete),
-    Operation("attach", attach),
-    Operation("attach, running", attach_running),
-    Operation("detach", detach),
-    Operation("set-vm", set_vm),
-    Operation("refresh-vm", refresh),
-    Operation("resize-disk", resize),
-    Operation("refresh-vm --drain, running", refresh_drained, LONG_GUESS_SECONDS, runs=True),
+    *(of_case(command, kill) for command, case in CASES.items() for kill in case.kills),
     Operation("three operations of one process", three, 6.0),
     Operation("set-mode", set_mode),
     Operation("set-mode, sriov-manage", set_mode_nvidia),
 )
-"""All commands to kill. To add one, add a line here."""
+"""All commands to kill."""
 
 
 # ------------------------------------------------------ the host after it

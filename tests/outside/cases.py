@@ -367,17 +367,17 @@ def _of_kind(kind: str) -> Iterator[Case]:
         what = {"storage.create_volume": "half made", "hypervisor.set_record": "half removed"}.get(
             call, "half refreshed"
         )
-        yield Case(f"reconcile ({what})", kind, host, run_reconcile)
+        yield Case(f"reconcile-host ({what})", kind, host, run_reconcile)
 
 
 def _of_vgpus(kind: str) -> Iterator[Case]:
     """Yield the cases that only vGPUs have."""
     on, off = partial(with_vm, kind=kind, on=True), partial(with_vm, kind=kind, on=False)
     set_reserve = partial(_ensure, kind=kind, state="present", reserve="running")
-    yield Case("attach", kind, on, partial(_attach, kind=kind))
-    yield Case("attach (off)", kind, off, partial(_attach, kind=kind))
-    yield Case("detach", kind, on, _detach)
-    yield Case("detach (off)", kind, off, _detach)
+    yield Case("attach-vgpu", kind, on, partial(_attach, kind=kind))
+    yield Case("attach-vgpu (off)", kind, off, partial(_attach, kind=kind))
+    yield Case("detach-vgpu", kind, on, _detach)
+    yield Case("detach-vgpu (off)", kind, off, _detach)
     yield Case("set-vm (off)", kind, off, partial(_set_vm, kind=kind, drain=False))
     yield Case("set-vm --drain", kind, on, partial(_set_vm, kind=kind, drain=True))
     yield Case("ensure-vm (reserve)", kind, off, set_reserve)

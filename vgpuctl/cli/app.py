@@ -32,7 +32,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
 cli = LazyGroup(
     PROGRAM,
     headings={
-        heading: {name: text for name, (_, text) in group.items()}
+        heading: {name: entry.summary for name, entry in group.items()}
         for heading, group in command_table.COMMAND_GROUPS.items()
     },
     load=load_command,

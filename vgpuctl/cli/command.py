@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 import textwrap
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,18 +22,38 @@ from vgpuctl.cli.settings import HOST_VARIABLE, TARGET_OPTIONS, Settings
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from vgpuctl.cli.shown import Listing, Page
+
 Example = tuple[str, str]
 """A command line that works, and what it does."""
 
 
-class Command(click.Command):
-    """One command. `examples` are shown on its help page and run by the tests."""
+class Shown(NamedTuple):
+    """How a command's result is shown.
 
-    def __init__(self, *arguments: Any, examples: tuple[Example, ...] = (), **options: Any) -> None:
+    `page`: makes the page of a query's data, or of a change's whole outcome; for a list only what goes to stderr.
+    Without one there is the page of a changed VM, or that of the steps. `listing`: the columns of a list.
+    `words`: for several VMs or GPUs, what happened to one that was changed, and to one that needed no change.
+    `header`: of the column with their names. `shown_by`: the command that shows what a change did; the name of what
+    was changed follows `show-vm` and `show-gpu`.
+    """
+
+    page: Callable[[Any], Page] | None = None
+    listing: Listing | None = None
+    words: tuple[str, str] = ("changed", "unchanged")
+    header: str = "NAME"
+    shown_by: str = "list-vms"
+
+
+class Command(click.Command):
+    """One command: its options, its examples, and how its result is shown."""
+
+    def __init__(self, *arguments: Any, examples: tuple[Example, ...], shown: Shown, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.examples = examples
+        self.shown = shown
         self.own_params = [p for p in self.params if isinstance(p, click.Option)]
-        self.view_params = list_options() if self.name in command_table.LIST_COMMANDS else []
+        self.view_params = [] if shown.listing is None else list_options()
         self.params += [*self.view_params, *global_options()]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -166,22 +186,50 @@ def _refuse_lost_target(settings: Settings | None, context: click.Context) -> No
 
 
 def make_command(
-    name: str, *, examples: tuple[Example, ...], short_help: str | None = None
+    name: str,
+    *,
+    examples: tuple[Example, ...],
+    page: Callable[[Any], Page] | None = None,
+    listing: Listing | None = None,
+    words: tuple[str, str] = ("changed", "unchanged"),
+    header: str = "NAME",
+    shown_by: str = "list-vms",
+    table: Mapping[str, command_table.Entry] = command_table.COMMANDS,
 ) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes a command from a function that returns the exit status."""
+    """Return a decorator that makes a command from a function that returns the exit status.
+
+    `examples` are on its help page; the tests run them. The others say how its result is shown (`Shown`).
+    """
     return click.command(
         name,
         cls=Command,
         examples=examples,
-        short_help=short_help or command_table.COMMANDS[name][1],
+        shown=Shown(page, listing, words, header, shown_by),
+        short_help=table[name].summary,
         context_settings=CONTEXT_SETTINGS,
     )
 
 
 def load_command(name: str) -> click.Command:
     """Import one command from the table."""
-    module = importlib.import_module(f"vgpuctl.cli.commands.{command_table.COMMANDS[name][0]}")
+    module = importlib.import_module(f"vgpuctl.cli.commands.{command_table.COMMANDS[name].module}")
     return next(c for c in vars(module).values() if isinstance(c, click.Command) and c.name == name)
+
+
+def find_command(kind: str) -> Command | None:
+    """Import the command of a kind of documents: `list-gpus`, `sim-reset`; None if there is none."""
+    name = "sim" if kind.startswith("sim-") else kind
+    command = load_command(name) if name in command_table.COMMANDS else None
+    if isinstance(command, LazyGroup):
+        rest = kind.removeprefix("sim-")
+        command = command.load(rest) if rest in command.help_texts else None
+    return command if isinstance(command, Command) else None
+
+
+def how_shown(kind: str) -> Shown:
+    """Return how the result of a command is shown."""
+    command = find_command(kind)
+    return Shown() if command is None else command.shown
 
 
 CONTEXT_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -1,106 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of commands by name: `--help` and completion of names import no command's module."""
+"""The table of commands. Everything about a command that is not here is in its module.
+
+`--help`, and completion of names, read this table and import no command's module.
+"""
 
 from __future__ import annotations
 
-COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """One command. `module`: the module in `vgpuctl.cli.commands` that has it. `summary`: its line in `--help`.
+
+    `synonyms`: words that people try first. They are only suggested, never run.
+    """
+
+    module: str
+    summary: str
+    synonyms: str = ""
+
+
+COMMAND_GROUPS: dict[str, dict[str, Entry]] = {
     "GPUs": {
-        "list-gpus": ("gpus", "List the GPUs with their mode, VFs and vGPUs."),
-        "show-gpu": ("gpus", "Show one GPU and every vGPU on it."),
-        "set-mode": ("gpu_setup", "Set up a GPU for vGPUs, plain VFs or passthrough."),
-        "set-mig": ("gpu_setup", "Divide a GPU into GPU instances (MIG), or turn MIG off."),
-        "set-mixed-size": ("gpu_setup", "Allow vGPUs of several sizes on a GPU, or only one size."),
-        "set-scheduler": ("gpu_setup", "Set how the driver divides a GPU's time among its vGPUs."),
-        "cordon": ("gpus", "Place no new vGPUs on a GPU."),
-        "uncordon": ("gpus", "Allow new vGPUs on a GPU again."),
+        "list-gpus": Entry(
+            "gpus", "List the GPUs with their mode, VFs and vGPUs.", "gpus list-mdevs nvidia-smi status vgpus"
+        ),
+        "show-gpu": Entry("gpus", "Show one GPU and every vGPU on it."),
+        "set-mode": Entry("gpu_setup", "Set up a GPU for vGPUs, plain VFs or passthrough."),
+        "set-mig": Entry(
+            "gpu_setup", "Divide a GPU into GPU instances (MIG), or turn MIG off.", "mig mig-parted partition"
+        ),
+        "set-mixed-size": Entry("gpu_setup", "Allow vGPUs of several sizes on a GPU, or only one size."),
+        "set-scheduler": Entry("gpu_setup", "Set how the driver divides a GPU's time among its vGPUs."),
+        "cordon": Entry("gpus", "Place no new vGPUs on a GPU."),
+        "uncordon": Entry("gpus", "Allow new vGPUs on a GPU again."),
     },
     "VMs": {
-        "create-vm": ("create_vm", "Create and start a VM with a vGPU."),
-        "ensure-vm": ("ensure_vm", "Create or change a VM so that it matches a spec file."),
-        "list-vms": ("vms", "List the VMs and their vGPUs."),
-        "show-vm": ("vms", "Show VMs with their vGPUs and disks."),
-        "start-vm": ("vms", "Start VMs; missing vGPUs are created first."),
-        "stop-vm": ("vms", "Stop VMs; they keep disks and, by default, vGPUs."),
-        "reboot-vm": ("vm_access", "Reboot running VMs; they keep their vGPUs."),
-        "delete-vm": ("vms", "Delete VMs with their vGPUs and the disks created for them."),
-        "refresh-vm": ("vm_changes", "Rebuild VMs from a newer base image."),
-        "attach-vgpu": ("vm_changes", "Add vGPUs to VMs, also while they run."),
-        "detach-vgpu": ("vm_changes", "Remove vGPUs from VMs, also while they run."),
-        "attach-gpu": ("vm_gpus", "Add whole GPUs to VMs that are off."),
-        "detach-gpu": ("vm_gpus", "Remove whole GPUs from VMs."),
-        "resize-disk": ("vm_changes", "Grow disks of VMs, also while they run."),
-        "set-vm": ("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
-        "wait": ("vm_access", "Wait until VMs run, are off, or can be reached."),
-        "show-console": ("vms", "Show where a VM's screen and serial console are."),
-        "show-address": ("vms", "Print the IP addresses of running VMs."),
-        "list-images": ("vms", "List base images, their clones, and unused disks."),
+        "create-vm": Entry("create_vm", "Create and start a VM with a vGPU.", "create run"),
+        "ensure-vm": Entry("ensure_vm", "Create or change a VM so that it matches a spec file."),
+        "list-vms": Entry("vms", "List the VMs and their vGPUs.", "list ls ps vms"),
+        "show-vm": Entry("vms", "Show VMs with their vGPUs and disks.", "show"),
+        "start-vm": Entry("vms", "Start VMs; missing vGPUs are created first.", "start"),
+        "stop-vm": Entry("vms", "Stop VMs; they keep disks and, by default, vGPUs.", "kill shutdown shutdown-vm stop"),
+        "reboot-vm": Entry(
+            "vm_access", "Reboot running VMs; they keep their vGPUs.", "reboot reset reset-vm restart restart-vm"
+        ),
+        "delete-vm": Entry(
+            "vms",
+            "Delete VMs with their vGPUs and the disks created for them.",
+            "delete destroy destroy-vm remove remove-vm rm undefine",
+        ),
+        "refresh-vm": Entry(
+            "vm_changes", "Rebuild VMs from a newer base image.", "rebuild rebuild-vm recompose refresh reimage"
+        ),
+        "attach-vgpu": Entry("vm_changes", "Add vGPUs to VMs, also while they run.", "attach attach-device"),
+        "detach-vgpu": Entry("vm_changes", "Remove vGPUs from VMs, also while they run.", "detach detach-device"),
+        "attach-gpu": Entry("vm_gpus", "Add whole GPUs to VMs that are off.", "add-gpu"),
+        "detach-gpu": Entry("vm_gpus", "Remove whole GPUs from VMs.", "remove-gpu"),
+        "resize-disk": Entry("vm_changes", "Grow disks of VMs, also while they run.", "blockresize grow-disk"),
+        "set-vm": Entry("vm_changes", "Change memory, vCPUs, profile, labels and more of VMs."),
+        "wait": Entry("vm_access", "Wait until VMs run, are off, or can be reached."),
+        "show-console": Entry(
+            "vm_access", "Show where a VM's screen and serial console are.", "connect console serial"
+        ),
+        "show-address": Entry("vm_access", "Print the IP addresses of running VMs.", "address"),
+        "list-images": Entry("images", "List base images, their clones, and unused disks."),
     },
     "vGPUs without a VM": {
-        "create-vgpu": ("vgpus", "Create a vGPU without a VM, for virsh and virt-install."),
-        "ensure-vgpu": ("vgpus", "Create or remove a vGPU without a VM, if necessary."),
-        "delete-vgpu": ("vgpus", "Remove vGPUs without a VM."),
-        "list-vgpus": ("vgpus", "List all vGPUs and the VMs that have them."),
+        "create-vgpu": Entry("vgpus", "Create a vGPU without a VM, for virsh and virt-install."),
+        "ensure-vgpu": Entry("vgpus", "Create or remove a vGPU without a VM, if necessary."),
+        "delete-vgpu": Entry("vgpus", "Remove vGPUs without a VM."),
+        "list-vgpus": Entry("vgpus", "List all vGPUs and the VMs that have them."),
     },
     "Planning": {
-        "list-profiles": ("gpus", "List the vGPU profiles and how many more fit."),
-        "explain": ("gpus", "Explain where a profile fits, where not, and why."),
-        "fits": ("gpus", "Check whether vGPUs of several profiles fit together."),
-        "plan-moves": ("moves", "Find the fewest VMs to move so that more vGPUs fit."),
-        "move-vms": ("moves", "Carry out plan-moves: stop, move and start these VMs."),
+        "list-profiles": Entry(
+            "profiles", "List the vGPU profiles and how many more fit.", "list-types profiles types"
+        ),
+        "explain": Entry("profiles", "Explain where a profile fits, where not, and why.", "why"),
+        "fits": Entry("profiles", "Check whether vGPUs of several profiles fit together.", "simulate"),
+        "plan-moves": Entry("moves", "Find the fewest VMs to move so that more vGPUs fit.", "defragment"),
+        "move-vms": Entry("moves", "Carry out plan-moves: stop, move and start these VMs.", "migrate move move-vm"),
     },
     "Host file (host.yaml)": {
-        "apply": ("host_file", "Change this host to match its host.yaml, or another one."),
-        "diff": ("host_file", "Show what apply would change; exit status 7 if it would."),
-        "export": ("host_file", "Print the host.yaml of this host as it is."),
-        "import": ("host_file", "Convert other programs' files to a host.yaml."),
+        "apply": Entry("host_file", "Change this host to match its host.yaml, or another one."),
+        "diff": Entry("host_file", "Show what apply would change; exit status 7 if it would.", "assert"),
+        "export": Entry("host_file", "Print the host.yaml of this host as it is."),
+        "import": Entry("host_file", "Convert other programs' files to a host.yaml."),
     },
     "Operation": {
-        "doctor": ("host", "Check this host and show how to fix what is wrong."),
-        "log": ("log", "Show which commands changed this host, and who ran them."),
-        "reconcile-host": ("host", "Finish or undo what a crash or a reboot interrupted."),
-        "restore-host": ("host", "Recreate all missing vGPUs, for example after a boot."),
-        "install-host": ("installation", "Install the boot unit, libvirt's hook and completion."),
-        "uninstall-host": ("installation", "Remove what install-host installed."),
-        "completion": ("installation", "Print the completion script of a shell."),
-        "sim": ("sim", "Reboot or reset a simulated host, or list scenarios."),
+        "doctor": Entry("host", "Check this host and show how to fix what is wrong.", "check diagnose"),
+        "log": Entry("log", "Show which commands changed this host, and who ran them.", "audit history logs"),
+        "reconcile-host": Entry("host", "Finish or undo what a crash or a reboot interrupted.", "fix reconcile repair"),
+        "restore-host": Entry("host", "Recreate all missing vGPUs, for example after a boot."),
+        "install-host": Entry("installation", "Install the boot unit, libvirt's hook and completion."),
+        "uninstall-host": Entry("installation", "Remove what install-host installed."),
+        "completion": Entry("installation", "Print the completion script of a shell."),
+        "sim": Entry("sim", "Reboot or reset a simulated host, or list scenarios."),
     },
 }
-"""By heading of `--help`: command name -> (module in `vgpuctl.cli.commands` that has it, one line of help)."""
+"""By heading of `--help`."""
 
 COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
 
-LISTINGS = ("list-gpus", "list-vms", "list-vgpus", "list-profiles", "list-images", "log", "sim-list-scenarios")
-"""The kinds of documents that are lists: their commands have the options of lists."""
-LIST_COMMANDS = frozenset(kind.removeprefix("sim-") for kind in LISTINGS)
-
-SIM_COMMANDS: dict[str, str] = {
-    "reboot": "Boot the host again, with the boot unit if installed.",
-    "reset": "Forget everything that happened on the host.",
-    "list-scenarios": "List the built-in simulated hosts.",
+SIM_COMMANDS: dict[str, Entry] = {
+    "reboot": Entry("sim", "Boot the host again, with the boot unit if installed."),
+    "reset": Entry("sim", "Forget everything that happened on the host."),
+    "list-scenarios": Entry("sim", "List the built-in simulated hosts."),
 }
 
 SYNONYMS: dict[str, str] = {
-    "check": "doctor",
-    "address": "show-address",
-    "add-gpu": "attach-gpu",
-    "assert": "diff",
-    "audit": "log",
-    "attach": "attach-vgpu",
-    "attach-device": "attach-vgpu",
-    "connect": "show-console",
-    "console": "show-console",
-    "create": "create-vm",
-    "defragment": "plan-moves",
-    "delete": "delete-vm",
-    "destroy": "delete-vm",
-    "detach": "detach-vgpu",
-    "detach-device": "detach-vgpu",
-    "destroy-vm": "delete-vm",
-    "diagnose": "doctor",
-    "fix": "reconcile-host",
-    "gpus": "list-gpus",
-    "history": "log",
-    "kill": "stop-vm",
     "label": "set-vm VM --label KEY=VALUE",
     "label-vm": "set-vm VM --label KEY=VALUE",
     "set-labels": "set-vm VM --label KEY=VALUE",
@@ -110,57 +118,12 @@ SYNONYMS: dict[str, str] = {
     "setmem": "set-vm VM --memory SIZE",
     "setvcpus": "set-vm VM --vcpus N",
     "tag": "set-vm VM --label KEY=VALUE",
-    "list": "list-vms",
-    "list-mdevs": "list-gpus",
-    "list-types": "list-profiles",
-    "logs": "log",
-    "ls": "list-vms",
-    "mig": "set-mig",
-    "mig-parted": "set-mig",
-    "migrate": "move-vms",
-    "move": "move-vms",
-    "nvidia-smi": "list-gpus",
-    "partition": "set-mig",
-    "profiles": "list-profiles",
-    "ps": "list-vms",
-    "reboot": "reboot-vm",
-    "rebuild": "refresh-vm",
-    "recompose": "refresh-vm",
-    "refresh": "refresh-vm",
-    "reimage": "refresh-vm",
-    "blockresize": "resize-disk",
-    "grow-disk": "resize-disk",
-    "remove": "delete-vm",
-    "remove-gpu": "detach-gpu",
-    "remove-vm": "delete-vm",
-    "reset-vm": "reboot-vm",
-    "rebuild-vm": "refresh-vm",
     "resize-vm": "set-vm VM --memory SIZE --vcpus N",
-    "move-vm": "move-vms",
-    "reconcile": "reconcile-host",
-    "repair": "reconcile-host",
-    "reset": "reboot-vm",
-    "restart": "reboot-vm",
-    "restart-vm": "reboot-vm",
     "resize": "set-vm VM --memory SIZE --vcpus N",
-    "rm": "delete-vm",
-    "run": "create-vm",
-    "serial": "show-console",
-    "show": "show-vm",
-    "shutdown": "stop-vm",
-    "simulate": "fits",
-    "start": "start-vm",
-    "status": "list-gpus",
     "set-profile": "set-vm VM --profile PROFILE",
-    "shutdown-vm": "stop-vm",
-    "stop": "stop-vm",
-    "types": "list-profiles",
-    "undefine": "delete-vm",
-    "vgpus": "list-gpus",
-    "vms": "list-vms",
-    "why": "explain",
+    **{word: name for name, entry in COMMANDS.items() for word in entry.synonyms.split()},
 }
-"""Names that people try first, and the command for each, some with its options: only suggested, never run."""
+"""Names that people try first, and the command for each; some with its options."""
 
 MISSING_OPTIONS = {
     "--hosts": "several hosts: --host 'ssh://gpu{01..20}'; users, ports and keys are those of ~/.ssh/config",

@@ -1,103 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of documents, and the record of each. `Outcome`: JSON has the fields of `WorkResult` too."""
+"""The kinds of documents, and the type of each one's result: what the library's call of that name returns.
+
+Schemas and replies of other hosts need the types; a local command does not. `Outcome`: JSON has the fields of
+`WorkResult` too.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
+
+from vgpuctl.cli import command_table
+from vgpuctl.cli.command import find_command
+from vgpuctl.library import GpuHost
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.gpus import (
-    ChangedGpuResult,
-    ExplainResult,
-    GpuDetailsResult,
-    GpuResult,
-    ProfileResult,
-    SetUpGpuResult,
-)
-from vgpuctl.model.results.host import (
-    DoctorResult,
-    HostDifferenceResult,
-    HostTextResult,
-    ImportedResult,
-    InstalledResult,
-    LogEntryResult,
-    ReconcileResult,
-    RestoreResult,
-    UninstalledResult,
-)
-from vgpuctl.model.results.moves import FitsResult, MovesResult
+from vgpuctl.model.results import gpus, host, moves, vgpus, vms
 from vgpuctl.model.results.program import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
 from vgpuctl.model.results.targets import TargetsResult
-from vgpuctl.model.results.vgpus import (
-    AbsentVgpuResult,
-    EnsuredVgpuResult,
-    ListedVgpuResult,
-    NamedVgpuResult,
-    VgpuResult,
-)
-from vgpuctl.model.results.vms import (
-    AddressesResult,
-    ChangedVmResult,
-    ConsoleResult,
-    ImageResult,
-    ManyVmsResult,
-    PlannedVmResult,
-    VmResult,
-    VmRowResult,
-    WaitedVmResult,
-    XmlResult,
-)
+from vgpuctl.model.results.vms import ChangedVmResult, ManyVmsResult, PlannedVmResult, VmResult, XmlResult
 
-VM_CHANGE = Outcome[VmResult | PlannedVmResult | TargetsResult[VmResult | PlannedVmResult]]
-KINDS: dict[str, object] = {
-    "list-gpus": QueryResult[tuple[GpuResult, ...]],
-    "show-gpu": QueryResult[GpuDetailsResult | TargetsResult[GpuDetailsResult]],
-    "list-profiles": QueryResult[tuple[ProfileResult, ...]],
-    "explain": QueryResult[ExplainResult],
-    "fits": QueryResult[FitsResult],
-    "plan-moves": Outcome[MovesResult],
-    "move-vms": Outcome[MovesResult],
+HOSTS = "hosts"
+"""The kind of what any command has on several other hosts."""
+_OTHERS: dict[str, object] = {
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
     "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
-    "reboot-vm": VM_CHANGE,
-    "wait": QueryResult[tuple[WaitedVmResult, ...]],
-    "resize-disk": VM_CHANGE,
-    "delete-vm": VM_CHANGE,
-    "start-vm": VM_CHANGE,
-    "stop-vm": VM_CHANGE,
-    "attach-vgpu": VM_CHANGE,
-    "detach-vgpu": VM_CHANGE,
-    "attach-gpu": VM_CHANGE,
-    "detach-gpu": VM_CHANGE,
-    "set-vm": VM_CHANGE,
-    "refresh-vm": VM_CHANGE,
-    "create-vgpu": Outcome[NamedVgpuResult],
-    "ensure-vgpu": Outcome[EnsuredVgpuResult | AbsentVgpuResult],
-    "delete-vgpu": Outcome[VgpuResult | TargetsResult[VgpuResult]],
-    "list-vgpus": QueryResult[tuple[ListedVgpuResult, ...]],
-    "list-vms": QueryResult[tuple[VmRowResult, ...]],
-    "show-vm": QueryResult[VmResult | TargetsResult[VmResult]],
-    "show-console": QueryResult[ConsoleResult | TargetsResult[ConsoleResult]],
-    "show-address": QueryResult[AddressesResult | TargetsResult[AddressesResult]],
-    "list-images": QueryResult[tuple[ImageResult, ...]],
-    "log": QueryResult[tuple[LogEntryResult, ...]],
-    "reconcile-host": Outcome[ReconcileResult],
-    "doctor": Outcome[DoctorResult],
-    "restore-host": Outcome[RestoreResult],
-    "install-host": Outcome[InstalledResult],
-    "uninstall-host": Outcome[UninstalledResult],
-    "apply": Outcome[HostDifferenceResult],
-    "diff": Outcome[HostDifferenceResult],
-    "export": QueryResult[HostTextResult],
-    "import": QueryResult[ImportedResult],
-    "set-mode": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
-    "set-mig": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
-    "set-mixed-size": Outcome[SetUpGpuResult | TargetsResult[SetUpGpuResult]],
-    "set-scheduler": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
-    "cordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
-    "uncordon": Outcome[ChangedGpuResult | TargetsResult[ChangedGpuResult]],
+    "completion": QueryResult[CompletionResult],
     "sim-reboot": QueryResult[RebootedResult],
     "sim-reset": QueryResult[SimResult],
     "sim-list-scenarios": QueryResult[tuple[ScenarioResult, ...]],
-    "completion": QueryResult[CompletionResult],
-    "hosts": QueryResult[HostsResult],
+    HOSTS: QueryResult[HostsResult],
 }
-"""The document's kind -> its result. `hosts` is what any command has on several other hosts."""
+"""The results of commands that make several calls, or none."""
+
+
+def all_kinds() -> tuple[str, ...]:
+    """Return every kind: each command, and `hosts`."""
+    names = (name for name in command_table.COMMANDS if name != "sim")
+    return (*names, *(f"sim-{name}" for name in command_table.SIM_COMMANDS), HOSTS)
+
+
+@functools.cache
+def result_type(kind: str) -> Any:
+    """Return the type of a kind's result."""
+    if kind in _OTHERS:
+        return _OTHERS[kind]
+    name = kind.replace("-", "_")
+    call = getattr(GpuHost, name, None) or getattr(GpuHost, f"{name}_host")
+    records = {name: value for module in (gpus, host, moves, vgpus, vms) for name, value in vars(module).items()}
+    returned = SimpleNamespace(__annotations__={"result": call.__annotations__["return"]})
+    single = get_type_hints(returned, {**records, "Outcome": Outcome, "QueryResult": QueryResult})["result"]
+    if not _takes_several(kind, call):
+        return single
+    record: Any = get_args(single)[0]
+    several: Any = TargetsResult[record]
+    return get_origin(single)[record | several]
+
+
+def _takes_several(kind: str, call: Any) -> bool:
+    """Say whether a command is for several VMs, vGPUs or GPUs, and calls the library for one after the other."""
+    command = find_command(kind)
+    has_all = command is not None and any(param.name == "everything" for param in command.params)
+    first = [*inspect.signature(call).parameters.values()][1:2]
+    return has_all and any(param.kind is param.POSITIONAL_OR_KEYWORD for param in first)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists: which columns a table has, which rows of it are shown and in which order, and the forms csv and name.
 
-`vgpuctl.cli.listing_columns` defines the columns of each list once; tables, csv, --columns, --sort-by and --filter all
-use these definitions.
+The module of a command defines the columns of its list once; tables, csv, --columns, --sort-by and --filter all use
+this definition.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpuctl.cli.command_table import LISTINGS
-from vgpuctl.cli.listing_columns import LISTINGS as COLUMNS
-from vgpuctl.cli.listing_columns import Cell, Column, Listing
-from vgpuctl.cli.tables import Table
-from vgpuctl.cli.usage import UsageErrorWithHint
+from vgpuctl.cli.command import how_shown
+from vgpuctl.cli.shown import Cell, Column, Listing, Table
+from vgpuctl.cli.usage import UsageErrorWithHint, list_commands
 from vgpuctl.config.name_patterns import expand_braces, matches_glob, split_list
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.outcome import AnyResult, QueryResult
@@ -64,7 +62,7 @@ def view_of(settings: Settings) -> View:
 
 def find_listing(kind: str) -> Listing | None:
     """Return the list of a command, None for a command that is no list."""
-    return COLUMNS[kind] if kind in LISTINGS else None
+    return how_shown(kind).listing
 
 
 def check_options(kind: str, settings: Settings, context: click.Context) -> None:
@@ -76,10 +74,9 @@ def check_options(kind: str, settings: Settings, context: click.Context) -> None
     listing = find_listing(kind)
     if listing is None:
         if settings.output in ROW_OUTPUTS:
-            commands = ", ".join(name.replace("sim-", "sim ") for name in LISTINGS)
             raise UsageErrorWithHint(
                 f"-o {settings.output} works with lists only, and {context.command.name} does not print a list",
-                f"these commands print a list: {commands}",
+                f"these commands print a list: {list_commands(context)}",
                 context,
             )
         return

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from vgpuctl.cli import listings, pages, streams, tables
+from vgpuctl.cli.command import how_shown
 from vgpuctl.errors import OutputLost
 from vgpuctl.model.outcome import AnyResult, Outcome
 
@@ -19,24 +20,8 @@ if TYPE_CHECKING:
 
 LOCAL = ""
 """The host's name in `changes`, for a command that runs on one host."""
-
-_VM_COMMANDS = (
-    "create-vm",
-    "ensure-vm",
-    "start-vm",
-    "stop-vm",
-    "reboot-vm",
-    "attach-vgpu",
-    "detach-vgpu",
-    "attach-gpu",
-    "detach-gpu",
-    "refresh-vm",
-    "resize-disk",
-    "set-vm",
-)
-_VGPU_COMMANDS = ("create-vgpu", "ensure-vgpu", "delete-vgpu")
-_GPU_COMMANDS = ("set-mode", "set-mig", "set-mixed-size", "set-scheduler", "cordon", "uncordon")
-_HOST_COMMANDS = {"apply": "diff", "install-host": "doctor", "uninstall-host": "doctor", "sim-reset": "list-gpus"}
+_NAME_FIELDS = {"show-vm": "name", "show-gpu": "address"}
+"""Commands that show what a change did, and the field of its result that names it."""
 
 
 def look_of(settings: Settings, stream: TextIO) -> Look:
@@ -115,11 +100,13 @@ def inspect_command(kind: str, data: object, address: str | None = None) -> str:
     """
     program = "vgpuctl" if address is None else f"vgpuctl --host {address}"
     fields = data if isinstance(data, Mapping) else getattr(data, "__dict__", {})
-    if kind in _VM_COMMANDS and fields.get("name"):
-        return f"{program} show-vm {shlex.quote(str(fields['name']))}"
-    if kind in _GPU_COMMANDS and fields.get("address"):
-        return f"{program} show-gpu {shlex.quote(str(fields['address']))}"
-    return f"{program} {'list-vgpus' if kind in _VGPU_COMMANDS else _HOST_COMMANDS.get(kind, 'list-vms')}"
+    shown_by = how_shown(kind).shown_by
+    if shown_by not in _NAME_FIELDS:
+        return f"{program} {shown_by}"
+    name = fields.get(_NAME_FIELDS[shown_by])
+    return (
+        f"{program} {shown_by} {shlex.quote(str(name))}" if name else f"{program} {shown_by.replace('show', 'list')}s"
+    )
 
 
 def print_page(settings: Settings, result: AnyResult) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.cli import document, failures, listings, output, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
-from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.kinds import HOSTS, result_type
 from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.run import CommandOutput
-from vgpuctl.cli.tables import Block
+from vgpuctl.cli.shown import Block
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError, worst_status
 from vgpuctl.model.outcome import AnyResult, QueryResult
 from vgpuctl.model.results.host import HostTextResult
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vgpuctl.remote.fanout import HostReply
     from vgpuctl.remote.target import Target
 
-KIND = "hosts"
 SOME_FAILED = "some-hosts-failed"
 MAX_NAMES = 5
 
@@ -192,7 +191,7 @@ def _hosts_document(
     hosts = HostsResult(command, tuple(row.answer for row in rows))
     failed = [row for row in rows if not row.document["ok"]]
     if not failed:
-        return document.success_body(KIND, QueryResult(hosts, tuple(warnings), changed))
+        return document.success_body(HOSTS, QueryResult(hosts, tuple(warnings), changed))
     error = {
         "code": SOME_FAILED,
         "message": _summary(rows, failed),
@@ -204,7 +203,7 @@ def _hosts_document(
             f"{row.answer.host}: {left}" for row in failed for left in _string_list(row.document["error"].get("left"))
         ],
     }
-    return document.failure_body(KIND, error, changed=changed, data=hosts, warnings=warnings)
+    return document.failure_body(HOSTS, error, changed=changed, data=hosts, warnings=warnings)
 
 
 def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
@@ -224,7 +223,7 @@ def _check_reply(settings: Settings, reply: HostReply) -> tuple[HostReply, AnyRe
     try:
         if kind != settings.kind:
             raise Mismatch(f"it is of the kind {kind!r:.99}")
-        return reply, read_result(KINDS[settings.kind], body)
+        return reply, read_result(result_type(settings.kind), body)
     except Mismatch as mismatch:
         error = _shape_error(settings.kind, reply.target, body, str(mismatch))
         return replace(reply, parsed=None, error=error), None
@@ -235,7 +234,7 @@ def _partial_result(kind: str, body: Mapping[str, Any]) -> AnyResult | None:
     if not isinstance(body.get("data"), dict) or body.get("kind") != kind:
         return None
     try:
-        return read_result(KINDS[kind], body)
+        return read_result(result_type(kind), body)
     except Mismatch:
         return None
 

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from vgpuctl.cli.document import SCHEMA
-from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.kinds import HOSTS, all_kinds, result_type
 from vgpuctl.cli.result_reader import is_record, typed_fields
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.fields import Absent, WorkResult
@@ -50,7 +50,7 @@ _ERROR: dict[str, Any] = {
 def document_schema(kind: str) -> dict[str, Any]:
     """Return the schema of one kind's documents."""
     definitions: dict[str, Any] = {}
-    data = schema_of(KINDS[kind], definitions)
+    data = schema_of(result_type(kind), definitions)
     shared = {
         "schema": {"const": SCHEMA},
         "kind": {"const": kind},
@@ -80,7 +80,7 @@ def document_schema(kind: str) -> dict[str, Any]:
 
 def _failure_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
     """Return the data that a document has besides an error: of several hosts or VMs some may have failed."""
-    return {"data": data} if kind == "hosts" or "TargetsResult" in str(KINDS[kind]) else {}
+    return {"data": data} if kind == HOSTS or "TargetsResult" in str(result_type(kind)) else {}
 
 
 def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -130,5 +130,6 @@ def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 def schema_files() -> dict[str, str]:
     """Return every schema file's name and text."""
     return {
-        f"{kind}.schema.json": json.dumps(document_schema(kind), indent=2, ensure_ascii=False) + "\n" for kind in KINDS
+        f"{kind}.schema.json": json.dumps(document_schema(kind), indent=2, ensure_ascii=False) + "\n"
+        for kind in all_kinds()
     }

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from vgpuctl.cli.shown import Block, Pairs, Table
 from vgpuctl.cli.streams import sanitize
 from vgpuctl.value import Value
 
@@ -26,29 +27,6 @@ _COLOURS = {
 }
 """The first of these words in a state decides its colour: `vgpu, cordoned` is yellow."""
 _WORD = re.compile(r"[\w-]+")
-
-
-class Table(Value):
-    """Rows under headers. The sets name headers.
-
-    `right_aligned`: columns of numbers. `free_text`: columns that may be cut. `states`: columns that get a colour.
-    """
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right_aligned: frozenset[str] = frozenset()
-    free_text: frozenset[str] = frozenset()
-    states: frozenset[str] = frozenset()
-
-
-class Pairs(Value):
-    """Names and values, one pair per line."""
-
-    items: tuple[tuple[str, str], ...]
-
-
-Block = Table | Pairs | str
-"""What a page consists of."""
 
 
 class Look(Value):

@@ -216,7 +216,7 @@ def query(settings: Settings, kind: str, targets: Targets, call: Callable[[GpuHo
 
 def count_rows(rows: Rows, what: str) -> str:
     """Return names with their number: `3 VMs (vdi-1, vdi-2, vdi-3)`; of many, the first ones."""
-    from vgpuctl.cli.cells import shorten_names
+    from vgpuctl.cli.shown import shorten_names
 
     return f"{count_text(len(rows), what)} ({shorten_names([row.name for row in rows])})"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 
 import click
 
-from vgpuctl.cli.command_table import LISTINGS, MISSING_OPTIONS, OPTION_SYNONYMS, SYNONYMS
+from vgpuctl.cli.command_table import MISSING_OPTIONS, OPTION_SYNONYMS, SYNONYMS
 from vgpuctl.config.name_patterns import name_range
 from vgpuctl.config.vm_request import OPTION_FIELDS, OTHER_COMMANDS
 
@@ -63,6 +63,21 @@ def refuse_spread_range(args: Sequence[str]) -> None:
                 f" {shlex.join([*words, *args[number + 1 + len(urls) :]])}",
                 None,
             )
+
+
+def list_commands(context: click.Context) -> str:
+    """Return the commands that print a list: `list-gpus, log, sim list-scenarios`."""
+    root = context.find_root()
+
+    def walk(group: click.Command, path: str) -> Iterator[str]:
+        for name in group.list_commands(root) if isinstance(group, click.Group) else ():
+            command = group.get_command(root, name) if isinstance(group, click.Group) else None
+            if getattr(command, "view_params", None):
+                yield f"{path}{name}"
+            elif command is not None:
+                yield from walk(command, f"{path}{name} ")
+
+    return ", ".join(walk(root.command, ""))
 
 
 def suggest_command(args: list[str], names: list[str]) -> str | None:
@@ -171,7 +186,7 @@ def _option_hint(given: str, context: click.Context | None) -> str | None:
     if given in LIST_OPTIONS and context.parent is None:
         return f"it goes after the command's name: {context.command_path} list-vms {given}"
     if given in LIST_OPTIONS:
-        return f"these commands have {given}: {', '.join(name.replace('sim-', 'sim ') for name in LISTINGS)}"
+        return f"these commands have {given}: {list_commands(context)}"
     field = next((field for field in OPTION_FIELDS if field.option == given), None)
     if field is not None and context.command.name == "set-vm":
         options = f"'{context.command_path} --help' shows what can change"

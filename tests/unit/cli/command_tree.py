@@ -11,6 +11,11 @@ from vgpuctl.cli.app import PROGRAM, cli
 from vgpuctl.cli.command import LazyGroup
 
 
+def has_dry_run(command: str) -> bool:
+    """Say whether a command has --dry-run: those that change the host do, and no other ones."""
+    return any(param.name == "dry_run" for param in cli.load(command).params)
+
+
 def walk_commands(group: LazyGroup = cli, path: str = PROGRAM) -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its full name, groups before their commands."""
     for name in group.help_texts:

@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 from vgpuctl.cli import document, entry, schemas
-from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.kinds import result_type
 from vgpuctl.cli.result_reader import read_result
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,7 +68,7 @@ def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
         if "--json" in words:
             jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
             if ran.document["ok"]:
-                result = read_result(KINDS[ran.document["kind"]], ran.document)
+                result = read_result(result_type(ran.document["kind"]), ran.document)
                 assert document.to_json_value(document.result_data(result)) == ran.document["data"]
             assert "-v" in words or ran.err == ""
             assert ran.document["ok"] is (ran.status == 0)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli.cells import log_command
+from vgpuctl.cli.commands.log import log_command
 from vgpuctl.library import audit, open_ports
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.host import LogEntryResult

@@ -14,11 +14,13 @@ from ruamel.yaml import YAML
 import vgpuctl as library
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import listings
-from vgpuctl.cli.listing_columns import LISTINGS
-from vgpuctl.cli.listings import Column, Listing, View
+from vgpuctl.cli.kinds import all_kinds
+from vgpuctl.cli.listings import View
+from vgpuctl.cli.shown import Column, Listing
 from vgpuctl.cli.tables import PLAIN, render
 
 Run = Callable[..., Ran]
+LISTINGS = [listing for kind in all_kinds() if (listing := listings.find_listing(kind)) is not None]
 HOSTS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "ascend", "mixed")
 
 
@@ -136,7 +138,7 @@ def test_default_tables_fit_into_a_terminal(sim: Run, host: str, line: str) -> N
     assert all(len(text) <= most for text in ran.out.splitlines()), ran.out
 
 
-@pytest.mark.parametrize("listing", LISTINGS.values(), ids=lambda listing: listing.noun)
+@pytest.mark.parametrize("listing", LISTINGS, ids=lambda listing: listing.noun)
 def test_keys_and_headers_name_one_column(listing: Listing) -> None:
     for names in (
         [column.key for column in listing.columns],

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from vgpuctl.cli import cells, pages
-from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli import pages, shown
+from vgpuctl.cli.kinds import result_type
 from vgpuctl.cli.listings import View
 from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.tables import render
@@ -54,7 +54,7 @@ DRY_RUN = {"steps": [], "notes": [], "dry_run": True}
 
 def result(kind: str, data: Any) -> Outcome | QueryResult:
     """Return the result that a command printed as this JSON."""
-    return read_result(KINDS[kind], {"data": data})
+    return read_result(result_type(kind), {"data": data})
 
 
 def text(kind: str, data: Any) -> str:
@@ -174,10 +174,10 @@ def test_vms() -> None:
 
 def test_duplicates_are_counted() -> None:
     assert (
-        cells.vgpus_text(result("list-vms", [{**VM, "vgpus": [vgpu(), vgpu()]}]).data[0].vgpus)
+        shown.vgpus_text(result("list-vms", [{**VM, "vgpus": [vgpu(), vgpu()]}]).data[0].vgpus)
         == "2 x A100-4C on 0000:3b:00.0"
     )
-    assert cells.shorten_names(["a", "b", "a"]) == "a (2), b"
+    assert shown.shorten_names(["a", "b", "a"]) == "a (2), b"
 
 
 def test_one_vm() -> None:
@@ -233,10 +233,10 @@ def test_an_empty_list_is_on_stderr(kind: str) -> None:
     assert page.stderr_lines[0].startswith("no ")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "?"), (0, "0 MiB"), (1536, "1536 MiB"), (2048, "2 GiB")])
-def test_sizes(value: int | None, shown: str) -> None:
-    assert cells.mib(value) == shown
-    assert cells.size(None if value is None else value << 20) == shown
+@pytest.mark.parametrize(("value", "text"), [(None, "?"), (0, "0 MiB"), (1536, "1536 MiB"), (2048, "2 GiB")])
+def test_sizes(value: int | None, text: str) -> None:
+    assert shown.mib(value) == text
+    assert shown.size(None if value is None else value << 20) == text
 
 
 def test_unknown_vms_are_not_called_none() -> None:

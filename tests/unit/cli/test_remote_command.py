@@ -15,7 +15,7 @@ from vgpuctl import __version__
 from vgpuctl.cli import pages, remote_command, remote_result
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.tables import Table
+from vgpuctl.cli.shown import Table
 from vgpuctl.errors import worst_status
 from vgpuctl.remote.fanout import HostReply
 from vgpuctl.remote.reply import Reply

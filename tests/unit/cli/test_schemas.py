@@ -11,11 +11,11 @@ import pytest
 from tests.unit.cli.command_tree import walk_commands
 from vgpuctl.cli import document, schemas
 from vgpuctl.cli.command import Command
-from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.kinds import all_kinds, result_type
 from vgpuctl.cli.result_reader import Mismatch, read_result
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", all_kinds())
 def test_a_schema_is_valid_and_takes_a_failure(kind: str) -> None:
     schema = schemas.document_schema(kind)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -29,7 +29,7 @@ def test_every_command_has_a_kind() -> None:
     commands = {
         words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in walk_commands() if isinstance(c, Command)
     }
-    assert {*commands, "hosts"} == {*KINDS}
+    assert {*commands, "hosts"} == {*all_kinds()}
 
 
 def test_unknown_is_null_and_a_missing_field_is_refused() -> None:
@@ -43,13 +43,13 @@ def test_unknown_is_null_and_a_missing_field_is_refused() -> None:
         "schema": "vgpuctl/1", "kind": "list-profiles", "ok": True, "changed": False, "data": [row], "warnings": ["w"],
     }  # fmt: skip
     jsonschema.validate(parsed, schema)
-    result = read_result(KINDS["list-profiles"], parsed)
+    result = read_result(result_type("list-profiles"), parsed)
     assert (result.data[0].free, result.warnings) == (None, ("w",))
     del row["free"]
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(parsed, schema)
     with pytest.raises(Mismatch, match=r"data\[0\]\.free is missing"):
-        read_result(KINDS["list-profiles"], parsed)
+        read_result(result_type("list-profiles"), parsed)
 
 
 def test_a_type_that_json_does_not_have_is_refused() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.command_cases import CASES, lines
 from tests.unit.cli.conftest import child, child_environment
 
 HEAVY = {
@@ -31,13 +32,11 @@ NOT_TO_READ = HEAVY - {"json", "socket", "tempfile"} | {
     "concurrent.futures", "email", "importlib.resources", "vgpuctl.domain.render",
 }  # fmt: skip
 """What a command that only looks at a host without VMs and without host.yaml does without."""
-READING = ("list-gpus", "list-profiles", "list-vms", "list-vgpus", "show-gpu 0000:3b:00.0", "log")
 NOT_TO_START = NOT_TO_READ - {"lxml"}
 """What a command does without that makes no XML and reads no YAML."""
-OF_A_VM = (
-    "show-vm vdi-1", "show-console vdi-1", "wait vdi-1 --for running", "reboot-vm vdi-1", "stop-vm vdi-1 --force",
-    "start-vm vdi-1", "delete-vm vdi-1 --yes",
-)  # fmt: skip
+FAST = [lines(command, "vdi-1")[0] for command, case in CASES.items() if case.fast]
+READING = [line for line in FAST if "vdi-1" not in line]
+OF_A_VM = [line for line in FAST if "vdi-1" in line]
 _LIST = "import sys\nfrom vgpuctl.cli.entry import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
 
 
@@ -72,6 +71,6 @@ def test_a_command_for_an_existing_vm_imports_no_templates_and_no_yaml(line: str
 
 def _done(line: str) -> set[str]:
     """Run a line on a simulated host and return the modules that it imported."""
-    ran = child("--host", "sim:a100-40", "--json", *line.split(), code=_LIST)
+    ran = child("--host", "sim:a100-40", "--json", "--yes", *line.split(), code=_LIST)
     assert '"ok": true' in ran.stdout, ran.stderr
     return set(ran.stderr.split())

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.cli.tables import Look, Pairs, Table, render, text_width
+from vgpuctl.cli.shown import Pairs, Table
+from vgpuctl.cli.tables import Look, render, text_width
 
 TABLE = Table(("ADDRESS", "FREE", "MODEL"), (("0000:3b:00.0", "10", "A100"), ("mtty", "?", "-")), frozenset({"FREE"}))
 LONG = Table(

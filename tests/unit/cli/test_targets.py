@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import schemas
-from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.kinds import result_type
 from vgpuctl.cli.result_reader import read_result
 from vgpuctl.model.results.targets import TargetsResult
 
@@ -41,7 +41,7 @@ def states(vgpuctl: Vgpuctl) -> dict[str, str]:
 def test_a_range_stops_its_vms_alone_and_the_tally_tells_who_was_off(three: Vgpuctl, tmp_path: Path) -> None:
     first = three(*HOST, "--json", "stop-vm", "vdi-{002..003}", "vdi-002")
     data = document(first, "stop-vm")["data"]
-    assert isinstance(read_result(KINDS["stop-vm"], first.document).data, TargetsResult)
+    assert isinstance(read_result(result_type("stop-vm"), first.document).data, TargetsResult)
     assert [(t["name"], t["ok"], t["data"]["state"]) for t in data["targets"]] == [
         ("vdi-002", True, "stopped"),
         ("vdi-003", True, "stopped"),

@@ -8,6 +8,8 @@ import shlex
 
 import pytest
 
+from tests.command_cases import CASES, lines
+from tests.unit.cli.command_tree import has_dry_run
 from tests.unit.cli.conftest import child
 
 _AS_NOBODY = """
@@ -26,32 +28,9 @@ words = json.loads(sys.argv.pop())
 sys.argv[:] = ["vgpuctl", *words]
 sys.exit(main(words))
 """
-LINES = (
-    "install-host",
-    "uninstall-host",
-    "create-vm vdi-1 --profile A100-4C",
-    "create-vm 'vdi-{}' --profile A100-4C --count 3",
-    "start-vm vdi-1",
-    "stop-vm vdi-1",
-    "reboot-vm vdi-1",
-    "delete-vm vdi-1",
-    "attach-vgpu vdi-1 --profile A100-4C",
-    "detach-vgpu vdi-1 --vgpu 0",
-    "attach-gpu vdi-1 --gpus 1",
-    "detach-gpu vdi-1 --gpu 0000:3b:00.0",
-    "set-vm vdi-1 --vcpus 4",
-    "resize-disk vdi-1 300GiB",
-    "create-vgpu lab --profile A100-4C",
-    "delete-vgpu lab",
-    "set-mode A100 vgpu",
-    "set-scheduler A100 --policy best_effort",
-    "cordon A100",
-    "uncordon A100",
-    "apply",
-    "reconcile-host",
-    "restore-host",
-    "doctor --fix",
-)
+CHANGES = [name for name, case in CASES.items() if has_dry_run(name) and "{spec}" not in case.words]
+"""All but ensure-vm, which reads its spec first."""
+LINES = [line for name in CHANGES for line in lines(name, "vdi-1")]
 
 
 @pytest.mark.parametrize("line", LINES)

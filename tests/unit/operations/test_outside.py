@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.command_cases import CASES
 from tests.faults import CHANGING, Watch, error_of
 from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, run_reconcile
 from tests.outside.cases import HOSTS, all_cases, asked, empty, two_commands, with_vm
 from tests.outside.trial import Trials, sampled
+from tests.unit.cli.command_tree import has_dry_run
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InUse, PartlyApplied
 from vgpuctl.model.vm import RecordState
@@ -19,6 +21,11 @@ from vgpuctl.ports.host import Host
 
 SEED, EACH = 14, 60
 STARTED = "another program started VM vm"
+
+
+def test_every_command_that_changes_a_vm_has_a_case() -> None:
+    of_vms = {name for name, case in CASES.items() if has_dry_run(name) and case.words.startswith("{")}
+    assert of_vms - {case.command.split()[0] for case in all_cases()} == set()
 
 
 @pytest.mark.parametrize("kind", HOSTS)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @make_command(
     "create-vm",
+    shown_by="show-vm",
     examples=(
         ("vgpuctl create-vm --profile A100-4C", "create and start a VM with this vGPU and an empty 40 GiB disk"),
         (

@@ -15,6 +15,7 @@ from vgpuctl.config.arguments import VM_STATES
 
 @make_command(
     "ensure-vm",
+    shown_by="show-vm",
     examples=(
         ("vgpuctl ensure-vm -f vdi-001.yaml", "create the VM, or change it, to match the file"),
         (

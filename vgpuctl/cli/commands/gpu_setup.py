@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.commands.gpus import configured_text, gpu_change_page, running_text
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.shown import Page, dry_run
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
 from vgpuctl.config.arguments import GPU_MODES, SCHEDULER_POLICIES
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.results.gpus import ChangedGpuResult
 
 
 @make_command(
     "set-mode",
+    page=gpu_change_page,
+    shown_by="show-gpu",
     examples=(
         ("vgpuctl --host sim:mixed set-mode 0000:17:00.0 vgpu", "turns the VFs of an NVIDIA GPU on"),
         (
@@ -55,6 +65,8 @@ def set_mode(settings: Settings, targets: Targets, mode: str, vfs: int | None, d
 
 @make_command(
     "set-mig",
+    page=gpu_change_page,
+    shown_by="show-gpu",
     examples=(
         (
             "vgpuctl --host sim:h100-mig set-mig 0000:3f:00.0 3g.40gb 1g.10gb:3",
@@ -118,6 +130,8 @@ ON_OFF = ("on", "off")
 
 @make_command(
     "set-mixed-size",
+    page=gpu_change_page,
+    shown_by="show-gpu",
     examples=(
         ("vgpuctl --host sim:rtx-pro-6000 set-mixed-size 0000:3b:00.0 on", "vGPUs of several sizes at once"),
         (
@@ -152,8 +166,25 @@ def set_mixed_size(settings: Settings, targets: Targets, mixed: str, drain: bool
     )
 
 
+def _scheduler_change_page(result: Outcome[ChangedGpuResult]) -> Page:
+    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now."""
+    if result.dry_run:
+        return dry_run(result)
+    return Page([f"{_scheduler_change(result.data)}{'' if result.steps else '; nothing to do'}"])
+
+
+def _scheduler_change(data: ChangedGpuResult) -> str:
+    """Return one line about a GPU whose scheduler was set."""
+    scheduler = data.scheduler
+    if scheduler is not None and scheduler.running is None:  # without NVML nothing reports it
+        return f"{data.address}: {configured_text(scheduler.configured)}, with which its driver was loaded"
+    return f"{data.address}: {running_text(None if scheduler is None else scheduler.running)}"
+
+
 @make_command(
     "set-scheduler",
+    page=_scheduler_change_page,
+    shown_by="show-gpu",
     examples=(
         (
             "vgpuctl --host sim:a100-40 set-scheduler 0000:3b:00.0 --policy fixed_share --time-slice 2",

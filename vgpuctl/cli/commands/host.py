@@ -3,18 +3,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.shown import Block, Page, Table, dry_run
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.results.host import DoctorResult, ReconcileResult
+
 
 CHECK_FAILED_STATUS = 6
 
 
+def _doctor_page(result: Outcome[DoctorResult]) -> Page:
+    """List every check in one line, then each problem with its evidence and fix."""
+    rows = tuple((check.verdict, check.id, check.title) for check in result.data.checks)
+    blocks: list[Block] = [
+        Table(("VERDICT", "ID", "CHECK"), rows, free_text=frozenset({"CHECK"}), states=frozenset({"VERDICT"}))
+    ]
+    for check in result.data.checks:
+        if check.verdict in ("fail", "warn", "unknown"):
+            blocks += ["", f"{check.id} ({check.verdict}):", *(f"  {line}" for line in check.evidence)]
+            blocks += [f"  fix: {check.fix}"] if check.fix else []
+    if result.dry_run:
+        blocks += ["", *dry_run(result).blocks]
+    return Page(blocks)
+
+
 @make_command(
     "doctor",
+    page=_doctor_page,
     examples=(
         ("vgpuctl --host sim:a100-40 doctor", "all checks"),
         ("vgpuctl --host sim:a100-40 doctor iommu libvirt vfs", "these checks alone"),
@@ -48,8 +72,21 @@ def doctor(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -
     )
 
 
+def _reconcile_page(result: Outcome[ReconcileResult]) -> Page:
+    """The findings, each with its action, and in a dry run every step."""
+    if not result.data.findings:
+        return Page(["nothing to do"])
+    blocks: list[Block] = []
+    for finding in result.data.findings:
+        blocks += [finding.what, f"  {finding.action}"]
+    if result.dry_run and result.steps:
+        blocks += ["", *dry_run(result).blocks]
+    return Page(blocks)
+
+
 @make_command(
     "reconcile-host",
+    page=_reconcile_page,
     examples=(
         ("vgpuctl --host sim:a100-40 reconcile-host --dry-run", "what is unfinished, and how it would be resolved"),
         ("vgpuctl --host sim:a100-40 reconcile-host", "do it"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -12,11 +12,12 @@ from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
-from vgpuctl.value import replace
+from vgpuctl.cli.shown import Block, Page, Table, dry_run
+from vgpuctl.value import field_names, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.results.host import HostDifferenceResult
+    from vgpuctl.model.results.host import HostDifferenceResult, HostGpuResult
 
 DIFFERS_STATUS = 7
 _COMPARE_OPTIONS = (
@@ -48,8 +49,45 @@ def compare_options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
+def _apply_page(result: Outcome[HostDifferenceResult]) -> Page:
+    data = result.data
+    if result.dry_run:
+        return Page([*dry_run(result).blocks, *_removed_lines(data, "would go from host.yaml:")])
+    if not result.steps:
+        return Page(["the host is as host.yaml says; nothing to do"])
+    lines = [f"{gpu.address}: {_key_values(gpu.after)}" for gpu in data.gpus if gpu.steps or gpu.differences]
+    lines += [f"{row.key}: {_yaml_text(row.wanted)}" for row in data.settings]
+    lines += _removed_lines(data, "gone from host.yaml:")
+    return Page([*lines, f"the host is as host.yaml says; steps done: {len(result.steps)}"])
+
+
+def _removed_lines(data: HostDifferenceResult, title: str) -> list[str]:
+    """Return the removed entries, one per line; nothing if none is removed."""
+    rows = [f"  {row.entry}: {_yaml_text(row.keys)}" for row in data.removed]
+    return [title, *rows] if rows else []
+
+
+def _key_values(settings: HostGpuResult) -> str:
+    values = ((key, getattr(settings, key)) for key in field_names(settings))
+    parts = [f"{key} {_yaml_text(value)}" for key, value in values if value is not None]
+    return ", ".join(parts) or "nothing is configured"
+
+
+def _yaml_text(value: object) -> str:
+    """Return a value as host.yaml writes it, in one line."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_yaml_text(item)}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 @make_command(
     "apply",
+    page=_apply_page,
+    shown_by="diff",
     examples=(
         ("vgpuctl --host sim:mixed apply --dry-run", "how the host differs from /etc/vgpuctl/host.yaml"),
         (
@@ -111,8 +149,23 @@ def _number(undo: bool, version: str | None, path: str | None) -> int | None:
     return int(version or 1) if undo else None
 
 
+def _diff_page(result: Outcome[HostDifferenceResult]) -> Page:
+    data = result.data
+    rows = [(gpu.address, row) for gpu in data.gpus for row in gpu.differences]
+    rows += [("host", row) for row in data.settings]
+    removed = _removed_lines(data, "would go from host.yaml:")
+    if not rows and not removed and not any(gpu.steps for gpu in data.gpus):
+        return Page(["no differences: nothing to apply"])
+    cells = tuple((target, row.key, _yaml_text(row.is_), _yaml_text(row.wanted)) for target, row in rows)
+    blocks: list[Block] = [Table(("GPU", "KEY", "IS", "WANTED"), cells)] if cells else []
+    if result.steps:
+        blocks += ["", *dry_run(result).blocks]
+    return Page([*blocks, *([""] if blocks and removed else []), *removed])
+
+
 @make_command(
     "diff",
+    page=_diff_page,
     examples=(
         ("vgpuctl --host sim:mixed diff", "how the host differs from host.yaml"),
         (

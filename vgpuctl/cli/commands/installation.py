@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @make_command(
     "install-host",
+    shown_by="doctor",
     examples=(
         ("vgpuctl --host sim:a100-40 install-host --dry-run", "which files would be installed"),
         (
@@ -64,6 +65,7 @@ def _completion_scripts() -> dict[str, str]:
 
 @make_command(
     "uninstall-host",
+    shown_by="doctor",
     examples=(
         ("vgpuctl --host sim:a100-40 uninstall-host --dry-run", "what would be removed"),
         (

@@ -4,13 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.commands.profiles import places_by_gpu
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.shown import Block, Page
+from vgpuctl.model.numbers import count_text
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.results.moves import MovesResult
+
 
 Command = Callable[..., Any]
 
@@ -40,8 +48,31 @@ def move_options(command: Command) -> Command:
     )(command)
 
 
+def _moves(result: Outcome[MovesResult]) -> Page:
+    """Return the planned moves, or the moves that were made."""
+    data = result.data
+    if not data.moves:
+        return Page([f"nothing to move: {_why_nothing(data)}"])
+    verb = "would be moved" if result.dry_run else "moved"
+    fewest_note = "" if data.fewest or not data.places else "; fewer may do"
+    blocks: list[Block] = [f"{count_text(len({move.uuid for move in data.moves}), 'VM')} {verb}{fewest_note}:"]
+    blocks += [f"  {number}  {line}" for number, line in enumerate(result.steps, 1)]
+    if data.places:
+        blocks += ["room then:", *places_by_gpu(data.places)]
+    if data.source_gpu is not None and not data.stays and not result.dry_run:
+        blocks.append(f"{data.source_gpu} has no vGPU now")
+    return Page(blocks)
+
+
+def _why_nothing(data: MovesResult) -> str:
+    if data.source_gpu is not None:
+        return f"{data.source_gpu} has no vGPU"
+    return "it fits as it is" if data.places else "no move wins room"
+
+
 @make_command(
     "plan-moves",
+    page=_moves,
     examples=(
         ("vgpuctl --host sim:a100-40 plan-moves --profile A100-20C:2", "the fewest moves that make room for two"),
         ("vgpuctl --host sim:l40s-x4 plan-moves --from 0000:3b:00.0", "where its VMs would go"),
@@ -71,6 +102,7 @@ def plan_moves(
 
 @make_command(
     "move-vms",
+    page=_moves,
     examples=(
         ("vgpuctl move-vms --profile A100-20C:2", "shows the fewest moves that make room for two, and asks"),
         ("vgpuctl --host sim:a100-40 move-vms --profile A100-20C:2 --yes", "without asking"),

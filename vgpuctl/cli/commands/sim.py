@@ -14,19 +14,36 @@ from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
 from vgpuctl.cli.global_options import global_options
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.shown import Column, Listing, Page
 from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.model.numbers import count_text
 
 if TYPE_CHECKING:
     from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.model.results.program import RebootedResult
+    from vgpuctl.model.results.program import RebootedResult, SimResult
 
 Entry = TypeVar("Entry")
 
 
+def _reboot_page(data: RebootedResult) -> Page:
+    """What the boot unit did; why something failed is in the warnings."""
+    if data.boot_unit == "not-enabled":
+        hint = "vgpuctl install-host installs the boot unit that creates them again"
+        return Page([f"{data.host}: booted again; its VMs are off, its vGPUs are gone", f"  {hint}"])
+    gpus = sum(entry.kind == "gpu" for entry in data.restored)
+    vgpus = sum(len(entry.carriers) for entry in data.restored)
+    setup = f"set up {count_text(gpus, 'GPU')} and " if gpus else ""
+    created = f"{setup}created {count_text(vgpus, 'vGPU')} again"
+    failures = " and failed" if data.boot_unit == "failed" else ""
+    failures += f" for {len(data.failed)}" if data.failed else ""
+    return Page([f"{data.host}: booted again; its VMs are off, the boot unit {created}{failures}"])
+
+
 @make_command(
     "reboot",
-    short_help=SIM_COMMANDS["reboot"],
+    table=SIM_COMMANDS,
+    page=_reboot_page,
     examples=(("vgpuctl --host sim:a100-40 sim reboot", "start-vm or restore-host then creates the vGPUs again"),),
 )
 @click.pass_obj
@@ -87,9 +104,15 @@ def _listed(error: VgpuctlError, fact: str, kind: type[Entry]) -> tuple[Entry, .
     return tuple(e for e in entries if isinstance(e, kind)) if isinstance(entries, (list, tuple)) else ()
 
 
+def _reset_page(data: SimResult) -> Page:
+    return Page([f"{data.host}: as new"])
+
+
 @make_command(
     "reset",
-    short_help=SIM_COMMANDS["reset"],
+    table=SIM_COMMANDS,
+    page=_reset_page,
+    shown_by="list-gpus",
     examples=(("vgpuctl --host sim:a100-40 sim reset --yes", "the host is as if never used"),),
 )
 @click.pass_obj
@@ -109,9 +132,20 @@ def reset(settings: Settings) -> int:
     return run.perform(settings, "sim-reset", work)
 
 
+SCENARIOS = Listing(
+    "simulated hosts",
+    (
+        Column("host", "HOST", lambda row: row.host),
+        Column("description", "DESCRIPTION", lambda row: row.description, free_text=True),
+    ),
+    lambda row: str(row.host),
+)
+
+
 @make_command(
     "list-scenarios",
-    short_help=SIM_COMMANDS["list-scenarios"],
+    table=SIM_COMMANDS,
+    listing=SCENARIOS,
     examples=(("vgpuctl sim list-scenarios", "the hosts for --host sim:NAME"),),
 )
 @click.pass_obj
@@ -139,10 +173,10 @@ _COMMANDS: dict[str, click.Command] = {
 
 command = LazyGroup(
     "sim",
-    headings={"Commands": SIM_COMMANDS},
+    headings={"Commands": {name: entry.summary for name, entry in SIM_COMMANDS.items()}},
     load=_COMMANDS.__getitem__,
     help="Reboot or reset the simulated host that --host names, or list the built-in ones.",
-    short_help=COMMANDS["sim"][1],
+    short_help=COMMANDS["sim"].summary,
     examples=(("vgpuctl --host sim:a100-40 sim reboot", "what a reboot removes is gone"),),
     params=global_options(),
     context_settings=CONTEXT_SETTINGS,

@@ -3,19 +3,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.shown import Column, Listing, Page, dry_run, location, mib, or_unknown, vgpu_line, vgpu_users
 from vgpuctl.cli.targets import Targets, change, count_rows
 from vgpuctl.config.arguments import VGPU_STATES
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.results.vgpus import (
+        AbsentVgpuResult,
+        EnsuredVgpuResult,
+        ListedVgpuResult,
+        NamedVgpuResult,
+        VgpuResult,
+    )
+
+
+def _vgpu_owner(vgpu: ListedVgpuResult) -> str:
+    return "host.yaml" if vgpu.name else str(vgpu.ownership)
+
+
+VGPUS = Listing(
+    "vGPUs",
+    (
+        Column("name", "NAME", lambda vgpu: vgpu.name, optional=True),
+        Column("profile", "PROFILE", lambda vgpu: vgpu.profile, lambda vgpu: or_unknown(vgpu.profile)),
+        Column("gpu", "GPU", lambda vgpu: vgpu.gpu),
+        Column("exists", "EXISTS", lambda vgpu: vgpu.present),
+        Column("vm", "VM", lambda vgpu: vgpu.vm, lambda vgpu: vgpu_users(vgpu) or "-"),
+        Column("ownership", "OWNERSHIP", _vgpu_owner, is_state=True),
+        Column(
+            "memory", "MEMORY", lambda vgpu: vgpu.framebuffer_mib, lambda vgpu: mib(vgpu.framebuffer_mib), "wide",
+            numeric=True, unit="mib",
+        ),
+        Column("location", "WHERE", lambda vgpu: location(vgpu) or None, level="wide"),
+        Column(
+            "carrier", "CARRIER", lambda vgpu: vgpu.carrier, lambda vgpu: ", ".join((vgpu.carrier, *vgpu.companions)),
+            "wide",
+        ),
+        Column("reason", "REASON", lambda vgpu: vgpu.reason, level="named", free_text=True),
+        Column("backend", "BACKEND", lambda vgpu: vgpu.backend and str(vgpu.backend), level="named"),
+    ),
+    lambda vgpu: str(vgpu.name or vgpu.carrier),
+)  # fmt: skip
+
+
+def _vgpus(data: tuple[ListedVgpuResult, ...]) -> Page:
+    return Page(stderr_lines=[] if data else ["no such vGPU here; create-vgpu makes one without a VM"])
 
 
 @make_command(
     "list-vgpus",
+    page=_vgpus,
+    listing=VGPUS,
     examples=(
         ("vgpuctl --host sim:a100-40 list-vgpus", "every vGPU, and which VM has it"),
         ("vgpuctl list-vgpus --unassigned --json", "those that a VM can get, with the XML element of each"),
@@ -32,8 +78,20 @@ def list_vgpus(settings: Settings, unassigned: bool) -> int:
     return run.call(settings, "list-vgpus", lambda host: host.list_vgpus(unassigned=unassigned))
 
 
+def _create_vgpu_page(result: Outcome[NamedVgpuResult]) -> Page:
+    """Only the <hostdev> element goes to stdout, so that it can go to a file; the vGPU's location goes to stderr."""
+    if result.dry_run:
+        return dry_run(result)
+    data = result.data
+    usage = "save the printed element as FILE; then a VM gets the vGPU with:"
+    stderr_lines = [f"vGPU {data.name}: {vgpu_line(data)}", usage]
+    return Page([data.hostdev], [*stderr_lines, *(f"  {line}" for line in data.usage)])
+
+
 @make_command(
     "create-vgpu",
+    page=_create_vgpu_page,
+    shown_by="list-vgpus",
     examples=(
         (
             "vgpuctl --host sim:a100-40 create-vgpu spare --profile A100-4C",
@@ -64,8 +122,21 @@ def create_vgpu(
     return run.call(settings, "create-vgpu", lambda host: host.create_vgpu(name, dry_run=dry_run, **explicit))
 
 
+def _delete_vgpu_page(result: Outcome[VgpuResult | AbsentVgpuResult]) -> Page:
+    return dry_run(result) if result.dry_run else Page([f"vGPU {result.data.name}: absent"])
+
+
+def _ensure_vgpu_page(result: Outcome[EnsuredVgpuResult | AbsentVgpuResult]) -> Page:
+    data: Any = result.data
+    if result.dry_run or not getattr(data, "present", False):  # AbsentVgpuResult does not have it
+        return _delete_vgpu_page(result)
+    return Page([f"vGPU {data.name}: {vgpu_line(data)}"])
+
+
 @make_command(
     "ensure-vgpu",
+    page=_ensure_vgpu_page,
+    shown_by="list-vgpus",
     examples=(
         ("vgpuctl --host sim:a100-40 ensure-vgpu spare --profile A100-4C", "create it, unless it exists"),
         ("vgpuctl --host sim:a100-40 ensure-vgpu spare --state absent --yes", "remove it, if it exists"),
@@ -103,6 +174,9 @@ def ensure_vgpu(
 
 @make_command(
     "delete-vgpu",
+    page=_delete_vgpu_page,
+    shown_by="list-vgpus",
+    words=("deleted", "unchanged"),
     examples=(
         ("vgpuctl delete-vgpu spare", "shows what will be deleted, and asks"),
         ("vgpuctl delete-vgpu 'spare-*' --yes", "several, without asking"),

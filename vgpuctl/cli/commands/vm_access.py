@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that use a running VM: a reboot, and waiting for it."""
+"""The commands that use a running VM: a reboot, waiting for it, its screen, console and addresses."""
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -10,17 +11,27 @@ import click
 from vgpuctl.cli import run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Seconds, Settings
-from vgpuctl.cli.targets import Targets, change, select
+from vgpuctl.cli.shown import Page, Pairs
+from vgpuctl.cli.targets import Targets, change, query, select
 from vgpuctl.config.arguments import DEFAULT_TIMEOUT_SECONDS, WAIT_TARGETS
 
 if TYPE_CHECKING:
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.model.results.vms import WaitedVmResult
+    from vgpuctl.model.results.vms import AddressesResult, ConsoleResult, ScreenResult, WaitedVmResult
+
+
+def _waited(data: tuple[WaitedVmResult, ...]) -> Page:
+    lines = []
+    for vm in data:
+        addresses = [str(entry.address) for entry in (() if vm.guest is None else vm.guest.addresses)]
+        lines.append(", ".join((f"{vm.name}: {vm.state}", *addresses)))
+    return Page(lines)
 
 
 @make_command(
     "wait",
+    page=_waited,
     examples=(
         ("vgpuctl --host sim:a100-40 wait vdi-001 --for running", "returns at once if it runs"),
         ("vgpuctl wait vdi-001 vdi-002 --for off --timeout 600", "both are off, or the exit status is 75"),
@@ -58,6 +69,8 @@ def wait(settings: Settings, targets: Targets, event: str, timeout: float) -> in
 
 @make_command(
     "reboot-vm",
+    shown_by="show-vm",
+    words=("rebooted", "unchanged"),
     examples=(
         ("vgpuctl --host sim:a100-40 reboot-vm vdi-001", "asks the guest to reboot"),
         ("vgpuctl --host sim:a100-40 reboot-vm vdi-001 --force", "resets the VM; unsaved work is lost"),
@@ -82,3 +95,66 @@ def reboot_vm(settings: Settings, targets: Targets, force: bool, dry_run: bool) 
         lambda host, name: host.reboot_vm(name, force=force, dry_run=dry_run),
         dry_run=dry_run,
     )
+
+
+def _console(data: ConsoleResult) -> Page:
+    items = [("name", str(data.name)), ("state", str(data.state))]
+    for screen in data.graphics:
+        password = {True: "asks for a password", False: "no password", None: "password not known"}[screen.password]
+        items.append((screen.type, f"{_screen_address(screen)}, {password}"))
+    items += [("serial", shlex.join(serial.command)) for serial in data.serial]
+    stderr_lines = [] if data.graphics or data.serial else [f"{data.name} has neither a screen nor a serial console"]
+    if data.serial:
+        stderr_lines.append("the command after 'serial:' opens the serial console in this terminal; Ctrl-] leaves it")
+    for screen in data.graphics:
+        port, listen = screen.port, screen.listen
+        if port and listen in ("127.0.0.1", "::1", "localhost"):
+            stderr_lines.append(f"from another machine: ssh -L {port}:localhost:{port} HOST, then localhost:{port}")
+    return Page([Pairs(tuple(items))], stderr_lines)
+
+
+def _screen_address(screen: ScreenResult) -> str:
+    if screen.socket:
+        return str(screen.socket)
+    host = f"[{screen.listen}]" if ":" in (screen.listen or "") else (screen.listen or "?")
+    ports = [f"{host}:{screen.port}"] if screen.port else []
+    ports += [f"{host}:{screen.tls_port} (TLS)"] if screen.tls_port else []
+    return " and ".join(ports) or "no port yet"
+
+
+@make_command(
+    "show-console",
+    page=_console,
+    examples=(("vgpuctl show-console vdi-001", "where its screen is, and the command that opens its serial console"),),
+)
+@targets.vms(parallel=False)
+@click.pass_obj
+def console(settings: Settings, targets: Targets) -> int:
+    """Show how to reach VMs: their VNC or SPICE screens and serial consoles.
+
+    The address and the ports are those of the running VM. The page shows whether a password is set, never the password;
+    null in JSON means that you may not see it. 'serial' is the command that opens the serial console in this terminal,
+    virsh console NAME; Ctrl-] leaves it. Nothing is opened or changed.
+    """
+    return query(settings, "show-console", targets, lambda host, name: host.show_console(name))
+
+
+def _address(data: AddressesResult) -> Page:
+    source = {"agent": "the guest agent", "lease": "a DHCP lease", "arp": "the host's ARP table"}[data.source]
+    return Page([str(entry.address) for entry in data.addresses], [f"known from {source}"])
+
+
+@make_command(
+    "show-address",
+    page=_address,
+    examples=(("vgpuctl show-address vdi-001", "its IP addresses, and which source knows them"),),
+)
+@targets.vms(parallel=False)
+@click.pass_obj
+def address(settings: Settings, targets: Targets) -> int:
+    """Show the IP addresses of running VMs, and which source knows them.
+
+    vgpuctl asks the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table, and shows the
+    first answer. Loopback and link-local addresses do not count. If no source knows an address, the exit status is 75.
+    """
+    return query(settings, "show-address", targets, lambda host, name: host.show_address(name))

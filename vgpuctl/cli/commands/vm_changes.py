@@ -16,6 +16,7 @@ from vgpuctl.model.numbers import count_text
 
 @make_command(
     "attach-vgpu",
+    shown_by="show-vm",
     examples=(
         (
             "vgpuctl --host sim:a100-40 attach-vgpu vdi-001 --profile A100-4C",
@@ -49,6 +50,7 @@ def attach(settings: Settings, /, targets: Targets, dry_run: bool, **explicit: A
 
 @make_command(
     "detach-vgpu",
+    shown_by="show-vm",
     examples=(
         ("vgpuctl --host sim:a100-40 detach-vgpu vdi-001", "the only vGPU that it has from vgpuctl"),
         ("vgpuctl detach-vgpu vdi-001 --vgpu 0000:3b:00.5 --dry-run", "what removing one of them would do"),
@@ -78,6 +80,7 @@ def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run:
 
 @make_command(
     "set-vm",
+    shown_by="show-vm",
     examples=(
         (
             "vgpuctl --host sim:a100-40 set-vm vdi-001 --memory 8GiB --vcpus 4 --drain --yes",
@@ -122,6 +125,8 @@ def _drain_question(rows: Rows, _: Rows) -> str:
 
 @make_command(
     "refresh-vm",
+    shown_by="show-vm",
+    words=("refreshed", "left alone"),
     examples=(
         (
             "vgpuctl refresh-vm vdi-001 --image /var/lib/libvirt/images/debian-13.qcow2",
@@ -193,6 +198,8 @@ def _left_alone_text(rows: Rows, image: str) -> str:
 
 @make_command(
     "resize-disk",
+    shown_by="show-vm",
+    words=("grown", "already as large"),
     examples=(
         ("vgpuctl --host sim:a100-40 resize-disk vdi-001 200GiB", "its only disk, also while it runs"),
         (

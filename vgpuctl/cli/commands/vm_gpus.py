@@ -15,6 +15,7 @@ from vgpuctl.cli.targets import Targets, change
 
 @make_command(
     "attach-gpu",
+    shown_by="show-vm",
     examples=(
         ("vgpuctl --host sim:h100-pcie-x8 attach-gpu train-1 --gpus 2", "the two free GPUs that are nearest"),
         ("vgpuctl attach-gpu train-1 --gpu 0000:3b:00.0 --dry-run", "what adding this GPU would do"),
@@ -42,6 +43,7 @@ def attach_gpu(settings: Settings, /, targets: Targets, dry_run: bool, **explici
 
 @make_command(
     "detach-gpu",
+    shown_by="show-vm",
     examples=(
         ("vgpuctl --host sim:h100-pcie-x8 detach-gpu train-1 --gpu 0000:1a:00.0", "one of the GPUs that it has"),
         ("vgpuctl detach-gpu train-1 --gpu 0000:1a:00.0 --dry-run", "what removing it would do"),

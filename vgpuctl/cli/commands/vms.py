@@ -3,16 +3,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import click
 
-from vgpuctl.cli import complete, field_options, run, targets
+from vgpuctl.cli import run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.shown import (
+    Column,
+    Listing,
+    Page,
+    Pairs,
+    device_item,
+    disk_line,
+    known_texts,
+    mib,
+    network_line,
+    or_dash,
+    value_text,
+    vgpus_text,
+)
 from vgpuctl.cli.targets import Targets, change, count_rows, query, running_text
+
+if TYPE_CHECKING:
+    from vgpuctl.model.results.vms import VmResult, VmRowResult
+
+
+def _vm_vgpus(vm: VmRowResult) -> str | None:
+    """Return a VM's vGPUs, whether some of those that it has a place for do not exist, and what it lacks or shares."""
+    if not vm.vgpus:
+        return None
+    own = [v for v in vm.vgpus if v.vm == vm.name and v.attached is not False]
+    lacking = [v.profile or v.carrier for v in vm.vgpus if v.vm == vm.name and v.attached is False]
+    shared = [f"{vgpus_text([v])} of {v.vm or v.name}" for v in vm.vgpus if v.vm != vm.name]
+    is_missing = any(not vgpu.present and not vgpu.reason for vgpu in own)
+    texts = [f"{vgpus_text(own)}{' (missing)' if is_missing else ''}"] if own else []
+    texts += [f"lacks {', '.join(lacking)}"] if lacking else []
+    return ", ".join((*texts, *shared))
+
+
+def _label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{key}={value}" for key, value in labels.items())
+
+
+VMS = Listing(
+    "VMs",
+    (
+        Column("name", "NAME", lambda vm: vm.name),
+        Column("state", "STATE", lambda vm: str(vm.state), is_state=True),
+        Column("owner", "OWNER", lambda vm: vm.owner),
+        Column("ownership", "OWNERSHIP", lambda vm: str(vm.ownership)),
+        Column(
+            "memory",
+            "MEMORY",
+            lambda vm: vm.memory_mib,
+            lambda vm: mib(vm.memory_mib),
+            "wide",
+            numeric=True,
+            unit="mib",
+        ),
+        Column("vcpus", "VCPUS", lambda vm: vm.vcpus, level="wide", numeric=True),
+        Column("vgpus", "VGPUS", _vm_vgpus),
+        Column("reserve", "RESERVE", lambda vm: vm.reserve, level="wide"),
+        Column("image", "IMAGE", lambda vm: vm.image, level="wide"),
+        Column("labels", "LABELS", lambda vm: _label_texts(vm.labels), level="wide"),
+        Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
+        Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),
+        Column("gpu", "GPU", lambda vm: known_texts([v.gpu for v in vm.vgpus]), level="named"),
+    ),
+    lambda vm: str(vm.name),
+    families={"label": lambda vm, key: vm.labels.get(key)},
+)  # fmt: skip
+
+
+def _vms(data: tuple[VmRowResult, ...]) -> Page:
+    return Page(stderr_lines=[] if data else ["no VMs here"])
 
 
 @make_command(
     "list-vms",
+    page=_vms,
+    listing=VMS,
     examples=(
         ("vgpuctl --host sim:a100-40 list-vms", "every VM with its vGPUs"),
         ("vgpuctl list-vms --filter 'state=running,name=vdi-*' -o name", "the names of the running desktops"),
@@ -31,8 +104,32 @@ def list_vms(settings: Settings) -> int:
     return run.call(settings, "list-vms", lambda host: host.list_vms())
 
 
+def _vm(data: VmResult) -> Page:
+    other_fields = ("ownership", "owner", "record", "vcpus", "firmware", "reserve", "spread_group")
+    other_pairs = [(name.replace("_", " "), getattr(data, name)) for name in other_fields]
+    items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
+    items += [("memory", mib(data.memory_mib))]
+    items += [(title, or_dash(value)) for title, value in other_pairs if value is not None]
+    items += [("hugepages", data.hugepages)] if data.hugepages != "none" else []
+    items += [("cpus", _pins_line(data))] if data.pinned_cpus or data.memory_nodes else []
+    items += [("display", "the first vGPU's screen is in the console")] if data.display else []
+    items += [("network", network_line(network)) for network in data.networks]
+    files = (("user-data", data.cloud_init), ("network-config", data.network_config))
+    items += [("cloud-init", f"{what} {path}") for what, path in files if path]
+    items += [("labels", value_text(data.labels))] if data.labels else []
+    items += [device_item(v, data.name) for v in data.vgpus]
+    items += [("disk", disk_line(disk)) for disk in data.disks]
+    return Page([Pairs(tuple(items))])
+
+
+def _pins_line(data: VmResult) -> str:
+    memory = f", memory on NUMA node {data.memory_nodes}" if data.memory_nodes else ""
+    return f"{data.pinned_cpus or 'any'}{memory}"
+
+
 @make_command(
     "show-vm",
+    page=_vm,
     examples=(
         ("vgpuctl --host sim:a100-40 show-vm vdi-001", "its state, vGPUs and disks"),
         ("vgpuctl show-vm --label team=cad", "every VM with this label"),
@@ -46,65 +143,9 @@ def show_vm(settings: Settings, targets: Targets) -> int:
 
 
 @make_command(
-    "show-console",
-    examples=(("vgpuctl show-console vdi-001", "where its screen is, and the command that opens its serial console"),),
-)
-@targets.vms(parallel=False)
-@click.pass_obj
-def console(settings: Settings, targets: Targets) -> int:
-    """Show how to reach VMs: their VNC or SPICE screens and serial consoles.
-
-    The address and the ports are those of the running VM. The page shows whether a password is set, never the password;
-    null in JSON means that you may not see it. 'serial' is the command that opens the serial console in this terminal,
-    virsh console NAME; Ctrl-] leaves it. Nothing is opened or changed.
-    """
-    return query(settings, "show-console", targets, lambda host, name: host.show_console(name))
-
-
-@make_command(
-    "show-address",
-    examples=(("vgpuctl show-address vdi-001", "its IP addresses, and which source knows them"),),
-)
-@targets.vms(parallel=False)
-@click.pass_obj
-def address(settings: Settings, targets: Targets) -> int:
-    """Show the IP addresses of running VMs, and which source knows them.
-
-    vgpuctl asks the guest agent, then the DHCP leases of libvirt's networks, then the host's ARP table, and shows the
-    first answer. Loopback and link-local addresses do not count. If no source knows an address, the exit status is 75.
-    """
-    return query(settings, "show-address", targets, lambda host, name: host.show_address(name))
-
-
-@make_command(
-    "list-images",
-    examples=(
-        ("vgpuctl --host sim:mixed list-images", "base images with their clones, and orphans"),
-        ("vgpuctl list-images --disks", "VMs' disks too"),
-        ("vgpuctl list-images --pool default", "one pool's volumes and what they are clones of"),
-        ("vgpuctl --host sim:mixed list-images /srv/images/ubuntu-24.04.qcow2", "one image, also if nothing uses it"),
-    ),
-)
-@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
-@click.option("--pool", metavar="NAME", shell_complete=complete.pools, help="Only the volumes of this storage pool.")
-@click.option("--disks", is_flag=True, help="List VMs' disks and cloud-init seeds, too.")
-@click.pass_obj
-def list_images(settings: Settings, paths: tuple[str, ...], pool: str | None, disks: bool) -> int:
-    """List the images in the storage pools, and those that VMs' disks are clones of; with --disks the disks, too.
-
-    base: other disks are clones of it, and break when it is changed or removed. disk: a VM uses it. seed: cloud-init
-    reads it in a VM. orphan: it is named like vgpuctl's disks (NAME-<8 digits of a uuid>), and no VM uses it. vgpuctl
-    never removes an orphan: check it, then remove it with 'virsh vol-delete'. other: none of these.
-
-    An image outside of the pools is listed only while it has clones. With PATH, exactly these files are listed, also
-    those without clones; a file that does not exist is an error.
-    """
-    named = [field_options.absolute_path(path) or path for path in paths]
-    return run.call(settings, "list-images", lambda host: host.list_images(*named, pool=pool, disks=disks))
-
-
-@make_command(
     "start-vm",
+    shown_by="show-vm",
+    words=("started", "already running"),
     examples=(
         ("vgpuctl --host sim:a100-40 start-vm vdi-001", "also after a reboot of the host removed its vGPU"),
         ("vgpuctl start-vm 'vdi-{001..100}' --parallel 8", "a hundred VMs, eight at a time"),
@@ -125,6 +166,8 @@ def start_vm(settings: Settings, targets: Targets, dry_run: bool) -> int:
 
 @make_command(
     "stop-vm",
+    shown_by="show-vm",
+    words=("stopped", "already off"),
     examples=(
         ("vgpuctl --host sim:a100-40 stop-vm vdi-001", "asks the guest to power off"),
         ("vgpuctl --host sim:a100-40 stop-vm vdi-001 --force", "forces the VM off"),
@@ -151,6 +194,7 @@ def stop_vm(settings: Settings, targets: Targets, force: bool, dry_run: bool) ->
 
 @make_command(
     "delete-vm",
+    words=("deleted", "unchanged"),
     examples=(
         ("vgpuctl delete-vm vdi-001", "shows what will be deleted, and asks"),
         ("vgpuctl --host sim:a100-40 delete-vm vdi-001 --keep-disks --yes", "does not ask, and keeps the disks"),

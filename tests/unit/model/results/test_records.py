@@ -10,7 +10,7 @@ from typing import Any, Generic
 import pytest
 
 from vgpuctl.cli import schemas
-from vgpuctl.cli.kinds import KINDS
+from vgpuctl.cli.kinds import all_kinds, result_type
 from vgpuctl.model import results
 from vgpuctl.model.results.vms import VmResult
 from vgpuctl.value import Value
@@ -37,8 +37,8 @@ def test_a_record_has_a_description_and_a_schema(record: type[Value]) -> None:
 
 def test_every_record_is_part_of_a_result() -> None:
     definitions: dict[str, Any] = {}
-    for kind in KINDS.values():
-        schemas.schema_of(kind, definitions)
+    for kind in all_kinds():
+        schemas.schema_of(result_type(kind), definitions)
     described = {record.__name__.removesuffix("Result") for record in RECORDS}
     bases = {base.__name__.removesuffix("Result") for record in RECORDS for base in record.__mro__[1:]}
     assert described - set(definitions) - bases <= FACTS
