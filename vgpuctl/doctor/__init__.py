@@ -1,2 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a host: what vgpuctl observed -> what is wrong with it. Pure; `operations.diagnose` gathers the input."""
+"""Checks of a host: what vgpuctl observed -> what is wrong with it. Pure; `operations.diagnose` gathers the input.
+
+A check is a function and its entry in `CHECKS` of its file; `check` says what a check is, and has what they share.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from vgpuctl.doctor import gpu_settings, gpus, nvidia, own_files, virtualization, vms
+from vgpuctl.doctor.check import Check, Finding, Verdict
+from vgpuctl.errors import NotFound
+
+CHECKS: tuple[Check, ...] = (
+    *virtualization.CHECKS,
+    *gpus.CHECKS,
+    *nvidia.CHECKS,
+    *gpu_settings.CHECKS,
+    *virtualization.SECURITY_CHECKS,
+    *vms.CHECKS,
+    *own_files.CHECKS,
+)
+"""All checks in the order in which people read them: a check comes after those that it depends on."""
+_WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.OK, Verdict.NOT_APPLICABLE)
+
+
+def select_checks(ids: tuple[str, ...]) -> tuple[Check, ...]:
+    """Return the checks with these ids in the catalogue's order; all of them when there are no ids.
+
+    Raises:
+        NotFound: there is no check of that id.
+    """
+    known_ids = {check.id for check in CHECKS}
+    for check_id in ids:
+        if check_id not in known_ids:
+            similar = difflib.get_close_matches(check_id, known_ids, 1)
+            raise NotFound(
+                f"there is no check '{check_id}'",
+                hint=f"did you mean {similar[0]}?" if similar else "vgpuctl doctor lists the checks",
+                value=check_id,
+            )
+    return tuple(check for check in CHECKS if not ids or check.id in ids)
+
+
+def find_explaining_checks(code: str, check_fact: str | None) -> tuple[Check, ...]:
+    """Return the checks that may explain an error: by its code, or by its fact `check`."""
+    return tuple(check for check in CHECKS if code in check.explains or check_fact in check.explains)
+
+
+def worst_verdict(findings: tuple[Finding, ...]) -> Verdict:
+    """Return the verdict of a whole host: that of its worst finding."""
+    verdicts = {finding.verdict for finding in findings}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Verdict.NOT_APPLICABLE)

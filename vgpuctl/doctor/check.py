@@ -16,6 +16,8 @@ from vgpuctl.model.port_values import DeviceUser, EccState, FilePermissions, Hyp
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import EMPTY_MAPPING, Value
 
+_MAX_LINES = 4
+
 
 class Verdict(StrEnum):
     """The result of a check. `warn` works now and will cause trouble; `fail` does not work."""
@@ -192,6 +194,18 @@ def require_snapshot(check: Callable[[CheckContext, Snapshot], Finding]) -> Call
         return unknown(context.problem) if context.snapshot is None else check(context, context.snapshot)
 
     return run
+
+
+def shorten(lines: list[str]) -> tuple[str, ...]:
+    """Return the first few lines, and how many more there are."""
+    if len(lines) <= _MAX_LINES:
+        return tuple(lines)
+    return (*lines[: _MAX_LINES - 1], f"and {len(lines) - _MAX_LINES + 1} more")
+
+
+def on_or_off(value: bool) -> str:
+    """Return a setting as a word."""
+    return "on" if value else "off"
 
 
 def parse_version(version: str) -> tuple[int, ...]:

@@ -1,46 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's driver as a whole: its services, versions, users and firmware, and error correction of the GPUs' memory."""
+"""NVIDIA's driver: services, versions, users, firmware and ECC; the drivers in guests; what the drivers logged.
+
+Guests: one may have the host's major release of NVIDIA's vGPU software, the one before, or, where the host's is a
+long-term support branch, the long-term one before. With a newer one its vGPU never starts. Source: NVIDIA's vGPU
+release notes, "Compatible NVIDIA vGPU Manager and Guest VM Driver Releases". Drivers for Windows have numbers above the
+branch's, 551 to 553 for branch 550, so the start of each branch identifies a release.
+
+Logs since the boot: sources are the kernel interface layer of NVIDIA's driver (nv-pci.c: "Aborting probe for VF"; nv.c:
+"API mismatch"), NVIDIA's catalogue of Xid errors, and logs of nvidia-vgpu-mgr in public bug reports (nvidia-installer
+15, vgpu4nixos 4). Xids that a program in a guest causes (13, 31, 43, 45 and the like) are no fault of the host, and are
+ignored.
+
+Size: a third of it is tables: the driver's releases, the lines of its logs, and what each means.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 
 from vgpuctl.backends import backend_for
-from vgpuctl.doctor.boot import UNIT_DIRECTORIES
 from vgpuctl.doctor.check import (
     NVIDIA_SERVICES,
     Check,
     CheckContext,
     Finding,
     PathsToRead,
+    Verdict,
     fail,
     not_applicable,
     ok,
+    on_or_off,
     require_snapshot,
+    shorten,
     unknown,
     warn,
 )
-from vgpuctl.doctor.gpus import shorten
-from vgpuctl.doctor.scheduler_checks import read_modprobe_files
-from vgpuctl.makers import uses_nvml
+from vgpuctl.doctor.own_files import UNIT_DIRECTORIES
+from vgpuctl.makers import maker_of, uses_nvml
+from vgpuctl.model.address import PCI_IN_TEXT, normalize_device
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
+from vgpuctl.model.numbers import parse_integer
+from vgpuctl.model.port_values import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
-from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH
+from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
+from vgpuctl.value import Value
 
 VGPUD, VGPU_MGR = NVIDIA_SERVICES
 SLICE_DIRECTORIES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
 """The cgroups of services: with cgroup v2, and in systemd's own hierarchy with v1."""
 LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 FIRMWARE_OPTION = "NVreg_EnableGpuFirmware"
-_NO_GPU = "no GPU here has NVIDIA's driver"
-_NVIDIA_COMMANDS = ("nvidia-vgpu-mgr", "nvidia-vgpud")
+NO_NVIDIA_GPU = "no GPU here has NVIDIA's driver"
 _END_MARKERS = ("Failed with result", "Deactivated successfully", "Succeeded.", "Started ", "Finished ")
 _LIBRARY_NAME = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 _MODPROBE_OPTION = re.compile(rf"^\s*options\s+nvidia\s.*\b{FIRMWARE_OPTION}=(\w+)", re.MULTILINE)
 _LOADED_OPTION = re.compile(r"^EnableGpuFirmware:\s*([0-9]{1,18})", re.MULTILINE)
 _MODE_MASK, _MODE_DEFAULT = 0xF, 2
 """nv-reg.h: NV_REG_ENABLE_GPU_FIRMWARE_MODE_MASK and _MODE_DEFAULT; the driver's default is 0x12."""
+
+
+def nvidia_gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
+    """Return the GPUs with NVIDIA's driver."""
+    return tuple(gpu for gpu in snapshot.gpus if uses_nvml(gpu))
 
 
 def _check_services(context: CheckContext, snapshot: Snapshot) -> Finding:
@@ -77,8 +100,8 @@ def _has_unit(context: CheckContext, folder: str) -> bool:
 
 
 def _check_version(context: CheckContext, snapshot: Snapshot) -> Finding:
-    if not any(uses_nvml(g) for g in snapshot.gpus):
-        return not_applicable(_NO_GPU)
+    if not nvidia_gpus(snapshot):
+        return not_applicable(NO_NVIDIA_GPU)
     version_by_source = {
         PROC_VERSION: parse_driver_version(None, context.file(PROC_VERSION).text),
         MODULE_VERSION: parse_driver_version(context.file(MODULE_VERSION).text, None),
@@ -108,15 +131,15 @@ def _check_version(context: CheckContext, snapshot: Snapshot) -> Finding:
 
 
 def _check_holders(context: CheckContext, snapshot: Snapshot) -> Finding:
-    gpus = [g for g in snapshot.gpus if uses_nvml(g)]
+    gpus = nvidia_gpus(snapshot)
     if not gpus:
-        return not_applicable(_NO_GPU)
+        return not_applicable(NO_NVIDIA_GPU)
     if context.holders is None:
         return unknown(context.holders_problem, fix="run it as root")
     users = [
         f"{holder.command} (pid {holder.pid})"
         for holder in context.holders
-        if not any(command in holder.command for command in _NVIDIA_COMMANDS)
+        if not any(command in holder.command for command in NVIDIA_SERVICES)
     ]
     if not users:
         return ok("only NVIDIA's own services have the driver open")
@@ -145,8 +168,8 @@ def _pending_change(gpu: Gpu) -> str | None:
 
 
 def _check_firmware(context: CheckContext, snapshot: Snapshot) -> Finding:
-    if not any(uses_nvml(g) for g in snapshot.gpus):
-        return not_applicable(_NO_GPU)
+    if not nvidia_gpus(snapshot):
+        return not_applicable(NO_NVIDIA_GPU)
     files, problems = read_modprobe_files(context)
     forced = [
         f"{file.path}: {FIRMWARE_OPTION}={match[1]}" for file in files for match in _MODPROBE_OPTION.finditer(file.text)
@@ -164,16 +187,35 @@ def _check_firmware(context: CheckContext, snapshot: Snapshot) -> Finding:
     return unknown(*problems) if problems else ok(f"{FIRMWARE_OPTION} is not set: the driver decides")
 
 
+def read_modprobe_files(context: CheckContext) -> tuple[tuple[ModprobeFile, ...], list[str]]:
+    """Return modprobe's files, for equal names the one in the first directory, and why some cannot be read.
+
+    The check has to declare the directories as `configs`.
+    """
+    files: dict[str, ModprobeFile] = {}
+    problems: list[str] = []
+    for folder in DIRECTORIES:
+        listing = context.folder(folder)
+        problems += [listing.problem] if listing.problem else []
+        for name in listing.names or ():
+            if not name.endswith(".conf") or name in files:
+                continue
+            content = context.file(f"{folder}/{name}")
+            problems += [content.problem] if content.problem else []
+            files[name] = ModprobeFile(f"{folder}/{name}", content.text or "")
+    return tuple(files.values()), problems
+
+
 def _check_ecc(context: CheckContext, snapshot: Snapshot) -> Finding:
-    gpus = [gpu for gpu in snapshot.gpus if uses_nvml(gpu)]
+    gpus = nvidia_gpus(snapshot)
     if not gpus:
-        return not_applicable(_NO_GPU)
+        return not_applicable(NO_NVIDIA_GPU)
     ecc_states = [(gpu, context.ecc[gpu.address]) for gpu in gpus if gpu.address in context.ecc]
     if not ecc_states:
         return unknown("NVML does not report error correction (ECC)")
     waiting = [
-        f"{gpu.address} ({gpu.model}): ECC is {_on_or_off(ecc.enabled)}, and "
-        f"{_on_or_off(ecc.pending_enabled)} after its next reset"
+        f"{gpu.address} ({gpu.model}): ECC is {on_or_off(ecc.enabled)}, and "
+        f"{on_or_off(ecc.pending_enabled)} after its next reset"
         for gpu, ecc in ecc_states
         if ecc.enabled is not ecc.pending_enabled
     ]
@@ -183,11 +225,267 @@ def _check_ecc(context: CheckContext, snapshot: Snapshot) -> Finding:
             "this changes the memory available to vGPUs",
             fix="reboot the host, or undo the change: nvidia-smi -i ADDRESS -e 0 (off) or 1 (on)",
         )
-    return ok(*shorten([f"{gpu.address}: ECC is {_on_or_off(ecc.enabled)}" for gpu, ecc in ecc_states]))
+    return ok(*shorten([f"{gpu.address}: ECC is {on_or_off(ecc.enabled)}" for gpu, ecc in ecc_states]))
 
 
-def _on_or_off(value: bool) -> str:
-    return "on" if value else "off"
+VGPU_RELEASES = (
+    (450, 11), (460, 12), (470, 13), (510, 14), (525, 15), (535, 16), (550, 17), (570, 18), (580, 19), (595, 20),
+)  # fmt: skip
+"""The first driver number of each major release of the vGPU software."""
+FIRST_UNKNOWN_BRANCH = 600
+"""From this branch on the release is unknown."""
+LONG_TERM_RELEASES = (11, 13, 16, 19)
+_WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
+
+
+def vgpu_release(driver_version: str) -> int | None:
+    """Return the major release of the vGPU software that a driver belongs to; None for an unknown one."""
+    branch = parse_integer(driver_version.partition(".")[0]) or 0
+    if not VGPU_RELEASES[0][0] <= branch < FIRST_UNKNOWN_BRANCH:
+        return None
+    return VGPU_RELEASES[bisect([first for first, _ in VGPU_RELEASES], branch) - 1][1]
+
+
+def rate_guest_driver(host_version: str, guest_version: str) -> Verdict:
+    """Rate a guest's driver against the host's: `warn` for one older than NVIDIA lists, `fail` for a newer one."""
+    if host_version.partition(".")[0] == guest_version.partition(".")[0]:
+        return Verdict.OK
+    host_release, guest_release = vgpu_release(host_version), vgpu_release(guest_version)
+    if host_release is None or guest_release is None:
+        return Verdict.UNKNOWN
+    if guest_release > host_release:
+        return Verdict.FAIL
+    long_term = (
+        [release for release in LONG_TERM_RELEASES if release < host_release]
+        if host_release in LONG_TERM_RELEASES
+        else []
+    )
+    return Verdict.OK if guest_release in (host_release, host_release - 1, *long_term[-1:]) else Verdict.WARN
+
+
+def _check_guest_drivers(context: CheckContext, snapshot: Snapshot) -> Finding:
+    gpus = [g.address for g in snapshot.gpus if uses_nvml(g) and backend_for(g.backend).creates_devices]
+    if not gpus:
+        return not_applicable("no GPU here has vGPUs of NVIDIA's driver")
+    unreported = [address for address in gpus if address not in context.guests]
+    if unreported:
+        return unknown(f"NVML does not report the running vGPUs of {', '.join(unreported)}")
+    host = snapshot.nvml.driver_version
+    if host is None:
+        return unknown("NVML does not report the host's driver")
+    running = [(gpu, guest) for gpu, guests in context.guests.items() for guest in guests]
+    if not running:
+        return ok(f"host: {host}", "no VM runs with a vGPU")
+    rated = [(rate_guest_driver(host, g.driver_version), gpu, g) for gpu, g in running if g.driver_version is not None]
+    without_driver = len(running) - len(rated)
+    no_driver_lines = (
+        [f"{without_driver} of {len(running)} running vGPUs: no NVIDIA driver runs in the guest yet"]
+        if without_driver
+        else []
+    )
+    worst = next(
+        (candidate for candidate in _WORST_FIRST if any(verdict is candidate for verdict, _, _ in rated)), Verdict.OK
+    )
+    shown = [_describe_guest(snapshot, gpu, guest, verdict) for verdict, gpu, guest in rated if verdict is worst]
+    return Finding(
+        worst, (f"host: {_describe_driver(host)}", *shorten(shown), *no_driver_lines), _DRIVER_FIXES.get(worst)
+    )
+
+
+def _describe_guest(snapshot: Snapshot, gpu: str, guest: NvmlGuest, verdict: Verdict) -> str:
+    vm = snapshot.vm(guest.vm_uuid or "")
+    vm_name = vm.name if vm is not None else guest.vm_uuid or "a VM"
+    return f"{vm_name} on {gpu}: {_describe_driver(guest.driver_version or '')}{_DRIVER_MEANINGS.get(verdict, '')}"
+
+
+def _describe_driver(version: str) -> str:
+    release = vgpu_release(version)
+    return version if release is None else f"{version} (vGPU {release})"
+
+
+_DRIVER_MEANINGS = {
+    Verdict.FAIL: ", newer than the host's: its vGPU does not start",
+    Verdict.WARN: ", older than the host's release supports",
+    Verdict.UNKNOWN: ", and it is not known whether the host's release supports it",
+}
+_DRIVER_FIXES = {
+    Verdict.FAIL: "install in the guest the driver of the host's release or of the release before; or update the host",
+    Verdict.WARN: "update the guest's driver to the host's release",
+    Verdict.UNKNOWN: "NVIDIA's release notes of the host's vGPU software list the guest drivers that it supports",
+}
+
+
+_MAX_LINE_LENGTH = 160
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f:.]+)\): ([0-9]{1,9})", re.IGNORECASE)
+_ADDRESS = re.compile(PCI_IN_TEXT, re.IGNORECASE)
+_JOURNAL_COMMANDS = "journalctl -k -b -g NVRM; journalctl -b -u nvidia-vgpu-mgr"
+
+
+class LogPattern(Value):
+    """A text in a line of the log: its meaning, how bad that is, and what to do."""
+
+    text: str
+    meaning: str
+    verdict: Verdict
+    fix: str
+
+
+class LogMatch(Value):
+    """A message in the log: its GPU (None when the line does not name one), the last line, and the number of lines."""
+
+    pattern: LogPattern
+    gpu: str | None
+    line: str
+    count: int
+
+
+_KERNEL_PATTERNS = (
+    LogPattern(
+        "RmInitAdapter failed",
+        "the driver cannot start this GPU",
+        Verdict.FAIL,
+        "check the firmware's settings for large BARs and the GPU's power; then power the host off and on",
+    ),
+    LogPattern(
+        "Aborting probe for VF",
+        "the driver refuses this VF",
+        Verdict.FAIL,
+        "turn the IOMMU on in the firmware and the kernel's command line (vgpuctl doctor iommu gpu-driver)",
+    ),
+    LogPattern(
+        "Required FB for heterogeneous vGPU",
+        "too little memory is left for vGPUs of mixed sizes: ECC and retired pages take some",
+        Verdict.WARN,
+        "use one size on each GPU: vgpuctl set-mixed-size --all off",
+    ),
+    LogPattern(
+        "API mismatch",
+        "a program of another driver version called the loaded driver",
+        Verdict.WARN,
+        "vgpuctl doctor driver-version; reboot after an update of the driver",
+    ),
+    LogPattern(
+        "Could not acquire UnbindLock",
+        "a program used the GPU while sriov-manage needed it: its VFs did not change, unless a later try worked",
+        Verdict.WARN,
+        "if VFs are missing: systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, then vgpuctl restore-host",
+    ),
+    LogPattern(
+        ": start failed",
+        "nvidia-vgpu-mgr did not start a vGPU",
+        Verdict.WARN,
+        "vgpuctl doctor vgpu-services",
+    ),
+)
+_SERVICE_PATTERNS = (
+    LogPattern(
+        "supported only on VGX capable boards",
+        "the driver treats this board as one without vGPU support",
+        Verdict.FAIL,
+        "use a board that NVIDIA lists for vGPU; some need displaymodeselector first",
+    ),
+    LogPattern(
+        "Failed to initialize RM client: 0x26",
+        "nvidia-vgpu-mgr and the loaded driver have different versions, or there is no GPU",
+        Verdict.WARN,
+        "vgpuctl doctor driver-version; then systemctl restart nvidia-vgpud nvidia-vgpu-mgr",
+    ),
+    LogPattern(
+        "Failed to get VM UUID",
+        "QEMU was started without -uuid, which libvirt always sets",
+        Verdict.WARN,
+        "start VMs with vGPUs through libvirt",
+    ),
+    LogPattern("error: vmiop", "a vGPU failed", Verdict.WARN, "journalctl -b -u nvidia-vgpu-mgr"),
+)
+_XIDS = {
+    48: ("memory errors that cannot be corrected", Verdict.WARN),
+    62: ("the GPU's own processor stopped", Verdict.WARN),
+    63: ("a page or row of memory was retired", Verdict.WARN),
+    64: ("a page or row of memory could not be retired", Verdict.WARN),
+    74: ("NVLink failed", Verdict.WARN),
+    79: ("the GPU has fallen off the bus", Verdict.FAIL),
+    92: ("many corrected memory errors", Verdict.WARN),
+    94: ("memory errors that stopped one program", Verdict.WARN),
+    95: ("memory errors that stopped the whole GPU", Verdict.FAIL),
+    119: ("the GPU's firmware (GSP) does not answer", Verdict.FAIL),
+    120: ("the GPU's firmware (GSP) failed", Verdict.FAIL),
+}
+_BACKTRACE = re.compile(r"\[0x[0-9a-f]+\]|frames returned by backtrace")
+
+
+def _check_messages(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not any(maker_of(g).has_nvml for g in snapshot.gpus):
+        return not_applicable("there is no NVIDIA GPU here")
+    service_log = context.service_logs.get(VGPU_MGR)
+    if context.kernel_log is None and service_log is None:
+        return unknown("neither the kernel's log nor that of nvidia-vgpu-mgr can be read", fix="run it as root")
+    matches = [
+        *_match_kernel_log(context.kernel_log or (), snapshot),
+        *_match_patterns(service_log or (), _SERVICE_PATTERNS, snapshot),
+    ]
+    if not matches:
+        unreadable = [
+            name
+            for name, lines in (("the kernel's log", context.kernel_log), (f"{VGPU_MGR}'s log", service_log))
+            if lines is None
+        ]
+        if unreadable:
+            return unknown(f"{unreadable[0]} cannot be read; the other shows no errors", fix="run it as root")
+        lines = f"{len(context.kernel_log or ())} lines of NVIDIA's modules and {len(service_log or ())} of {VGPU_MGR}"
+        return ok(f"{lines} since the boot, none of them an error")
+    worst_first = sorted(matches, key=lambda match: match.pattern.verdict is not Verdict.FAIL)
+    fixes = "; ".join(dict.fromkeys(match.pattern.fix for match in worst_first[:2]))
+    make_finding = fail if worst_first[0].pattern.verdict is Verdict.FAIL else warn
+    return make_finding(*shorten([_describe_match(match) for match in worst_first]), fix=fixes)
+
+
+def _describe_match(match: LogMatch) -> str:
+    where = f"{match.gpu}: " if match.gpu is not None else ""
+    repeats = f" ({match.count} times, the last one:)" if match.count > 1 else ""
+    line = match.line if len(match.line) <= _MAX_LINE_LENGTH else f"{match.line[:_MAX_LINE_LENGTH]}..."
+    return f"{where}{match.pattern.meaning}{repeats}: {line}"
+
+
+def _match_kernel_log(lines: tuple[str, ...], snapshot: Snapshot) -> list[LogMatch]:
+    matches: dict[tuple[str, int], LogMatch] = {}
+    for line in lines:
+        match = _XID.search(line)
+        if match is None or int(match[2]) not in _XIDS:
+            continue
+        number, gpu = int(match[2]), _find_gpu(match[1], snapshot) or match[1]
+        meaning, verdict = _XIDS[number]
+        pattern = LogPattern(
+            "Xid", f"Xid {number}, {meaning}", verdict, f"{_JOURNAL_COMMANDS}; see NVIDIA's list of Xid errors"
+        )
+        previous = matches.get((gpu, number))
+        matches[gpu, number] = LogMatch(pattern, gpu, line.strip(), 1 + (previous.count if previous is not None else 0))
+    return [*matches.values(), *_match_patterns(lines, _KERNEL_PATTERNS, snapshot)]
+
+
+def _match_patterns(lines: tuple[str, ...], patterns: tuple[LogPattern, ...], snapshot: Snapshot) -> list[LogMatch]:
+    """Return the patterns that occur in the log; a line counts for the first one whose text it has."""
+    matches: dict[tuple[str, str | None], LogMatch] = {}
+    for line in lines:
+        pattern = next((candidate for candidate in patterns if candidate.text in line), None)
+        if pattern is None or _BACKTRACE.search(line):
+            continue
+        gpus_in_line = (_find_gpu(text, snapshot) for text in _ADDRESS.findall(line))
+        gpu = next((g for g in gpus_in_line if g is not None), None)
+        previous = matches.get((pattern.text, gpu))
+        count = 1 + (previous.count if previous is not None else 0)
+        matches[pattern.text, gpu] = LogMatch(pattern, gpu, line.strip(), count)
+    return list(matches.values())
+
+
+def _find_gpu(text: str, snapshot: Snapshot) -> str | None:
+    """Return the GPU that an address in the log belongs to: its own or a VF's, with or without domain and function."""
+    full_address = normalize_device(text)
+    for gpu in snapshot.gpus if full_address is not None else ():
+        for address in (gpu.address, *(f.address for f in gpu.functions)):
+            if full_address == (address if "." in text else normalize_device(address.partition(".")[0])):
+                return gpu.address
+    return None
 
 
 CHECKS = (
@@ -234,5 +532,21 @@ CHECKS = (
         looks_at="NVML",
         run=require_snapshot(_check_ecc),
         needs_ecc=True,
+    ),
+    Check(
+        id="guest-drivers",
+        title="the driver versions in guests",
+        looks_at="NVML: the driver in the guest of each running vGPU",
+        run=require_snapshot(_check_guest_drivers),
+        needs_vms=True,
+        needs_guests=True,
+    ),
+    Check(
+        id="driver-messages",
+        title="errors that NVIDIA's drivers logged",
+        looks_at="NVIDIA's lines in the kernel's log since the boot, the log of `nvidia-vgpu-mgr`",
+        run=require_snapshot(_check_messages),
+        explains=("libvirt-failed", "device-failed", "partition", "scheduler"),
+        needs_logs=True,
     ),
 )

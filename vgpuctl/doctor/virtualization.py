@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IOMMU, KVM, VFIO and firmware: without these no VM gets a device. Source: Linux Documentation/driver-api/vfio.rst."""
+"""What a VM needs of the host before it gets a device: IOMMU, KVM, VFIO, UEFI, versions that are new enough, AppArmor.
+
+Sources: Linux Documentation/driver-api/vfio.rst; libvirt NEWS (12.4: QEMU older than 7.2 is dropped); Linux
+Documentation/admin-guide/LSM/apparmor.rst; the UEFI specification's variable SecureBoot, which Linux shows with 4 bytes
+of attributes before its one byte (Documentation/filesystems/efivarfs.rst); firmware without Secure Boot has no such
+variable. What a backend needs is in `backends`.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +18,13 @@ from vgpuctl.doctor.check import (
     fail,
     not_applicable,
     ok,
+    parse_version,
     require_snapshot,
     unknown,
     warn,
 )
+from vgpuctl.makers import maker_of
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
@@ -108,6 +117,133 @@ def _check_uefi(context: CheckContext, snapshot: Snapshot) -> Finding:
     return ok(f"libvirt finds a UEFI firmware for {context.capabilities.arch}")
 
 
+KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
+MIN_LIBVIRT = 8_000_000
+QEMU_DROPPED_SINCE = 12_004_000
+MIN_QEMU = 7_002_000
+
+
+def _check_kernel(context: CheckContext, snapshot: Snapshot) -> Finding:
+    content = context.file(KERNEL_RELEASE)
+    if content.text is None:
+        return unknown(content.problem or f"{KERNEL_RELEASE} does not exist")
+    evidence = f"{KERNEL_RELEASE}: {content.text.strip()}"
+    version = parse_version(content.text)
+    gpus = [g for g in snapshot.gpus if version < backend_for(g.backend).min_kernel]
+    if gpus:
+        least = ".".join(str(number) for number in max(backend_for(g.backend).min_kernel for g in gpus))
+        return fail(
+            evidence,
+            f"{_describe_gpus(gpus)} needs {least} or newer: older kernels have no vfio-dev",
+            fix=f"boot a kernel {least} or newer that the GPU vendor supports for its vGPU driver",
+        )
+    return ok(evidence)
+
+
+def _check_libvirt(context: CheckContext, snapshot: Snapshot) -> Finding:
+    status = snapshot.hypervisor
+    if not status.available:
+        reason = status.reason or "no reason given"
+        if not status.uri:
+            return unknown(reason)
+        return fail(
+            reason if status.uri in reason else f"libvirt does not answer at {status.uri}: {reason}",
+            fix=status.hint or "systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
+        )
+    if "/session" in status.uri or status.uri.startswith("test:"):
+        return fail(
+            f"{status.uri} does not show this host's VMs and cannot give them devices",
+            fix="use --connect qemu:///system",
+        )
+    if status.libvirt_version is None:
+        return unknown(f"{status.uri} does not report its version")
+    evidence = f"{status.uri}: libvirt {_format_version(status.libvirt_version)}"
+    gpus = [g for g in snapshot.gpus if status.libvirt_version < backend_for(g.backend).min_libvirt]
+    if gpus:
+        return fail(
+            evidence,
+            f"{_describe_gpus(gpus)} needs 10.0 or newer",
+            fix="use libvirt 10.0 or newer (Debian 13, Ubuntu 24.04, RHEL 10)",
+        )
+    if status.libvirt_version < MIN_LIBVIRT:
+        return warn(evidence, "vgpuctl is tested with 8.0 and newer", fix="use libvirt 8.0 or newer")
+    return ok(evidence)
+
+
+def _check_qemu(context: CheckContext, snapshot: Snapshot) -> Finding:
+    status = snapshot.hypervisor
+    if not status.available or status.qemu_version is None:
+        return unknown("libvirt does not report QEMU's version")
+    evidence = f"QEMU {_format_version(status.qemu_version)}"
+    if (status.libvirt_version or 0) >= QEMU_DROPPED_SINCE and status.qemu_version < MIN_QEMU:
+        return fail(
+            evidence,
+            f"libvirt {_format_version(status.libvirt_version or 0)} supports only 7.2 and newer",
+            fix="install QEMU 7.2 or newer",
+        )
+    return ok(evidence)
+
+
+def _describe_gpus(gpus: list[Gpu]) -> str:
+    return f"{', '.join(g.address for g in gpus)} ({', '.join(sorted({str(g.backend) for g in gpus}))})"
+
+
+def _format_version(version: int) -> str:
+    """Return libvirt's version number in readable form: 10000000 is 10.0.0."""
+    return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
+
+
+APPARMOR_ENABLED = "/sys/module/apparmor/parameters/enabled"
+APPARMOR_PROFILES = "/sys/kernel/security/apparmor/profiles"
+LIBVIRT_PROFILES = ("libvirtd", "virtqemud", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud")
+EFI_DIRECTORY = "/sys/firmware/efi"
+EFI_VARIABLES = f"{EFI_DIRECTORY}/efivars"
+SECURE_BOOT_VARIABLE = f"{EFI_VARIABLES}/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+def _check_apparmor(context: CheckContext) -> Finding:
+    enabled = context.file(APPARMOR_ENABLED)
+    if enabled.problem is not None:
+        return unknown(enabled.problem)
+    if (enabled.text or "N").strip() != "Y":
+        reported = enabled.text.strip() if enabled.text is not None else "missing"
+        return not_applicable(f"AppArmor is off ({APPARMOR_ENABLED}: {reported})")
+    loaded = context.file(APPARMOR_PROFILES)
+    if loaded.text is None:
+        return unknown(loaded.problem or f"{APPARMOR_PROFILES} does not exist", fix="run it as root")
+    # a line is "PROFILE (MODE)"
+    confined = [line for line in loaded.text.splitlines() if line.rpartition(" (")[0] in LIBVIRT_PROFILES]
+    if not confined:
+        return warn(
+            f"{APPARMOR_PROFILES} has none of {', '.join(LIBVIRT_PROFILES[:2])}: libvirt cannot confine VMs",
+            fix="aa-enforce /etc/apparmor.d/usr.sbin.libvirtd (or usr.sbin.virtqemud), then restart libvirt",
+        )
+    return ok(f"{APPARMOR_PROFILES}: {', '.join(confined)}")
+
+
+def _check_secure_boot(context: CheckContext) -> Finding:
+    efi_directory = context.folder(EFI_DIRECTORY)
+    variable = context.file(SECURE_BOOT_VARIABLE)
+    if efi_directory.names is None and efi_directory.problem is None:
+        return not_applicable(f"this host was not booted by UEFI (no {EFI_DIRECTORY})")
+    if variable.text is None and variable.problem is None and context.folder(EFI_VARIABLES).names:
+        return ok("Secure Boot is off: the firmware does not have it (no variable SecureBoot)")
+    if variable.text is None:
+        return unknown(variable.problem or f"{SECURE_BOOT_VARIABLE} does not exist")
+    if not variable.text.endswith("\x01"):  # the last byte is the value, behind four bytes of attributes
+        return ok("Secure Boot is off")
+    if context.snapshot is None:
+        return unknown("Secure Boot is on", context.problem)
+    without_driver = [g.address for g in context.gpus if g.driver is None and maker_of(g).has_nvml]
+    if without_driver:
+        return fail(
+            "Secure Boot is on: the kernel refuses unsigned modules (Key was rejected by service)",
+            f"{', '.join(without_driver)}: no driver",
+            fix="sign the vendor's modules with an enrolled key (mokutil --import KEY.der), or turn Secure Boot off",
+        )
+    return ok("Secure Boot is on, and no NVIDIA GPU is without a driver")
+
+
 CHECKS = (
     Check(
         id="iommu",
@@ -142,5 +278,45 @@ CHECKS = (
         run=require_snapshot(_check_uefi),
         explains=("uefi",),
         needs_capabilities=True,
+    ),
+    Check(
+        id="kernel",
+        title="the kernel's version",
+        looks_at=f"`{KERNEL_RELEASE}`",
+        run=require_snapshot(_check_kernel),
+        paths=PathsToRead(files=(KERNEL_RELEASE,)),
+        explains=("vfio-dev",),
+    ),
+    Check(
+        id="libvirt",
+        title="libvirt and its version",
+        looks_at="libvirt's connection and version",
+        run=require_snapshot(_check_libvirt),
+        explains=("libvirt", "libvirt-variant", "session"),
+    ),
+    Check(
+        id="qemu",
+        title="QEMU's version",
+        looks_at="the version that libvirt reports",
+        run=require_snapshot(_check_qemu),
+        explains=("libvirt-failed",),
+    ),
+)
+SECURITY_CHECKS = (
+    Check(
+        id="apparmor",
+        title="AppArmor's profiles for VMs",
+        looks_at=f"`{APPARMOR_ENABLED}`, `{APPARMOR_PROFILES}`",
+        run=_check_apparmor,
+        paths=PathsToRead(files=(APPARMOR_ENABLED, APPARMOR_PROFILES)),
+        explains=("libvirt-failed", "image-access"),
+    ),
+    Check(
+        id="secure-boot",
+        title="Secure Boot and the vendor's driver",
+        looks_at=f"`{SECURE_BOOT_VARIABLE}`, the GPUs' drivers",
+        run=_check_secure_boot,
+        paths=PathsToRead(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY, EFI_VARIABLES)),
+        explains=("mode", "vfs-off", "vfio-dev"),
     ),
 )

@@ -38,6 +38,6 @@ class NameCalls(Calls):
 
 def check_names() -> tuple[tuple[str, str], ...]:
     """Return the id and the title of each of the doctor's checks."""
-    from vgpuctl.doctor import catalogue
+    from vgpuctl import doctor
 
-    return tuple((check.id, check.title) for check in catalogue.CHECKS)
+    return tuple((check.id, check.title) for check in doctor.CHECKS)

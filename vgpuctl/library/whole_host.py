@@ -116,7 +116,7 @@ class HostCalls(Calls):
     @query
     def explain_failure(self, error: VgpuctlError) -> list[DoctorFindingResult]:
         """Return what the checks found that can explain an error; an empty list if none of them can."""
-        from vgpuctl.doctor import catalogue
+        from vgpuctl import doctor
         from vgpuctl.operations import diagnose
 
         check, cause = error.facts.get("check"), error.facts.get("cause")
@@ -124,7 +124,7 @@ class HostCalls(Calls):
         code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
         return (
             diagnose.explain_failure(self._ports, code, check_name)
-            if catalogue.find_explaining_checks(code, check_name)
+            if doctor.find_explaining_checks(code, check_name)
             else []
         )
 

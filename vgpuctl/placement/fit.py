@@ -21,8 +21,7 @@ from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.fleet_by_profile import fleet_by_profile
 from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
 from vgpuctl.placement.joint import fit_together
-from vgpuctl.placement.policy_placement import place_in_turn
-from vgpuctl.placement.slot_search import ProfileRequest
+from vgpuctl.placement.slot_search import ProfileRequest, search_slots
 from vgpuctl.placement.vm_placement import is_unused_sibling, list_open_gpus, list_rooms, sum_guaranteed
 from vgpuctl.value import Value
 
@@ -159,7 +158,7 @@ def _plan_in_turn(
     """Return where create-vm would put these vGPUs, larger ones first; None when the last ones would find no room."""
     requests = [ProfileRequest(types_by_text[text], text) for text, count in profiles for _ in range(count)]
     requests.sort(key=lambda request: (-request.framebuffer_mib, request.text))
-    slots = place_in_turn(snapshot, list_open_gpus(snapshot, gpus), requests, None)
+    slots = search_slots(snapshot, list_open_gpus(snapshot, gpus), requests, None, max_alternatives=0).slots
     if slots is None:
         return None
     planned = (PlannedVgpu(slot.gpu, slot.vgpu_type.profile, slot.placement_id) for slot in slots)

@@ -8,7 +8,8 @@ go to the lowest address. The same fleet always gives the same answer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import TypeAlias
 
 from vgpuctl.gpu.gpu_kind import GpuKind, Placement
@@ -27,6 +28,19 @@ class PlacementPolicy(ABC):
     @abstractmethod
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """Return where the next vGPU of a profile goes; None only when no GPU has room."""
+
+    @abstractmethod
+    def key(self, fleet: Fleet, gpu: int, profile: str, lost: RoomLost) -> SortKey:
+        """Return what a place on a GPU is compared by, given what it takes there; the lowest is best."""
+
+    def order_choices(self, fleet: Fleet, profile: str, gpus: Iterable[int]) -> list[PlacementChoice]:
+        """Return every place for the next vGPU of a profile on each of these GPUs, the best first."""
+        keyed = []
+        for gpu in gpus:
+            group = fleet.group_of(gpu)
+            costs = self._room_lost_on(fleet.kinds, group.kind_index).placements_by_cost(group.state, profile)
+            keyed += [(self.key(fleet, gpu, profile, lost), PlacementChoice(gpu, group, p)) for lost, p in costs]
+        return [choice for _, choice in sorted(keyed, key=itemgetter(0))]
 
     def _best_placements(self, fleet: Fleet, profile: str) -> Iterator[tuple[GpuGroup, RoomLost, Placement]]:
         """Yield the best place on the GPUs of each group that have room."""
@@ -47,11 +61,16 @@ class LeastWaste(PlacementPolicy):
         best: tuple[SortKey, PlacementChoice] | None = None
         for group, lost, placement in self._best_placements(fleet, profile):
             gpu = fleet.first_gpu(group)
-            remaining = fleet.kind_of(group).count_remaining(group.state, profile)
-            key = (lost.extra, *self._cost_of_opening(fleet, gpu, profile), lost.total, remaining, gpu)
+            key = self.key(fleet, gpu, profile, lost)
             if best is None or key < best[0]:
                 best = key, PlacementChoice(gpu, group, placement)
         return None if best is None else best[1]
+
+    def key(self, fleet: Fleet, gpu: int, profile: str, lost: RoomLost) -> SortKey:
+        """See `PlacementPolicy.key`."""
+        group = fleet.group_of(gpu)
+        remaining = fleet.kind_of(group).count_remaining(group.state, profile)
+        return lost.extra, *self._cost_of_opening(fleet, gpu, profile), lost.total, remaining, gpu
 
     def _cost_of_opening(self, fleet: Fleet, gpu: int, profile: str) -> SortKey:
         """Return what makes a GPU in use better than an empty one, and one empty GPU better than another.
@@ -81,6 +100,10 @@ class _GpuPolicy(PlacementPolicy):
     @abstractmethod
     def rank(self, fleet: Fleet, gpu: int) -> int:
         """Return the rank of a GPU; the lowest wins."""
+
+    def key(self, fleet: Fleet, gpu: int, profile: str, lost: RoomLost) -> SortKey:
+        """See `PlacementPolicy.key`."""
+        return self.rank(fleet, gpu), gpu, *lost
 
     def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `PlacementPolicy.choose`."""

@@ -1,14 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put several vGPUs on several GPUs, all of them or none: an exact search that tries each GPU with each rest once."""
+"""Put the vGPUs of one VM on GPUs, all of them or none: one search, in the order of the placement policy.
+
+A policy takes a GPU and a place for each vGPU in turn. Where that leaves a later vGPU without room, the search goes
+back and tries the next place in the policy's order. It tries each situation once, and stops after many alternatives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import inf
+from typing import TypeAlias
 
-from vgpuctl.gpu.mixed_size import pack_vgpus
+from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY
+from vgpuctl.gpu.division import Room
+from vgpuctl.gpu.mixed_size import pack_vgpus, placement_id_of
 from vgpuctl.gpu.room import compute_room
+from vgpuctl.gpu.whole_functions import PLAIN_VF
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu, VgpuType
-from vgpuctl.value import EMPTY_MAPPING, Value, replace
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.fleet import GpuGroup, PlacementChoice
+from vgpuctl.placement.fleet_by_profile import fleet_by_profile
+from vgpuctl.placement.fleet_state import build_fleet_state
+from vgpuctl.placement.policy import POLICIES, PlacementPolicy
+from vgpuctl.value import Value, replace
+
+MAX_ALTERNATIVES = 2000
+"""How often the search may try another place than the policy's first choice: up to about a second."""
+
+_Steps: TypeAlias = tuple[tuple[str, int | None], ...]
+"""The vGPUs put on one GPU, in their order: the requested text, and the place by the GPU's numbers; None: without."""
 
 
 class Slot(Value):
@@ -39,98 +61,201 @@ class OpenGpu(Value):
     taken: tuple[Vgpu, ...]
 
 
-_Counts = tuple[int, ...]
+class SearchResult(Value):
+    """`slots`: one for each request, in their order; None: they do not all fit, or `is_cut`: none was found in time."""
+
+    slots: tuple[Slot, ...] | None
+    is_cut: bool = False
 
 
 def search_slots(
+    snapshot: Snapshot,
     open_gpus: Sequence[OpenGpu],
-    requests: Sequence[tuple[ProfileRequest, int]],
-    class_by_address: Mapping[str, object] = EMPTY_MAPPING,
-) -> tuple[tuple[Slot, ...], ...] | None:
-    """Return slots for the requested number of each profile; None when they do not all fit.
+    requests: Sequence[ProfileRequest],
+    policy: str | None,
+    vm: str | None = None,
+    *,
+    max_alternatives: int = MAX_ALTERNATIVES,
+) -> SearchResult:
+    """Find a slot for each of these requests in turn, where the policy puts it, or elsewhere if one gets none then.
 
-    Each GPU in turn takes as many as it can, the first request before the others, as long as the rest finds room.
-    `class_by_address`: by address a value that is equal for interchangeable GPUs. Of interchangeable neighbours the
-    first takes no less than the next, so the search does not try the same thing for each of them.
+    `max_alternatives`: how often the search may try another place than the policy's; 0: only where the policy puts it.
     """
-    classes = [class_by_address.get(open_gpu.gpu.address, n) for n, open_gpu in enumerate(open_gpus)]
-    follows = [n > 0 and classes[n] == classes[n - 1] for n in range(len(open_gpus))]
-    counts = tuple(count for _, count in requests)
-    numbered_slots = _SlotSearch(open_gpus, [request for request, _ in requests], follows).fill(0, counts, counts)
-    if numbered_slots is None:
-        return None
-    return tuple(tuple(slot for n, slot in numbered_slots if n == number) for number in range(len(requests)))
+    if not open_gpus or any(not request.types for request in requests):
+        return SearchResult(None)
+    search = _SlotSearch(snapshot, open_gpus, requests, policy, vm, max_alternatives)
+    return SearchResult(search.run(), search.is_cut)
 
 
 class _SlotSearch:
-    """The results so far: what each GPU takes, and which rest does not fit on the GPUs from one on."""
+    """The vGPUs that have a slot so far, the others of the request, and which combinations leave no room for those.
+
+    A GPU takes vGPUs by its numbers, at a place. It may also take one more by its `room` alone: where it has no
+    numbers, or where its driver may take more than they say. Its numbers do not count any more then.
+    """
 
     def __init__(
-        self, open_gpus: Sequence[OpenGpu], requests: Sequence[ProfileRequest], same_as_previous: Sequence[bool]
+        self,
+        snapshot: Snapshot,
+        open_gpus: Sequence[OpenGpu],
+        requests: Sequence[ProfileRequest],
+        policy: str | None,
+        vm: str | None,
+        max_alternatives: int,
     ) -> None:
-        """`same_as_previous`: which GPUs are interchangeable with the one before them."""
-        self._open_gpus = open_gpus
+        self.is_cut = False
+        self._alternatives_left = max_alternatives
         self._requests = requests
-        self._same_as_previous = same_as_previous
-        self._slots: dict[tuple[int, _Counts], tuple[Slot, ...] | None] = {}
-        self._failed: set[tuple[int, _Counts, _Counts]] = set()
+        self._open_gpus = {entry.gpu.address: entry for entry in open_gpus}
+        self._types = {request.text: request.types for request in requests}
+        profiles = frozenset(t.profile for types in self._types.values() for t in types.values())
+        state = build_fleet_state(snapshot, [entry.gpu for entry in open_gpus], vm, profiles)
+        by_profile = fleet_by_profile(state, self._types)
+        self._fleet = by_profile.fleet
+        self._name_by_text = by_profile.name_by_text
+        self._addresses = [gpu.address for gpu in state.gpus]
+        self._first_groups = {address: self._fleet.group_of(n) for n, address in enumerate(self._addresses)}
+        self._policy = make_policy(snapshot, policy)
+        self._steps: dict[str, _Steps] = dict.fromkeys(self._open_gpus, ())
+        self._path: list[tuple[str, int]] = []
+        self._slots: dict[tuple[str, _Steps], tuple[Slot, ...] | None] = {}
+        self._failed: set[Hashable] = set()
 
-    def fill(self, gpu_index: int, rest: _Counts, previous_counts: _Counts) -> tuple[tuple[int, Slot], ...] | None:
-        """Return the slots of the rest on the GPUs from `gpu_index` on, each with the number of its request.
-
-        `previous_counts`: what the previous GPU takes.
-        """
-        if not any(rest):
-            return ()
-        if gpu_index == len(self._open_gpus):
-            return None
-        max_counts = previous_counts if self._same_as_previous[gpu_index] else rest
-        if (gpu_index, rest, max_counts) in self._failed:
-            return None
-        first = next(n for n, count in enumerate(rest) if count)
-        for takes in self._list_shares(gpu_index, rest, (0,) * len(rest), 0):
-            if takes > max_counts:
-                continue
-            if not takes[first] and all(self._same_as_previous[gpu_index + 1 :]):
-                break  # later GPUs take no more of the first request than this one
-            remaining = tuple(
-                requested_count - placed_count for requested_count, placed_count in zip(rest, takes, strict=True)
-            )
-            rest_slots = self.fill(gpu_index + 1, remaining, takes)
-            if rest_slots is not None:
-                request_numbers = [n for n, count in enumerate(takes) for _ in range(count)]
-                return (*zip(request_numbers, self._slots_on_gpu(gpu_index, takes) or (), strict=True), *rest_slots)
-        self._failed.add((gpu_index, rest, max_counts))
+    def run(self) -> tuple[Slot, ...] | None:
+        """Return a slot for each request, in their order; None when none was found."""
+        ways = [self._ways(self._requests[0])]
+        while ways:
+            if not next(ways[-1], False):
+                ways.pop()
+            elif len(self._path) < len(self._requests):
+                ways.append(self._ways(self._requests[len(self._path)]))
+            else:
+                slots = {address: self._slots_on(address, steps) or () for address, steps in self._steps.items()}
+                return tuple(slots[address][number] for address, number in self._path)
         return None
 
-    def _list_shares(self, gpu_index: int, rest: _Counts, takes: _Counts, number: int) -> Iterator[_Counts]:
-        """Yield every part of the rest that a GPU takes in addition to `takes`, the most of the first request first."""
-        if number == len(rest):
-            yield takes
+    def _ways(self, request: ProfileRequest) -> Iterator[bool]:
+        """Put the next vGPU at each place in turn, the policy's choice first; yield True while it is there."""
+        if self._failed and self._is_hopeless():
             return
-        chain = [takes]
-        while len(chain) <= rest[number]:
-            next_counts = (*takes[:number], len(chain), *takes[number + 1 :])
-            if self._slots_on_gpu(gpu_index, next_counts) is None:
-                break
-            chain.append(next_counts)
-        for part in reversed(chain):
-            yield from self._list_shares(gpu_index, rest, part, number + 1)
+        choice = self._policy.choose(self._fleet, self._name_by_text[request.text])
+        if choice is not None and self._is_counted(self._addresses[choice.gpu]):
+            yield from self._try(request, self._addresses[choice.gpu], choice)
+        if self.is_cut or self._is_hopeless():
+            return
+        for address, other in self._list_alternatives(request, choice):
+            if not self._alternatives_left:
+                self.is_cut = True
+            if self.is_cut:
+                return
+            self._alternatives_left -= 1
+            yield from self._try(request, address, other)
+        self._failed.add(self._situation())
 
-    def _slots_on_gpu(self, gpu_index: int, takes: _Counts) -> tuple[Slot, ...] | None:
-        """Return the slots for these counts of each request on one GPU, in request order; None: they do not fit."""
-        if not any(takes):
+    def _try(self, request: ProfileRequest, address: str, choice: PlacementChoice | None) -> Iterator[bool]:
+        """Put a vGPU on a GPU, if it fits, yield True, and take it away again. `choice` None: by the room alone."""
+        before = self._steps[address]
+        steps = (*before, (request.text, choice.placement.place if choice is not None else None))
+        if self._slots_on(address, steps) is None:
+            return
+        self._steps[address] = steps
+        self._path.append((address, len(before)))
+        if choice is not None:
+            self._fleet.add_vgpu(choice.gpu, choice.placement)
+        yield True
+        if choice is not None:
+            self._fleet.remove_vgpu(choice.gpu, self._name_by_text[request.text], choice.placement.place)
+        self._path.pop()
+        self._steps[address] = before
+
+    def _list_alternatives(
+        self, request: ProfileRequest, first: PlacementChoice | None
+    ) -> Iterator[tuple[str, PlacementChoice | None]]:
+        """Yield the other places in the policy's order, on one of the GPUs that are alike; then GPUs by their room."""
+        gpus: dict[Hashable, int] = {}
+        for gpu, address in enumerate(self._addresses):
+            if self._is_counted(address):
+                gpus.setdefault(self._situation_of(address, self._fleet.group_of(gpu)), gpu)
+        name = self._name_by_text[request.text]
+        for choice in self._policy.order_choices(self._fleet, name, gpus.values()):
+            if choice != first:
+                yield self._addresses[choice.gpu], choice
+        yield from ((address, None) for address in self._uncounted)
+
+    def _is_counted(self, address: str) -> bool:
+        return all(place is not None for _, place in self._steps[address])
+
+    def _slots_on(self, address: str, steps: _Steps) -> tuple[Slot, ...] | None:
+        """Return the slots of these vGPUs on one GPU, in their order; None: they do not fit."""
+        if not steps:
             return ()
-        key = (gpu_index, takes)
+        key = (address, steps)
         if key not in self._slots:
-            last = max(n for n, count in enumerate(takes) if count)
-            before = self._slots_on_gpu(gpu_index, (*takes[:last], takes[last] - 1, *takes[last + 1 :]))
-            vgpu_type = self._requests[last].types.get(self._open_gpus[gpu_index].gpu.address)
-            fits = before is not None and vgpu_type is not None
+            before, (text, place) = self._slots_on(address, steps[:-1]), steps[-1]
+            vgpu_type = self._types[text].get(address)
             self._slots[key] = (
-                add_slot(self._open_gpus[gpu_index], before or (), vgpu_type) if fits and vgpu_type else None
+                _add_at(self._open_gpus[address], before, vgpu_type, place)
+                if before is not None and vgpu_type is not None
+                else None
             )
         return self._slots[key]
+
+    def _is_hopeless(self) -> bool:
+        """Return whether the rest of the request cannot fit, by what failed before or by the numbers."""
+        rest = Counter(self._name_by_text[request.text] for request in self._requests[len(self._path) :])
+        return self._situation() in self._failed or any(self._most_left(name) < count for name, count in rest.items())
+
+    def _most_left(self, name: str) -> float:
+        """Return how many more of a profile fit at most; what a GPU takes by its room alone counts as at the start."""
+        groups = (self._fleet.group_of(gpu) for gpu, at in enumerate(self._addresses) if at not in self._uncounted)
+        counted = sum(self._fleet.kind_of(group).count_remaining(group.state, name) for group in groups)
+        uncounted = [self._rooms[at, name].guaranteed for at in self._uncounted if (at, name) in self._rooms]
+        return counted + sum(inf if number is None else number for number in uncounted)
+
+    def _situation(self) -> Hashable:
+        """Return a value that is equal where the same vGPUs are left, and the GPUs take the same of them."""
+        groups = {address: self._fleet.group_of(gpu) for gpu, address in enumerate(self._addresses)}
+        return frozenset(Counter(self._situation_of(address, groups.get(address)) for address in self._steps).items())
+
+    def _situation_of(self, address: str, group: GpuGroup | None) -> Hashable:
+        texts = tuple(sorted(text for text, _ in self._steps[address]))
+        return group, texts, address if address in self._uncounted else None
+
+    @cached_property
+    def _rooms(self) -> dict[tuple[str, str], Room]:
+        """The room on each GPU, fullest first, for each requested profile that it has, before the first vGPU."""
+        return {
+            (address, self._name_by_text[text]): compute_room(entry.gpu, entry.taken, types[address])
+            for address, entry in self._open_gpus.items()
+            for text, types in self._types.items()
+            if address in types
+        }
+
+    @cached_property
+    def _uncounted(self) -> Mapping[str, None]:
+        """The GPUs, fullest first, that have no numbers, or may take more of a requested profile than these say."""
+        exceeding = (address for (address, name), room in self._rooms.items() if self._may_exceed(address, name, room))
+        return dict.fromkeys(exceeding)
+
+    def _may_exceed(self, address: str, name: str, room: Room) -> bool:
+        if address not in self._first_groups:
+            return True
+        group = self._first_groups[address]
+        counted = self._fleet.kind_of(group).count_remaining(group.state, name)
+        return room.has_room and (room.free is None or room.free > counted)
+
+
+def _add_at(
+    open_gpu: OpenGpu, before: tuple[Slot, ...], vgpu_type: VgpuType, place: int | None
+) -> tuple[Slot, ...] | None:
+    """Return the slots on a GPU with one more vGPU, at a place of its numbers; None when there is no room after all."""
+    gpu = open_gpu.gpu
+    if place is None or not gpu.accepts_placements:
+        return add_slot(open_gpu, before, vgpu_type)
+    room = compute_room(gpu, (*open_gpu.taken, *make_planned_vgpus(before)), vgpu_type)
+    if not room.has_room:
+        return None
+    return (*before, Slot(gpu, room.functions[0], vgpu_type, placement_id_of(place)))
 
 
 def add_slot(open_gpu: OpenGpu, slots: tuple[Slot, ...], vgpu_type: VgpuType) -> tuple[Slot, ...] | None:
@@ -176,3 +301,15 @@ def make_planned_vgpus(slots: Sequence[Slot]) -> list[Vgpu]:
         )
         for n, s in enumerate(slots)
     ]
+
+
+def choose_gpu_for_vf(snapshot: Snapshot, gpus: Sequence[Gpu], policy: str | None, vm: str | None) -> Gpu | None:
+    """Return the GPU that provides the next plain VF; None when no GPU has a free one."""
+    state = build_fleet_state(snapshot, gpus, vm)
+    choice = make_policy(snapshot, policy).choose(state.fleet, PLAIN_VF)
+    return state.gpus[choice.gpu] if choice is not None else None
+
+
+def make_policy(snapshot: Snapshot, name: str | None) -> PlacementPolicy:
+    """Return a policy: the named one, else that of host.yaml, else the default."""
+    return POLICIES[name or snapshot.placement_spec.policy or DEFAULT_PLACEMENT_POLICY]()

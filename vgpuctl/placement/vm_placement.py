@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose where the vGPUs of one VM go: all of them, or none with the reasons.
 
-A placement policy takes a GPU with room for each vGPU in turn, larger vGPUs first. If that leaves a vGPU without room,
-or no numbers are known, the search tries every combination: fullest GPU first, ties to the lowest address. The same
-input always gives the same answer.
+Larger vGPUs go first, each where the placement policy puts it. Where that leaves one without room, `slot_search` tries
+other places. The same input always gives the same answer.
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
-from vgpuctl.placement import fleet_state, policy_placement
 from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
 from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted, why_unschedulable
-from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, Slot, search_slots
+from vgpuctl.placement.slot_search import MAX_ALTERNATIVES, OpenGpu, ProfileRequest, Slot, search_slots
 from vgpuctl.placement.unapplied import unapplied_error, unapplied_settings
 from vgpuctl.value import replace
+
+_CUT_LINE = f"the search ended after {MAX_ALTERNATIVES} other places, and not all were tried: there may be a way"
 
 
 def sum_free(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:
@@ -76,18 +76,12 @@ def place_vgpus(
     totals = _count_by_profile(profiles)
     largest = sorted(totals.items(), key=lambda t: (-request_of[t[0]].framebuffer_mib, t[0]))
     ordered = [request_of[text] for text, count in largest for _ in range(count)]
-    chosen = (
-        policy_placement.place_in_turn(snapshot, candidates, ordered, constraints.policy, vm)
-        if _has_choice(candidates)
-        else None
-    )
-    if chosen is None:
-        chosen = _search_combinations(snapshot, candidates, [(request_of[text], count) for text, count in largest], vm)
-    if chosen is None:
+    result = search_slots(snapshot, candidates, ordered, constraints.policy, vm)
+    if result.slots is None:
         _refuse_unapplied(snapshot, serving, vm)
-        raise _no_room_error(snapshot, gpus, profiles, types_of, vm, excluded)
+        raise _no_room_error(snapshot, gpus, profiles, types_of, vm, excluded, is_cut=result.is_cut)
     slots: dict[str, list[Slot]] = {}
-    for request, slot in zip(ordered, chosen, strict=True):
+    for request, slot in zip(ordered, result.slots, strict=True):
         slots.setdefault(request.text, []).append(slot)
     return tuple(slots[text].pop(0) for text, count in profiles for _ in range(count))
 
@@ -105,11 +99,6 @@ def _find_types(
         return find_types(snapshot, allowed, text)
 
 
-def _has_choice(open_gpus: Sequence[OpenGpu]) -> bool:
-    """Return whether there is a choice: several GPUs, or the places of one."""
-    return len(open_gpus) > 1 or any(open_gpu.gpu.mixed_size for open_gpu in open_gpus)
-
-
 def list_open_gpus(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[OpenGpu, ...]:
     """Return the GPUs with the vGPUs on each, fullest first."""
     vgpus_by_gpu: dict[str, list[Vgpu]] = {g.address: [] for g in gpus}
@@ -118,20 +107,6 @@ def list_open_gpus(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[OpenGpu, ..
             vgpus_by_gpu[vgpu.gpu].append(vgpu)
     open_gpus = (OpenGpu(g, tuple(vgpus_by_gpu[g.address])) for g in gpus)
     return tuple(sorted(open_gpus, key=lambda entry: (-len(entry.taken), address_sort_key(entry.gpu.address))))
-
-
-def _search_combinations(
-    snapshot: Snapshot, open_gpus: Sequence[OpenGpu], requests: Sequence[tuple[ProfileRequest, int]], vm: str | None
-) -> tuple[Slot, ...] | None:
-    """Return a slot for each vGPU in the order of the request, after trying every combination."""
-    gpus = [entry.gpu for entry in open_gpus]
-    if not all(_may_fit(snapshot, gpus, request.types, count, vm) for request, count in requests):
-        return None
-    profiles = {t.profile for request, _ in requests for t in request.types.values()}
-    state = fleet_state.build_fleet_state(snapshot, gpus, vm, profiles)
-    class_by_address = {gpu.address: state.fleet.group_of(n) for n, gpu in enumerate(state.gpus)}
-    slots_by_request = search_slots(open_gpus, requests, class_by_address)
-    return None if slots_by_request is None else tuple(slot for slots in slots_by_request for slot in slots)
 
 
 def _drop_forbidden_types(gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> dict[str, VgpuType]:
@@ -145,17 +120,6 @@ def _count_by_profile(profiles: Sequence[tuple[str, int]]) -> Counter[str]:
     for text, count in profiles:
         totals[text] += count
     return totals
-
-
-def _may_fit(
-    snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], count: int, vm: str | None
-) -> bool:
-    """Return whether this many may fit on these GPUs together; saves a search of every combination.
-
-    Where numbers are known, the search never finds more than the guaranteed room.
-    """
-    rooms = list_rooms(snapshot, [g for g in gpus if g.address in types], types, vm)
-    return any(room.guaranteed is None for _, room in rooms) or sum_guaranteed(rooms) >= count
 
 
 def stuck_write_error(write: StuckWrite) -> Stuck:
@@ -218,10 +182,12 @@ def _no_room_error(
     types_by_text: Mapping[str, Mapping[str, VgpuType]],
     vm: str | None,
     excluded_gpus: Mapping[str, Excluded],
+    *,
+    is_cut: bool,
 ) -> NoCapacity:
     text = ", ".join(p if c == 1 else f"{c} × {p}" for p, c in profiles)
     details = []
-    lines = []
+    lines = [_CUT_LINE] if is_cut else []
     free_by_constraint: dict[str, dict[str, int]] = {}
     for profile, count in profiles:
         for gpu, room in list_rooms(snapshot, gpus, types_by_text[profile], vm):

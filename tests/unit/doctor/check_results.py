@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vgpuctl.doctor.catalogue import CHECKS
+from vgpuctl.doctor import CHECKS
 from vgpuctl.doctor.check import Check, CheckContext, FileContent, Finding, FolderListing
 from vgpuctl.model.snapshot import Snapshot
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's services, the driver's versions, its holders, its firmware, and ECC."""
+"""NVIDIA's services, versions, holders, firmware and ECC; guests' drivers; logs, as public bug reports show them."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.hosts import create, open_sim_host, request
 from tests.unit.doctor.check_results import finding_text, run_check
-from tests.values import a100, snapshot, t4
+from tests.values import a100, snapshot, t4, vm, vm_uuid
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
-from vgpuctl.doctor.nvidia import SLICE_DIRECTORIES
+from vgpuctl.doctor.nvidia import SLICE_DIRECTORIES, rate_guest_driver, vgpu_release
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.mig import MigSpec, MigState
-from vgpuctl.model.port_values import DeviceUser, EccState, NvmlStatus
+from vgpuctl.model.port_values import DeviceUser, EccState, NvmlGuest, NvmlStatus
+from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION
 from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH
+from vgpuctl.value import replace
 
 GPU = a100()
 AMD = a100(vendor_id="1002", driver="gim", backend=Backend.SRIOV_VF)
@@ -198,3 +201,177 @@ def test_unchanging_ecc_is_ok_and_unreported_ecc_is_unknown():
     seen = {GPU.address: EccState(enabled=False, pending_enabled=False)}
     assert run_check("ecc", snapshot(GPU), ecc=seen).verdict is Verdict.OK
     assert run_check("ecc", snapshot(GPU)).verdict is Verdict.UNKNOWN
+
+
+SCENARIO = """version: 1
+nvidia: {driver: "580.105.06", guest_driver: "%s"}
+gpus: [{model: H100}]
+"""
+
+
+def guests(*versions: str | None, host: str = "550.90.05"):
+    reported = tuple(NvmlGuest(vm_uuid(number), version) for number, version in enumerate(versions))
+    looked = snapshot(GPU, vms=[vm(0)], nvml=NvmlStatus(available=True, driver_version=host))
+    return run_check("guest-drivers", looked, guests={GPU.address: reported})
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("450.51.05", 11), ("449.1", None), ("539.28", 16), ("550.90.05", 17), ("551.61", 17), ("582.16", 19),
+     ("595.45.04", 20), ("600.1", None), ("Not Available", None)],
+)  # fmt: skip
+def test_the_release_is_that_of_the_branch(version, release):
+    assert vgpu_release(version) == release
+
+
+@pytest.mark.parametrize(
+    ("host", "guest", "verdict"),
+    [
+        ("550.90.05", "550.54.14", Verdict.OK),
+        ("550.54.10", "553.62", Verdict.OK),
+        ("550.90.05", "535.183.01", Verdict.OK),
+        ("550.90.05", "529.19", Verdict.WARN),
+        ("580.65.05", "539.28", Verdict.OK),
+        ("580.65.05", "550.90.07", Verdict.WARN),
+        ("580.65.05", "470.63", Verdict.WARN),
+        ("535.54.06", "550.54.14", Verdict.FAIL),
+        ("550.90.05", "572.60", Verdict.FAIL),
+        ("610.1.2", "610.4.5", Verdict.OK),
+        ("610.1.2", "580.65.06", Verdict.UNKNOWN),
+    ],
+)
+def test_a_host_serves_its_own_release_the_one_before_and_the_long_term_one_before(host, guest, verdict):
+    assert rate_guest_driver(host, guest) is verdict
+
+
+def test_a_guest_newer_than_the_host_fails_with_its_vm_and_what_to_do():
+    result = guests("572.60", "550.54.14", None)
+    assert result.verdict is Verdict.FAIL
+    assert result.evidence == (
+        "host: 550.90.05 (vGPU 17)",
+        "vdi-000 on 0000:3b:00.0: 572.60 (vGPU 18), newer than the host's: its vGPU does not start",
+        "1 of 3 running vGPUs: no NVIDIA driver runs in the guest yet",
+    )
+    assert "or update the host" in str(result.fix)
+
+
+def test_supported_guests_are_ok():
+    result = guests("550.54.14", "535.183.01")
+    assert (result.verdict, result.fix) == (Verdict.OK, None)
+    assert f"{vm_uuid(1)} on 0000:3b:00.0: 535.183.01 (vGPU 16)" in finding_text(result)
+    assert guests().evidence == ("host: 550.90.05", "no VM runs with a vGPU")
+
+
+def test_without_nvml_data_it_is_unknown():
+    assert run_check("guest-drivers", snapshot(GPU)).verdict is Verdict.UNKNOWN
+    silent = snapshot(GPU, nvml=NvmlStatus(available=True))
+    assert run_check("guest-drivers", silent, guests={GPU.address: ()}).verdict is Verdict.UNKNOWN
+    amd = a100(vendor_id="1002", driver="gim", backend=Backend.SRIOV_VF)
+    assert run_check("guest-drivers", snapshot(amd)).verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("guest", "verdict"), [("573.07", "ok"), ("539.28", "ok"), ("550.90.07", "warn"), ("596.36", "fail")]
+)
+def test_a_vm_with_such_a_driver_is_named(tmp_path, guest, verdict):
+    ports = open_sim_host(tmp_path, text=SCENARIO % guest).ports
+    create(ports, request("H100-10C", name="desk"))
+    (row,) = diagnose(ports, ("guest-drivers",)).checks
+    assert row.verdict == verdict
+    assert any(line.startswith("desk on ") and guest in line for line in row.evidence)
+
+
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>"
+MISMATCH = "NVRM: API mismatch: the client has the version 535.247.01, but"
+UNBIND = "nvidia 0000:3b:00.0: NVRM: Could not acquire UnbindLock"
+TIMEOUT = "[nvidia-vgpu-vfio] a581675d-19eb-4f50-aa64-6aeb378c58c3: start failed. status: 0x0 Timeout Occured"
+MANAGER = (
+    "notice: vmiop_env_log: nvidia-vgpu-mgr daemon started",
+    "notice: vmiop_env_log: (0x0): pluginconfig: vgpu_type_id=259",
+)
+NOT_VGX = "error: vmiop_log: (0x0): vGPU is supported only on VGX capable boards"
+RM_CLIENT = "error: vmiop_env_log: Failed to initialize RM client: 0x26"
+NO_UUID = "error: vmiop_env_log: Failed to get VM UUID from QEMU command-line 0x57"
+INIT = "error: vmiop_log: (0x0): Initialization: init_device_instance failed error 1"
+BACKTRACE = "error: vmiop_log: vgpu(+0xeb43) [0x5652bb60eb43]"
+
+
+def check_logs(kernel=(), service=(), gpus=(GPU,)):
+    return run_check("driver-messages", snapshot(*gpus), kernel_log=kernel, service_logs={"nvidia-vgpu-mgr": service})
+
+
+def test_drivers_without_errors_are_ok():
+    result = check_logs(("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.05",), MANAGER)
+    assert result.verdict is Verdict.OK
+    assert result.evidence[0].startswith("1 lines of NVIDIA's modules and 2 of nvidia-vgpu-mgr since the boot")
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "words"),
+    [
+        (XID.format(79), Verdict.FAIL, "0000:3b:00.0: Xid 79, the GPU has fallen off the bus"),
+        (XID.format(119), Verdict.FAIL, "0000:3b:00.0: Xid 119"),
+        (XID.format(63), Verdict.WARN, "0000:3b:00.0: Xid 63"),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:762)", Verdict.FAIL, "0000:3b:00.0: the driver"),
+        (
+            "NVRM: Aborting probe for VF 0000:3b:00.4 since IOMMU is not present on the system.",
+            Verdict.FAIL,
+            "0000:3b:00.0: the driver refuses this VF",
+        ),
+        ("NVRM: Required FB for heterogeneous vGPU exceeds", Verdict.WARN, "mixed sizes"),
+        (UNBIND, Verdict.WARN, "0000:3b:00.0: a program used the GPU"),
+        (MISMATCH, Verdict.WARN, "the client has the version 535.247.01"),
+        (TIMEOUT, Verdict.WARN, "did not start a vGPU"),
+    ],
+)
+def test_a_kernel_log_line_is_shown_with_gpu_and_explanation(line, verdict, words):
+    result = check_logs(("something else", line))
+    assert result.verdict is verdict
+    assert words in finding_text(result)
+    assert line in finding_text(result)
+    assert result.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [(NOT_VGX, Verdict.FAIL), (RM_CLIENT, Verdict.WARN), (NO_UUID, Verdict.WARN), (INIT, Verdict.WARN)],
+)
+def test_a_service_log_line_is_explained(line, verdict):
+    result = check_logs(service=(*MANAGER, line, BACKTRACE))
+    assert (result.verdict, len(result.evidence)) == (verdict, 1)
+    assert result.evidence[0].endswith(f": {line}")
+
+
+def test_errors_of_guest_programs_are_not_host_errors():
+    assert check_logs((XID.format(13), XID.format(31), XID.format(43))).verdict is Verdict.OK
+
+
+def test_repeated_lines_are_shown_once_with_a_count_and_the_worst_first():
+    result = check_logs([XID.format(94)] * 900 + [XID.format(79)], [INIT] * 7)
+    assert len(result.evidence) == 3
+    assert "Xid 79" in result.evidence[0]
+    assert any("(900 times, the last one:)" in line for line in result.evidence)
+
+
+def test_each_gpu_is_named_with_its_own_line():
+    other = "NVRM: Xid (PCI:0000:5E:00): 79, GPU has fallen off the bus."
+    result = check_logs((XID.format(79), other), gpus=(GPU, t4()))
+    assert [line[:12] for line in result.evidence] == ["0000:3b:00.0", "0000:5e:00.0"]
+
+
+def test_a_long_line_is_cut():
+    assert len(check_logs((XID.format(79) + "x" * 500,)).evidence[0]) < 300
+
+
+def test_unreadable_logs_are_unknown_unless_the_other_has_errors():
+    assert check_logs(None, None).verdict is Verdict.UNKNOWN
+    assert check_logs(None, MANAGER).verdict is Verdict.UNKNOWN
+    assert check_logs((), None).verdict is Verdict.UNKNOWN
+    assert check_logs(None, (NOT_VGX,)).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("address", ["10000:3b:00", "00010000:3B:00.0"])
+def test_a_gpu_in_a_domain_of_five_digits_is_found(address):
+    gpu = replace(a100(), address="10000:3b:00.0")
+    result = check_logs((f"NVRM: Xid (PCI:{address}): 79, GPU has fallen off the bus.",), gpus=(gpu,))
+    assert result.evidence[0].startswith(gpu.address)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpuctl.doctor.catalogue import CHECKS
+from vgpuctl.doctor import CHECKS
 from vgpuctl.model.symptoms import SYMPTOMS, Symptom, find_hint
 
 INDEX = (Path(__file__).parents[3] / "docs/symptoms.md").read_text(encoding="utf-8").splitlines()
