@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--record", metavar="DIRECTORY", type=Path, help="where the record of the tests is kept")
-    parser.add_argument("--tests", metavar="PATH", default="tests/unit", help="these tests alone")
+    parser.add_argument("--tests", metavar="PATH", nargs="+", default=["tests/unit"], help="these tests alone")
     parser.add_argument("--only", metavar="PATH", default="vgpuctl/", help="files whose names begin like this alone")
     options = parser.parse_args(arguments)
     try:
@@ -99,24 +99,14 @@ def _jail(copy: Path, writable: Path | None = None) -> list[str]:
     return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh", *prefix]
 
 
-def _record(copy: Path, directory: Path, tests: str) -> Record:
+def _record(copy: Path, directory: Path, tests: Sequence[str]) -> Record:
     """Run the tests once, unless the directory has their record already."""
     directory.mkdir(parents=True, exist_ok=True)
     if not list(directory.glob("durations.*")):
         words = [*_jail(copy, directory), str(copy / ".venv/bin/python"), "-m", "pytest", "-q", "--tb=no", "-n", "2"]
-        words += [
-            "--dist",
-            "worksteal",
-            "-p",
-            "tests.mutate.recorder",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not slow",
-            tests,
-        ]
+        words += ["--dist", "worksteal", "-m", "not slow", "-p", "tests.mutate.recorder", "-p", "no:cacheprovider"]
         more = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "VGPUCTL_RECORD": str(directory)}
-        done = subprocess.run([*words, tests], cwd=copy, env={**os.environ, **more}, check=False)
+        done = subprocess.run([*words, *tests], cwd=copy, env={**os.environ, **more}, check=False)
         if done.returncode not in (0, 1):
             raise CannotTell(f"the tests did not run: pytest ended with {done.returncode}")
     seconds: dict[str, float] = {}
