@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 Point = TypeVar("Point")
+FULL_BACKEND = "vendor-vf"
+"""The others differ in one or two steps: the makers' and backends' own tests have those."""
 SAMPLED_OF = 3  # not even: the points come in pairs, before a call and after it
 NEVER_RAISE = {
     "nvml.status",
@@ -261,6 +264,13 @@ def sampled(points: Iterable[Point]) -> list[Point]:
     return every if EVERYTHING else every[len(every) % SAMPLED_OF :: SAMPLED_OF]
 
 
+def acts_on_backends(acts: Iterable[str], kinds: Iterable[str]) -> list[tuple[str, str]]:
+    """Return (act, kind) pairs: every act on `vendor-vf`, and a sample of them on the other backends."""
+    every = list(product(acts, kinds))
+    others = sampled((act, kind) for act, kind in every if kind != FULL_BACKEND)
+    return [pair for pair in every if pair[1] == FULL_BACKEND or pair in others]
+
+
 def fault_points(calls: tuple[str, ...], *, every_read: bool) -> list[tuple[int, bool, bool]]:
     """Return (number, done, for good) for the faults of this run, as `sampled` draws them.
 
@@ -283,19 +293,23 @@ def _every_fault(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[
             yield number, True, True
 
 
+def _whole_unknown(host: SimulatedHost, where: str) -> None:
+    raise AssertionError(f"{where}: this trial does not say when a host is consistent")
+
+
 @dataclass(frozen=True)
 class Trial:
     """An action that is repeated on copies of a host, while each of its calls in turn fails or kills the process.
 
     `prepared` builds the host once, in its own directory; each repetition gets a copy. `whole` checks that a host is
-    consistent after an interrupted action and a run of reconcile. `act` must be a function of a module, because it is
-    pickled for the process that is killed.
+    consistent after an interrupted action and a run of reconcile; `killed` leaves that to the test. `act` must be a
+    function of a module, because it is pickled for the process that is killed.
     """
 
     directory: Path
     prepared: Callable[[Path], SimulatedHost]
     act: Act
-    whole: Callable[[SimulatedHost, str], None]
+    whole: Callable[[SimulatedHost, str], None] = _whole_unknown
 
     @cached_property
     def made(self) -> SimulatedHost:
@@ -339,6 +353,17 @@ class Trial:
     def deaths(self, calls: tuple[str, ...], spawn: BaseContext) -> int:
         """Kill a process in each call that changes something; return how often reconcile found leftovers."""
         repaired = 0
+        for _, _, where, later in self.killed(calls, spawn):
+            repaired += bool(run_reconcile(later.ports, dry_run=True).data.findings)
+            run_reconcile(later.ports)
+            self.whole(later, where)
+        return repaired
+
+    def killed(self, calls: tuple[str, ...], spawn: BaseContext) -> Iterator[tuple[int, bool, str, SimulatedHost]]:
+        """Kill a process in each call that changes something, before or after it took effect; yield what it leaves.
+
+        Number of the call, whether it took effect, both in words, and the host.
+        """
         for number, done in sampled((n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)):
             where = f"killed in call {number} {calls[number - 1]}, done={done}"
             host = self.host(f"{number}{done}")
@@ -346,11 +371,8 @@ class Trial:
             child.start()
             child.join(30)
             assert child.exitcode == -signal.SIGKILL, where
-            later = open_sim_host(host.directory, host.scenario)
-            repaired += bool(run_reconcile(later.ports, dry_run=True).data.findings)
-            run_reconcile(later.ports)
-            self.whole(later, where)
-        return repaired
+            host.sim.close()
+            yield number, done, where, open_sim_host(host.directory, host.scenario)
 
 
 def _die(directory: Path, scenario: str, act: Act, number: int, done: bool) -> None:

@@ -1,35 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plant bugs one at a time in a copy of the checkout, and report which tests find them: `python -m tests.mutate`.
 
-Run it by hand after a change to the rules or their tests. It takes ten minutes or more. The copy has its own virtual
-environment, which uses the package in the copy and everything else from this environment. So even a child process that
-ignores PYTHONPATH imports the copy's package. Each test that finds a bug runs again without the bug and must then pass.
+Run it by hand after a change to the rules or their tests. It takes ten minutes or more. Each test that finds a bug runs
+again without the bug and must then pass. `python -m tests.mutate automatic` chooses the bugs at random (automatic.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
-import sysconfig
-import tempfile
 import time
-import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import copytree, ignore_patterns
 
+from tests.mutate import automatic
 from tests.mutate.bug import Bug, DoesNotApply
 from tests.mutate.bugs import BUGS
+from tests.mutate.copy_of_checkout import CHECKOUT, FOUND, CannotTell, changed, copied, pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 TABLE = CHECKOUT / "docs" / "reports" / "mutations.md"
-LEFT_OUT = ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "dist", "build")
-LONGEST_SECONDS = 900
-FOUND = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
 ROW = re.compile(r"^\| [^|]+ \| `([^`|]+)` \|.*$", re.MULTILINE)
 HEAD = """# Planted bugs
 
@@ -51,18 +42,17 @@ class Result:
     found_by: str | None
 
 
-class CannotTell(Exception):
-    """The tests did not run, or they fail even without the bug."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant the bugs. Return 0 if none survived, 1 if one did, 2 if one does not apply or its tests cannot tell."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["automatic"]:
+        return automatic.main(words[1:])
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=(__doc__ or "").split(":")[0])
     parser.add_argument(
         "--only", metavar="NAME", action="append", help="this bug alone, and its line of the table; repeatable"
     )
     parser.add_argument("--list", action="store_true", help="name the bugs and their rules, and plant none")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     unknown = sorted(set(options.only or ()) - {bug.name for bug in BUGS})
     if unknown:
         parser.error(f"there is no bug {', '.join(unknown)}; --list names them")
@@ -84,10 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(bugs: Sequence[Bug]) -> list[Result]:
     """Plant each bug in a copy, run its tests, and restore the file."""
     results = []
-    with tempfile.TemporaryDirectory(prefix="vgpuctl-mutate-") as directory:
-        copy = Path(directory) / "checkout"
-        copytree(CHECKOUT, copy, ignore=LEFT_OUT, symlinks=True)
-        _make_environment(copy)
+    with copied() as copy:
         for number, bug in enumerate(bugs, 1):
             started = time.monotonic()
             results.append(Result(bug, _found_by(copy, bug)))
@@ -96,45 +83,18 @@ def run(bugs: Sequence[Bug]) -> list[Result]:
     return results
 
 
-def _make_environment(copy: Path) -> None:
-    venv.create(copy / ".venv", symlinks=True)
-    (packages,) = (copy / ".venv").glob("lib/python3*/site-packages")
-    (packages / "copy.pth").write_text(f"{copy}\n{sysconfig.get_path('purelib')}\n")
-    words = [copy / ".venv/bin/python", "-I", "-c", "import vgpuctl; print(vgpuctl.__file__)"]
-    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    if not Path(output).is_relative_to(copy):
-        raise CannotTell(f"the package that runs would be {output.strip()}, not the one below {copy}")
-
-
 def _found_by(copy: Path, bug: Bug) -> str | None:
-    file = copy / bug.file
-    original = file.read_text()
-    file.write_text(bug.planted(copy))
-    try:
-        status, output = _pytest(copy, bug.tests)
-    finally:
-        file.write_text(original)
+    with changed(copy / bug.file, bug.planted(copy)):
+        status, output = pytest(copy, bug.tests)
     failure = FOUND.search(output)
     if status == 0:
         return None
     if status != 1 or failure is None:
         raise CannotTell(f"{bug.name}: its tests did not run (pytest ended with {status}):\n{output[-2000:]}")
-    status, output = _pytest(copy, (failure[1],))
+    status, output = pytest(copy, (failure[1],))
     if status != 0:
         raise CannotTell(f"{bug.name}: {failure[1]} fails without it, too:\n{output[-2000:]}")
     return failure[1]
-
-
-def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
-    words = [str(copy / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "VGPUCTL_TESTS": "all"}
-    try:
-        completed = subprocess.run(
-            words, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CannotTell(f"{' '.join(words)}: not over after {LONGEST_SECONDS} seconds") from error
-    return completed.returncode, completed.stdout + completed.stderr
 
 
 def rows(results: Sequence[Result], earlier: str) -> dict[str, str]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that mirror the package."""
+"""Tests of the package, by its directories."""

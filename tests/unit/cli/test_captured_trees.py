@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from itertools import product
 
 import pytest
+
+from tests.faults import sampled
 
 DEVICES = ("0000:3b:00.0", "0000:5e:00.0")
 COMMANDS = ("list-gpus", "list-vgpus", "list-profiles", "export", "diff", "doctor", "list-vms", "fits --profile A16-1B")
@@ -111,8 +114,7 @@ NAMES = (
 BAD = (a_fifo, a_loop, a_directory, huge, garbage, digits, nowhere, out)
 
 
-@pytest.mark.parametrize("put", BAD, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "put"), sampled(product(NAMES, BAD)))
 def test_one_bad_attribute_never_hides_the_other_gpu(vgpuctl, tree, name, put):
     put(path_in(tree, name))
     assert vgpuctl("--root", str(tree), "--json", "export").status == 0

@@ -69,7 +69,7 @@ def _written(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("form", SPECS)
-@pytest.mark.parametrize("options", [(), ("-v",), ("--json",)])
+@pytest.mark.parametrize("options", [("-v",), ("--json",)])
 def test_a_spec_is_not_quoted(vgpuctl: Vgpuctl, tmp_path: Path, form: str, options: tuple[str, ...]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"profile: A100-4C\nname: web\n{SPECS[form]}" if "directive" not in form else SPECS[form])

@@ -79,9 +79,12 @@ def test_vgpuctl_host_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_of(silent_program(), "{}") == DEFAULTS
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+TARGETS = ["--host ssh://gpu1", "--host=sim:t4", "--host ssh://gpu{1..3}", "--root /captured", "--connect test:///x"]
+
+
 @pytest.mark.parametrize(
-    "given", ["--host ssh://gpu1", "--host=sim:t4", "--host ssh://gpu{1..3}", "--root /captured", "--connect test:///x"]
+    ("command", "given"),
+    [*((command, TARGETS[0]) for command in COMMANDS), *(("diff", given) for given in TARGETS[1:])],
 )
 def test_a_command_whose_target_was_lost_refuses(command: str, given: str) -> None:
     settings = Settings()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every count, yes and no on 500 random small hosts of every way to divide a GPU, against trying everything."""
+"""Every count, yes and no on 500 random small hosts of every way to divide a GPU, against trying everything.
+
+A run of every change takes 200 of them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import EVERYTHING
 from tests.unit.gpu.brute_force import count_range, driver_chooses_instances, fitting, most_on_host
 from tests.unit.gpu.small_hosts import WAYS, make_host, paste
 from vgpuctl.errors import NotFound
@@ -24,7 +28,7 @@ from vgpuctl.placement.fit import FitResult, check_fit
 from vgpuctl.placement.fleet_state import build_fleet_state
 from vgpuctl.placement.restrictions import why_profile_forbidden
 
-BLOCKS = 5
+BLOCKS = 5 if EVERYTHING else 2
 HOSTS_IN_A_BLOCK = 10
 EVERY = pytest.mark.parametrize(
     ("way", "seed"), [(way, n * HOSTS_IN_A_BLOCK) for way in WAYS for n in range(BLOCKS)], ids=str

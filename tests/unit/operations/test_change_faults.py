@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, Trial
+from tests.faults import CHANGING, Trial, acts_on_backends
 from tests.hosts import (
     SimulatedHost,
     context,
@@ -66,8 +66,7 @@ def trial_of(directory: Path, kind: str, act: str) -> Trial:
     return Trial(directory, partial(prepared, kind=kind, act=act), partial(do, kind=kind, act=act), whole)
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(("act", "kind"), acts_on_backends(ACTS, HOSTS))
 def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str) -> None:
     trial = trial_of(tmp_path, kind, act)
     calls = trial.calls()
@@ -75,8 +74,7 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
     assert trial.failures(calls) >= 2
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(("act", "kind"), acts_on_backends(ACTS, HOSTS))
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str, spawn) -> None:
     trial = trial_of(tmp_path, kind, act)
     assert trial.deaths(trial.calls(), spawn) >= 1

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import EVERYTHING
 from tests.changed.backends import KINDS
 from tests.changed.hints import commands_in
 from tests.changed.page import known_cells
 from tests.changed.trial import Trials, all_cells, sampled
 
-SEED, COUNT = 14, 200
+SEED, COUNT = 14, 200 if EVERYTHING else 80
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])

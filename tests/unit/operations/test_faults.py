@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome, sampled
-from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile, start
+from tests.faults import CHANGING, Trial, acts_on_backends, counted, failing, fault_points, outcome
+from tests.hosts import SimulatedHost, copied, create, delete, open_sim_host, picture, request, run_reconcile, start
 from tests.processes import clean
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.ports.host import Host
@@ -47,15 +47,15 @@ def do(ports: Host, kind: str, act: str) -> object:
     return delete(ports, "vm") if act == "delete" else start(ports, "vm")
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("act", ["create", "delete", "start"])
+@pytest.mark.parametrize(("act", "kind"), acts_on_backends(["create", "delete", "start"], HOSTS))
 def test_whatever_call_fails_everything_is_undone_or_the_error_says_what_is_left(tmp_path, kind, act):
-    calls = counted(prepared(tmp_path / "dry", kind, act).ports, lambda w: do(w, kind, act))
+    made = prepared(tmp_path / "made", kind, act)
+    calls = counted(copied(made, tmp_path / "dry").ports, lambda w: do(w, kind, act))
     assert len(set(calls) & CHANGING) >= 3
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=kind == "vendor-vf"):
         where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
+        host = copied(made, tmp_path / f"{number}{done}{for_good}")
         before = picture(host)
         error = outcome(partial(do, failing(host.ports, number, done=done, for_good=for_good), kind, act))
         host.sim.close()
@@ -86,28 +86,13 @@ def test_whatever_call_fails_everything_is_undone_or_the_error_says_what_is_left
     assert refused >= 3
 
 
-def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
-    host = open_sim_host(Path(directory), text=HOSTS[kind][0])
-    do(dying(host.ports, number, done=done), kind, act)
-
-
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("act", ["create", "delete", "start"])
+@pytest.mark.parametrize(("act", "kind"), acts_on_backends(["create", "delete", "start"], HOSTS))
 def test_whatever_call_a_process_dies_in_reconcile_finishes_or_undoes_it(tmp_path, kind, act, spawn):
-    calls = counted(prepared(tmp_path / "dry", kind, act).ports, lambda w: do(w, kind, act))
-    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
+    trial = Trial(tmp_path, partial(prepared, kind=kind, act=act), partial(do, kind=kind, act=act))
+    calls, before = trial.calls(), picture(trial.made)
     left_behind = 0
-    for number, done in sampled(points):
-        where = f"{act} on {kind}, killed in call {number} {calls[number - 1]}, done={done}"
-        directory = tmp_path / f"{number}{done}"
-        host = prepared(directory, kind, act)
-        before = picture(host)
-        child = spawn.Process(target=_die, args=(str(directory), kind, act, number, done))
-        child.start()
-        child.join(30)
-        assert child.exitcode == -9, where
-        after = picture(host)
-        later = host.again()
+    for number, done, where, later in trial.killed(calls, spawn):
+        after = picture(later)
         result = run_reconcile(later.ports, dry_run=True).data.findings
         run_reconcile(later.ports)
         now = picture(later)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import EVERYTHING
 from tests.faults import CHANGING, Trial
 from tests.hosts import SimulatedHost, open_sim_host, picture, run_reconcile
 from tests.unit.operations.test_apply import run
@@ -18,7 +19,7 @@ from vgpuctl.ports.host import Host
 
 __all__ = ["spawn"]
 UUIDS = ("83b8f4f2-509f-382f-3c1e-e6bfe0fa1001", "83b8f4f2-509f-382f-3c1e-e6bfe0fa1002")
-CASES = [*HOSTS, "taken-over"]
+CASES = [*HOSTS, "taken-over"] if EVERYTHING else ["vendor-vf", "taken-over"]
 
 
 def text_of(kind: str, card: str, carriers: tuple[str, ...]) -> str:

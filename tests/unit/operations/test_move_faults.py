@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, Trial
+from tests.faults import CHANGING, Trial, acts_on_backends
 from tests.hosts import SimulatedHost, create, delete, picture, request, run_reconcile, start, stop
 from tests.reserving_vms import SMALL, reserving_request, small
 from tests.unit.operations.test_change import ensure
@@ -77,8 +77,7 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
     assert trial.failures(calls) >= 1
 
 
-@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(("act", "kind"), acts_on_backends(ACTS, ["vendor-vf", "mdev-pf"]))
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str, spawn) -> None:
     trial = trial_of(tmp_path, kind, act)
     assert trial.deaths(trial.calls(), spawn) >= 1

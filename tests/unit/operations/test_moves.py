@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import CHANGING, Trial
+from tests.faults import CHANGING, Trial, acts_on_backends
 from tests.hosts import (
     SimulatedHost,
     context,
@@ -372,7 +372,7 @@ def trial_of(directory: Path, kind: str, *, running: bool) -> Trial:
     return Trial(directory, partial(scattered, kind=kind, running=running), partial(do, kind=kind), whole)
 
 
-@pytest.mark.parametrize("kind", TWO)
+@pytest.mark.parametrize("kind", [kind for _, kind in acts_on_backends(["move"], TWO)])
 def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str) -> None:
     trial = trial_of(tmp_path, kind, running=False)
     calls = trial.calls()
@@ -380,10 +380,7 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
     assert trial.failures(calls) >= 2
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
-@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
-def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
-    tmp_path: Path, kind: str, spawn, running: bool
-) -> None:
-    trial = trial_of(tmp_path, kind, running=running)
+@pytest.mark.parametrize(("state", "kind"), acts_on_backends(["running", "off"], ["vendor-vf", "mdev-pf"]))
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, spawn, state: str) -> None:
+    trial = trial_of(tmp_path, kind, running=state == "running")
     assert trial.deaths(trial.calls(), spawn) >= 1

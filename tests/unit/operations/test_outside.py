@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import EVERYTHING
 from tests.command_cases import CASES
 from tests.faults import CHANGING, Watch, error_of
 from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, run_reconcile
@@ -19,7 +20,7 @@ from vgpuctl.errors import InUse, PartlyApplied
 from vgpuctl.model.vm import RecordState
 from vgpuctl.ports.host import Host
 
-SEED, EACH = 14, 60
+SEED, EACH = 14, 60 if EVERYTHING else 24
 STARTED = "another program started VM vm"
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import EVERYTHING
 from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcome
 from tests.hosts import (
     SimulatedHost,
@@ -127,6 +128,8 @@ CASES = {
     ),
     "gb-mixed-on": Case(PRO, partition(FIRST, None, mixed=True), vms=(vm("on", "DC-24Q"), vm("off", "DC-24Q"))),
 }
+QUICK = ("mig-on", "warm-moved", "mixed-on", "apply-two", "gb-scheduler")
+"""Each kind of step once: MIG, instances that move, mixed sizes, two GPUs, VMs that are stopped and started."""
 
 
 def prepared(directory: Path, case: str) -> SimulatedHost:
@@ -206,7 +209,7 @@ def restore(ports: Host) -> None:
     restore_host(ports, context(), spec)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES if EVERYTHING else QUICK)
 def test_whatever_call_a_process_dies_in_the_same_command_makes_it_whole(tmp_path: Path, case: str, spawn) -> None:
     undisturbed = prepared(tmp_path / "undisturbed", case)
     CASES[case].do(undisturbed.ports)

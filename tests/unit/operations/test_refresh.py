@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome, sampled
+from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcome
 from tests.hosts import (
     Silent,
     SimulatedHost,
     context,
+    copied,
     create,
     delete,
     open_sim_host,
@@ -337,12 +338,13 @@ def test_a_vm_that_is_half_refreshed_is_deleted_with_both_disks(tmp_path: Path) 
 
 def test_whatever_call_fails_the_vm_is_as_it_was_or_refreshed(tmp_path: Path) -> None:
     act = "drain"
-    calls = counted(prepared(tmp_path / "dry", act).ports, lambda w: refresh(w, act))
+    made = prepared(tmp_path / "made", act)
+    calls = counted(copied(made, tmp_path / "dry").ports, lambda w: refresh(w, act))
     assert len(set(calls) & CHANGING) >= 4
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=False):
         where = f"{act}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}", act)
+        host = copied(made, tmp_path / f"{number}{done}{for_good}")
         before = picture(host)
         error = outcome(partial(refresh, failing(host.ports, number, done=done, for_good=for_good), act))
         host.sim.close()
@@ -366,28 +368,15 @@ def replace_running(seen):
     return {**seen.__dict__, "running": None}
 
 
-def _die(directory: str, act: str, number: int, done: bool) -> None:
-    host = open_sim_host(Path(directory), text=SCENARIO)
-    refresh(dying(host.ports, number, done=done), act)
-
-
 @pytest.mark.parametrize("reserve", ["always", "running"])
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole_and_starts_it(
     tmp_path: Path, spawn, reserve: str
 ) -> None:
-    act = "drain"
-    calls = counted(prepared(tmp_path / "dry", act, reserve=reserve).ports, lambda w: refresh(w, act))
+    trial = Trial(tmp_path, partial(prepared, act="drain", reserve=reserve), partial(refresh, act="drain"))
+    calls, before = trial.calls(), picture(trial.made).running
     switched = calls.index("hypervisor.redefine") + 1
     result = 0
-    for number, done in sampled((n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)):
-        where = f"{act}, killed in call {number} {calls[number - 1]}, done={done}"
-        directory = tmp_path / f"{number}{done}"
-        before = picture(prepared(directory, act, reserve=reserve)).running
-        child = spawn.Process(target=_die, args=(str(directory), act, number, done))
-        child.start()
-        child.join(30)
-        assert child.exitcode == -9, where
-        later = open_sim_host(directory, text=SCENARIO)
+    for number, done, where, later in trial.killed(calls, spawn):
         result += bool(run_reconcile(later.ports, dry_run=True).data.findings)
         run_reconcile(later.ports)
         assert not run_reconcile(later.ports, dry_run=True).data.findings, where

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome, sampled
+from tests.faults import CHANGING, Trial, failing, fault_points, outcome
 from tests.hosts import WAIT_SECONDS, create, open_sim_host, picture, request, run_reconcile, start
 from tests.layouts import Signals, StrikesTheRequest, Struck
-from tests.schedulers import EQUAL, POOL, SMALL, TWO_MS, act, everything, small, with_vms
+from tests.schedulers import EQUAL, POOL, TWO_MS, act, everything, small, with_vms
 from tests.unit.operations.test_faults import spawn
 from vgpuctl.errors import Interrupted
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -40,32 +39,25 @@ def test_a_signal_just_before_the_request_to_shut_down_leaves_the_vm_running(tmp
     assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
 
 
-def _die(directory, number, done):
-    host = open_sim_host(Path(directory), text=SMALL.format(driver="550.90.05", nvml="present", more=POOL))
-    act(dying(host.ports, number, done=done), TWO_MS, drain=True)
+def prepared(directory, is_configured=False):
+    """Return a host with a running VM; `is_configured`: the GPU has a scheduler."""
+    host = small(directory, more=POOL)
+    if is_configured:
+        act(host.ports, SchedulerSpec(EQUAL))
+    create(host.ports, request("A100-4C", name="on"))
+    return host.again()
+
+
+def change(ports):
+    return act(ports, TWO_MS, drain=True)
 
 
 @pytest.mark.parametrize("is_configured", [False, True], ids=["first", "configured"])
 def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp_path, spawn, is_configured):
-    def prepared(directory):
-        host = small(directory, more=POOL)
-        if is_configured:
-            act(host.ports, SchedulerSpec(EQUAL))
-        create(host.ports, request("A100-4C", name="on"))
-        return host
-
-    calls = counted(prepared(tmp_path / "dry").again().ports, lambda ports: act(ports, TWO_MS, drain=True))
-    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
+    trial = Trial(tmp_path, partial(prepared, is_configured=is_configured), change)
+    before = picture(trial.made)
     off = 0
-    for number, done in sampled(points):
-        where = f"killed in call {number} {calls[number - 1]}, done={done}"
-        directory = tmp_path / f"{number}{done}"
-        before = picture(prepared(directory))
-        child = spawn.Process(target=_die, args=(str(directory), number, done))
-        child.start()
-        child.join(30)
-        assert child.exitcode == -9, where
-        later = open_sim_host(directory, text=(directory / "scenario.yaml").read_text())
+    for _, _, where, later in trial.killed(trial.calls(), spawn):
         off += not picture(later).running
         run_reconcile(later.ports)
         if not picture(later).running:
@@ -77,20 +69,13 @@ def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp
 
 
 def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path):
-    def prepared(directory):
-        host = small(directory, more=POOL)
-        create(host.ports, request("A100-4C", name="on"))
-        return host.again()
-
-    def change(ports):
-        return act(ports, TWO_MS, drain=True)
-
-    calls = counted(prepared(tmp_path / "dry").ports, change)
+    trial = Trial(tmp_path, prepared, change)
+    calls = trial.calls()
     assert "nvml.set_scheduler" in calls
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=False):
         where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}")
+        host = trial.host(f"{number}{done}{for_good}")
         before = everything(host)
         error = outcome(partial(change, failing(host.ports, number, done=done, for_good=for_good)))
         now = everything(host)
