@@ -255,7 +255,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="sizes-mixed-in-instance",
         rule="the vGPUs of one GPU instance have one size",
-        file="vgpuctl/gpu/shared_instances.py",
+        file="vgpuctl/gpu/gpu_instances.py",
         old="vgpu_count) if size in (0, self.sizes[profile]) else 0",
         new="vgpu_count)",
         tests=(

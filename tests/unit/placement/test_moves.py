@@ -23,7 +23,7 @@ from tests.unit.placement.fleets import (
     fit,
     with_one,
 )
-from vgpuctl.gpu.shared_instances import InstanceNeed, SharedInstanceKind
+from vgpuctl.gpu.gpu_instances import InstanceNeed, SharedInstanceKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.joint import total_left
