@@ -255,7 +255,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="sizes-mixed-in-instance",
         rule="the vGPUs of one GPU instance have one size",
-        file="vgpuctl/gpu/shared_instances.py",
+        file="vgpuctl/gpu/gpu_instances.py",
         old="vgpu_count) if size in (0, self.sizes[profile]) else 0",
         new="vgpu_count)",
         tests=(
@@ -346,10 +346,10 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="cordon-ignored",
         rule="a cordoned GPU takes nothing new",
-        file="vgpuctl/placement/restrictions.py",
+        file="vgpuctl/placement/constraints.py",
         old="    if gpu.cordoned:\n",
         new="    if False:\n",
-        tests=("tests/unit/placement/test_restrictions.py", "tests/unit/operations/test_cordon.py"),
+        tests=("tests/unit/placement/test_constraints.py", "tests/unit/operations/test_cordon.py"),
     ),
     Bug(
         name="weighted-share-shown",
@@ -514,7 +514,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="stuck-gpu-is-open",
         rule="a GPU on which a write is stuck takes nothing new",
-        file="vgpuctl/placement/restrictions.py",
+        file="vgpuctl/placement/constraints.py",
         old="    if any(write.gpu == gpu.address for write in snapshot.stuck_writes):",
         new="    if any(write.gpu == gpu.address for write in ()):",
         tests=("tests/unit/operations/test_create.py::test_a_gpu_with_a_stuck_write_takes_no_vm",),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ways to divide a GPU have in common: their answers, and the rules for vGPUs that are on VFs.
 
-Each way is a `Division` in a module of its own: `equal_size`, `mixed_size`, `gpu_instances` (MIG), `mdev_pool` and
-`whole_functions`; `room` chooses between them. A division counts once: `room` explains the numbers of its kind
-(`gpu_kind`), and `numbers` hands the same kind to whoever weighs many choices.
+Each way is a `Division` in a module of its own: `equal_size`, `mixed_size`, `gpu_instances` (MIG) and `mdev_pool`.
+`room` has GPUs that are not divided, and chooses between all. A division counts once: `room` explains the numbers of
+its kind (`gpu_kind`), and `numbers` hands the same kind to whoever weighs many choices.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from vgpuctl.gpu.division import (
     name_holders,
     sizes_of,
 )
-from vgpuctl.gpu.room_lost import RoomLostByKind
+from vgpuctl.gpu.gpu_kind import RoomLostByKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind, count_disjoint
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 

@@ -20,7 +20,7 @@ from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMo
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.observe import mdev, nvml_facts, vendor_vf
-from vgpuctl.observe.placements import add_placements
+from vgpuctl.observe.vendor_vf import add_placements
 from vgpuctl.ports.host import Host
 from vgpuctl.value import Value, replace
 

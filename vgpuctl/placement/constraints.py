@@ -1,16 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs a request allows, and which of its constraints exclude the others."""
+"""Which GPUs may take a new vGPU or VM: what the request, host.yaml, and the GPU's state allow.
+
+A request's constraints exclude GPUs. So do host.yaml, a stuck kernel write, and a driver that lost the GPU. Existing
+vGPUs and VMs stay on it, and may start and stop, except on a GPU that is lost.
+
+A GPU may lack settings of host.yaml after a boot, before restore-host. The driver changes the scheduler, MIG and mixed
+sizes only on a GPU without vGPUs. A vGPU that is created before them would run without them, and then block
+restore-host until its VM is drained. So nothing new is placed there, and no room is shown. The scheduler counts only if
+VMs have places on the GPU whose vGPUs are all missing, as after a boot: otherwise host.yaml may be ahead of the driver,
+where only its next load sets the scheduler. libvirt's hook has no NVML, so it does not know these settings: it creates
+the vGPU as the driver is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vgpuctl.errors import NotFound
+from vgpuctl.config.name_patterns import expand_braces, matches_glob
+from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.gpu.division import name_holders
+from vgpuctl.gpu.profiles import matches_type
 from vgpuctl.model.address import normalize_pci
-from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text
 from vgpuctl.value import Value, replace
 
 
@@ -110,3 +124,90 @@ def _scheduler_policies(gpu: Gpu) -> set[str | None]:
     if not states and gpu.scheduler is not None and gpu.scheduler.state is not None:
         states = [gpu.scheduler.state]
     return {state.policy for state in states}
+
+
+def why_unschedulable(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
+    """Return why nothing new is placed on a GPU now.
+
+    A kernel write has not returned there, `why_restricted`, or settings of host.yaml have to be made first.
+    """
+    if any(write.gpu == gpu.address for write in snapshot.stuck_writes):
+        return "a kernel write on it is blocked"
+    restriction = why_restricted(gpu, mode, vm)
+    if restriction is None and mode == GpuMode.VGPU and (differences := unapplied_settings(snapshot, gpu)):
+        return f"it is not set up as host.yaml says: {'; '.join(differences)}; vgpuctl restore-host sets it up"
+    return restriction
+
+
+def why_restricted(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
+    """Return why nothing new of a mode (`vgpu`, `sriov`, `passthrough`) is placed on a GPU; None when it may be.
+
+    `vm`: the name of the VM that it is for; None for any VM.
+    """
+    if gpu.is_lost:
+        return gpu.lost_text
+    if gpu.cordoned:
+        return f"it is cordoned; vgpuctl uncordon {gpu.address} allows new vGPUs"
+    if gpu.desired_mode is GpuMode.UNMANAGED:
+        return "host.yaml excludes it from vgpuctl (mode: unmanaged)"
+    if gpu.desired_mode is not None and gpu.desired_mode != mode:
+        return f"host.yaml reserves it for mode {gpu.desired_mode}; vgpuctl set-mode {gpu.address} {mode} changes that"
+    if gpu.reserved_for and not any(_is_named(vm or "", pattern) for pattern in gpu.reserved_for):
+        return f"host.yaml reserves it for VMs named {' or '.join(gpu.reserved_for)}"
+    return None
+
+
+def _is_named(vm: str, pattern: str) -> bool:
+    return any(matches_glob(vm, word) for word in expand_braces(pattern))
+
+
+def why_profile_forbidden(gpu: Gpu, vgpu_type: VgpuType) -> str | None:
+    """Return why a type may not be placed on a GPU although its driver offers it; None when it may be."""
+    if gpu.allowed_profiles is None or any(matches_type(vgpu_type, text) for text in gpu.allowed_profiles):
+        return None
+    return f"host.yaml allows only {', '.join(gpu.allowed_profiles)} on it (gpus: profiles:)"
+
+
+def unapplied_settings(snapshot: Snapshot, gpu: Gpu) -> list[str]:
+    """Return a sentence for each setting that a GPU without vGPUs lacks and that restore-host would set now."""
+    on_gpu = snapshot.vgpus_on(gpu.address)
+    if any(v.present for v in on_gpu):
+        return []
+    return _differences(gpu, lost_vgpus=any(v.needs_device for v in on_gpu))
+
+
+def unapplied_error(gpu: Gpu, differences: list[str]) -> HostCannot:
+    """Return the refusal to create the first vGPU on such a GPU."""
+    return HostCannot(
+        f"{gpu.address} is not set up as host.yaml says: {'; '.join(differences)}; the driver changes this only on "
+        "a GPU without vGPUs, and it has none now",
+        hint="vgpuctl restore-host sets it up and creates the recorded vGPUs; then run the command again",
+        check="gpu-settings",
+        gpu=gpu.address,
+    )
+
+
+def _differences(gpu: Gpu, *, lost_vgpus: bool) -> list[str]:
+    """Return a sentence for each setting that is known to differ and that restore-host can set.
+
+    `lost_vgpus`: VMs have places on it, and their vGPUs do not exist.
+    """
+    if gpu.desired_mode not in (None, GpuMode.VGPU):
+        return []
+    differences = []
+    if gpu.mig is not None and gpu.desired_mig is not None and gpu.mig.enabled is not gpu.desired_mig.is_requested:
+        differences.append(f"MIG is {_on_or_off(gpu.mig.enabled)}, not {_on_or_off(gpu.desired_mig.is_requested)}")
+    if None not in (gpu.mixed_size, gpu.desired_mixed_size) and gpu.mixed_size is not gpu.desired_mixed_size:
+        differences.append(f"mixed sizes are {_on_or_off(gpu.mixed_size)}, not {_on_or_off(gpu.desired_mixed_size)}")
+    desired, state = gpu.desired_scheduler, running_scheduler(gpu)
+    if not lost_vgpus or desired is None or state is None:
+        return differences
+    if gpu.scheduler is None or not gpu.scheduler.setter_versions:
+        return differences
+    if not satisfies(state, desired) and explain_unsupported(gpu, None, desired) is None:
+        differences.append(f"the scheduler is {state.policy or 'not known'}, not {scheduler_text(desired)}")
+    return differences
+
+
+def _on_or_off(enabled: bool | None) -> str:
+    return "on" if enabled else "off"

@@ -18,8 +18,7 @@ from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Fleet
-from vgpuctl.placement.fleet_by_profile import fleet_by_profile
-from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
+from vgpuctl.placement.fleet_state import FleetState, build_fleet_state, fleet_by_profile
 from vgpuctl.placement.joint import fit_together
 from vgpuctl.placement.slot_search import ProfileRequest, search_slots
 from vgpuctl.placement.vm_placement import is_unused_sibling, list_open_gpus, list_rooms, sum_guaranteed

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policies that choose the GPU of the next vGPU, and its place on it.
 
-Every policy admits whatever fits, and puts a vGPU at the place of its GPU that costs the least room (`room_lost`). Ties
+Every policy admits whatever fits, and puts a vGPU at the place of its GPU that costs the least room (`RoomLost`). Ties
 go to the lowest address. The same fleet always gives the same answer.
 """
 
@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import TypeAlias
 
-from vgpuctl.gpu.gpu_kind import GpuKind, Placement
-from vgpuctl.gpu.room_lost import RoomLost, RoomLostByKind
+from vgpuctl.gpu.gpu_kind import GpuKind, Placement, RoomLost, RoomLostByKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
 
 SortKey: TypeAlias = tuple[int, ...]

@@ -16,13 +16,11 @@ from typing import TypeAlias
 from vgpuctl.config.arguments import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.gpu.division import Room
 from vgpuctl.gpu.mixed_size import pack_vgpus, placement_id_of
-from vgpuctl.gpu.room import compute_room
-from vgpuctl.gpu.whole_functions import PLAIN_VF
+from vgpuctl.gpu.room import PLAIN_VF, compute_room
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import GpuGroup, PlacementChoice
-from vgpuctl.placement.fleet_by_profile import fleet_by_profile
-from vgpuctl.placement.fleet_state import build_fleet_state
+from vgpuctl.placement.fleet_state import build_fleet_state, fleet_by_profile
 from vgpuctl.placement.policy import POLICIES, PlacementPolicy
 from vgpuctl.value import Value, replace
 

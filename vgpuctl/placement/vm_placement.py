@@ -19,10 +19,18 @@ from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
-from vgpuctl.placement.constraints import Excluded, add_spread_group, select_allowed_gpus, why_excluded
-from vgpuctl.placement.restrictions import why_profile_forbidden, why_restricted, why_unschedulable
+from vgpuctl.placement.constraints import (
+    Excluded,
+    add_spread_group,
+    select_allowed_gpus,
+    unapplied_error,
+    unapplied_settings,
+    why_excluded,
+    why_profile_forbidden,
+    why_restricted,
+    why_unschedulable,
+)
 from vgpuctl.placement.slot_search import MAX_ALTERNATIVES, OpenGpu, ProfileRequest, Slot, search_slots
-from vgpuctl.placement.unapplied import unapplied_error, unapplied_settings
 from vgpuctl.value import replace
 
 _CUT_LINE = f"the search ended after {MAX_ALTERNATIVES} other places, and not all were tried: there may be a way"

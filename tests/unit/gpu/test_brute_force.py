@@ -20,13 +20,12 @@ from tests.unit.gpu.brute_force import count_range, driver_chooses_instances, fi
 from tests.unit.gpu.small_hosts import WAYS, make_host, paste
 from vgpuctl.errors import NotFound
 from vgpuctl.gpu.division import Room
-from vgpuctl.gpu.room import compute_room, divide
-from vgpuctl.gpu.whole_functions import PLAIN_VF
+from vgpuctl.gpu.room import PLAIN_VF, compute_room, divide
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.constraints import why_profile_forbidden
 from vgpuctl.placement.fit import FitResult, check_fit
 from vgpuctl.placement.fleet_state import build_fleet_state
-from vgpuctl.placement.restrictions import why_profile_forbidden
 
 BLOCKS = 5 if EVERYTHING else 2
 HOSTS_IN_A_BLOCK = 10

@@ -16,8 +16,7 @@ from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.values import A4C, A5C, a100, changed, snapshot, t4, taken
 from vgpuctl.errors import NoCapacity
 from vgpuctl.gpu.division import GpuNumbers
-from vgpuctl.gpu.room import compute_room, divide
-from vgpuctl.gpu.whole_functions import PLAIN_VF
+from vgpuctl.gpu.room import PLAIN_VF, compute_room, divide
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode, Vgpu, VgpuType
 from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.value import replace

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from tests.unit.placement.test_policy import BLACKWELL, HALVED
+from vgpuctl.gpu.gpu_kind import RoomLost, RoomLostByKind
 from vgpuctl.gpu.mixed_size import placement_id_of
-from vgpuctl.gpu.room_lost import RoomLost, RoomLostByKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.gpu.test_kinds import every_way, grown
+from vgpuctl.gpu.gpu_instances import InstanceNeed, SharedInstanceKind
 from vgpuctl.gpu.gpu_kind import Placement, State
-from vgpuctl.gpu.shared_instances import InstanceNeed, SharedInstanceKind
 
 KIND = SharedInstanceKind(
     "RTX PRO 6000",

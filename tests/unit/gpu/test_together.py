@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.gpu.gpu_kind import GpuKind
-from vgpuctl.gpu.slice_kind import Footprint, SliceKind
-from vgpuctl.gpu.together import Shape, Together
+from vgpuctl.gpu.slice_kind import Footprint, Shape, SliceKind, Together
 
 SLICES = 9
 shapes = st.tuples(st.integers(1, 4), st.sets(st.integers(0, SLICES - 1), min_size=1)).map(

@@ -19,9 +19,8 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.placement.constraints import add_spread_group, select_allowed_gpus, why_excluded
+from vgpuctl.placement.constraints import add_spread_group, select_allowed_gpus, why_excluded, why_restricted
 from vgpuctl.placement.near_gpus import choose_near
-from vgpuctl.placement.restrictions import why_restricted
 from vgpuctl.placement.slot_search import choose_gpu_for_vf
 from vgpuctl.placement.vm_placement import stuck_write_error
 from vgpuctl.value import Value, replace

@@ -25,11 +25,10 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmState
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order, move_off_gpu
 from vgpuctl.operations.plans.selection import shorten
-from vgpuctl.placement.blocking import find_fewest_blocking
 from vgpuctl.placement.fit import PlannedVgpu, check_fit
 from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
 from vgpuctl.placement.migrations import Leave, Migration, MigrationPlan, PlacedVgpu
-from vgpuctl.placement.moves import MovableFleet, plan_larger_pieces, plan_room
+from vgpuctl.placement.moves import MovableFleet, find_fewest_blocking, plan_larger_pieces, plan_room
 from vgpuctl.value import Value, replace
 
 MOVABLE_STATES = (VmState.RUNNING, VmState.STOPPED)

@@ -22,8 +22,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_invalid_host_file
 from vgpuctl.operations.plans.vm_diff import count_devices
-from vgpuctl.placement.constraints import match_gpus, why_group_conflicts
-from vgpuctl.placement.restrictions import why_restricted, why_unschedulable
+from vgpuctl.placement.constraints import match_gpus, why_group_conflicts, why_restricted, why_unschedulable
 from vgpuctl.value import replace
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from vgpuctl.backends import backend_for
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.placement.unapplied import unapplied_error, unapplied_settings
+from vgpuctl.placement.constraints import unapplied_error, unapplied_settings
 
 
 def refuse_unapplied_settings(snapshot: Snapshot, vgpus: Iterable[AssignedVgpu]) -> None:
