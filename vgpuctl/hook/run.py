@@ -28,11 +28,9 @@ from vgpuctl.operations.devices import (
     DOMAIN_XML_DIRECTORY,
     has_missing_devices,
     make_devices,
-    place_and_make,
-    refuse_not_ready,
     release_devices,
 )
-from vgpuctl.operations.guards import require_writable
+from vgpuctl.operations.guards import refuse_unfinished, require_writable
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -113,17 +111,15 @@ def prepare(host: Host, xml: str) -> None:
     if vm.record is None:
         return
     if vm.record.state is RecordState.REMOVING:
-        refuse_not_ready(vm, vm.record)
+        refuse_unfinished(vm, vm.record)
     refuse_changed_definition(vm, vm.record)
     refuse_missing_vgpus(vm, vm.record)
     if not has_missing_devices(host, vm, vm.record):
         return
     require_writable(host, CONTEXT)
     try:
-        if vm.record.always_reserves:
-            make_devices(host, CONTEXT, vm, vm.record, (vm,))
-        else:
-            place_and_make(host, CONTEXT, vm, vm.record, (vm, *_other_vms(host, vm)))
+        others = () if vm.record.always_reserves else _other_vms(host, vm)
+        make_devices(host, CONTEXT, vm, vm.record, (vm, *others))
     except (HostCannot, NoCapacity) as error:
         raise _with_whole_gpu_user(host, vm, vm.record, error) from error
 

@@ -22,7 +22,13 @@ from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request, scope_of_vm
 from vgpuctl.observe.ownership import RECORD_LOST
 from vgpuctl.operations.facts import find_gpu_holders, read_bars_mib
-from vgpuctl.operations.guards import find_vm_to_change, refuse_stuck_gpus, refuse_vgpus_in_other_vms, require_writable
+from vgpuctl.operations.guards import (
+    find_vm_to_change,
+    refuse_stuck_gpus,
+    refuse_unfinished,
+    refuse_vgpus_in_other_vms,
+    require_writable,
+)
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans import change, whole_gpus
 from vgpuctl.operations.plans.facts import refuse_open_gpus
@@ -30,7 +36,6 @@ from vgpuctl.operations.plans.gpu_topology import topology_notes
 from vgpuctl.operations.plans.remove import own_record, unproven_carriers
 from vgpuctl.operations.plans.reserve import hypothetical_empty, with_slot
 from vgpuctl.operations.plans.vm_results import vm_result
-from vgpuctl.operations.power import refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import require_free_ports
 from vgpuctl.operations.transaction import Owner, Transaction

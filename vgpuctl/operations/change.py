@@ -38,6 +38,7 @@ from vgpuctl.operations.guards import (
     find_vm_to_change,
     refuse_busy_vm,
     refuse_stuck_gpus,
+    refuse_unfinished,
     refuse_vgpus_in_other_vms,
     require_system_libvirt,
     require_writable,
@@ -60,7 +61,7 @@ from vgpuctl.operations.plans.vm_update import (
     update_steps,
     updated_vm_result,
 )
-from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
+from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.domain import STOPPED_STATES

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create the missing devices of a VM without calling libvirt: before libvirt runs, and while it waits for its hook.
+"""Create the missing devices of a VM: the one way of start-vm, restore-host and libvirt's hook.
 
-The claims, checks and steps are those of start-vm; only the start itself is libvirt's. Nothing here calls libvirt; the
-hook's Host has no NVML either.
+A caller that knows the VMs from libvirt's files, before libvirt runs and while it waits for its hook, does not call
+libvirt; the hook's Host has no NVML either. What needs lxml, a changed definition, is handed in by start-vm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.backends import backend_for
-from vgpuctl.errors import Busy, HostCannot
+from vgpuctl.errors import HostCannot, VgpuctlError
 from vgpuctl.model.hint_commands import start_command
 from vgpuctl.model.outcome import Context
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
-from vgpuctl.observe import ReadScope, claimed_gpus, observe_devices, scope_of_request
+from vgpuctl.model.vm import AssignedVgpu, Claim, RecordState, Vm, VmRecord
+from vgpuctl.observe import ReadScope, claimed_gpus, observe_devices, scope_of_request, scope_of_vm
+from vgpuctl.observe.claims import refuse_concurrent_command
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record, recheck_scope
-from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_losing_vgpus
+from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_losing_vgpus, refuse_unfinished
 from vgpuctl.operations.plans.devices import check_devices, missing_device_steps
-from vgpuctl.operations.plans.displaced import why_displaced
+from vgpuctl.operations.plans.displaced import why_displaced, without_displaced
 from vgpuctl.operations.plans.remove import release_steps
 from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
-from vgpuctl.operations.transaction import Owner, Transaction
-from vgpuctl.ports.step import Plan
+from vgpuctl.operations.transaction import Made, Owner, Transaction
+from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -74,19 +74,6 @@ def lacks_devices(snapshot: Snapshot, vm: Vm, record: VmRecord) -> bool:
     return any(claimed_types[c] is not None and claimed_types[c] != current_types[c] for c in carriers)
 
 
-def plan_missing_devices(
-    host: Host, vm: Vm, record: VmRecord, vms: tuple[Vm, ...], cached: Snapshot | None = None
-) -> Plan:
-    """Read the VM's GPUs and return the steps that create missing devices; `vms`: all VMs whose records are known.
-
-    `cached`: a snapshot of these GPUs taken a moment ago.
-
-    Raises:
-        VgpuctlError: why a device cannot be created, with the holder of its slot.
-    """
-    return _plan_from_snapshot(host, observe_record_gpus(host, (record,), vms, cached), vm, record)
-
-
 def find_displaced(
     host: Host, snapshot: Snapshot, record: VmRecord, *, any_function: bool = False
 ) -> Mapping[str, str]:
@@ -106,42 +93,21 @@ def displaced_error(vm: Vm, reason: str) -> HostCannot:
     return HostCannot(f"{vm.name} needs another place: {reason}", hint=start_command(vm), check="displaced", vm=vm.name)
 
 
-def _plan_from_snapshot(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Plan:
-    refuse_not_ready(vm, record)
-    for reason in find_displaced(host, snapshot, record).values():
-        raise displaced_error(vm, reason)
-    check_devices(snapshot, record)
-    return Plan(steps=missing_device_steps(snapshot, vm, record))
+def observe_record_gpus(host: Host, records: tuple[VmRecord, ...], vms: tuple[Vm, ...]) -> Snapshot:
+    """Return the GPUs of these records with their types, as the kernel shows them now."""
+    return observe_devices(host, _scope_of_gpus(records), vms=vms, status=LIBVIRT_NOT_QUERIED)
 
 
-def refuse_not_ready(vm: Vm, record: VmRecord) -> None:
-    """Refuse a VM that is half created or half removed.
-
-    Raises:
-        Busy: reconcile finishes it.
-    """
-    if record.state is not RecordState.READY:
-        raise Busy(
-            f"{vm.name} is unfinished: its record says {record.state}",
-            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
-            vm=vm.name,
-            record=str(record.state),
-        )
-
-
-def observe_record_gpus(
-    host: Host, records: tuple[VmRecord, ...], vms: tuple[Vm, ...], cached: Snapshot | None = None
-) -> Snapshot:
-    """Return the GPUs of these records with their types, as the kernel shows them now.
+def _scope_of_gpus(records: tuple[VmRecord, ...], cached: Snapshot | None = None) -> ReadScope:
+    """Return the scope for the GPUs of these records with their types.
 
     What does not change is taken from `cached`, a snapshot taken a moment ago: names, types, what NVML reports of them,
     and the state of VFs that these records do not use; the claims on those VFs are read again.
     """
     vgpus = tuple(v for record in records for v in record.vgpus)
-    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset(v.gpu for v in vgpus), cached_vgpus=())
     if cached is not None and all(_is_cached(cached, v) for v in vgpus):
-        scope = replace(recheck_scope(cached, vgpus), cached_vgpus=(), functions=frozenset(v.function for v in vgpus))
-    return observe_devices(host, scope, vms=vms, status=LIBVIRT_NOT_QUERIED)
+        return replace(recheck_scope(cached, vgpus), cached_vgpus=(), functions=frozenset(v.function for v in vgpus))
+    return ReadScope(types=True, models=False, gpu_addresses=frozenset(v.gpu for v in vgpus), cached_vgpus=())
 
 
 def _is_cached(cached: Snapshot, vgpu: AssignedVgpu) -> bool:
@@ -149,79 +115,155 @@ def _is_cached(cached: Snapshot, vgpu: AssignedVgpu) -> bool:
     return gpu is not None and any(t.profile == vgpu.profile for t in gpu.types)
 
 
-def make_devices(
-    host: Host, context: Context, vm: Vm, record: VmRecord, vms: tuple[Vm, ...], cached: Snapshot | None = None
-) -> tuple[str, ...]:
-    """Claim and create a VM's missing devices; return the lines of the steps performed.
+class Definition(Protocol):
+    """What may change a VM's definition, and start it. A caller that must leave the definition alone has none."""
 
-    `cached`: a snapshot of its GPUs taken a moment ago.
+    def choose(self, seen: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:
+        """Return a slot for each vGPU of `record` without one."""
 
-    Raises:
-        Busy: another process works on this VM, or another VM has claimed its slot; the message names it.
-        VgpuctlError: as `plan_missing_devices`; everything created has been undone.
-    """
-    snapshot = cached if cached is not None else observe_record_gpus(host, (record,), vms)
-    _plan_from_snapshot(host, snapshot, vm, record)
-    with Transaction(host, context, vms) as tx:
-        tx.take_over(claims_of_record(host, vm.name, record), snapshot=snapshot)
-        plan = plan_missing_devices(host, vm, record, vms, snapshot)
-        steps = tx.lines(plan)
-        tx.carry_out(plan)
-    return steps
+    def check(self, seen: Snapshot, record: VmRecord) -> None:
+        """Refuse what prevents the start with the vGPUs of `record`."""
+
+    def steps(self, seen: Snapshot, record: VmRecord, *, in_place: bool) -> tuple[Step, ...]:
+        """Return the steps once the devices of `record` are made. `in_place`: they are where the VM's record says."""
+
+    def refuse_changed(self) -> None:
+        """Refuse a VM that another command changes or just changed: what seems to block it may be its own vGPU."""
 
 
-class PlacedStart(Value):
-    """Slots for a VM that does not always reserve them, wherever its definition allows; a transaction can make it.
+class MissingDevices(Value):
+    """The devices that a VM lacks, and slots for its vGPUs without one; a transaction can make them.
 
-    `look` reads the host again: a command that sets a GPU up claims it first and reads the host afterwards, and so does
-    this.
+    `definition` None: the definition stays. `displaced`: the carriers whose recorded slot cannot come back.
     """
 
     seen: Snapshot
     scope: ReadScope
     vm: Vm
     record: VmRecord
-    look: Callable[[], Snapshot]
+    definition: Definition | None = None
+    displaced: frozenset[str] = frozenset()
 
     @property
     def owner(self) -> Owner:
-        """The VM; its definition stays, and so do the claims that it has."""
-        return Owner(self.vm.name, self.record)
+        """The VM, with the slots that it has."""
+        held = with_slot(*without_displaced(self.seen, self.vm, self.record, self.displaced))
+        return Owner(self.vm.name, self.record, self.vm, held)
 
     def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
         """Return a slot for each of its vGPUs without one."""
-        return choose_slots(seen, self.vm, self.record, keep_definition=True)
+        seen, vm, record = without_displaced(seen, self.vm, self.record, self.displaced)
+        if self.definition is None:
+            return choose_slots(seen, vm, record, keep_definition=True)
+        return self.definition.choose(seen, vm, record)
 
     def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
-        """Return the steps that make its devices."""
-        current = self.look()
-        placed_record = replace(self.record, vgpus=with_slot(current, self.vm, self.record))
-        refuse_gpus_in_setup(current, [v.gpu for v in placed_record.vgpus])
-        check_devices(current, placed_record)
-        return Plan(steps=missing_device_steps(current, self.vm, placed_record))
+        """Return the steps after the claims: make each missing device, then those of `definition`."""
+        seen, _, waiting = without_displaced(seen, self.vm, self.record, self.displaced)
+        kept = with_slot(seen, self.vm, waiting)
+        by_index = {v.index: v for v in (*kept, *vgpus)}
+        record = replace(self.record, vgpus=tuple(by_index[v.index] for v in self.record.vgpus))
+        if self.definition is not None:
+            self.definition.check(seen, record)
+        refuse_gpus_in_setup(seen, [v.gpu for v in record.vgpus])
+        check_devices(seen, record)
+        steps = missing_device_steps(seen, self.vm, record)
+        if self.definition is None:
+            return Plan(steps)
+        in_place = self.record.always_reserves and not self.displaced
+        steps += self.definition.steps(seen, record, in_place=in_place)
+        return Plan(steps, vms_required_off=(self.vm.uuid,))
 
 
-def place_and_make(host: Host, context: Context, vm: Vm, record: VmRecord, vms: tuple[Vm, ...]) -> None:
-    """Claim and create the vGPUs of a VM that does not always reserve them, wherever its definition allows.
+def make_devices(
+    host: Host,
+    context: Context,
+    vm: Vm,
+    record: VmRecord,
+    vms: tuple[Vm, ...] | None = None,
+    *,
+    cached: Snapshot | None = None,
+    definition: Definition | None = None,
+) -> Made[MissingDevices]:
+    """Claim and create the devices that a VM lacks, in other slots where it has none or its own cannot come back.
 
-    `vms`: all VMs whose records are known; a slot that another VM reserves permanently is not taken.
+    The order is: claim, create the devices, then what `definition` does. A crash in between leaves claims and devices
+    of a stopped VM. reconcile removes those that it reserves only while it runs, and completes a vGPU that waits for a
+    place.
+
+    `vms`: all VMs whose records are known, where libvirt must not be asked; a slot that another VM reserves permanently
+    is not taken. `cached`: a snapshot of its GPUs and their types taken a moment ago. `definition`: what may give the
+    VM other slots than its definition names; without it only an mdev can move.
 
     Raises:
+        Busy: another process works on this VM, or another VM has claimed its slot; the message names it.
         InUse: a function that the VM's definition names is not free.
         NoCapacity: no GPU has room.
+        HostCannot: it needs another slot, and its definition cannot be changed.
         VgpuctlError: any other reason; everything created has been undone.
     """
-    refuse_not_ready(vm, record)
-    scope = scope_of_request(request_from_record(vm, record, record.vgpus))
-    reserved = replace(record, vgpus=tuple(v for v in record.vgpus if record.reserves_slot(v)))
 
-    def prepare(tx: Transaction) -> PlacedStart:
-        if reserved.vgpus:
-            tx.take_over(claims_of_record(host, vm.name, reserved))
-        return PlacedStart(tx.look(scope), scope, vm, record, partial(tx.look, scope))
+    def prepare(tx: Transaction) -> MissingDevices:
+        if record.always_reserves and (cached is not None or vms is not None):
+            in_place = devices_in_place(host, vm, record, vms or (), cached, definition)
+            if in_place is not None:
+                return in_place
+        refuse_unfinished(vm, record)
+        scope = scope_of_request(request_from_record(vm, record, record.vgpus))
+        seen = tx.look(scope)
+        displaced = frozenset(() if definition is None else find_displaced(host, seen, record))
+        if not context.dry_run:
+            _drop_claims(host, context, vm, [c for c in seen.claims if c.carrier in displaced])
+        return MissingDevices(seen, scope, vm, record, definition, displaced)
 
     with Transaction(host, context, vms) as tx:
-        tx.make(prepare)
+        return tx.make(prepare)
+
+
+def devices_in_place(
+    host: Host,
+    vm: Vm,
+    record: VmRecord,
+    vms: tuple[Vm, ...],
+    cached: Snapshot | None = None,
+    definition: Definition | None = None,
+) -> MissingDevices | None:
+    """Return what a VM lacks that always keeps its slots. None: one of them cannot come back, so it needs others.
+
+    Raises:
+        HostCannot: it needs others, and its definition cannot be changed.
+        VgpuctlError: why a device cannot be created, with the holder of its slot; nothing is written yet.
+    """
+    refuse_unfinished(vm, record)
+    seen = cached if cached is not None else observe_record_gpus(host, (record,), vms)
+    displaced = find_displaced(host, seen, record)
+    if displaced and definition is not None:
+        return None
+    for reason in displaced.values():
+        raise displaced_error(vm, reason)
+    if definition is None:
+        scope = _scope_of_gpus((record,), seen)
+    else:
+        is_complete = all(v.present for v in seen.vgpus if v.vm_uuid == vm.uuid)
+        scope = replace(scope_of_vm(vm.uuid), types=not is_complete)
+    missing = MissingDevices(seen, scope, vm, record, definition)
+    try:
+        missing.plan(seen, ())
+    except VgpuctlError:
+        if definition is not None:
+            definition.refuse_changed()
+        raise
+    return missing
+
+
+def _drop_claims(host: Host, context: Context, vm: Vm, claims: Sequence[Claim]) -> None:
+    """Remove a VM's claims on slots that cannot come back: their devices are gone, and an mdev keeps its UUID."""
+    if claims:
+        with host.claims.lock(context.wait_seconds):
+            refuse_concurrent_command(host, vm.name, vm.uuid)
+            context.subjects.add_claims(claims)
+            for claim in claims:
+                host.claims.remove(claim.carrier, vm.uuid)
 
 
 def release_devices(host: Host, context: Context, vm: Vm, record: VmRecord) -> None:

@@ -23,7 +23,7 @@ from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
 from vgpuctl.operations import change, power
 from vgpuctl.operations.create import create_vm
-from vgpuctl.operations.guards import require_libvirt
+from vgpuctl.operations.guards import refuse_unfinished, require_libvirt
 from vgpuctl.operations.plans.create import reserves_slots
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_diff import (
@@ -235,7 +235,7 @@ def diff_request(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) -> 
         Busy: the VM is half created or half removed.
         Unmanaged: vgpuctl did not create it.
     """
-    power.refuse_unfinished(vm, own_record(vm, "change"))
+    refuse_unfinished(vm, own_record(vm, "change"))
     return diff_vm(
         vm, request, _matching_gpus(host, snapshot, vm, request), _matching_types(host, snapshot, vm, request)
     )

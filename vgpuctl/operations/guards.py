@@ -14,7 +14,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, Vm, VmState
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_claims, refuse_concurrent_command
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.placement.constraints import select_gpus
@@ -140,6 +140,21 @@ def find_vm_to_change(context: Context, snapshot: Snapshot, name: str) -> Vm:
     require_system_libvirt(snapshot)
     context.subjects.add_vm(vm.name, vm.uuid)
     return vm
+
+
+def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
+    """Refuse a VM that is half created or half removed.
+
+    Raises:
+        Busy: reconcile finishes it.
+    """
+    if record.state is not RecordState.READY:
+        raise Busy(
+            f"{vm.name} is unfinished: its record says {record.state}",
+            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
+            vm=vm.name,
+            record=str(record.state),
+        )
 
 
 def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:

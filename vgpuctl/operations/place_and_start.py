@@ -1,132 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Place a VM wherever there is room, and start it: it does not always reserve its slots, or cannot have them back."""
+"""Start a VM in its slots, or wherever there is room if it does not always reserve them or cannot have them back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import has_no_video
+from vgpuctl.errors import Busy
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
-from vgpuctl.observe import ReadScope, scope_of_request
-from vgpuctl.observe.claims import refuse_concurrent_command
+from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, refuse_changed_definition
-from vgpuctl.operations.devices import find_displaced
+from vgpuctl.observe.vms import read_vm
+from vgpuctl.operations.devices import make_devices
+from vgpuctl.operations.drained_vms import is_drained
 from vgpuctl.operations.facts import find_gpu_holders
-from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_stuck_gpus, refuse_vgpus_in_other_vms
+from vgpuctl.operations.guards import refuse_busy_vm, refuse_stuck_gpus, refuse_vgpus_in_other_vms
 from vgpuctl.operations.plans.change import design_hostdev
-from vgpuctl.operations.plans.devices import check_devices, missing_device_steps, uses_force_console
-from vgpuctl.operations.plans.displaced import without_displaced
+from vgpuctl.operations.plans.devices import uses_force_console
 from vgpuctl.operations.plans.facts import refuse_open_gpus
-from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
+from vgpuctl.operations.plans.reserve import choose_slots
+from vgpuctl.operations.plans.unapplied import refuse_unapplied_settings
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import RedefineDomain
 from vgpuctl.operations.steps.domain import StartDomain
-from vgpuctl.operations.transaction import Owner, Transaction, deleted_meanwhile
-from vgpuctl.ports.step import Plan, Step
+from vgpuctl.operations.transaction import deleted_meanwhile
+from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-class Start(Value):
-    """A VM that is off and lacks slots, with a look for them; a transaction can make it.
+class Redefinition(Value):
+    """How a VM that is off may be defined again, for `make_devices`, and whether it is started.
 
-    `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off. `displaced`: the carriers
-    whose recorded slot cannot come back.
+    `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off.
     """
 
     host: Host
-    seen: Snapshot
-    scope: ReadScope
     vm: Vm
     record: VmRecord
     dry_run: bool
-    target: MoveTarget | None
-    start: bool
-    displaced: frozenset[str]
+    target: MoveTarget | None = None
+    start: bool = True
 
-    @property
-    def owner(self) -> Owner:
-        """The VM."""
-        held = with_slot(*without_displaced(self.seen, self.vm, self.record, self.displaced))
-        return Owner(self.vm.name, self.record, self.vm, held)
-
-    def choose(self, seen: Snapshot) -> tuple[AssignedVgpu, ...]:
-        """Return a slot for each of its vGPUs without one."""
-        seen, vm, record = without_displaced(seen, self.vm, self.record, self.displaced)
+    def choose(self, seen: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:
+        """Return a slot for each vGPU of `record` without one."""
         if self.target is None:
             return choose_slots(seen, vm, record)
         return choose_slot_at_target(seen, vm, record, self.target)
 
-    def plan(self, seen: Snapshot, vgpus: tuple[AssignedVgpu, ...]) -> Plan:
-        """Return the steps after the claims."""
-        seen, _, waiting = without_displaced(seen, self.vm, self.record, self.displaced)
-        kept = with_slot(seen, self.vm, waiting)
-        record = replace(self.record, vgpus=_in_record_order(self.record, kept, vgpus))
-        return _plan(self.host, seen, self.vm, self.record, record, dry_run=self.dry_run, start=self.start)
+    def check(self, seen: Snapshot, record: VmRecord) -> None:
+        """Refuse what prevents the start with the vGPUs of `record`.
+
+        Raises:
+            Refused: the definition names other devices than the VM's record.
+            InUse: somebody else took a function.
+        """
+        refuse_stuck_gpus(seen, [v.gpu for v in record.vgpus])
+        refuse_changed_definition(self.vm, self.record, seen.gpus)
+        refuse_vgpus_in_other_vms(seen, self.vm, record.vgpus)
+
+    def steps(self, seen: Snapshot, record: VmRecord, *, in_place: bool) -> tuple[Step, ...]:
+        """Return the steps that put back the vGPUs that the definition lacks, change it if a slot changed, and start.
+
+        Since the VM was created the host may have rebooted, or taken a whole GPU itself.
+
+        Raises:
+            InUse: a process uses a whole GPU.
+            HostCannot: a GPU without vGPUs lacks settings of host.yaml, as after a boot.
+        """
+        whole_gpus = tuple(v for v in record.vgpus if backend_for(v.backend).takes_whole_gpu)
+        if whole_gpus:
+            refuse_open_gpus(find_gpu_holders(self.host, whole_gpus), force_console=uses_force_console(record))
+        if in_place and not is_drained(self.host, self.vm):
+            # else the settings of the command that drained it run, and that may have been killed
+            refuse_unapplied_settings(seen, record.vgpus)
+        steps = definition_steps(self.host, self.vm, self.record, record, dry_run=self.dry_run)
+        return (*steps, StartDomain(self.vm.name, self.vm.uuid)) if self.start else steps
+
+    def refuse_changed(self) -> None:
+        """Refuse a VM that another command changes or just changed: what seems to block it may be its own vGPU.
+
+        Raises:
+            Busy: naming the process, if it still runs.
+        """
+        refuse_busy_vm(self.host, self.vm)
+        domain = self.host.hypervisor.find_domain(self.vm.uuid)
+        if domain is not None and read_vm(self.host, domain).record != self.record:
+            raise Busy(f"{self.vm.name} has just been changed", hint="run the command again", vm=self.vm.name)
 
 
 def place_and_start(
-    host: Host, context: Context, vm: Vm, record: VmRecord, *, target: MoveTarget | None = None, start: bool = True
+    host: Host,
+    context: Context,
+    vm: Vm,
+    record: VmRecord,
+    *,
+    cached: Snapshot | None = None,
+    target: MoveTarget | None = None,
+    start: bool = True,
 ) -> Outcome[VmReport]:
     """Start a VM in its recorded slots if they are free and still exist, else in other free ones.
 
-    The order is: claim, create the devices, switch the definition over, start. A crash in between leaves claims and
-    devices of a stopped VM. reconcile removes those that it reserves only while it runs, and completes a vGPU that
-    waits for a place.
-
-    `target`: the only place for a vGPU that waits for one. `start` False: the VM stays off.
+    `cached`: a snapshot of its GPUs, for a VM that always keeps its slots. `target`, `start`: as of `Redefinition`.
     """
-    scope = scope_of_request(request_from_record(vm, record, record.vgpus))
-
-    def prepare(tx: Transaction) -> Start:
-        seen = tx.look(scope)
-        displaced = frozenset(find_displaced(host, seen, record))
-        if not context.dry_run:
-            _drop_claims(host, context, vm, [c for c in seen.claims if c.carrier in displaced])
-        return Start(host, seen, scope, vm, record, context.dry_run, target, start, displaced)
-
-    with Transaction(host, context) as tx:
-        made = tx.make(prepare)
+    definition = Redefinition(host, vm, record, context.dry_run, target, start)
+    made = make_devices(host, context, vm, record, cached=cached, definition=definition)
     before = vm_result(made.making.seen, vm)
     if context.dry_run:
         return Outcome(True, before, made.steps, dry_run=True)
     return report_vm(host, before, made.steps, warnings=made.warnings)
-
-
-def _drop_claims(host: Host, context: Context, vm: Vm, claims: Sequence[Claim]) -> None:
-    """Remove a VM's claims on slots that cannot come back: their devices are gone, and an mdev keeps its UUID."""
-    if claims:
-        with host.claims.lock(context.wait_seconds):
-            refuse_concurrent_command(host, vm.name, vm.uuid)
-            context.subjects.add_claims(claims)
-            for claim in claims:
-                host.claims.remove(claim.carrier, vm.uuid)
-
-
-def _plan(
-    host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, target_record: VmRecord, *, dry_run: bool, start: bool
-) -> Plan:
-    """Return the steps after the claims: create devices, change the definition if a slot changed, start."""
-    refuse_stuck_gpus(snapshot, [v.gpu for v in target_record.vgpus])
-    refuse_gpus_in_setup(snapshot, [v.gpu for v in target_record.vgpus])
-    recheck_devices(host, snapshot, target_record)
-    refuse_changed_definition(vm, record, snapshot.gpus)
-    refuse_vgpus_in_other_vms(snapshot, vm, target_record.vgpus)
-    steps: list[Step] = [*missing_device_steps(snapshot, vm, target_record)]
-    steps += definition_steps(host, vm, record, target_record, dry_run=dry_run)
-    steps += [StartDomain(vm.name, vm.uuid)] if start else []
-    return Plan(tuple(steps), vms_required_off=(vm.uuid,))
 
 
 def definition_steps(
@@ -136,12 +127,6 @@ def definition_steps(
     if target_record == record and not find_unreferenced_vgpus(vm, record):
         return ()
     return move_steps(vm, record, target_record, read_domain_xml(host, vm, dry_run=dry_run))
-
-
-def _in_record_order(record: VmRecord, *parts: tuple[AssignedVgpu, ...]) -> tuple[AssignedVgpu, ...]:
-    """Return the vGPUs of `parts` in the record's order, each index once."""
-    by_index = {v.index: v for part in parts for v in part}
-    return tuple(by_index[v.index] for v in record.vgpus)
 
 
 def read_domain_xml(host: Host, vm: Vm, *, dry_run: bool) -> str:
@@ -156,14 +141,6 @@ def read_domain_xml(host: Host, vm: Vm, *, dry_run: bool) -> str:
     if domain is None:
         raise deleted_meanwhile(vm)
     return domain.xml
-
-
-def recheck_devices(host: Host, snapshot: Snapshot, record: VmRecord) -> None:
-    """Repeat the checks of creation: since then the host may have rebooted, or taken the device itself."""
-    check_devices(snapshot, record)
-    passthrough_gpus = tuple(v for v in record.vgpus if backend_for(v.backend).takes_whole_gpu)
-    if passthrough_gpus:
-        refuse_open_gpus(find_gpu_holders(host, passthrough_gpus), force_console=uses_force_console(record))
 
 
 def move_steps(vm: Vm, old_record: VmRecord, new_record: VmRecord, xml: str) -> tuple[Step, ...]:

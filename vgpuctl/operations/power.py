@@ -5,32 +5,27 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from vgpuctl.errors import Busy, HostCannot, Interrupted, InUse, LibvirtFailed, NoCapacity, VgpuctlError
+from vgpuctl.errors import HostCannot, Interrupted, InUse, LibvirtFailed, NoCapacity, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.results.vms import KeptDiskResult, PlannedVmResult, VmReport
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import RecordState, Vm, VmRecord
+from vgpuctl.model.vm import Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_vm
-from vgpuctl.observe.definition import refuse_changed_definition
-from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record
-from vgpuctl.operations.devices import find_displaced
-from vgpuctl.operations.drained_vms import is_drained
+from vgpuctl.operations.devices import MissingDevices
 from vgpuctl.operations.guards import (
     find_vm_to_change,
-    refuse_busy_vm,
-    refuse_gpus_in_setup,
     refuse_start_between,
     refuse_stuck_gpus,
+    refuse_unfinished,
     refuse_unresponsive_vm,
     refuse_vgpus_in_other_vms,
     require_writable,
 )
-from vgpuctl.operations.place_and_start import definition_steps, place_and_start, recheck_devices
-from vgpuctl.operations.plans.devices import missing_device_steps
+from vgpuctl.operations.place_and_start import Redefinition, place_and_start
 from vgpuctl.operations.plans.remove import (
     disks_to_delete,
     own_record,
@@ -40,13 +35,11 @@ from vgpuctl.operations.plans.remove import (
 )
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.transient import refuse_transient_vms
-from vgpuctl.operations.plans.unapplied import refuse_unapplied_settings
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import (
     RUNNING_STATES,
     STOPPED_STATES,
-    StartDomain,
     StopDomain,
     find_missing_resources,
 )
@@ -54,21 +47,6 @@ from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
 from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
-
-
-def refuse_unfinished(vm: Vm, record: VmRecord) -> None:
-    """Refuse a VM that is half created or half removed.
-
-    Raises:
-        Busy: reconcile finishes it.
-    """
-    if record.state is not RecordState.READY:
-        raise Busy(
-            f"{vm.name} is unfinished: its record says {record.state}",
-            hint="vgpuctl reconcile-host, if no vgpuctl process works on it any more",
-            vm=vm.name,
-            record=str(record.state),
-        )
 
 
 def start_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
@@ -85,11 +63,8 @@ def start_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
         warnings = (*lost_vgpu_warnings(snapshot, vm), *snapshot.warnings)
         return Outcome(False, vm_result(snapshot, vm), warnings=warnings, dry_run=context.dry_run)
     try:
-        typed_snapshot = _with_types(host, snapshot, vm, record) if record.always_reserves else snapshot
-        if record.always_reserves and not find_displaced(host, typed_snapshot, record):
-            outcome = _start_in_place(host, context, typed_snapshot, vm, record)
-        else:
-            outcome = place_and_start(host, context, vm, record)
+        cached = _with_types(host, snapshot, vm, record) if record.always_reserves else None
+        outcome = place_and_start(host, context, vm, record, cached=cached)
     except VgpuctlError as error:
         running_outcome = (
             None if context.dry_run or error.left or isinstance(error, Interrupted) else _report_started(host, vm)
@@ -123,41 +98,6 @@ def _report_started(host: Host, vm: Vm) -> Outcome[VmReport] | None:
             warnings = (f"another program started VM {vm.name}", *snapshot.warnings)
             return Outcome(False, vm_result(snapshot, current_vm), warnings=warnings)
     return None
-
-
-def _start_in_place(host: Host, context: Context, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Outcome[VmReport]:
-    """Start a VM on the vGPUs that its record names, creating those that are missing; `snapshot` has their types."""
-    refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
-    try:
-        plan = _start_plan(host, snapshot, vm, record, dry_run=context.dry_run)
-    except VgpuctlError:
-        _refuse_changed(host, vm, record)
-        raise
-    if context.dry_run:
-        return Outcome(True, vm_result(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    with Transaction(host, context) as tx:
-        tx.take_over(claims_of_record(host, vm.name, record), snapshot=snapshot)
-        snapshot, vm = reobserve_vm(host, vm)
-        record = own_record(vm, "start")
-        refuse_unfinished(vm, record)
-        if vm.state not in STOPPED_STATES:
-            raise InUse(f"another program has just started {vm.name}", hint=f"vgpuctl show-vm {vm.name}")
-        plan = _start_plan(host, _with_types(host, snapshot, vm, record), vm, record)
-        steps = tx.lines(plan)
-        warnings = tx.carry_out(plan)
-    return report_vm(host, vm_result(snapshot, vm), steps, warnings=warnings)
-
-
-def _refuse_changed(host: Host, vm: Vm, record: VmRecord) -> None:
-    """Refuse a VM that another command changes or just changed: what seems to block it may be its own vGPU.
-
-    Raises:
-        Busy: naming the process, if it still runs.
-    """
-    refuse_busy_vm(host, vm)
-    domain = host.hypervisor.find_domain(vm.uuid)
-    if domain is not None and read_vm(host, domain).record != record:
-        raise Busy(f"{vm.name} has just been changed", hint="run the command again", vm=vm.name)
 
 
 def read_domain_leftovers(host: Host, vm: Vm) -> DomainLeftovers:
@@ -196,24 +136,6 @@ def _with_types(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> Sna
     return observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor)
 
 
-def _start_plan(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, *, dry_run: bool = False) -> Plan:
-    """Return the steps: create each missing device, put back those that the definition lacks, then start.
-
-    Raises:
-        Refused: the definition names other devices than the record.
-        InUse: somebody else took a function.
-        HostCannot: a GPU without vGPUs lacks settings of host.yaml, as after a boot.
-    """
-    refuse_gpus_in_setup(snapshot, [v.gpu for v in record.vgpus])
-    refuse_changed_definition(vm, record, snapshot.gpus)
-    refuse_vgpus_in_other_vms(snapshot, vm, record.vgpus)
-    recheck_devices(host, snapshot, record)
-    if not is_drained(host, vm):  # else the settings of the command that drained it run, and that may have been killed
-        refuse_unapplied_settings(snapshot, record.vgpus)
-    steps = (*missing_device_steps(snapshot, vm, record), *definition_steps(host, vm, record, record, dry_run=dry_run))
-    return Plan(steps=(*steps, StartDomain(vm.name, vm.uuid)), vms_required_off=(vm.uuid,))
-
-
 def lost_vgpu_warnings(snapshot: Snapshot, vm: Vm) -> tuple[str, ...]:
     """Return a sentence for each vGPU that a running VM lacks: it runs, and another program took the vGPU from it."""
     again = f"{hint_commands.stop_command(vm)}, then {hint_commands.start_command(vm)}, puts it back"
@@ -232,7 +154,9 @@ def why_not_startable(host: Host, snapshot: Snapshot, vm: Vm) -> str | None:
     if vm.record is None or not vm.record.always_reserves:
         return None
     try:
-        _start_plan(host, _with_types(host, snapshot, vm, vm.record), vm, vm.record, dry_run=True)
+        seen = _with_types(host, snapshot, vm, vm.record)
+        definition = Redefinition(host, vm, vm.record, dry_run=True)
+        MissingDevices(seen, scope_of_vm(vm.uuid), vm, vm.record, definition).plan(seen, ())
     except (HostCannot, NoCapacity) as error:
         return error.message
     return None

@@ -17,10 +17,9 @@ from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.observe import observe, scope_of_vm
-from vgpuctl.operations.guards import find_vm_to_change, refuse_busy_vm, require_writable
+from vgpuctl.operations.guards import find_vm_to_change, refuse_busy_vm, refuse_unfinished, require_writable
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.vm_results import vm_result
-from vgpuctl.operations.power import refuse_unfinished
 from vgpuctl.operations.report_vm import report_vm
 
 if TYPE_CHECKING:

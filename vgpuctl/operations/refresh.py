@@ -23,6 +23,7 @@ from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
     refuse_stuck_gpus,
+    refuse_unfinished,
     refuse_unresponsive_vm,
     refuse_vgpus_in_other_vms,
     require_writable,
@@ -35,7 +36,7 @@ from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.plans.vm_results import image_of, vm_result
-from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
+from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.operations.transaction import Transaction

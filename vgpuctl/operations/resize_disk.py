@@ -16,13 +16,13 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import ManagedDisk, Vm
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.operations.attach import LIVE_STATES
-from vgpuctl.operations.guards import find_vm_to_change, require_writable
+from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
 from vgpuctl.operations.plans import resize_disk as plans
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.transient import refuse_transient_vms
 from vgpuctl.operations.plans.vm_results import vm_result
-from vgpuctl.operations.power import read_domain_leftovers, refuse_unfinished
+from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.operations.transaction import Transaction

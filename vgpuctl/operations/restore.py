@@ -46,13 +46,13 @@ from vgpuctl.operations.boot import (
 )
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.devices import (
+    devices_in_place,
     find_displaced,
     lacks_devices,
     make_devices,
     needs_device_creation,
     observe_carriers,
     observe_record_gpus,
-    plan_missing_devices,
 )
 from vgpuctl.operations.gpu_mode import GPU_ABSENT_CHECK, RestoredGpu, restore_gpus
 from vgpuctl.operations.guards import require_writable
@@ -434,7 +434,7 @@ def _resolve_item(host: Host, item: _RestoreItem, vms: tuple[Vm, ...]) -> _Resto
 
 def _make(host: Host, context: Context, item: _RestoreItem, vms: tuple[Vm, ...], snapshot: Snapshot) -> tuple[str, ...]:
     item = _resolve_item(host, item, vms)
-    return make_devices(host, context, item.vm, item.record, vms, cached=snapshot)
+    return make_devices(host, context, item.vm, item.record, vms, cached=snapshot).steps
 
 
 def _dry_run_outcome(
@@ -456,7 +456,8 @@ def _dry_run_outcome(
                 warnings.append(f"{item.kind} {item.name} would wait: {reason}")
             else:
                 resolved = _resolve_item(host, item, vms)
-                steps += [s.describe() for s in plan_missing_devices(host, resolved.vm, resolved.record, vms).steps]
+                missing = devices_in_place(host, resolved.vm, resolved.record, vms)
+                steps += [s.describe() for s in missing.plan(missing.seen, ()).steps] if missing is not None else []
         except VgpuctlError as error:
             warnings.append(f"{item.kind} {item.name} would fail: {error.message}")
     items = tuple(_item_result(item) for item in incomplete_items)

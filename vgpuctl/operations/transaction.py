@@ -105,6 +105,7 @@ class Transaction:
         self._context = context
         self._vms = vms
         self._refusing_gpus: frozenset[str] = frozenset()
+        self._chosen_gpus: frozenset[str] = frozenset()
         self.written: list[TakeClaim] = []
         self._noted: list[str] = []
         self._compensations: list[Callable[[VgpuctlError], None]] = []
@@ -163,7 +164,7 @@ class Transaction:
                 return self._make(making)
             except NoCapacity as error:
                 gpu = error.facts.get("gpu")  # with an errno it is the driver's refusal, else our own count
-                if not isinstance(gpu, str) or "errno" not in error.facts or gpu in self._refusing_gpus:
+                if gpu not in self._chosen_gpus or "errno" not in error.facts or gpu in self._refusing_gpus:
                     raise refusal or error from None
                 refusal, self._refusing_gpus = error, self._refusing_gpus | {gpu}
             except NotFound as error:
@@ -189,6 +190,7 @@ class Transaction:
             if owner.reserves:
                 look, make_claims = partial(self.look, making.scope), partial(self._claims_of, owner)
                 seen, vgpus = self.claim(look, choose, make_claims, (seen, vgpus))
+            self._chosen_gpus = frozenset(v.gpu for v in vgpus)
             if owner.vm is not None:
                 held = replace(owner.record, vgpus=owner.held)
                 seen = self.take_over_vm(owner.vm, held, making.scope, making.seen, leaving=owner.leaving)
@@ -303,6 +305,8 @@ class Transaction:
             Busy: another vgpuctl works on the VM, or has changed it.
         """
         self.take_over(claims_of_record(self._host, vm.name, held), snapshot=seen, leaving=leaving)
+        if self._vms is not None:  # what libvirt must not be asked is not compared
+            return self.look(scope)
         refuse_concurrent_command(self._host, vm.name, vm.uuid)
         current = self.look(scope)
         current_vm = current.vm(vm.uuid)

@@ -23,7 +23,7 @@ def vm_of(host: SimulatedHost, name: str = "vm") -> Vm:
 
 def make(host: SimulatedHost, vm: Vm) -> tuple[str, ...]:
     assert vm.record is not None
-    return make_devices(host.ports, context(wait_seconds=5), vm, vm.record, (vm,))
+    return make_devices(host.ports, context(wait_seconds=5), vm, vm.record, (vm,)).steps
 
 
 def booted(tmp_path, scenario: str, profile: str, **more) -> SimulatedHost:

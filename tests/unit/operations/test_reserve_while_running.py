@@ -33,7 +33,7 @@ from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.model.vm import DrainedVm, ProcessId, Vm, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.boot import read_domain_files
-from vgpuctl.operations.devices import lacks_devices, observe_carriers, place_and_make, release_devices
+from vgpuctl.operations.devices import lacks_devices, make_devices, observe_carriers, release_devices
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
 from vgpuctl.operations.plans.remove import vm_removal_plan
@@ -117,7 +117,7 @@ def test_the_hook_spares_missing_vgpus_of_host_yaml(tmp_path: Path) -> None:
     (vm,) = vms
     assert vm.record is not None
     with pytest.raises(NoCapacity):
-        place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, vms)
+        make_devices(host.ports, context(wait_seconds=5), vm, vm.record, vms)
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -143,7 +143,7 @@ def test_one_placed_elsewhere_than_recorded_lacks_nothing(tmp_path: Path) -> Non
     for name in ("kept-1", "kept-2"):
         create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
     vms, _ = read_domain_files(host.ports)
-    place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, vms)
+    make_devices(host.ports, context(wait_seconds=5), vm, vm.record, vms)
     assert not lacks_devices(observe_carriers(host.ports, (vm.record,), (vm,)), vm, vm.record)
 
 
@@ -235,7 +235,7 @@ def test_one_that_is_elsewhere_than_its_record_says_comes_back_where_it_was(tmp_
     assert vm.record is not None
     for name in ("kept-1", "kept-2"):
         create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
-    place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
+    make_devices(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
     host.ports.hypervisor.start(vm.uuid)  # by virsh
     before = picture(host)
     (other,) = {c.gpu for c in host.ports.claims.all()} - {vm.record.vgpus[0].gpu}
@@ -323,7 +323,7 @@ def test_on_a_gpu_reserved_for_it_it_gets_its_old_place(tmp_path: Path) -> None:
     create(host.ports, reserving_request(profile, "vdi-1"), start=False)
     vm = vm_of(host, "vdi-1")
     assert vm.record is not None
-    place_and_make(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
+    make_devices(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
     assert taken(host) == set(carriers(host, "vdi-1"))
 
 

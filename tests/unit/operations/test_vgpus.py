@@ -108,7 +108,7 @@ def test_the_hook_needs_no_host_yaml_to_leave_it_alone(tmp_path):
     vms, _ = read_domain_files(host.ports)
     make(host.ports, "T4-2Q")
     host.sim.host_file.write_text("nothing that can be read: [gpus")
-    assert make_devices(host.ports, context(wait_seconds=5), vms[0], vms[0].record, vms) == ()
+    assert make_devices(host.ports, context(wait_seconds=5), vms[0], vms[0].record, vms).steps == ()
 
 
 def test_a_vm_of_virsh_that_refers_to_it_is_shown_and_keeps_it(tmp_path):

@@ -45,7 +45,7 @@ from vgpuctl.model.vm import VmRecord, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.change import change_vm, move_vgpu
-from vgpuctl.operations.devices import has_missing_devices, place_and_make
+from vgpuctl.operations.devices import has_missing_devices, make_devices
 from vgpuctl.operations.moves import carry_out
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove
 from vgpuctl.operations.plans.vm_results import vm_result, vm_row
@@ -516,7 +516,7 @@ def started_by_virsh(host: SimulatedHost, name: str) -> None:
     assert vm.record is not None
     assert has_missing_devices(host.ports, vm, vm.record)
     others = tuple(other for other in observe(host.ports, ReadScope()).vms if other.name != name)
-    place_and_make(host.ports, context(), vm, vm.record, (vm, *others))
+    make_devices(host.ports, context(), vm, vm.record, (vm, *others))
     host.ports.hypervisor.start(vm.uuid)
 
 
