@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.gpu.test_mixed_size import A40
 from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.values import A4C, A5C, ME, T2Q, T4Q, a100, assigned, changed, snapshot, t4, taken, vm
-from vgpuctl.config.vm_fields import PLACEMENT_POLICIES
+from vgpuctl.config.arguments import PLACEMENT_POLICIES
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused, Stuck
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model.gpu import Backend, GpuMode
