@@ -8,11 +8,12 @@ import re
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import click
 
-from vgpuctl.cli import attach_doctor, document, output, streams, usage
+from vgpuctl.cli import document, hosts, output, result_reader, streams, usage
 from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import (
     FileFailed,
@@ -25,6 +26,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import AnyResult, Outcome, QueryResult
+from vgpuctl.model.results.host import DoctorFindingResult
 
 MULTILINE_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of complete sentences."""
@@ -32,7 +34,15 @@ MULTILINE_FACTS = ("lines", "reasons", "details")
 VERBOSE_FACTS = ("call", "cause", "check", "errno", "libvirt_code", "subject")
 """Facts for programs: people see them only with -v."""
 
-"""The fact that vgpuctl.cli.attach_doctor adds; it is printed on lines of its own."""
+DOCTOR_FACT = "doctor"
+"""The fact that `add_findings` adds; it is printed on lines of its own."""
+
+MAX_FINDINGS = 2
+
+_EXPLAINABLE_STATUSES = (1, 4, 5, 6, 75)
+"""Exit statuses of failures that the host's state may explain. Invalid input and a refusal need no doctor."""
+
+_WITHOUT_DOCTOR = ("doctor", "restore-host")
 
 MAX_FACT_LENGTH = 200
 LEFT_HINT = "'vgpuctl reconcile-host' finishes or undoes what is left"
@@ -144,12 +154,43 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
         yield streams.sanitize(failure.traceback).rstrip()
 
 
+def add_findings(exc: BaseException, settings: Settings) -> None:
+    """Add the fact `doctor` to an error: the problems found by the checks that explain it. Never raises.
+
+    Nothing here may hide the failure, so errors of these checks are ignored. A signal stops the checks, because libvirt
+    may hang. restore-host never runs them: during a boot libvirt waits for it.
+    """
+    if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE_STATUSES or settings.kind in _WITHOUT_DOCTOR:
+        return
+    with suppress(Exception, KeyboardInterrupt):
+        findings = hosts.open_host(settings).explain_failure(exc)
+        if findings:
+            exc.facts[DOCTOR_FACT] = findings
+
+
+def finding_lines(findings: object, message: str) -> Iterator[str]:
+    """Yield the lines of the fact for people: the worst one or two findings, one line each.
+
+    A line has the first piece of evidence, or the fix if the error's message already names the evidence. The fact may
+    come from another host, so a value of another shape is ignored.
+    """
+    try:
+        rows: tuple[DoctorFindingResult, ...] = result_reader.read_value(tuple[DoctorFindingResult, ...], findings)
+    except result_reader.Mismatch:
+        return
+    ordered = sorted(rows, key=lambda row: row.verdict != "fail")
+    for row in ordered[:MAX_FINDINGS]:
+        evidence = next(iter(row.evidence), "")
+        paths = [word for word in evidence.split() if word.startswith("/")]
+        already_named = row.fix and paths and all(path in message for path in paths)
+        yield streams.sanitize(f"doctor: {row.id}: {row.fix if already_named else evidence}")
+    if len(rows) > MAX_FINDINGS:
+        yield f"doctor: and {len(rows) - MAX_FINDINGS} more: vgpuctl doctor {' '.join(row.id for row in ordered)}"
+
+
 def _doctor_lines(failure: Failure) -> Iterator[str]:
-    if attach_doctor.DOCTOR_FACT in failure.facts:
-        yield from (
-            f"  {line}"
-            for line in attach_doctor.finding_lines(failure.facts[attach_doctor.DOCTOR_FACT], failure.message)
-        )
+    if DOCTOR_FACT in failure.facts:
+        yield from (f"  {line}" for line in finding_lines(failure.facts[DOCTOR_FACT], failure.message))
 
 
 def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
@@ -175,7 +216,7 @@ def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
 
 def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
     for name, value in failure.facts.items():
-        if name == attach_doctor.DOCTOR_FACT:
+        if name == DOCTOR_FACT:
             continue
         if name in MULTILINE_FACTS and isinstance(value, (list, tuple)):
             yield from (streams.sanitize(str(item)) for item in value)

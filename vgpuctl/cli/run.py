@@ -60,7 +60,7 @@ def perform(
     action: Callable[[SignalGuard], CommandOutput],
 ) -> int:
     """Run the action and print its result, or report why it failed. Returns the exit status."""
-    from vgpuctl.cli import attach_doctor, failures, signals
+    from vgpuctl.cli import failures, signals
 
     settings.kind = kind
     with signals.handle_signals() as guard:
@@ -70,7 +70,7 @@ def perform(
             return print_result(settings, command_output)
         except BaseException as exc:  # noqa: BLE001
             if not guard.received:
-                attach_doctor.add_findings(exc, settings)
+                failures.add_findings(exc, settings)
             guard.ignore_signals()
             return failures.report(exc, settings, signal_status=guard.exit_status)
 

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.cli import attach_doctor, run, schemas
+from vgpuctl.cli import failures, run, schemas
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.signals import SignalGuard
@@ -99,8 +99,8 @@ def test_the_hosts_ids_complete(vgpuctl: Run) -> None:
     ],
 )
 def test_a_failed_or_empty_check_adds_nothing(exc: BaseException, settings: Settings) -> None:
-    attach_doctor.add_findings(exc, settings)
-    assert attach_doctor.DOCTOR_FACT not in getattr(exc, "facts", {})
+    failures.add_findings(exc, settings)
+    assert failures.DOCTOR_FACT not in getattr(exc, "facts", {})
 
 
 class Signalled(HostCannot):
@@ -132,17 +132,15 @@ def test_people_see_the_worst_two() -> None:
         {"id": name, "verdict": verdict, "evidence": [f"{name} seen"], "fix": "fix it"}
         for name, verdict in (("a", "warn"), ("b", "fail"), ("c", "warn"))
     ]
-    assert list(attach_doctor.finding_lines(rows, "it failed")) == [
+    assert list(failures.finding_lines(rows, "it failed")) == [
         "doctor: b: b seen",
         "doctor: a: a seen",
         "doctor: and 1 more: vgpuctl doctor b a c",
     ]
-    assert list(attach_doctor.finding_lines("no list", "")) == []
+    assert list(failures.finding_lines("no list", "")) == []
 
 
 def test_text_has_the_hint_if_the_message_has_the_value() -> None:
     row = {"id": "a", "verdict": "fail", "evidence": ["process 7 writes /sys/x (GPU y)"], "fix": "stop it"}
-    assert list(attach_doctor.finding_lines([row], "process 7 waits in /sys/x")) == ["doctor: a: stop it"]
-    assert list(attach_doctor.finding_lines([row], "the device is busy")) == [
-        "doctor: a: process 7 writes /sys/x (GPU y)"
-    ]
+    assert list(failures.finding_lines([row], "process 7 waits in /sys/x")) == ["doctor: a: stop it"]
+    assert list(failures.finding_lines([row], "the device is busy")) == ["doctor: a: process 7 writes /sys/x (GPU y)"]
