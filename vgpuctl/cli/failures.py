@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports every failure of a command as text or JSON and an exit status. Users see a traceback only with -v.
-
-The doctor's checks that can explain such a failure run, and the error of the command has what they found.
-"""
+"""Reports every failure of a command as text or JSON and an exit status. Users see a traceback only with -v."""
 
 from __future__ import annotations
 
@@ -40,10 +37,12 @@ VERBOSE_FACTS = ("call", "cause", "check", "errno", "libvirt_code", "subject")
 DOCTOR_FACT = "doctor"
 """The fact that `add_findings` adds; it is printed on lines of its own."""
 
-MAX_DOCTOR_LINES = 2
+MAX_FINDINGS = 2
+
 _EXPLAINABLE_STATUSES = (1, 4, 5, 6, 75)
 """Exit statuses of failures that the host's state may explain. Invalid input and a refusal need no doctor."""
-_EXCLUDED_COMMANDS = ("doctor", "restore-host")
+
+_WITHOUT_DOCTOR = ("doctor", "restore-host")
 
 MAX_FACT_LENGTH = 200
 LEFT_HINT = "'vgpuctl reconcile-host' finishes or undoes what is left"
@@ -64,24 +63,6 @@ class Failure:
     changed: bool = False
     result: AnyResult | None = None
     """What succeeded before it failed."""
-
-
-def add_findings(exc: BaseException, settings: Settings) -> None:
-    """Add the fact `doctor` to an error: the problems found by the checks that can explain it. Never raises.
-
-    Nothing here may fail a second time or hide the failure: errors during these checks are ignored. A signal stops the
-    checks, because libvirt may hang. restore-host never runs them: during a boot libvirt waits for it.
-    """
-    if (
-        not isinstance(exc, VgpuctlError)
-        or exc.status not in _EXPLAINABLE_STATUSES
-        or settings.kind in _EXCLUDED_COMMANDS
-    ):
-        return
-    with suppress(Exception, KeyboardInterrupt):
-        findings = hosts.open_host(settings).explain_failure(exc)
-        if findings:
-            exc.facts[DOCTOR_FACT] = findings
 
 
 def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
@@ -166,12 +147,25 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
     yield from (f"  {line}" for line in _fact_lines(failure, verbose=verbose))
     yield from _undone_lines(failure, verbose=verbose)
     yield from _list_lines("left", failure.left)
-    if DOCTOR_FACT in failure.facts:
-        yield from (f"  {line}" for line in finding_lines(failure.facts[DOCTOR_FACT], failure.message))
+    yield from _doctor_lines(failure)
     if failure.hint:
         yield f"  hint: {streams.sanitize(failure.hint)}"
     if failure.traceback:
         yield streams.sanitize(failure.traceback).rstrip()
+
+
+def add_findings(exc: BaseException, settings: Settings) -> None:
+    """Add the fact `doctor` to an error: the problems found by the checks that explain it. Never raises.
+
+    Nothing here may hide the failure, so errors of these checks are ignored. A signal stops the checks, because libvirt
+    may hang. restore-host never runs them: during a boot libvirt waits for it.
+    """
+    if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE_STATUSES or settings.kind in _WITHOUT_DOCTOR:
+        return
+    with suppress(Exception, KeyboardInterrupt):
+        findings = hosts.open_host(settings).explain_failure(exc)
+        if findings:
+            exc.facts[DOCTOR_FACT] = findings
 
 
 def finding_lines(findings: object, message: str) -> Iterator[str]:
@@ -185,13 +179,18 @@ def finding_lines(findings: object, message: str) -> Iterator[str]:
     except result_reader.Mismatch:
         return
     ordered = sorted(rows, key=lambda row: row.verdict != "fail")
-    for row in ordered[:MAX_DOCTOR_LINES]:
+    for row in ordered[:MAX_FINDINGS]:
         evidence = next(iter(row.evidence), "")
         paths = [word for word in evidence.split() if word.startswith("/")]
         already_named = row.fix and paths and all(path in message for path in paths)
         yield streams.sanitize(f"doctor: {row.id}: {row.fix if already_named else evidence}")
-    if len(rows) > MAX_DOCTOR_LINES:
-        yield f"doctor: and {len(rows) - MAX_DOCTOR_LINES} more: vgpuctl doctor {' '.join(row.id for row in ordered)}"
+    if len(rows) > MAX_FINDINGS:
+        yield f"doctor: and {len(rows) - MAX_FINDINGS} more: vgpuctl doctor {' '.join(row.id for row in ordered)}"
+
+
+def _doctor_lines(failure: Failure) -> Iterator[str]:
+    if DOCTOR_FACT in failure.facts:
+        yield from (f"  {line}" for line in finding_lines(failure.facts[DOCTOR_FACT], failure.message))
 
 
 def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.cli import document, failures, listings, output, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
-from vgpuctl.cli.kinds import HOSTS, result_type
 from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.run import CommandOutput
+from vgpuctl.cli.schemas import HOSTS, result_type
 from vgpuctl.cli.shown import Block
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError, worst_status
 from vgpuctl.model.outcome import AnyResult, QueryResult

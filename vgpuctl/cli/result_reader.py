@@ -27,7 +27,7 @@ class Mismatch(ValueError):
 
 
 def read_result(kind: object, document: Mapping[str, Any]) -> Outcome[Any] | QueryResult[Any]:
-    """Return the result in a document. `kind`: its type, of `kinds.result_type`.
+    """Return the result in a document. `kind`: its type, of `schemas.result_type`.
 
     Raises:
         Mismatch: a field is missing, or has another type.

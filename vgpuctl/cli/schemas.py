@@ -1,25 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Schemas of the documents that `--json` prints, made from the types in `kinds`.
+"""The kinds of documents, the type of each one's result, and JSON Schemas made from these types.
 
-One schema per kind describes whole documents: success with that kind's data, or failure. Unknown fields are allowed,
-because fields are added without a new schema version.
+The type is what the library's call of that name returns. Schemas and replies of other hosts need it; a local command
+does not. One schema per kind describes whole documents: success with that kind's data, or failure. Unknown fields are
+allowed, because fields are added without a new schema version.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import types
 import typing
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from vgpuctl.cli import command_table
+from vgpuctl.cli.command import find_command
 from vgpuctl.cli.document import SCHEMA
-from vgpuctl.cli.kinds import HOSTS, all_kinds, result_type
 from vgpuctl.cli.result_reader import is_record, typed_fields
+from vgpuctl.library import GpuHost
 from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results import gpus, host, moves, vgpus, vms
 from vgpuctl.model.results.fields import Absent, WorkResult
+from vgpuctl.model.results.program import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
+from vgpuctl.model.results.targets import TargetsResult
+from vgpuctl.model.results.vms import ChangedVmResult, ManyVmsResult, PlannedVmResult, VmResult, XmlResult
+
+HOSTS = "hosts"
+"""The kind of what any command has on several other hosts."""
+
+_OTHERS: dict[str, object] = {
+    "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
+    "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
+    "completion": QueryResult[CompletionResult],
+    "sim-reboot": QueryResult[RebootedResult],
+    "sim-reset": QueryResult[SimResult],
+    "sim-list-scenarios": QueryResult[tuple[ScenarioResult, ...]],
+    HOSTS: QueryResult[HostsResult],
+}
+"""The results of commands that make several calls, or none."""
+
+
+def all_kinds() -> tuple[str, ...]:
+    """Return every kind: each command, and `hosts`."""
+    names = (name for name in command_table.COMMANDS if name != "sim")
+    return (*names, *(f"sim-{name}" for name in command_table.SIM_COMMANDS), HOSTS)
+
+
+@functools.cache
+def result_type(kind: str) -> Any:
+    """Return the type of a kind's result."""
+    if kind in _OTHERS:
+        return _OTHERS[kind]
+    name = kind.replace("-", "_")
+    call = getattr(GpuHost, name, None) or getattr(GpuHost, f"{name}_host")
+    records = {name: value for module in (gpus, host, moves, vgpus, vms) for name, value in vars(module).items()}
+    returned = SimpleNamespace(__annotations__={"result": call.__annotations__["return"]})
+    single = get_type_hints(returned, {**records, "Outcome": Outcome, "QueryResult": QueryResult})["result"]
+    if not _takes_several(kind, call):
+        return single
+    record: Any = get_args(single)[0]
+    several: Any = TargetsResult[record]
+    return get_origin(single)[record | several]
+
+
+def _takes_several(kind: str, call: Any) -> bool:
+    """Say whether a command is for several VMs, vGPUs or GPUs, and calls the library for one after the other."""
+    command = find_command(kind)
+    has_all = command is not None and any(param.name == "everything" for param in command.params)
+    first = [*inspect.signature(call).parameters.values()][1:2]
+    return has_all and any(param.kind is param.POSITIONAL_OR_KEYWORD for param in first)
+
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PRIMITIVES: dict[object, str] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL
+from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, MAX_VMS
 from vgpuctl.config.name_patterns import is_pattern
 from vgpuctl.model.numbers import count_text
 from vgpuctl.value import Value
@@ -144,6 +144,44 @@ def all_gpus_option(function: Command) -> Command:
         "--all", "everything", is_flag=True, help="Every GPU; after a model, every GPU of this model."
     )
     return option(function)
+
+
+def count_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add --count and --parallel to a command that makes several VMs."""
+    parallel = click.option(
+        "--parallel",
+        metavar="P",
+        type=click.IntRange(1, MAX_PARALLEL),
+        help=f"With --count: how many VMs are worked on at the same time. [{DEFAULT_PARALLEL}]",
+    )
+    count = click.option(
+        "--count",
+        metavar="N",
+        type=click.IntRange(1, MAX_VMS),
+        help="N VMs, numbered from 1; the name is a pattern such as 'vdi-{:03}'.",
+    )
+    return count(parallel(function))
+
+
+def check_count_options(
+    count: int | None,
+    parallel: int | None,
+    *,
+    print_xml: bool = False,
+    wait_for: str | None = None,
+) -> int:
+    """Return how many VMs are worked on at the same time.
+
+    Raises:
+        click.UsageError: the options contradict each other.
+    """
+    if count is None and parallel is not None:
+        raise click.UsageError("--parallel requires --count")
+    if count is not None and print_xml:
+        raise click.UsageError("--print-xml shows one VM: omit --count and specify one name")
+    if count is not None and wait_for is not None:
+        raise click.UsageError(f"--wait-for waits for one VM: omit it, then: vgpuctl wait NAMES --for {wait_for}")
+    return parallel or DEFAULT_PARALLEL
 
 
 def require_some(targets: Targets) -> None:

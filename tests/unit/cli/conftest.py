@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 
 from vgpuctl.cli import document, entry, schemas
-from vgpuctl.cli.kinds import result_type
 from vgpuctl.cli.result_reader import read_result
+from vgpuctl.cli.schemas import result_type
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 import vgpuctl as library
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import listings
-from vgpuctl.cli.kinds import all_kinds
 from vgpuctl.cli.listings import View
+from vgpuctl.cli.schemas import all_kinds
 from vgpuctl.cli.shown import Column, Listing
 from vgpuctl.cli.tables import PLAIN, render
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from vgpuctl.cli import pages, shown
-from vgpuctl.cli.kinds import result_type
 from vgpuctl.cli.listings import View
 from vgpuctl.cli.result_reader import read_result
+from vgpuctl.cli.schemas import result_type
 from vgpuctl.cli.tables import render
 from vgpuctl.model.outcome import Outcome, QueryResult
 

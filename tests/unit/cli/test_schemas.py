@@ -11,8 +11,8 @@ import pytest
 from tests.unit.cli.command_tree import walk_commands
 from vgpuctl.cli import document, schemas
 from vgpuctl.cli.command import Command
-from vgpuctl.cli.kinds import all_kinds, result_type
 from vgpuctl.cli.result_reader import Mismatch, read_result
+from vgpuctl.cli.schemas import all_kinds, result_type
 
 
 @pytest.mark.parametrize("kind", all_kinds())

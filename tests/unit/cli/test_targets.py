@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import schemas
-from vgpuctl.cli.kinds import result_type
 from vgpuctl.cli.result_reader import read_result
+from vgpuctl.cli.schemas import result_type
 from vgpuctl.model.results.targets import TargetsResult
 
 HOST = ("--host", "sim:a100-40")

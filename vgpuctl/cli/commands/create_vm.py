@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpuctl.cli import field_options, many, run
+from vgpuctl.cli import field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.settings import Seconds, Settings
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 @click.option("--no-start", is_flag=True, help="Create the VM and its vGPUs, but do not start it.")
 @click.option("--dry-run", is_flag=True, help="Show the steps and the source of each value; change nothing.")
 @click.option("--print-xml", is_flag=True, help="Print the domain XML; change nothing.")
-@many.options
+@targets.count_options
 @click.option("--wait-for", type=click.Choice(WAIT_EVENTS), help="Return when the guest answers, or has an address.")
 @click.option(
     "--wait-timeout",
@@ -121,7 +121,7 @@ def create_vm(
     --display needs a profile with a display: the Q, B or A series, on an mdev, or on a VF with libvirt 10.2 or newer.
     """
     explicit = field_options.with_absolute_paths(explicit)
-    max_parallel = many.check_options(count, parallel, print_xml=print_xml, wait_for=wait_for)
+    max_parallel = targets.check_count_options(count, parallel, print_xml=print_xml, wait_for=wait_for)
     if print_xml:
         return run.call(settings, "create-vm", lambda host: host.print_xml(name, **explicit), _as_text)
     choices: dict[str, Any] = {**explicit, "start": not no_start, "dry_run": dry_run}

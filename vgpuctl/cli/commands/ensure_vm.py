@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vgpuctl.cli import field_options, many, run
+from vgpuctl.cli import field_options, run, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.config.arguments import VM_STATES
@@ -52,7 +52,7 @@ from vgpuctl.config.arguments import VM_STATES
 )
 @click.option("--dry-run", is_flag=True, help="Show the steps and the differences; change nothing.")
 @field_options.fields("placement", "labels", "owner")
-@many.options
+@targets.count_options
 @click.pass_obj
 def ensure_vm(
     settings: Settings,
@@ -77,7 +77,7 @@ def ensure_vm(
     created only if all of them fit. --state then works on each of the N: absent deletes those that exist. A smaller N
     deletes nothing.
     """
-    max_parallel = many.check_options(count, parallel)
+    max_parallel = targets.check_count_options(count, parallel)
     if count is not None:
         vm_count = count
         return run.call(

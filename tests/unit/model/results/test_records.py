@@ -10,7 +10,7 @@ from typing import Any, Generic
 import pytest
 
 from vgpuctl.cli import schemas
-from vgpuctl.cli.kinds import all_kinds, result_type
+from vgpuctl.cli.schemas import all_kinds, result_type
 from vgpuctl.model import results
 from vgpuctl.model.results.vms import VmResult
 from vgpuctl.value import Value
