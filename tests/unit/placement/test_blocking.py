@@ -7,13 +7,14 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import examples
 from tests.unit.gpu.test_kinds import A40, GVT
 from tests.unit.placement.fleets import MIXED, filled
 from vgpuctl.gpu.shared_instances import InstanceNeed, SharedInstanceKind
 from vgpuctl.placement.blocking import find_fewest_blocking
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_no_fewer_are_in_the_way_of_one_more_on_a_gpu(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled(1, 6))
