@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings for every test: hypothesis has no deadline, and SIGINT has its default handler.
 
+A run of every change tries one of three examples of each property.
 A shell starts background commands with SIGINT ignored, and every child would inherit that.
 """
 
@@ -10,6 +11,10 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("vgpuctl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from tests import examples
+
+settings.register_profile(
+    "vgpuctl", deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("vgpuctl")
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -80,18 +80,20 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with copied() as copy, tempfile.TemporaryDirectory() as directory:
             record = _record(copy, (options.record or Path(directory)).resolve(), options.tests)
-            survivors = _plant(copy, record, _sample(copy, record, options))
+            sample = _sample(copy, record, options)
+            survivors = _plant(copy, record, sample)
     except CannotTell as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{len(survivors)} of {options.count} survived (seed {options.seed})", *survivors, sep="\n")
+    print(f"{len(survivors)} of {len(sample)} survived (seed {options.seed})", *survivors, sep="\n")
     return 1 if survivors else 0
 
 
-def _jail(copy: Path, writable: Path | None = None) -> list[str]:
+def _jail(copy: Path, writable: Path | None = None, *, cpu_seconds: int | None = None) -> list[str]:
     """Return the prefix of a command that can write to the copy alone. Without root it cannot do much elsewhere."""
     (copy / "tmp").mkdir(exist_ok=True)
-    prefix = ["prlimit", f"--as={MOST_MEMORY}", "env", f"TMPDIR={copy / 'tmp'}"]
+    limits = [f"--as={MOST_MEMORY}", *([f"--cpu={cpu_seconds}"] if cpu_seconds is not None else [])]
+    prefix = ["prlimit", *limits, "env", f"TMPDIR={copy / 'tmp'}"]
     if os.geteuid() != 0:
         return prefix
     binds = "".join(f"mount --bind {place} {place} && " for place in (copy, writable) if place)
@@ -185,9 +187,10 @@ def _failing(copy: Path, record: Record, tests: Sequence[str]) -> tuple[str, lis
     """Return the first failure and its tests, or None; one directory at a time, because fixtures belong to it."""
     for _, group in groupby(sorted(tests, key=_directory), key=_directory):
         names = list(group)
-        seconds = 60 + 4 * sum(record.seconds[test] for test in names)
+        seconds = 30 + int(2 * sum(record.seconds[test] for test in names))
+        prefix = _jail(copy, cpu_seconds=seconds)  # a busy machine makes nothing late
         try:
-            status, output = pytest(copy, names, prefix=_jail(copy), longest_seconds=seconds, everything=False)
+            status, output = pytest(copy, names, prefix=prefix, longest_seconds=600 + 10 * seconds, everything=False)
         except NotOver:
             return f"{names[0]} or a later one, which did not end", names
         failure = FOUND.search(output)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import examples
 from tests.values import a100, assigned, snapshot, taken, vm
 from vgpuctl.errors import NoCapacity
 from vgpuctl.gpu.division import MAX_TIME_SLICED, Remaining
@@ -221,7 +222,7 @@ def made(host: Gpu, data) -> tuple[list, list[PlacementSpan]]:
     return there, covered
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(kinds, st.data())
 def test_the_count_is_the_largest_set_of_places_that_brute_force_finds(types, data):
     host = gpu(*types)
@@ -230,7 +231,7 @@ def test_the_count_is_the_largest_set_of_places_that_brute_force_finds(types, da
         assert remaining(host, there, wanted).free == brute_most(wanted, covered)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(kinds, st.data())
 def test_what_is_at_unknown_places_is_never_counted_too_small(types, data):
     host = gpu(*types)
@@ -244,7 +245,7 @@ def test_what_is_at_unknown_places_is_never_counted_too_small(types, data):
         assert not ways or result <= worst
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(kinds, st.data())
 def test_all_are_placed_exactly_when_brute_force_places_them_and_none_overlaps(types, data):
     host = gpu(*types)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import examples
 from vgpuctl.errors import InvalidInput, NoCapacity
 from vgpuctl.gpu_setup.instance_plan import (
     choose_gi_profiles,
@@ -84,7 +85,7 @@ def after(mig, arrangement):
     return stay + [(m.profile.profile_id, m.span) for m in arrangement.create]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("mig", [H100, A30])
 def test_the_plan_matches_every_combination(mig, data):

@@ -226,7 +226,7 @@ def test_whatever_call_fails_while_instances_get_a_scheduler_it_is_undone_or_the
     calls = counted(copied(made, tmp_path / "dry").ports, do)
     assert calls.count("nvml.set_scheduler") == 2, "one for each instance"
     refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
+    for number, done, for_good in fault_points(calls, every_read=False)[:: 1 if EVERYTHING else 3]:
         where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
         host = copied(made, tmp_path / f"{number}{done}{for_good}")
         before = seen(host)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import examples
 from tests.unit.gpu.test_kinds import A40, H100_MIG, UNEVEN
 from tests.unit.placement.fleets import SMALL, filled, fit
 from vgpuctl.gpu.equal_size import EqualSizeKind
@@ -29,7 +30,7 @@ def placed_on(joint: Joint) -> Counter[str]:
     return sum((Counter(counts) for counts in joint.by_gpu.values()), Counter())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(data=st.data())
 def test_as_many_fit_as_some_places_take(data: st.DataObject) -> None:
     fleet, _ = data.draw(filled(3))

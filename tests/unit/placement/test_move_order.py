@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import examples
 from tests.unit.placement.fleets import TINY, count_free_after_order, every_place, filled, with_one
 from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.migrations import (
@@ -115,7 +116,7 @@ def test_forty_pairs_that_change_places_are_ordered() -> None:
     assert len(order) == 120
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(data=st.data())
 def test_each_finds_its_place_and_a_function(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled(most_gpus=3, most_vgpus=4))

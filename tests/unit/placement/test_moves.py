@@ -10,6 +10,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import examples
 from tests.unit.gpu.test_kinds import A40, GVT
 from tests.unit.placement.fleets import (
     MIXED,
@@ -48,7 +49,7 @@ def larger(fleet: Fleet, placed: Sequence[PlacedVgpu], most: int | None = None) 
     return plan_larger_pieces(MovableFleet(fleet, tuple(placed)), most)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled())
@@ -63,7 +64,7 @@ def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
         assert_room(fleet, movable, result, wanted)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_each_move_finds_a_free_function_if_there_are_enough_in_the_end(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled())
@@ -93,7 +94,7 @@ def rooms(fleet: Fleet) -> tuple[int, ...]:
     return tuple(total_left(fleet, profile) for profile in profiles_by_size(fleet))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_no_fewer_moves_leave_more_room_for_the_first_profile_that_gains(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled(3, 4))
@@ -262,7 +263,7 @@ def test_the_largest_profile_counts_first() -> None:
     assert rooms(Fleet([A40], [GpuGroup(0, (0, 0))])) == (6, 24, 24, 32)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_no_fewer_are_in_the_way_of_one_more_on_a_gpu(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled(1, 6))
