@@ -7,8 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from tests.hosts import SimulatedHost, open_sim_host
-from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import PlacementSpan, Vgpu
 from vgpuctl.observe import ReadScope, observe
 
 PRO = "rtx-pro-6000"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.hosts import context, open_sim_host, picture
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.gpu_setup.instance_plan import instance_names
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 
 FIRST, SECOND = "0000:3b:00.0", "0000:3f:00.0"

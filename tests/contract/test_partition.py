@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.site import MDEV, Site, new_uuid
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.model.mig import MigState, PlacementSpan
+from vgpuctl.model.gpu import MigState, PlacementSpan
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 
 pytestmark = pytest.mark.forms("mdev-vf", "vendor-vf")

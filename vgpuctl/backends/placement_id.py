@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import write_error
 from vgpuctl.errors import DeviceFailed, NoCapacity, VerifyFailed
-from vgpuctl.model.gpu import Backend
-from vgpuctl.model.mig import parse_driver_id
+from vgpuctl.model.gpu import Backend, parse_driver_id
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.ports.step import Step
 

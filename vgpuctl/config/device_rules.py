@@ -17,7 +17,7 @@ from vgpuctl.config.arguments import (
     NETWORK_MODELS,
     NONE,
 )
-from vgpuctl.model.ranges import format_ranges, parse_ranges
+from vgpuctl.model.numbers import format_ranges, parse_ranges
 from vgpuctl.model.vm import Nic
 
 MAX_CPUS = 8192

@@ -17,7 +17,7 @@ from vgpuctl.config.scheduler_spec import SCHEDULER_SHAPE, dump_scheduler, parse
 from vgpuctl.config.shape import Key, Shape, mapping_of, nonempty_list
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.value import EMPTY_MAPPING, Value

@@ -15,7 +15,7 @@ from typing import Any
 from vgpuctl.config.mig_spec import check_instance_name
 from vgpuctl.config.yaml_reader import Document, LocatedProblem, load_document, problems_error
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.value import Value
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

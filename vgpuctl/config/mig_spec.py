@@ -12,7 +12,7 @@ from typing import Any
 
 from vgpuctl.config import rules
 from vgpuctl.config.rules import Problem, ValidationError
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 

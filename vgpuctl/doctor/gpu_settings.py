@@ -30,8 +30,7 @@ from vgpuctl.doctor.nvidia import NO_NVIDIA_GPU, nvidia_gpus, read_modprobe_file
 from vgpuctl.doctor.virtualization import KERNEL_RELEASE
 from vgpuctl.gpu_setup.set_scheduler import set_scheduler_command
 from vgpuctl.makers import uses_nvml
-from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
-from vgpuctl.model.mig import GpuInstance, MigState
+from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuInstance, GpuMode, MigState
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec

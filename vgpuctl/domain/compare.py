@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vgpuctl.domain.domain_xml import has_serial_console, missing_windows_features, parse_domain
-from vgpuctl.model.numbers import format_mib
-from vgpuctl.model.ranges import format_ranges
+from vgpuctl.model.numbers import format_mib, format_ranges
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.model.vm import Vm, VmState
 

@@ -11,8 +11,7 @@ from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.host_devices import carrier_of, find_hostdevs
 from vgpuctl.domain.record import ROOT_TAG, UnfinishedExchange, find_named_files, parse_record
-from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.ranges import parse_ranges
+from vgpuctl.model.numbers import parse_integer, parse_ranges
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmRecord, VmState
 
 if TYPE_CHECKING:

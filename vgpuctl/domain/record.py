@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the VM's record from a parsed document: lxml's elements or the standard library's.
+"""A VM's record in its domain's metadata, and how vgpuctl finds it: lxml's elements or the standard library's.
 
 libvirt's hook runs while a VM's start waits, so it reads the record without loading lxml; every other command loads
 lxml anyway. One function reads for both.
@@ -8,10 +8,117 @@ lxml anyway. One function reads for both.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
+
+if TYPE_CHECKING:
+    from lxml import etree
+
+_NOT_XML = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def record_to_xml(record: VmRecord) -> str:
+    """Return the element; it declares its namespace itself, so it can stand in a domain's `<metadata>`.
+
+    Raises:
+        InvalidInput: a value holds a control character, which XML cannot keep.
+    """
+    from lxml import etree
+
+    root = etree.Element(ROOT_TAG, nsmap={None: NAMESPACE})  # type: ignore[dict-item] # the stubs know no default namespace
+    _set_attributes(
+        root,
+        {
+            "state": record.state.value,
+            "vm-uuid": record.vm_uuid,
+            "machine-id": record.machine_id,
+            "reserve": record.reserve,
+            "made-vm": None if record.created_vm else "no",
+        },
+    )
+    for vgpu in record.vgpus:
+        _add_vgpu(root, vgpu)
+    for disk in record.disks:
+        _set_attributes(
+            etree.SubElement(root, f"{{{NAMESPACE}}}disk"),
+            {
+                "pool": disk.pool,
+                "volume": disk.volume,
+                "path": disk.path,
+                "capacity-bytes": _number_text(disk.capacity_bytes),
+                "base": disk.base,
+                "base-format": disk.base_format,
+                "copied-from": disk.copied_from,
+                "format": None if disk.format == "qcow2" else disk.format,
+                "role": None if disk.role is DiskRole.DISK else disk.role.value,
+            },
+        )
+    etree.SubElement(root, f"{{{NAMESPACE}}}spec").text = _require_xml_text("spec", record.request_json) or None
+    return etree.tostring(root, encoding="unicode")
+
+
+def _add_vgpu(parent: etree._Element, vgpu: AssignedVgpu) -> None:
+    from lxml import etree
+
+    _set_attributes(
+        etree.SubElement(parent, f"{{{NAMESPACE}}}vgpu"),
+        {
+            "index": _number_text(vgpu.index),
+            "backend": vgpu.backend.value,
+            "gpu": vgpu.gpu,
+            "function": vgpu.function,
+            "carrier": vgpu.carrier,
+            "profile": vgpu.profile,
+            "framebuffer-mib": _number_text(vgpu.framebuffer_mib),
+            "params": vgpu.params or None,
+            "placement-id": _number_text(vgpu.placement_id),
+            "waits-for-place": "yes" if vgpu.waits_for_place else None,
+        },
+    )
+
+
+def record_from_xml(text: str) -> VmRecord:
+    """Read the element as `record_to_xml` writes it, or as virDomainGetMetadata returns it: without namespace.
+
+    Raises:
+        ValueError: it is not a record, or part of it cannot be parsed: the record is lost.
+    """
+    from lxml import etree
+
+    parser = etree.XMLParser(resolve_entities=False, no_network=True)
+    try:
+        root = etree.fromstring(text, parser)
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise ValueError(f"the record is not XML: {exc}") from exc
+    return parse_record(root)
+
+
+def _set_attributes(element: etree._Element, values: Mapping[str, str | None]) -> None:
+    for key, value in values.items():
+        if value is not None:
+            element.set(key, _require_xml_text(key, value))
+
+
+def _require_xml_text(attribute: str, value: str) -> str:
+    if _NOT_XML.search(value):
+        raise InvalidInput(
+            f"{attribute} {value!a} contains a character that a VM's record cannot hold",
+            hint="remove control characters",
+            value=ascii(value),
+        )
+    return value
+
+
+def _number_text(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+__all__ = ["NAMESPACE", "ROOT_TAG", "parse_record", "record_from_xml", "record_to_xml"]
+
 
 NAMESPACE = "urn:vgpuctl:1"
 ROOT_TAG = f"{{{NAMESPACE}}}vm"

@@ -19,7 +19,7 @@ from jinja2 import Template as Compiled
 from lxml import etree
 from markupsafe import Markup
 
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.domain.template_sandbox import TemplateEnvironment, start_work
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.address import is_pci_address, split_pci

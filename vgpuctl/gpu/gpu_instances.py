@@ -31,8 +31,7 @@ from vgpuctl.gpu.division import (
 from vgpuctl.gpu.equal_size import add_one_size_rows
 from vgpuctl.gpu.gpu_kind import AlikeKind, Columns, Placement, State
 from vgpuctl.gpu.slice_kind import COUNT_BITS, MAX_UNITS, Footprint, SliceKind
-from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
-from vgpuctl.model.mig import GpuInstance, MigState
+from vgpuctl.model.gpu import Gpu, GpuInstance, MigState, Vgpu, VgpuType
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from vgpuctl.errors import InvalidInput, NoCapacity
-from vgpuctl.model.gpu import VgpuType
-from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
+from vgpuctl.model.gpu import GiProfile, GpuInstance, MigState, PlacementSpan, VgpuType
 from vgpuctl.value import Value
 
 

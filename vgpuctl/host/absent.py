@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from vgpuctl.errors import HostCannot, NvmlFailed
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.port_values import (
     DomainInfo,
     DomainLeftovers,

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files under a root, and systemctl; implements `ports.System`. rename(2) replaces each file whole."""
+"""Files under a root, scratch directories, the machine id, and systemctl; implements `ports.System`.
+
+rename(2) replaces each file whole.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from vgpuctl.errors import Failed
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.commands import find_command, run_command
+from vgpuctl.host.file_lock import make_private_directories
+from vgpuctl.host.files import HostFiles
 from vgpuctl.regular_file import read_regular_file
 
 MAX_BYTES = 1 << 20
@@ -118,3 +125,48 @@ class HostSystem:
             [self._find_systemctl() or "/usr/bin/systemctl", *words], deadline_seconds=_DEADLINE_SECONDS
         )
         return result.status, result.error_line
+
+
+class HostScratch:
+    """The directory; implements `ports.Scratch`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes stored under a name, or None."""
+        with suppress(OSError):
+            if self._is_private():
+                return (self._directory / name).read_bytes()
+        return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Store bytes under a name if possible; a reader sees the old file or the new one."""
+        with suppress(OSError):  # also FileExistsError: another thread is storing the same
+            make_private_directories(self._directory.parent, self._directory)
+            if self._is_private():
+                write_file(self._directory / name, data, durable=False)
+
+    def _is_private(self) -> bool:
+        status = os.lstat(self._directory)
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def read_machine_id(root: str = "/") -> str | None:
+    """Return the id of the machine whose files are under `root`, or None when it has none yet.
+
+    D-Bus's file is mostly an absolute link: under a captured root it leads to the capture's own /etc.
+    """
+    files = HostFiles(root, lock_held=lambda: False)
+    for name in _FILES:
+        try:
+            text = files.read(name).strip().lower()
+        except OSError:
+            continue
+        if _ID.fullmatch(text):
+            return text
+    return None

@@ -15,7 +15,7 @@ from vgpuctl.library.fields import Texts
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.mig import MigSpec
+    from vgpuctl.model.gpu import MigSpec
     from vgpuctl.model.outcome import Outcome, QueryResult
     from vgpuctl.model.results.gpus import (
         ChangedGpuResult,

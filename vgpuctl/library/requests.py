@@ -10,12 +10,11 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from vgpuctl.config import vm_spec
+from vgpuctl.config.cloud_init_files import parse_network_config, parse_user_data, static_addresses
 from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
 from vgpuctl.config.labels import parse_changes
-from vgpuctl.config.network_config import parse_network_config, static_addresses
 from vgpuctl.config.rules import is_path, split_profile
 from vgpuctl.config.shape import Shape
-from vgpuctl.config.user_data import parse_user_data
 from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELDS, LABEL_FIELDS, OTHER_COMMANDS
 from vgpuctl.config.vm_spec import NUMBERED_VM_SHAPE, VM_SHAPE, Given, with_seed
 from vgpuctl.errors import InvalidInput

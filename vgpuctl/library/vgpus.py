@@ -48,12 +48,12 @@ class VgpuCalls(Calls):
     ) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
         """Ensure that a vGPU without a VM exists (`state` present) or does not (absent)."""
         from vgpuctl.library import requests
-        from vgpuctl.operations import ensure_vgpu
+        from vgpuctl.operations import vgpus
 
         require_choice("state", state, VGPU_STATES)
         requests.refuse_other_fields(fields, VgpuFields)
         as_texts("name", name)
-        return ensure_vgpu.ensure_vgpu(
+        return vgpus.ensure_vgpu(
             self._ports,
             self._context(dry_run=dry_run),
             requests.from_fields(self._ports, name, fields, complete=False),

@@ -145,11 +145,11 @@ class HostCalls(Calls):
         `user`: those of this user. `failed`: those that failed.
         """
         from vgpuctl.config import time_text
+        from vgpuctl.library import audit
         from vgpuctl.model import address
-        from vgpuctl.operations import audit_log
 
         require_range("lines", lines, 1, MAX_LOG_LINES)
-        return audit_log.read_log(
+        return audit.read_log(
             self._ports,
             lines=lines,
             vm=vm,

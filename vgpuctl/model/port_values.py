@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from vgpuctl.model.mig import MigState
+from vgpuctl.model.gpu import MigState
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerState
 from vgpuctl.model.vm import Claim, VmState
 from vgpuctl.value import EMPTY_MAPPING, Value

@@ -14,8 +14,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, Mdev, VgpuType
-from vgpuctl.model.mig import parse_driver_id
+from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, Mdev, VgpuType, parse_driver_id
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.profile_name import profile_of_type
 from vgpuctl.value import replace

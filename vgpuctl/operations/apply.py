@@ -32,16 +32,17 @@ from vgpuctl.operations.host_plan import (
 from vgpuctl.operations.host_vgpus import find_lost_vgpus, make_vgpus, plan_vgpus
 from vgpuctl.operations.plans.host_diff import (
     current_gpu_spec,
+    describe_removed,
     describe_unapplied_settings,
     diff_settings,
+    find_removed_entries,
     gpu_settings,
     merged_gpu_spec,
     missing_device,
     refuse_lost_vgpus,
 )
-from vgpuctl.operations.plans.host_removals import describe_removed, find_removed_entries
 from vgpuctl.operations.plans.host_vgpu_plan import HostVgpuPlan
-from vgpuctl.operations.plans.scheduler_at_load import SchedulerNotLoaded
+from vgpuctl.operations.plans.schedulers import SchedulerNotLoaded
 from vgpuctl.operations.steps.host_file import PATH
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace

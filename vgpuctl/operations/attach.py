@@ -32,10 +32,10 @@ from vgpuctl.operations.guards import (
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans import change, whole_gpus
 from vgpuctl.operations.plans.facts import refuse_open_gpus
-from vgpuctl.operations.plans.gpu_topology import topology_notes
 from vgpuctl.operations.plans.remove import own_record, unproven_carriers
 from vgpuctl.operations.plans.reserve import hypothetical_empty, with_slot
 from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.whole_gpus import topology_notes
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import require_free_ports
 from vgpuctl.operations.transaction import Owner, Transaction

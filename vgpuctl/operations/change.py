@@ -32,7 +32,7 @@ from vgpuctl.model.vm import UNRESPONSIVE_STATES, AssignedVgpu, Claim, Vm, VmRec
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.attach import scope_of_profiles
 from vgpuctl.operations.claim import claims_of_record
-from vgpuctl.operations.facts import host_memory_mib
+from vgpuctl.operations.facts import host_memory_mib, read_guest_host, read_topology
 from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
@@ -43,7 +43,6 @@ from vgpuctl.operations.guards import (
     require_system_libvirt,
     require_writable,
 )
-from vgpuctl.operations.guest_devices import read_guest_host, read_topology
 from vgpuctl.operations.place_and_start import read_domain_xml
 from vgpuctl.operations.plans.change import VgpuChanges, diff_vgpus, expand_profiles, with_recorded_fields
 from vgpuctl.operations.plans.facts import refuse_excess_memory

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: those that a record requires, what to read again under the host lock, and taking over those of an owner."""
+"""Claims: those that a record requires, what to read again under the host lock, and taking over those of an owner.
+
+A VM that may hold no claim is noted instead, while an operation works on it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Busy, VgpuctlError
+from vgpuctl.errors import Busy, FileFailed, VgpuctlError
 from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, VmRecord
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, Operation, VmInProgress, VmRecord
 from vgpuctl.observe import ReadScope
-from vgpuctl.observe.claims import gpu_setup_error, is_alive, reread_claims
+from vgpuctl.observe.claims import gpu_setup_error, is_alive, living_operations, report_unreadable, reread_claims
 from vgpuctl.observe.host_file import HOST_FILE_FIELDS
-from vgpuctl.operations.plans.claims import build_claims, with_type_id
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.value import replace
 
@@ -124,3 +126,83 @@ def _restore_claims(host: Host, claims: Sequence[Claim], before: Mapping[str, Cl
                 host.claims.replace(before[claim.carrier])
             else:
                 host.claims.remove(claim.carrier, claim.vm_uuid)
+
+
+def build_claims(name: str, record: VmRecord, operation: Operation) -> tuple[Claim, ...]:
+    """Return the claims for a VM's record, held by the given operation."""
+    return tuple(
+        Claim(
+            carrier=vgpu.carrier,
+            backend=vgpu.backend,
+            gpu=vgpu.gpu,
+            function=vgpu.function,
+            vm=name,
+            vm_uuid=record.vm_uuid,
+            profile=vgpu.profile,
+            framebuffer_mib=vgpu.framebuffer_mib,
+            process=operation.process,
+            command=operation.command,
+            placement_id=vgpu.placement_id,
+            spread_group=record.spread_group,
+            operation=operation.id,
+        )
+        for vgpu in record.vgpus
+    )
+
+
+def with_type_id(claim: Claim, snapshot: Snapshot) -> Claim:
+    """Return the claim with the current id of its profile's type, if the snapshot has the types."""
+    gpu = snapshot.gpu(claim.gpu)
+    vgpu_type = next((t for t in gpu.types if t.profile == claim.profile), None) if gpu is not None else None
+    return claim if vgpu_type is None else replace(claim, type_id=vgpu_type.type_id)
+
+
+def note_vm_in_progress(host: Host, uuid: str) -> None:
+    """Note that this operation works on a VM.
+
+    Raises:
+        FileFailed: the note cannot be written; nothing was done.
+    """
+    try:
+        operation = host.operations.current()
+        host.claims.add_vm_in_progress(VmInProgress(uuid, operation.process, operation.id))
+    except OSError as error:
+        raise FileFailed(
+            f"cannot record that this command works on the VM: {error.strerror or error}",
+            hint="df -h /run; df -i /run; findmnt /run",
+            vm=uuid,
+            errno=error.errno,
+            path=error.filename,
+        ) from error
+
+
+def read_vms_in_progress(host: Host) -> frozenset[str]:
+    """Return the uuids of VMs that a live operation works on; an empty set without root.
+
+    Raises:
+        FileFailed: the notes cannot be read.
+    """
+    notes = _read_notes(host)
+    living = living_operations(host, (note.operation for note in notes))
+    return frozenset(note.vm_uuid for note in notes if note.operation in living)
+
+
+def drop_ended_work(host: Host) -> None:
+    """Drop the notes of operations that have ended; none without root.
+
+    Raises:
+        FileFailed: the notes cannot be read.
+    """
+    notes = _read_notes(host)
+    living = living_operations(host, (note.operation for note in notes))
+    for note in notes:
+        if note.operation not in living:
+            host.claims.remove_vm_in_progress(note.vm_uuid, note)
+
+
+def _read_notes(host: Host) -> tuple[VmInProgress, ...]:
+    with report_unreadable("what other commands work on"):
+        try:
+            return host.claims.vms_in_progress()
+        except PermissionError:
+            return ()

@@ -20,9 +20,8 @@ from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.choose import choose_vgpus, vm_name
-from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
+from vgpuctl.operations.plans.create import check_network_configs, design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
-from vgpuctl.operations.plans.network_configs import check_network_configs
 from vgpuctl.operations.plans.reserve import tentative_placement
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
 from vgpuctl.operations.report_vm import add_to_vm, report_vm

@@ -21,8 +21,7 @@ from vgpuctl.observe.claims import refuse_concurrent_command
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record, recheck_scope
 from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_losing_vgpus, refuse_unfinished
-from vgpuctl.operations.plans.devices import check_devices, missing_device_steps
-from vgpuctl.operations.plans.displaced import why_displaced, without_displaced
+from vgpuctl.operations.plans.devices import check_devices, missing_device_steps, why_displaced, without_displaced
 from vgpuctl.operations.plans.remove import release_steps
 from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
 from vgpuctl.operations.transaction import Made, Owner, Transaction

@@ -47,7 +47,7 @@ from vgpuctl.operations.devices import find_displaced
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec
-from vgpuctl.operations.plans.displaced import without_displaced
+from vgpuctl.operations.plans.devices import without_displaced
 from vgpuctl.operations.plans.host_diff import describe_unapplied_settings
 from vgpuctl.operations.plans.reserve import choose_slots
 from vgpuctl.operations.reconcile import find_problems, reconcile

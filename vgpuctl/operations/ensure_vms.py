@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from vgpuctl.config.vm_request import UPDATABLE_FIELDS, VmRequest
 from vgpuctl.config.vm_spec import with_seed
 from vgpuctl.errors import (
+    HostCannot,
     Interrupted,
+    InUse,
     InvalidInput,
     NoCapacity,
     PartlyApplied,
@@ -21,6 +23,8 @@ from vgpuctl.errors import (
     SpecDiffers,
     VgpuctlError,
 )
+from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import CloudInit, DomainDesign, ExistingDisk
 from vgpuctl.model.results.vms import FailedVmResult, ManyVmResult, ManyVmsResult, NewVmResult, StateWord
@@ -32,11 +36,11 @@ from vgpuctl.operations.create import create_vm, field_sources
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_libvirt, require_system_libvirt, require_writable
-from vgpuctl.operations.plans.create import design_domain, reserves_slots, vm_creation_plan
+from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_unapplied_settings
+from vgpuctl.operations.plans.create import check_network_configs, design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
-from vgpuctl.operations.plans.network_configs import check_network_configs
+from vgpuctl.operations.plans.reserve import hypothetical_empty
 from vgpuctl.operations.plans.vgpu_results import planned_vgpu
-from vgpuctl.operations.plans.vm_batch import VgpuChoices, choose_batch_vgpus
 from vgpuctl.operations.plans.vm_diff import FieldValues
 from vgpuctl.operations.plans.vm_diff_text import describe_differences, difference_hint
 from vgpuctl.operations.plans.vm_results import vm_result
@@ -325,3 +329,58 @@ def _combined_error(pool: WorkerPool, data: ManyVmsResult, names: tuple[str, ...
     error.undone = [f"{n}: {line}" for n, e in failed.items() for line in e.undone]
     error.changed = bool(pool.created)
     return error
+
+
+VgpuChoices = tuple[tuple[AssignedVgpu, ...], ...]
+
+
+def choose_batch_vgpus(
+    snapshot: Snapshot, request: VmRequest, vms: Sequence[tuple[str, str]], *, reserve_slots: bool = True
+) -> VgpuChoices:
+    """Return the vGPUs of each of these VMs (name, uuid), in order.
+
+    `reserve_slots` False: they stay off and reserve nothing. Their records name free slots first. After that, they fill
+    the host repeatedly as if nothing were on it.
+
+    Raises:
+        NoCapacity: they do not all fit; `fits` says how many do now.
+        VgpuctlError: as `choose_vgpus` for the first one.
+    """
+    chosen: list[tuple[AssignedVgpu, ...]] = []
+    first_snapshot = snapshot
+    for name, uuid in vms:
+        try:
+            vgpus = choose_vgpus(snapshot, replace(request, name=name), uuid)
+        except (NoCapacity, InUse, HostCannot) as error:
+            if not reserve_slots:
+                snapshot = hypothetical_empty(snapshot)
+                vgpus = choose_vgpus(snapshot, request, uuid)
+            elif isinstance(error, HostCannot) or (isinstance(error, InUse) and not chosen):
+                raise
+            else:
+                raise _no_room_error(error, request, len(chosen), len(vms)) from error
+        chosen.append(vgpus)
+        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *_taken_vgpus(request, name, uuid, vgpus)))
+    if reserve_slots:
+        refuse_unapplied_settings(first_snapshot, (v for vgpus in chosen for v in vgpus))
+    return tuple(chosen)
+
+
+def _taken_vgpus(request: VmRequest, name: str, uuid: str, vgpus: Sequence[AssignedVgpu]) -> tuple[Vgpu, ...]:
+    return tuple(as_taken_vgpu(v, name, uuid, request.spread_group) for v in vgpus)
+
+
+def _no_room_error(error: NoCapacity | InUse, request: VmRequest, fits: int, requested: int) -> NoCapacity:
+    """Say how many fit; if none fit, also what blocks the next one."""
+    what = ", ".join(p if n == 1 else f"{p}:{n}" for p, n in request.profiles) or f"mode {request.mode}"
+    facts = {name: error.facts[name] for name in ("gpus", "details") if name in error.facts and not fits}
+    left_out = error.facts.get("left_out")
+    lines = [f"no room for {count_text(requested, 'VM')} with {what}: {fits} fit now; none was created"]
+    lines += [str(line) for line in left_out] if isinstance(left_out, list) else []
+    return NoCapacity(
+        "; ".join(lines),
+        hint="; ".join(filter(None, (f"request {fits} new ones, or make room first" if fits else None, error.hint))),
+        fits=fits,
+        wanted=requested,
+        **facts,
+    )

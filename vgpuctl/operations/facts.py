@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather the facts of the host that a new VM depends on; `vgpuctl.operations.plans.facts` checks them."""
+"""Gather the facts of the host that a VM depends on; `plans.facts` and `plans.guest_devices` check them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.arguments import NONE
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
 from vgpuctl.errors import FileFailed, NotFound
-from vgpuctl.model.numbers import parse_meminfo_mib
+from vgpuctl.model.numbers import parse_integer, parse_meminfo_mib, parse_ranges
 from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.request import ExistingDisk
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.operations.chains import find_backing_chains, image_hints
-from vgpuctl.operations.guest_devices import read_guest_host
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
-from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
+from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts, is_logical
+from vgpuctl.operations.plans.guest_devices import BridgeInfo, GuestHost, HostTopology, HugepagePool
 from vgpuctl.operations.plans.pci_window import bars_mib
-from vgpuctl.operations.plans.pools import is_logical
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -146,3 +146,71 @@ def _name_holders(host: Host, nodes: list[str]) -> tuple[str, ...]:
         return tuple(f"{h.command} (pid {h.pid})" for h in host.processes.find_holders(tuple(nodes)))
     except PermissionError:
         return ("an unknown process without root",)
+
+
+NODES = "/sys/devices/system/node"
+ONLINE_CPUS = "/sys/devices/system/cpu/online"
+INTERFACES = "/sys/class/net"
+_CPU_LIMIT = 8192
+_NODE = re.compile(r"node([0-9]{1,4})", re.ASCII)
+_PAGES = re.compile(r"hugepages-([0-9]{1,9})kB", re.ASCII)
+
+
+def read_guest_host(host: Host, request: VmRequest) -> GuestHost:
+    """Ask libvirt and the kernel for what a request names; nothing for what it does not name."""
+    networks = {nic.network for nic in request.nics if nic.network is not None}
+    bridges = {nic.bridge for nic in request.nics if nic.bridge is not None}
+    needs_topology = request.cpu_pin != NONE or request.hugepages != NONE
+    return GuestHost(
+        networks={name: host.hypervisor.network(name) for name in sorted(networks)},
+        bridges={name: read_bridge(host, name) for name in sorted(bridges)},
+        topology=read_topology(host) if needs_topology else HostTopology(),
+    )
+
+
+def read_bridge(host: Host, name: str) -> BridgeInfo | None:
+    """Return a network interface as a bridge; None when there is no interface of this name."""
+    if name not in _list(host, INTERFACES):
+        return None
+    filtering = _text(host, f"{INTERFACES}/{name}/bridge/vlan_filtering")
+    is_bridge = "bridge" in _list(host, f"{INTERFACES}/{name}")
+    return BridgeInfo(name, is_bridge, filters_vlans=filtering == "1")
+
+
+def read_topology(host: Host) -> HostTopology:
+    """Return the CPUs, NUMA nodes and huge pages of the host; what cannot be read is left out."""
+    node_cpus: dict[int, frozenset[int]] = {}
+    pools: list[HugepagePool] = []
+    for name in _list(host, NODES):
+        match = _NODE.fullmatch(name)
+        if match is not None:
+            node = int(match[1])
+            node_cpus[node] = parse_ranges(_text(host, f"{NODES}/{name}/cpulist"), _CPU_LIMIT)
+            pools += _read_pools(host, node)
+    return HostTopology(parse_ranges(_text(host, ONLINE_CPUS), _CPU_LIMIT), node_cpus, tuple(pools))
+
+
+def _read_pools(host: Host, node: int) -> list[HugepagePool]:
+    directory = f"{NODES}/node{node}/hugepages"
+    pools = []
+    for name in _list(host, directory):
+        match = _PAGES.fullmatch(name)
+        free = parse_integer(_text(host, f"{directory}/{name}/free_hugepages"))
+        total = parse_integer(_text(host, f"{directory}/{name}/nr_hugepages"))
+        if match is not None and free is not None and total is not None:
+            pools.append(HugepagePool(node, int(match[1]), free, total))
+    return pools
+
+
+def _list(host: Host, directory: str) -> tuple[str, ...]:
+    try:
+        return host.sysfs.listdir(directory)
+    except OSError:
+        return ()
+
+
+def _text(host: Host, path: str) -> str:
+    try:
+        return host.sysfs.read(path).strip()
+    except OSError:
+        return ""

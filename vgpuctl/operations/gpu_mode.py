@@ -14,8 +14,7 @@ from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, Vgpuctl
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import is_pci_address
-from vgpuctl.model.gpu import Gpu, GpuMode
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import GpuResult, PartitionResult, SetUpGpuResult
 from vgpuctl.model.snapshot import Snapshot
@@ -65,7 +64,7 @@ from vgpuctl.operations.plans.partition_plan import (
     unverifiable_off_reason,
     vf_recreation_steps,
 )
-from vgpuctl.operations.plans.scheduler_plan import refuse_unsupported_scheduler
+from vgpuctl.operations.plans.schedulers import refuse_unsupported_scheduler
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, extend, replace
 

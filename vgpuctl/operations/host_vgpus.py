@@ -18,12 +18,11 @@ from vgpuctl.model.vm import Claim, HostVgpu
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.claims import refuse_claimed_name
 from vgpuctl.observe.host_file import named_vgpus
-from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.claim import claims_of_record, with_type_id
 from vgpuctl.operations.desired_state import DesiredState
 from vgpuctl.operations.gpu_mode import ModeRequest
 from vgpuctl.operations.guards import refuse_gpus_in_setup, refuse_stuck_gpus, require_system_libvirt
 from vgpuctl.operations.host_plan import GpuPlan, raise_refusals
-from vgpuctl.operations.plans.claims import with_type_id
 from vgpuctl.operations.plans.host_vgpu_plan import HostVgpuPlan, plan_host_vgpus
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Transaction

@@ -21,10 +21,10 @@ from vgpuctl.operations.drained_vms import is_drained
 from vgpuctl.operations.facts import find_gpu_holders
 from vgpuctl.operations.guards import refuse_busy_vm, refuse_stuck_gpus, refuse_vgpus_in_other_vms
 from vgpuctl.operations.plans.change import design_hostdev
+from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.plans.devices import uses_force_console
 from vgpuctl.operations.plans.facts import refuse_open_gpus
 from vgpuctl.operations.plans.reserve import choose_slots
-from vgpuctl.operations.plans.unapplied import refuse_unapplied_settings
 from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
 from vgpuctl.operations.report_vm import report_vm

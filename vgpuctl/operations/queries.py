@@ -1,24 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that only read."""
+"""The commands that only read: lists, profiles with what fits of them, why a profile does not fit, schedulers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.errors import Failed, VgpuctlError
+from vgpuctl.gpu.profiles import find_types
+from vgpuctl.gpu.room import divide
+from vgpuctl.makers import uses_nvml
 from vgpuctl.model.address import parse_gpu_address
+from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.model.results.gpus import ExplainResult, GpuDetailsResult, GpuResult, ProfileResult
+from vgpuctl.model.results.gpus import (
+    ExplainResult,
+    GpuDetailsResult,
+    GpuResult,
+    ProfileResult,
+    ReasonResult,
+    RoomResult,
+)
+from vgpuctl.model.results.moves import MoveResult
 from vgpuctl.model.results.vms import VmResult, VmRowResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vgpu_scheduler import GpuScheduler
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
+from vgpuctl.operations import queries
 from vgpuctl.operations.guards import find_vm, require_libvirt
 from vgpuctl.operations.moves import find_pinned_vms
-from vgpuctl.operations.plans import profile_report
-from vgpuctl.operations.plans.explanation import explain_profile
 from vgpuctl.operations.plans.gpu_results import gpu_details, gpu_result, gpu_warnings
+from vgpuctl.operations.plans.moves import find_blocking_carriers, plan_room_moves
+from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_details
+from vgpuctl.operations.plans.vgpu_results import vgpu_results
 from vgpuctl.operations.plans.vm_results import vm_result, vm_row
-from vgpuctl.operations.scheduler_status import read_scheduler_status, with_logged_scheduler
 from vgpuctl.placement.constraints import select_gpus
+from vgpuctl.placement.fleet_state import build_fleet_state
+from vgpuctl.placement.joint import none_beside, total_left
+from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
+from vgpuctl.scheduler.driver_texts import LOG_MARKER, parse_scheduler_log
+from vgpuctl.scheduler.modprobe_files import ModprobeFile
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
@@ -47,7 +70,7 @@ def list_profiles(
     """Return every profile and how many more of it can be created now, on all GPUs of the host together."""
     snapshot = observe(host, ReadScope(types=True, models=gpu is not None))
     gpus = select_gpus(snapshot, gpu)
-    profiles = profile_report.profile_results(snapshot, gpus, everything=everything)
+    profiles = queries.profile_results(snapshot, gpus, everything=everything)
     return QueryResult(profiles, (*snapshot.warnings, *gpu_warnings(gpus)))
 
 
@@ -82,3 +105,148 @@ def show_vm(host: Host, name: str) -> QueryResult[VmResult]:
     snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
     return QueryResult(vm_result(snapshot, vm), snapshot.warnings)
+
+
+def profile_results(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> tuple[ProfileResult, ...]:
+    """Return a result for each profile: how many can be created now on these GPUs together.
+
+    Profiles without room for one more are omitted unless `everything`.
+    """
+    by_name: dict[str, dict[str, VgpuType]] = {}
+    for gpu in gpus:
+        for vgpu_type in gpu.types:
+            by_name.setdefault(vgpu_type.name, {})[gpu.address] = vgpu_type
+    rooms = {name: list_rooms(snapshot, [g for g in gpus if g.address in t], t) for name, t in by_name.items()}
+    free = {name: sum_free(room_list) for name, room_list in rooms.items()}
+    excluded = _excluded_profiles(snapshot, gpus, by_name, free)
+    results: list[ProfileResult] = []
+    for name, types in by_name.items():
+        if free[name] == 0 and not everything:
+            continue
+        first = next(iter(types.values()))
+        ids = sorted({t.type_id for t in types.values()})
+        shown_rooms = [(g, r) for g, r in rooms[name] if everything or r.free != 0]
+        results.append(
+            ProfileResult(
+                profile=first.profile,
+                name=name,
+                type_id=ids[0] if len(ids) == 1 else None,
+                framebuffer_mib=next((t.framebuffer_mib for t in types.values() if t.framebuffer_mib), None),
+                max_per_gpu=_max_per_gpu([g for g, _ in rooms[name]], types),
+                free=free[name],
+                free_at_least=sum_guaranteed(rooms[name]),
+                excludes=excluded[name],
+                gpus=tuple(RoomResult(g.address, sum_free([(g, r)]), sum_guaranteed([(g, r)])) for g, r in shown_rooms),
+            )
+        )
+    return tuple(sorted(results, key=_profile_key))
+
+
+def _excluded_profiles(
+    snapshot: Snapshot,
+    gpus: tuple[Gpu, ...],
+    by_name: dict[str, dict[str, VgpuType]],
+    free: dict[str, int | None],
+) -> dict[str, tuple[str, ...] | None]:
+    """Return, by type name, the profiles that have room now and lose all of it once that type is used up.
+
+    None if the state of a GPU with room for either is not known in numbers.
+    """
+    fleet_state = build_fleet_state(snapshot, gpus)
+    profiles = {name: next(iter(types.values())).profile for name, types in by_name.items()}
+    known_names = {
+        name for name, n in free.items() if n is not None and n == total_left(fleet_state.fleet, profiles[name])
+    }
+    profiles_with_room = [profiles[name] for name, n in free.items() if n != 0]
+    if len(known_names) < len(free):
+        return dict.fromkeys(by_name)
+    return {
+        name: tuple(sorted(none_beside(fleet_state.fleet, profile, profiles_with_room)))
+        for name, profile in profiles.items()
+    }
+
+
+def _max_per_gpu(gpus: list[Gpu], types: dict[str, VgpuType]) -> int | None:
+    """Return the maximum of a profile on one of these GPUs; GPUs with mixed sizes may take fewer than others."""
+    maxima = [
+        maximum for maximum in (divide(g, ()).max_when_empty(types[g.address]) for g in gpus) if maximum is not None
+    ]
+    return max(maxima, default=None)
+
+
+def _profile_key(result: ProfileResult) -> tuple[str, int, str]:
+    return result.profile.rpartition("-")[0], result.framebuffer_mib or 0, result.profile
+
+
+def explain_profile(
+    snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str] = frozenset()
+) -> ExplainResult:
+    """Return for each GPU how many of a profile fit, by which rule, and what blocks more; and moves that help.
+
+    A profile without the model (`2B`) is for each GPU its own, as create-vm takes it. `pinned`: VMs that
+    cannot be moved, by uuid.
+    """
+    types = find_types(snapshot, gpus, profile)
+    offering_gpus = [g for g in gpus if g.address in types]
+    names = sorted({vgpu_type.profile for vgpu_type in types.values()})
+    rooms = list_rooms(snapshot, offering_gpus, types)
+    free = sum_free(rooms)
+    blocking_by_name = {name: find_blocking_carriers(snapshot, gpus, name) for name in names}
+    blocking = {g.address: blocking_by_name[types[g.address].profile][g.address] for g in offering_gpus}
+    return ExplainResult(
+        profile=names[0] if len(names) == 1 else profile,
+        free=free,
+        free_at_least=sum_guaranteed(rooms),
+        moves=_suggest_moves(snapshot, gpus, profile, pinned) if free == 0 else (),
+        gpus=tuple(
+            ReasonResult(
+                address=gpu.address,
+                model=gpu.model,
+                free=sum_free([(gpu, room)]),
+                free_at_least=sum_guaranteed([(gpu, room)]),
+                rule=divide(gpu, ()).rule,
+                reasons=room.reasons,
+                in_the_way=blocking.get(gpu.address) if room.free == 0 else (),
+                vgpus=vgpu_results(snapshot.vgpus_on(gpu.address)),
+            )
+            for gpu, room in list_rooms(snapshot, gpus, types)
+        ),
+    )
+
+
+def _suggest_moves(
+    snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str]
+) -> tuple[MoveResult, ...] | None:
+    """Return the fewest moves that make room for one more; None if there are none or the answer is unknown."""
+    if snapshot.host_file_problem is not None:
+        return None
+    try:
+        plan = plan_room_moves(snapshot, gpus, [(profile, 1)], pinned)
+    except VgpuctlError:
+        return None
+    return plan.results() or None
+
+
+def with_logged_scheduler(host: Host, gpu: Gpu) -> Gpu:
+    """Return a GPU with its scheduler from the kernel log if NVML does not report one."""
+    is_known = gpu.scheduler is not None and gpu.scheduler.state is not None
+    if is_known or not uses_nvml(gpu) or host.system_log is None:
+        return gpu
+    state = parse_scheduler_log(host.system_log.kernel_lines(LOG_MARKER) or (), gpu.address)
+    return gpu if state is None else replace(gpu, scheduler=replace(gpu.scheduler or GpuScheduler(), state=state))
+
+
+def read_scheduler_status(host: Host, snapshot: Snapshot, gpu: Gpu) -> tuple[SchedulerDetails, tuple[str, ...]]:
+    """Return everything known about a GPU's scheduler and warnings for what could not be read."""
+    if not uses_nvml(gpu):
+        return scheduler_details(snapshot, gpu, None, None, ()), ()
+    warnings: list[str] = []
+    driver: str | None = None
+    params: str | None = None
+    files: tuple[ModprobeFile, ...] = ()
+    try:
+        driver, params = driver_version(host, snapshot), loaded_parameters(host)
+        files = read_modprobe(host)
+    except Failed as error:
+        warnings.append(error.message)
+    return scheduler_details(snapshot, gpu, driver, params, files), tuple(warnings)

@@ -22,7 +22,7 @@ from vgpuctl.observe.claims import report_unreadable, reread_claims
 from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.chains import refuse_shared_deletion
-from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.claim import claims_of_record, drop_ended_work, read_vms_in_progress
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
 from vgpuctl.operations.plans.change import detach_steps
@@ -46,7 +46,6 @@ from vgpuctl.operations.unowned import (
     find_unfinished_files,
     find_unowned,
 )
-from vgpuctl.operations.vm_in_progress import drop_ended_work, read_vms_in_progress
 from vgpuctl.operations.waiting_vms import check_waiting, give_place, why_no_place
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace

@@ -19,6 +19,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.chains import find_backing_chains, image_hints
+from vgpuctl.operations.drained_vms import with_vm_stopped
 from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
@@ -30,8 +31,7 @@ from vgpuctl.operations.guards import (
 )
 from vgpuctl.operations.plans import refresh as plan
 from vgpuctl.operations.plans.chains import BackingChains, refuse_shared_disks
-from vgpuctl.operations.plans.facts import check_files
-from vgpuctl.operations.plans.pools import check_full_size, check_pool
+from vgpuctl.operations.plans.facts import check_files, check_full_size, check_pool
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.transient import refuse_transient_vms
@@ -40,7 +40,6 @@ from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.operations.transaction import Transaction
-from vgpuctl.operations.with_vm_stopped import with_vm_stopped
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
 

@@ -21,12 +21,18 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.claims import is_claim_in_use, refuse_claimed_name, refuse_concurrent_command
-from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED, claims_of_record, is_unchanged, recheck_scope, take_over
+from vgpuctl.operations.claim import (
+    LIBVIRT_NOT_QUERIED,
+    claims_of_record,
+    is_unchanged,
+    note_vm_in_progress,
+    recheck_scope,
+    take_over,
+    with_type_id,
+)
 from vgpuctl.operations.execute import as_vgpuctl_error, execute_plan
-from vgpuctl.operations.plans import unapplied
-from vgpuctl.operations.plans.claims import with_type_id
+from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.steps.claims import TakeClaim
-from vgpuctl.operations.vm_in_progress import note_vm_in_progress
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value, replace
 
@@ -178,7 +184,7 @@ class Transaction:
         def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
             chosen = making.choose(current)
             if owner.reserves and self._vms is None:  # libvirt's hook has no NVML, and no time
-                unapplied.refuse_unapplied_settings(current, chosen)
+                refuse_unapplied_settings(current, chosen)
             return chosen
 
         vgpus = choose(seen)

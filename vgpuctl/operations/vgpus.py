@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create and delete vGPUs without a VM: observe, claim, write host.yaml, create the device, observe again."""
+"""Create, ensure and delete vGPUs without a VM: observe, claim, write host.yaml, create the device, observe again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_request import VmRequest
-from vgpuctl.errors import Busy, VgpuctlError
+from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
 from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.outcome import Context, Outcome, QueryResult
-from vgpuctl.model.results.vgpus import ListedVgpuResult, NamedVgpuResult, VgpuResult
+from vgpuctl.model.outcome import Context, Outcome, QueryResult, with_data
+from vgpuctl.model.results.vgpus import (
+    AbsentVgpuResult,
+    EnsuredVgpuResult,
+    ListedVgpuResult,
+    NamedVgpuResult,
+    VgpuResult,
+)
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, HostVgpu
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request
@@ -192,3 +198,51 @@ def _observe_vgpu(host: Host, name: str) -> tuple[Snapshot, HostVgpu, AssignedVg
     entry, vgpu = plans.find_named_vgpu(snapshot, name)
     plans.refuse_used_vgpu(snapshot, entry)
     return snapshot, entry, plans.assigned_from_entry(entry, vgpu)
+
+
+def ensure_vgpu(
+    host: Host, context: Context, request: VmRequest, *, state: str
+) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
+    """Bring a vGPU without a VM to `state` ("present", "absent") and report before and after.
+
+    A request with only a name is enough for a vGPU that exists, and for one that must be absent.
+
+    Raises:
+        InvalidInput: it does not exist, and the request has no profile.
+        Exists: host.yaml keeps it and its device is missing.
+        SpecDiffers: it exists with another profile, on another GPU, or with other parameters; or its device
+            differs from host.yaml.
+    """
+    name = request.name or ""
+    snapshot = observe(
+        host,
+        ReadScope(types=bool(request.profiles), models=bool(request.gpu or request.not_gpu)),
+    )
+    plans.refuse_unreadable_entries(snapshot)
+    if all(entry.name != name for entry in snapshot.host_vgpus):
+        if state == "absent":
+            return Outcome(False, AbsentVgpuResult(name), warnings=snapshot.warnings, dry_run=context.dry_run)
+        if not request.profiles:
+            raise InvalidInput(
+                f"vGPU {name} does not exist, and cannot be created without a profile",
+                hint="use --profile PROFILE; vgpuctl list-profiles shows the profiles of this host",
+                vgpu=name,
+            )
+        created = create_vgpu(host, context, request)
+        return _with_sides(created, None, replace(created.data, present=True))
+    entry, device = plans.find_named_vgpu(snapshot, name)
+    current = host_vgpu_result(entry, device)
+    if state == "absent":
+        deleted = delete_vgpu(host, context, name)
+        return _with_sides(deleted, current, None)
+    plans.refuse_different_request(snapshot, entry, request)
+    plans.refuse_changed_device(snapshot, entry, device)
+    if not device.present:
+        plans.refuse_existing_name(snapshot, name)
+    return _with_sides(Outcome(False, current, warnings=snapshot.warnings, dry_run=context.dry_run), current, current)
+
+
+def _with_sides(
+    outcome: Outcome[VgpuResult], before: NamedVgpuResult | None, after: NamedVgpuResult | None
+) -> Outcome[EnsuredVgpuResult]:
+    return with_data(outcome, extend(EnsuredVgpuResult, outcome.data, before=before, after=after))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.port_values import CommandResult, EccState, FilePermissions, NvmlGpu, NvmlGuest, NvmlStatus
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from vgpuctl.model.address import format_pci, split_pci
-from vgpuctl.model.mig import GiProfile, PlacementSpan
+from vgpuctl.model.gpu import GiProfile, PlacementSpan
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 DEVICES_ROOT = "/sys/devices"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.model.mig import GpuInstance, MigState, PlacementSpan
+from vgpuctl.model.gpu import GpuInstance, MigState, PlacementSpan
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimGpu, SimType
 from vgpuctl.sim.refusals import (

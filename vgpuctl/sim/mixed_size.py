@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimGpu, SimType
 from vgpuctl.sim.refusals import IN_USE, NOT_SUPPORTED, raise_nvml_error

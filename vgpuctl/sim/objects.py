@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgpuctl.model.mig import GpuInstance, PlacementSpan
+from vgpuctl.model.gpu import GpuInstance, PlacementSpan
 from vgpuctl.sim.journal import JournalRecord
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from vgpuctl.config.import_formats import DeviceConfig, MdevDefinition, parse_import, parse_mdevctl_definition
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 
 UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
 DUMP = f"""[

@@ -8,7 +8,7 @@ import pytest
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.config.mig_spec import dump_mig, parse_mig_options, parse_mig_spec
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 
 HOST = 'version: 1\ngpus:\n  "0000:3b:00.0":\n    mode: vgpu\n    mig: {}\n'
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.config.network_config import match_cards, parse_network_config, static_addresses
+from vgpuctl.config.cloud_init_files import match_cards, parse_network_config, static_addresses
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import Nic
 

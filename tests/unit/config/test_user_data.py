@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from vgpuctl.config.user_data import MAX_USER_DATA_BYTES, parse_user_data
+from vgpuctl.config.cloud_init_files import MAX_USER_DATA_BYTES, parse_user_data
 from vgpuctl.errors import InvalidInput
 
 SECRET = "hunter2"

@@ -9,8 +9,7 @@ from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import A4C, a100, snapshot, t4
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
 from vgpuctl.doctor.virtualization import KERNEL_RELEASE
-from vgpuctl.model.gpu import GpuMode, Ownership, Vgpu
-from vgpuctl.model.mig import GiProfile, GpuInstance, MigSpec, MigState, PlacementSpan
+from vgpuctl.model.gpu import GiProfile, GpuInstance, GpuMode, MigSpec, MigState, Ownership, PlacementSpan, Vgpu
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION

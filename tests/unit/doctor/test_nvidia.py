@@ -10,8 +10,7 @@ from tests.unit.doctor.check_results import finding_text, run_check
 from tests.values import a100, snapshot, t4, vm, vm_uuid
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
 from vgpuctl.doctor.nvidia import SLICE_DIRECTORIES, rate_guest_driver, vgpu_release
-from vgpuctl.model.gpu import Backend, GpuMode
-from vgpuctl.model.mig import MigSpec, MigState
+from vgpuctl.model.gpu import Backend, GpuMode, MigSpec, MigState
 from vgpuctl.model.port_values import DeviceUser, EccState, NvmlGuest, NvmlStatus
 from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION

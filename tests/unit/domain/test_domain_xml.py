@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.domain.designs import GOLDEN, MACHINE, UUID, vendor_vf
 from vgpuctl.domain.domain_xml import has_serial_console, parse_domain, parse_hostdevs
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmState
 from vgpuctl.value import replace

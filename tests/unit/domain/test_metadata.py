@@ -8,8 +8,7 @@ from hypothesis import given
 from lxml import etree
 
 from tests.unit.domain.designs import mdev, passthrough, records, vendor_vf
-from vgpuctl.domain.metadata import record_from_xml, record_to_xml
-from vgpuctl.domain.record import UnfinishedExchange
+from vgpuctl.domain.record import UnfinishedExchange, record_from_xml, record_to_xml
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import AssignedVgpu, VmRecord
 from vgpuctl.value import field_names, replace

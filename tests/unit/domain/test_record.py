@@ -9,8 +9,7 @@ import pytest
 from lxml import etree
 
 from tests.values import MACHINE, T2Q, assigned, t4, vm_uuid
-from vgpuctl.domain.metadata import record_to_xml
-from vgpuctl.domain.record import parse_record
+from vgpuctl.domain.record import parse_record, record_to_xml
 from vgpuctl.model.vm import ManagedDisk, RecordState, VmRecord
 
 RECORD = VmRecord(

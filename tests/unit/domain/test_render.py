@@ -23,7 +23,7 @@ from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, render_domain
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.ranges import format_ranges
+from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.model.vm import Nic, VmState
 from vgpuctl.value import field_names, replace

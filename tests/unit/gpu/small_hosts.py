@@ -19,15 +19,18 @@ from tests.values import snapshot
 from vgpuctl.model.gpu import (
     NVIDIA_VENDOR_ID,
     Backend,
+    GiProfile,
     Gpu,
     GpuFunction,
+    GpuInstance,
     GpuMode,
     Mdev,
+    MigState,
     Ownership,
+    PlacementSpan,
     Vgpu,
     VgpuType,
 )
-from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import Value, replace
 

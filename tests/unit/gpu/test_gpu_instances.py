@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.values import a100, snapshot, taken
 from vgpuctl.gpu.gpu_instances import rank_instances
 from vgpuctl.gpu.room import compute_room
-from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
-from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
+from vgpuctl.model.gpu import GiProfile, Gpu, GpuInstance, GpuMode, MigState, PlacementSpan, VgpuType
 from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.value import replace
 

@@ -16,8 +16,7 @@ from vgpuctl.errors import NoCapacity
 from vgpuctl.gpu.division import MAX_TIME_SLICED, Remaining
 from vgpuctl.gpu.mixed_size import MixedSize, is_placement_free, pack_vgpus
 from vgpuctl.gpu.room import compute_room
-from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import Backend, Gpu, PlacementSpan, Vgpu, VgpuType
 from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.value import replace
 

@@ -18,8 +18,7 @@ from vgpuctl.gpu_setup.instance_plan import (
     instance_names,
     plan_instances,
 )
-from vgpuctl.model.gpu import VgpuType
-from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
+from vgpuctl.model.gpu import GiProfile, GpuInstance, MigState, PlacementSpan, VgpuType
 from vgpuctl.value import replace
 
 

@@ -13,7 +13,7 @@ from tests.partitions import FIRST, SECOND, everything, partition_state, small
 from vgpuctl.errors import Busy, DeviceFailed, Failed, HostCannot, InUse, NvmlFailed, VerifyFailed
 from vgpuctl.gpu_setup.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
 from vgpuctl.gpu_setup.sriov_manage import ManageVfs
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.port_values import CommandResult
 from vgpuctl.value import replace
 

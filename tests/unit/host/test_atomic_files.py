@@ -16,8 +16,7 @@ from vgpuctl.host.atomic_files import SYSTEM_DIRECTORIES, HostUnfinishedFiles, o
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
-from vgpuctl.host.scratch import HostScratch
-from vgpuctl.host.system_files import HostSystem
+from vgpuctl.host.system_files import HostScratch, HostSystem
 from vgpuctl.model.vm import DrainedVm
 from vgpuctl.operations.plans import installation
 

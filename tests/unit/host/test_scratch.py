@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpuctl.host.scratch import HostScratch
+from vgpuctl.host.system_files import HostScratch
 
 
 def test_files_are_read_and_private(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.mig import GiProfile, MigState, PlacementSpan, parse_driver_id
+from vgpuctl.model.gpu import GiProfile, MigState, PlacementSpan, parse_driver_id
 
 SPANS = st.builds(PlacementSpan, st.integers(0, 7), st.integers(1, 8))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.ranges import format_ranges, parse_ranges
+from vgpuctl.model.numbers import format_ranges, parse_ranges
 
 
 @pytest.mark.parametrize(

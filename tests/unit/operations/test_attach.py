@@ -21,7 +21,7 @@ from tests.hosts import (
 )
 from vgpuctl.domain.domain_edit import count_root_ports
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import Busy, NoCapacity, NotFound, Refused, Unmanaged
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.operations.attach import attach, detach

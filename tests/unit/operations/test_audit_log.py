@@ -9,8 +9,8 @@ import pytest
 
 from tests.hosts import open_sim_host
 from vgpuctl.errors import HostCannot
+from vgpuctl.library.audit import MAX_SEARCHED, read_log
 from vgpuctl.model.port_values import AuditEntry
-from vgpuctl.operations.audit_log import MAX_SEARCHED, read_log
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 

@@ -10,7 +10,7 @@ from tests.vgpus import make
 from vgpuctl.errors import Exists, InvalidInput, NotFound, SpecDiffers
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.operations import queries
-from vgpuctl.operations.ensure_vgpu import ensure_vgpu
+from vgpuctl.operations.vgpus import ensure_vgpu
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 

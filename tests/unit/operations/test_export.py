@@ -9,7 +9,7 @@ from tests.hosts import context, open_sim_host
 from tests.layouts import A100, FLEX, do
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.host.absent import AbsentNvml
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.operations.apply import apply_host, diff_host
 from vgpuctl.operations.desired_state import HostFileText, read_desired_state
 from vgpuctl.operations.export import export_host

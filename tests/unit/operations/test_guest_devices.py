@@ -16,7 +16,7 @@ from vgpuctl.model.vm import Nic
 from vgpuctl.operations import attach
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
-from vgpuctl.operations.guest_devices import read_bridge, read_topology
+from vgpuctl.operations.facts import read_bridge, read_topology
 from vgpuctl.value import replace
 
 HOST = """version: 1

@@ -19,7 +19,7 @@ from tests.hosts import (
     request,
     run_reconcile,
 )
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import InUse, Refused
 from vgpuctl.model.request import ExistingDisk
 from vgpuctl.model.vm import RecordState

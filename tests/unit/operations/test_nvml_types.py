@@ -9,7 +9,7 @@ from tests.hosts import context, create, open_sim_host, picture, request, start,
 from tests.partitions import FIRST, OFF, SECOND, act, configured_gpu, everything, mig, names, partition_state, small
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, PartlyApplied, Refused, VerifyFailed
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.model.results.gpus import PartitionResult
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.gpu_mode import restore_gpus

@@ -30,7 +30,7 @@ from tests.unit.operations.test_faults import spawn
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import InUse
 from vgpuctl.gpu_setup.sriov import PCI_DEVICES, count_vfs, list_vfs
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.model.vm import GPU_SETUP_CLAIM
 from vgpuctl.observe import ReadScope, observe

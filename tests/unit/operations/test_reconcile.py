@@ -13,7 +13,7 @@ from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, r
 from tests.layouts import FLEX, drained
 from tests.unit.operations.test_attach import plug
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import Stuck, Unmanaged
 from vgpuctl.model.vm import DrainedVm, ProcessId, RecordState, StuckWrite
 from vgpuctl.operations import queries

@@ -10,12 +10,11 @@ from tests.hosts import EagerClock, SimulatedHost, context, create, living_opera
 from tests.layouts import FLEX
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import Busy, Failed, InvalidInput
 from vgpuctl.gpu_setup.sriov import count_vfs
 from vgpuctl.host.absent import AbsentHypervisor
-from vgpuctl.model.gpu import Backend, GpuMode
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import Backend, GpuMode, MigSpec
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim
 from vgpuctl.observe import ReadScope, observe

@@ -8,7 +8,7 @@ import pytest
 from tests.hosts import create, delete, open_sim_host, picture, request, run_reconcile, start, stop
 from tests.values import A4C, a100, assigned, snapshot, vm, vm_uuid
 from vgpuctl.backends import backend_for
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import HostCannot, InUse
 from vgpuctl.model.gpu import Backend, GpuFunction
 from vgpuctl.model.port_values import DeviceUser, DomainLeftovers, HypervisorStatus

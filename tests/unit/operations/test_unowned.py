@@ -15,7 +15,7 @@ import pytest
 from tests.faults import Watch, counted
 from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, run_reconcile
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import PartlyApplied
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend

@@ -7,8 +7,7 @@ import pytest
 
 from tests.values import A4C, a100, assigned, snapshot, t4, vm
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
-from vgpuctl.model.gpu import GpuMode
-from vgpuctl.model.mig import MigState
+from vgpuctl.model.gpu import GpuMode, MigState
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerState
 from vgpuctl.model.vm import Claim, ProcessId

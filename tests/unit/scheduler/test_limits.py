@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.gpu import Backend, Gpu, GpuMode, VgpuType
-from vgpuctl.model.mig import MigState
+from vgpuctl.model.gpu import Backend, Gpu, GpuMode, MigState, VgpuType
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, spec_from_state
 from vgpuctl.scheduler.registry_dword import DriverGeneration

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.sim.hosts import GPU, PF, MakeHost, create, pci_device, refused, run_vm, set_type, vf
 from vgpuctl.errors import InvalidInput, NvmlFailed
-from vgpuctl.model.mig import MigState
+from vgpuctl.model.gpu import MigState
 from vgpuctl.sim import SimHost, mig
 from vgpuctl.sim.machine import build_machine
 from vgpuctl.sim.refusals import NvmlError

@@ -25,7 +25,7 @@ from tests.unit.sim.hosts import (
     vf,
 )
 from vgpuctl.errors import InvalidInput, NvmlFailed
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.sim import SimHost
 from vgpuctl.sim.mixed_size import covered_size, even_starts, halved_starts
 

@@ -25,7 +25,7 @@ from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import mig, vgpu_scheduler
 from vgpuctl.host.nvml.library import NOT_SUPPORTED, NvmlLibrary
 from vgpuctl.model.address import normalize_pci
-from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlVgpuType
 from vgpuctl.value import EMPTY_MAPPING
 

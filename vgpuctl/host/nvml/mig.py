@@ -18,7 +18,7 @@ from typing import Any
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml.library import INVALID_ARGUMENT, NvmlLibrary
-from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
+from vgpuctl.model.gpu import GiProfile, GpuInstance, MigState, PlacementSpan
 
 _GET_MODE, _SET_MODE = "nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode"
 _MAKE, _DESTROY = "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceDestroy"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vgpuctl.host.nvml.library import NvmlLibrary
-from vgpuctl.model.mig import GpuInstance
+from vgpuctl.model.gpu import GpuInstance
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 
 _GPU, _INSTANCE = "Device", "GpuInstance"

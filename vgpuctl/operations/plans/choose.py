@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from vgpuctl.backends import backend_for, backend_of_mode
 from vgpuctl.config.vm_request import VmRequest
@@ -19,7 +19,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.observe.functions import require_function
 from vgpuctl.operations.plans.choose_whole import choose_vf_gpu, choose_whole_gpus
-from vgpuctl.placement.constraints import select_allowed_gpus
+from vgpuctl.placement.constraints import select_allowed_gpus, unapplied_error, unapplied_settings
 from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.ports.step import Step
 from vgpuctl.value import replace
@@ -257,3 +257,16 @@ def _current_type_id(snapshot: Snapshot, gpu: Gpu, vgpu: AssignedVgpu) -> str | 
             gpu=vgpu.gpu,
         )
     return vgpu_type.type_id
+
+
+def refuse_unapplied_settings(snapshot: Snapshot, vgpus: Iterable[AssignedVgpu]) -> None:
+    """Refuse to create the first vGPU after a boot of a GPU that lacks settings which restore-host would set now.
+
+    Raises:
+        HostCannot: naming the GPU, what runs and what host.yaml says.
+    """
+    for address in dict.fromkeys(v.gpu for v in vgpus if backend_for(v.backend).creates_devices):
+        gpu = snapshot.gpu(address)
+        differences = [] if gpu is None else unapplied_settings(snapshot, gpu)
+        if gpu is not None and differences:
+            raise unapplied_error(gpu, differences)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a new VM: its disks, its design, and the steps claim, define, create, record, start in that order.
+"""Plan a new VM: its disks, its design, its network configuration, and the steps.
+
+The order of the steps is claim, define, create, record, start.
 
 The record becomes `ready` before the VM runs. From then on its disk may hold somebody's work, and after a crash
 reconcile must not treat the VM as half created.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from vgpuctl.backends import backend_for
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB
@@ -14,15 +18,26 @@ from vgpuctl.domain.render import render_domain
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, VmRecord
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord
 from vgpuctl.operations.plans.choose import disk_stem, disk_volume_name, make_steps, vm_name
-from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, HostFacts, choose_firmware, creates_disks, has_boot_source
-from vgpuctl.operations.plans.gpu_topology import topology_notes
-from vgpuctl.operations.plans.guest_devices import default_nic_model, hugepages_kib, needs_opengl, resolve_pins
-from vgpuctl.operations.plans.network_configs import request_addresses
+from vgpuctl.operations.plans.facts import (
+    DEFAULT_POOL_PATH,
+    HostFacts,
+    choose_firmware,
+    creates_disks,
+    has_boot_source,
+    is_logical,
+)
+from vgpuctl.operations.plans.guest_devices import (
+    WINDOWS_11,
+    default_nic_model,
+    hugepages_kib,
+    needs_opengl,
+    resolve_pins,
+)
 from vgpuctl.operations.plans.pci_window import gpu_bars_mib, supports_maxphysaddr, window_mib, window_warnings
-from vgpuctl.operations.plans.pools import is_logical
-from vgpuctl.operations.plans.vm_diff import request_fields_json
+from vgpuctl.operations.plans.vm_diff import ADDRESSES_FIELD, request_fields_json
+from vgpuctl.operations.plans.whole_gpus import topology_notes
 from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain
 from vgpuctl.operations.steps.storage import CreatePool, CreateSeed, CreateVolume, StartPool
 from vgpuctl.ports.step import Plan, Step
@@ -186,3 +201,45 @@ def _old_data_notes(design: DomainDesign) -> tuple[str, ...]:
     if not paths:
         return ()
     return (f"{', '.join(paths)}: LVM does not erase, so {design.name} can read there what earlier volumes left",)
+
+
+def check_network_configs(snapshot: Snapshot, requests: Iterable[VmRequest]) -> tuple[str, ...]:
+    """Return warnings about the files for cloud-init of new VMs.
+
+    Raises:
+        InvalidInput: one names a MAC address that no card of its VM has.
+    """
+    from vgpuctl.config import cloud_init_files
+
+    users = {address: vm for vm in snapshot.vms for address in _recorded_addresses(vm)}
+    warnings: dict[str, None] = {}
+    for request in requests:
+        seed = request.seed
+        if seed is None:
+            continue
+        if request.os == WINDOWS_11:
+            warnings[f"{', '.join(seed.paths)}: Windows applies it only if cloudbase-init is in the image"] = None
+        if seed.network_config is not None:
+            warnings |= dict.fromkeys(cloud_init_files.match_cards(seed.network_config, request.nics))
+        for address in request_addresses(request):
+            if address in users:
+                name = users[address].name
+                warnings[f"VM {name} has the static address {address} too: the two cannot be on one network"] = None
+    return tuple(warnings)
+
+
+def request_addresses(request: VmRequest) -> tuple[str, ...]:
+    """Return the static addresses of a request, without prefix lengths."""
+    from vgpuctl.config import cloud_init_files
+
+    seed = request.seed
+    if seed is None or seed.network_config is None:
+        return ()
+    return tuple(
+        address.partition("/")[0].lower() for address in cloud_init_files.static_addresses(seed.network_config)
+    )
+
+
+def _recorded_addresses(vm: Vm) -> tuple[str, ...]:
+    addresses = vm.record.request_fields.get(ADDRESSES_FIELD) if vm.record is not None else None
+    return tuple(str(address) for address in addresses) if isinstance(addresses, list) else ()

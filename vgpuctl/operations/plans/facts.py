@@ -22,9 +22,13 @@ from vgpuctl.operations.plans.chains import (
     refuse_base_image,
     refuse_written_file,
 )
-from vgpuctl.operations.plans.guest_devices import GuestHost, check_guest_devices
-from vgpuctl.operations.plans.pools import SEED_BYTES, check_full_size, check_pool
-from vgpuctl.operations.plans.windows import WINDOWS_11, check_windows, refuse_bios_image
+from vgpuctl.operations.plans.guest_devices import (
+    WINDOWS_11,
+    GuestHost,
+    check_guest_devices,
+    check_windows,
+    refuse_bios_image,
+)
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
@@ -281,3 +285,80 @@ def choose_firmware(request: VmRequest, facts: HostFacts) -> str:
     if needed_firmware in ("uefi", "bios"):
         return needed_firmware
     return "uefi" if request.os == "linux" and facts.capabilities.uefi else "bios"
+
+
+DEFAULT_POOL = "default"
+MIN_POOL_FREE_BYTES = 64 << 20
+DIRECTORY_POOLS = ("dir", "fs", "netfs")
+LOGICAL_POOL = "logical"
+SEED_BYTES = 4 << 20
+"""A seed for cloud-init on a logical pool: one extent of LVM's usual size."""
+
+
+def is_logical(pool: PoolInfo | None) -> bool:
+    """Say whether a pool is an LVM volume group: its disks are raw volumes of full size."""
+    return pool is not None and pool.kind == LOGICAL_POOL
+
+
+def check_pool(name: str, pool: PoolInfo | None) -> None:
+    """Check the pool in which to create volumes.
+
+    Raises:
+        NotFound, HostCannot, NoSpace: as the message says.
+    """
+    if pool is None:
+        if name == DEFAULT_POOL:
+            return
+        raise NotFound(
+            f"libvirt has no storage pool '{name}'",
+            hint="virsh pool-list --all shows the pools",
+            pool=name,
+        )
+    if pool.path is None or pool.kind not in (*DIRECTORY_POOLS, LOGICAL_POOL):
+        supported = ", ".join((*DIRECTORY_POOLS, LOGICAL_POOL))
+        raise HostCannot(
+            f"the storage pool '{pool.name}' is of kind {pool.kind}; vgpuctl creates disks only in pools of the kinds "
+            f"{supported}",
+            hint="choose another pool with --storage-pool; virsh pool-list --all --details shows them",
+            check="pool-kind",
+            pool=pool.name,
+            kind=pool.kind,
+        )
+    free = pool.available_bytes
+    if free is not None and free < MIN_POOL_FREE_BYTES and not is_logical(pool):
+        raise NoSpace(
+            f"the storage pool '{pool.name}' is full: {format_bytes(free)} free in {pool.path}",
+            hint="delete what is not needed, or choose another pool with --storage-pool",
+            pool=pool.name,
+            available_bytes=free,
+        )
+
+
+def check_full_size(pool: PoolInfo | None, sizes: Sequence[int], *, vms: int = 1, growth: bool = False) -> None:
+    """Check that disks of these sizes fit into a logical pool, once for each of several VMs.
+
+    `growth`: a disk that is there grows by the size.
+    An inactive pool reports no sizes: LVM itself refuses then, and what was made is undone.
+
+    Raises:
+        NoSpace: with what they need, what is free, and the pool's size.
+    """
+    if pool is None or pool.kind != LOGICAL_POOL or pool.available_bytes is None:
+        return
+    needed = sum(sizes) * vms
+    if needed <= pool.available_bytes:
+        return
+    count = len(sizes) * vms
+    what = f"{count} disks need" if count != 1 else "the disk needs"
+    size = f"{format_bytes(needed)}{' more' if growth else ''}"
+    total = "" if pool.capacity_bytes is None else f" of {format_bytes(pool.capacity_bytes)}"
+    raise NoSpace(
+        f"{what} {size}, and the storage pool '{pool.name}' has {format_bytes(pool.available_bytes)}{total} free: "
+        "it is logical, where a disk takes its full size at once",
+        hint=f"vgpuctl list-images --pool {quote(pool.name)} shows what takes it; or add a disk to the volume group: "
+        "vgextend; or choose another pool with --storage-pool",
+        pool=pool.name,
+        needed_bytes=needed,
+        available_bytes=pool.available_bytes,
+        capacity_bytes=pool.capacity_bytes,
+    )

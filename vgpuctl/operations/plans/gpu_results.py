@@ -17,7 +17,7 @@ from vgpuctl.model.results.gpus import (
     VfsResult,
 )
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.operations.plans.scheduler_report import SchedulerDetails, scheduler_summary
+from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_summary
 from vgpuctl.operations.plans.vgpu_results import vgpu_results
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
 from vgpuctl.value import extend

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare host.yaml with the host's current state: key by key for each GPU, and its other sections."""
+"""Compare host.yaml with the host's current state, or with the host.yaml that is to take its place.
+
+Key by key for each GPU, and its other sections.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
-from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec, dump_value
+from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS, entry_matches, merge_gpu_entries
+from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec, dump_value, format_one_line
 from vgpuctl.config.scheduler_spec import dump_scheduler
 from vgpuctl.errors import HostCannot, InvalidInput, Refused
 from vgpuctl.gpu_setup.instance_plan import choose_gi_profiles, find_gi_profiles, has_exactly, instance_names
-from vgpuctl.model.gpu import Gpu, GpuMode
-from vgpuctl.model.mig import MigSpec, MigState
+from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec, MigState
 from vgpuctl.model.results.gpus import PartitionResult
-from vgpuctl.model.results.host import DifferenceResult, HostGpuResult
+from vgpuctl.model.results.host import DifferenceResult, HostGpuResult, RemovedResult
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.plans.layout import target_vf_count
-from vgpuctl.operations.plans.scheduler_plan import needs_scheduler_change
+from vgpuctl.operations.plans.schedulers import needs_scheduler_change
 from vgpuctl.scheduler.limits import running_scheduler, satisfies, spec_from_state
-from vgpuctl.value import as_dict, replace
+from vgpuctl.value import Value, as_dict, replace
 
 _DEVICE_KEYS = ("mode", "vfs", "mig", "mixed_size", "scheduler")
 _MODES = (GpuMode.VGPU, GpuMode.SRIOV, GpuMode.PASSTHROUGH)
@@ -247,3 +251,79 @@ def gpu_settings(spec: GpuSpec) -> HostGpuResult:
         mig=None if spec.mig is None else dict(spec.mig.vgpus) or spec.mig.instances or "off",
         mixed_size=spec.mixed_size,
     )
+
+
+_SECTIONS = ("defaults", "placement", "boot")
+
+
+def describe_removed(removed: RemovedResult) -> str:
+    """Return one line for people."""
+    keys = ", ".join(f"{key} {format_one_line(value)}" for key, value in removed.keys.items())
+    return f"{removed.entry}: {keys or 'empty'}"
+
+
+def find_removed_entries(desired: HostSpec, current: HostSpec, gpus: tuple[Gpu, ...]) -> tuple[RemovedResult, ...]:
+    """Return what `current` has and `desired` lacks, section by section. `gpus`: those of the host."""
+    removed = [
+        RemovedResult(f"gpus.{name}", _removed_gpu_keys(name, entry, desired, current, gpus))
+        for name, entry in current.gpus.items()
+    ]
+    for name, vgpu in current.vgpus.items():
+        removed.append(
+            RemovedResult(f"vgpus.{name}", _removed_keys(_vgpu_values(vgpu), _vgpu_values(desired.vgpus.get(name))))
+        )
+    for section in _SECTIONS:
+        removed.append(
+            RemovedResult(
+                section,
+                _removed_keys(_section_values(getattr(current, section)), _section_values(getattr(desired, section))),
+            )
+        )
+    return tuple(removed_entry for removed_entry in removed if removed_entry.keys)
+
+
+def _removed_gpu_keys(
+    name: str, entry: GpuSpec, desired: HostSpec, current: HostSpec, gpus: tuple[Gpu, ...]
+) -> dict[str, object]:
+    matching = [gpu for gpu in gpus if entry_matches(name, gpu)]
+    spec_pairs = [(merge_gpu_entries(current.gpus, gpu), merge_gpu_entries(desired.gpus, gpu)) for gpu in matching]
+    unchanged_keys = {
+        key
+        for key in GPU_SPEC_KEYS
+        if spec_pairs
+        and all(_key_value(old_spec, key) == _key_value(new_spec, key) for old_spec, new_spec in spec_pairs)
+    }
+    removed = _removed_keys(_gpu_values(entry), _gpu_values(desired.gpus.get(name)))
+    return {key: value for key, value in removed.items() if key not in unchanged_keys}
+
+
+def _gpu_values(entry: GpuSpec | None) -> dict[str, object]:
+    return {key: dump_value(value) for key in GPU_SPEC_KEYS if (value := getattr(entry, key, None)) is not None}
+
+
+def _key_value(spec: GpuSpec, key: str) -> object:
+    return dump_value(getattr(spec, key)) or None
+
+
+def _vgpu_values(entry: VgpuSpec | None) -> dict[str, object]:
+    return {} if entry is None else {key: value for key, value in as_dict(entry).items() if value}
+
+
+def _section_values(section: Value) -> dict[str, object]:
+    default_values = as_dict(type(section)())
+    return {key: value for key, value in as_dict(section).items() if value != default_values[key]}
+
+
+def _removed_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys that the new mapping lacks, with their values, and what remaining values lose."""
+    removed = {key: _removed_part(value, new[key]) if key in new else value for key, value in old.items()}
+    return {key: value for key, value in removed.items() if value is not None}
+
+
+def _removed_part(old: object, new: object) -> object:
+    """Return the keys of a mapping, or the elements of a list, that the new one lacks; None if there are none."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return _removed_keys(old, new) or None
+    if isinstance(old, list) and isinstance(new, list):
+        return list((Counter(old) - Counter(new)).elements()) or None
+    return None

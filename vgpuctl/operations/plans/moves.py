@@ -17,8 +17,7 @@ from vgpuctl.gpu.division import AllocatedSlot, list_free_functions
 from vgpuctl.gpu.gpu_kind import GpuKind, State
 from vgpuctl.gpu.profiles import drop_ambiguous_gpus, find_ambiguous_names, find_types, require_one_profile
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
-from vgpuctl.model.numbers import count_text
-from vgpuctl.model.ranges import format_ranges
+from vgpuctl.model.numbers import count_text, format_ranges
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.moves import MoveResult, StayResult
 from vgpuctl.model.snapshot import Snapshot

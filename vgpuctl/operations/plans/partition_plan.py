@@ -20,13 +20,12 @@ from vgpuctl.gpu_setup.instance_plan import InstancePlan, PlannedInstance, find_
 from vgpuctl.gpu_setup.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.makers import uses_nvml
-from vgpuctl.model.gpu import Gpu, GpuMode, Vgpu, VgpuType
-from vgpuctl.model.mig import GiProfile, MigSpec, MigState
+from vgpuctl.model.gpu import GiProfile, Gpu, GpuMode, MigSpec, MigState, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
 from vgpuctl.operations.plans.layout import make_way_hint
-from vgpuctl.operations.plans.scheduler_plan import needs_scheduler_change, set_scheduler_step
+from vgpuctl.operations.plans.schedulers import needs_scheduler_change, set_scheduler_step
 from vgpuctl.ports.step import Step
 from vgpuctl.scheduler.limits import spec_from_state
 from vgpuctl.value import Value, replace

@@ -25,8 +25,7 @@ from vgpuctl.config.vm_request import (
 )
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
-from vgpuctl.model.numbers import format_mib
-from vgpuctl.model.ranges import format_ranges
+from vgpuctl.model.numbers import format_mib, format_ranges
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm
 from vgpuctl.operations.plans.guest_devices import hugepages_text

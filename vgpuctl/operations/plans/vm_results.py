@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vgpuctl.model.ranges import format_ranges
+from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.results.vgpus import VgpuResult
 from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot

@@ -17,7 +17,7 @@ from vgpuctl.config.vm_request import (
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
-from vgpuctl.model.ranges import format_ranges
+from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.results.vms import VmResult
 from vgpuctl.model.snapshot import Snapshot

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan what is particular to whole GPUs when a VM that exists gets some or loses some.
+"""What is particular to whole GPUs: which are connected, and what a VM that exists needs when it gets or loses some.
 
 Only while it is off: the guest gives each BAR an address at its start, in a window whose size is then fixed, and a port
 that is hot-plugged into gets only what QEMU reserved for it (docs/pcie_pci_bridge.txt; no element of libvirt sets it).
@@ -14,8 +14,10 @@ from vgpuctl.config.arguments import PCI_WINDOW_AUTO
 from vgpuctl.config.size_text import format_size
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain, pci_window_of
 from vgpuctl.errors import NotFound, Refused
+from vgpuctl.makers import maker_of
 from vgpuctl.model import hint_commands
 from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
@@ -100,3 +102,68 @@ def window_steps(
         return (), (f"its GPUs need a PCI window of {size}: {where}",)
     new_xml = edit_domain(xml, DomainEdit(pci_window=(wanted, supports_maxphysaddr(snapshot))))
     return (RedefineDomain(vm.name, vm.uuid, new_xml, xml, (f"PCI window: {size}",)),), ()
+
+
+PARTITION_SIZES = (1, 2, 4, 8)
+"""How many GPUs a partition of the fabric manager has on one board."""
+
+
+def topology_notes(snapshot: Snapshot, vgpus: Sequence[AssignedVgpu]) -> tuple[str, ...]:
+    """Return notes about the whole GPUs of a VM; none for a VM that has none."""
+    addresses = dict.fromkeys(v.gpu for v in vgpus if backend_for(v.backend).takes_whole_gpu)
+    gpus = [gpu for address in addresses if (gpu := snapshot.gpu(address)) is not None]
+    if not gpus:
+        return ()
+    notes = [_nvswitch_note(snapshot, gpus)]
+    if len(gpus) > 1:
+        notes += [_unknown_place_note(gpus), _far_note(gpus), _nvlink_note(snapshot, gpus)]
+    return tuple(note for note in notes if note)
+
+
+def _nvswitch_note(snapshot: Snapshot, gpus: Sequence[Gpu]) -> str:
+    if not snapshot.nvswitches or not any(maker_of(gpu).has_nvml for gpu in gpus):
+        return ""
+    count = len(gpus)
+    switches = f"{len(snapshot.nvswitches)} NVSwitch{'es' if len(snapshot.nvswitches) > 1 else ''}"
+    if count not in PARTITION_SIZES:
+        return (
+            f"{count} GPUs of a board with {switches}: its fabric manager has only partitions of 1, 2, 4 and 8 GPUs, so"
+            f" NVLink will not work among these {count}"
+        )
+    if count == 1:
+        return (
+            f"the board has {switches}: one of its GPUs works alone if it is a partition of the fabric manager, or with"
+            " its NVLinks off"
+        )
+    return (
+        f"the board has {switches}: CUDA and NVLink work in the VM only if its GPUs are a partition that the fabric "
+        "manager has activated (by the Module ID of 'nvidia-smi -q', not readable while vfio-pci has the GPUs),"
+        " or if the VM has the whole board with the NVSwitches"
+    )
+
+
+def _unknown_place_note(gpus: Sequence[Gpu]) -> str:
+    unknown = [gpu.address for gpu in gpus if gpu.numa_node is None or not gpu.pci_path]
+    if not unknown:
+        return ""
+    return (
+        f"the kernel does not report where {', '.join(unknown)} is (NUMA node, PCIe switch): it may be far from the"
+        " others"
+    )
+
+
+def _far_note(gpus: Sequence[Gpu]) -> str:
+    nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None})
+    if len(nodes) < 2:
+        return ""
+    return f"the GPUs are on NUMA nodes {', '.join(map(str, nodes))}: what they exchange over PCIe crosses CPU sockets"
+
+
+def _nvlink_note(snapshot: Snapshot, gpus: Sequence[Gpu]) -> str:
+    unknown = [gpu for gpu in gpus if maker_of(gpu).has_nvml and gpu.nvlink_peers is None]
+    if not unknown or snapshot.nvswitches:
+        return ""
+    return (
+        "whether NVLink connects these GPUs is not known: only NVIDIA's driver can tell, and it does not have all of"
+        " them"
+    )

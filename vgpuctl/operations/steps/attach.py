@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vgpuctl.domain.domain_edit import count_root_ports
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DetachOutcome

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
-from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import Busy, Interrupted, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
 from vgpuctl.model.numbers import format_mib
 from vgpuctl.model.port_values import DomainInfo

@@ -7,7 +7,7 @@ from lxml import etree
 
 from tests.values import A4C, T2Q, a100, assigned, t4, vm
 from vgpuctl.domain.domain_xml import parse_hostdevs
-from vgpuctl.domain.metadata import ROOT_TAG, record_from_xml
+from vgpuctl.domain.record import ROOT_TAG, record_from_xml
 from vgpuctl.operations.place_and_start import move_steps
 from vgpuctl.operations.steps.attach import RedefineDomain
 from vgpuctl.value import replace

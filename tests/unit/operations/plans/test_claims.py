@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.values import MACHINE, ME, T2Q, assigned, t4, vm_uuid
 from vgpuctl.model.vm import Operation, RecordState, VmRecord
-from vgpuctl.operations.plans.claims import build_claims
+from vgpuctl.operations.claim import build_claims
 
 
 def test_every_carrier_is_claimed_for_the_vm():

@@ -12,8 +12,8 @@ from vgpuctl.domain.render import compile_template
 from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
 from vgpuctl.model.request import ExistingDisk, NewDisk
 from vgpuctl.model.vm import Operation, ProcessId, RecordState
+from vgpuctl.operations.claim import build_claims
 from vgpuctl.operations.plans.choose import choose_vgpus, vm_name
-from vgpuctl.operations.plans.claims import build_claims
 from vgpuctl.operations.plans.create import design_domain, disks_to_create, has_boot_source, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts
 from vgpuctl.operations.plans.guest_devices import GuestHost

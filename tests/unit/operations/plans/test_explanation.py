@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.unit.operations.plans.test_gpu_results import details
 from tests.values import A5C, a100, assigned, snapshot, t4, vm
-from vgpuctl.operations.plans.explanation import explain_profile
+from vgpuctl.operations.queries import explain_profile
 
 
 def test_explain_and_show_gpu_take_their_numbers_from_the_same_function():

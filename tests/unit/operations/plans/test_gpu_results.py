@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from tests.values import A4C, ME, a100, assigned, changed, snapshot, vm
-from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
+from vgpuctl.model.gpu import GiProfile, Gpu, GpuInstance, MigState, PlacementSpan
 from vgpuctl.model.results.gpus import GpuDetailsResult, GpuInstanceResult, MigResult, VfsResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.operations.plans.gpu_results import gpu_details, gpu_result
-from vgpuctl.operations.plans.scheduler_report import scheduler_details
+from vgpuctl.operations.plans.schedulers import scheduler_details
 from vgpuctl.value import replace
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.values import snapshot
 from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuMode
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.operations.plans.gpu_topology import topology_notes
+from vgpuctl.operations.plans.whole_gpus import topology_notes
 from vgpuctl.value import replace
 
 SWITCHES = ("0000:03:00.0", "0000:04:00.0", "0000:05:00.0", "0000:06:00.0")

@@ -8,8 +8,7 @@ import pytest
 from tests.hosts import open_sim_host
 from vgpuctl.config.host_spec import Defaults, GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.errors import Refused
-from vgpuctl.model.gpu import GpuMode
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import GpuMode, MigSpec
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.observe import ReadScope, observe

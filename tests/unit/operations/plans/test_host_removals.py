@@ -7,7 +7,7 @@ import pytest
 
 from tests.values import a100, t4
 from vgpuctl.config.host_spec import parse_host_spec
-from vgpuctl.operations.plans.host_removals import describe_removed, find_removed_entries
+from vgpuctl.operations.plans.host_diff import describe_removed, find_removed_entries
 from vgpuctl.value import replace
 
 A100, T4 = "0000:3b:00.0", "0000:5e:00.0"

@@ -9,9 +9,9 @@ from tests.hosts import open_sim_host
 from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.config.import_formats import DeviceConfig, ImportedConfig, MdevDefinition
 from vgpuctl.errors import InvalidInput, NotFound
-from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.gpu import MigSpec
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.plans.imports import convert_import
+from vgpuctl.operations.import_host import convert_import
 from vgpuctl.value import replace
 
 T4, A16, A100 = "0000:5e:00.0", "0000:17:00.0", "0000:3b:00.0"

@@ -7,7 +7,7 @@ import pytest
 
 from vgpuctl.errors import HostCannot, NoSpace, NotFound
 from vgpuctl.model.port_values import PoolInfo
-from vgpuctl.operations.plans.pools import MIN_POOL_FREE_BYTES, check_full_size, check_pool, is_logical
+from vgpuctl.operations.plans.facts import MIN_POOL_FREE_BYTES, check_full_size, check_pool, is_logical
 
 GIB = 1 << 30
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.values import A4C, A5C, a100, assigned, snapshot, vm
-from vgpuctl.operations.plans.profile_report import profile_results
+from vgpuctl.operations.queries import profile_results
 from vgpuctl.value import replace
 
 

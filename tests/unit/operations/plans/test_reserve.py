@@ -12,8 +12,8 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import AssignedVgpu, Operation, Vm, VmState
+from vgpuctl.operations.claim import build_claims
 from vgpuctl.operations.plans.choose import choose_vgpus
-from vgpuctl.operations.plans.claims import build_claims
 from vgpuctl.operations.plans.reserve import (
     choose_slots,
     hypothetical_empty,

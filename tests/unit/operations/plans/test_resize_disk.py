@@ -9,9 +9,9 @@ from tests.values import vm
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Refused
 from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.vm import DiskRef, DiskRole, ManagedDisk, Vm, VmRecord
-from vgpuctl.operations.plans.resize_disk import require_started_pool, resize_plan, select_disk
+from vgpuctl.operations.resize_disk import require_started_pool, resize_plan, select_disk
 from vgpuctl.operations.steps.attach import WriteRecord
-from vgpuctl.operations.steps.resize_disk import GrowDisk
+from vgpuctl.operations.steps.storage import GrowDisk
 from vgpuctl.value import replace
 
 GIB = 1 << 30

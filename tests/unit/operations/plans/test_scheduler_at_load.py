@@ -15,7 +15,7 @@ from vgpuctl.model.vgpu_scheduler import (
     SchedulerSpec,
     SchedulerState,
 )
-from vgpuctl.operations.plans.scheduler_at_load import (
+from vgpuctl.operations.plans.schedulers import (
     DriverOptions,
     find_not_loaded,
     next_load_notes,

@@ -7,11 +7,10 @@ import pytest
 
 from tests.values import A4C, a100, assigned, snapshot, taken, vm
 from vgpuctl.errors import Busy, HostCannot, InUse, Refused
-from vgpuctl.model.gpu import GpuMode, Ownership
-from vgpuctl.model.mig import MigState
+from vgpuctl.model.gpu import GpuMode, MigState, Ownership
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import RecordState, VmState
-from vgpuctl.operations.plans.scheduler_plan import (
+from vgpuctl.operations.plans.schedulers import (
     can_set_scheduler,
     needs_scheduler_change,
     plan_scheduler_change,

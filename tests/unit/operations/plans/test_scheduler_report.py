@@ -7,7 +7,7 @@ from tests.values import A4C, a100, assigned, snapshot, taken, vm
 from vgpuctl.model.results.gpus import RangeResult, RunningSchedulerResult, SchedulerResult
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.plans.scheduler_report import SchedulerDetails, scheduler_details, scheduler_summary
+from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_details, scheduler_summary
 from vgpuctl.scheduler.modprobe_files import PER_GPU_PARAMETER, ModprobeFile
 
 FIXED = GpuScheduler(

@@ -8,7 +8,7 @@ import pytest
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.plans.vm_batch import choose_batch_vgpus
+from vgpuctl.operations.ensure_vms import choose_batch_vgpus
 
 TWO_CARDS = "version: 1\ngpus:\n  - {model: A100, count: 2}\n"
 

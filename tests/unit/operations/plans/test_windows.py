@@ -10,7 +10,7 @@ from tests.unit.operations.plans.test_facts import FACTS, check
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.operations.plans.facts import choose_firmware
-from vgpuctl.operations.plans.windows import check_windows
+from vgpuctl.operations.plans.guest_devices import check_windows
 from vgpuctl.value import replace
 
 FIT = replace(FACTS.capabilities, secure_boot=True, tpm=True)

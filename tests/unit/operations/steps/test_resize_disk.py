@@ -10,7 +10,7 @@ import pytest
 from tests.hosts import SimulatedHost, create, open_sim_host, request, start
 from tests.unit.operations.test_refresh import the_vm
 from vgpuctl.errors import InUse, VerifyFailed
-from vgpuctl.operations.steps.resize_disk import GrowDisk
+from vgpuctl.operations.steps.storage import GrowDisk
 from vgpuctl.value import replace
 
 SCENARIO = """version: 1
