@@ -19,7 +19,6 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.chains import find_backing_chains, image_hints
-from vgpuctl.operations.drained_vms import with_vm_stopped
 from vgpuctl.operations.guards import (
     find_vm,
     find_vm_to_change,
@@ -40,6 +39,7 @@ from vgpuctl.operations.power import read_domain_leftovers
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.operations.transaction import Transaction
+from vgpuctl.operations.with_vm_stopped import with_vm_stopped
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
 

@@ -17,7 +17,6 @@ from vgpuctl.model.results.vms import VmReport, VmResult
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
 from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
-from vgpuctl.operations.drained_vms import with_vm_stopped
 from vgpuctl.operations.ensure_vm import diff_request, refuse_unknown_profile
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unresponsive_vm, require_writable
 from vgpuctl.operations.plans.transient import refuse_transient_vms
@@ -26,6 +25,7 @@ from vgpuctl.operations.plans.vm_results import vm_result
 from vgpuctl.operations.refresh import WholeProgress
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
+from vgpuctl.operations.with_vm_stopped import with_vm_stopped
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
