@@ -9,9 +9,9 @@ from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles
+from vgpuctl.host.machine_id import read_machine_id
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
-from vgpuctl.host.system_files import read_machine_id
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.ports.host import Host
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files under a root, scratch directories, the machine id, and systemctl; implements `ports.System`.
+"""Files under a root, scratch directories, and systemctl; implements `ports.System`.
 
 rename(2) replaces each file whole.
 """
@@ -7,7 +7,6 @@ rename(2) replaces each file whole.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import stat
 from contextlib import suppress
@@ -17,7 +16,6 @@ from vgpuctl.errors import Failed
 from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.commands import find_command, run_command
 from vgpuctl.host.file_lock import make_private_directories
-from vgpuctl.host.files import HostFiles
 from vgpuctl.regular_file import read_regular_file
 
 MAX_BYTES = 1 << 20
@@ -150,23 +148,3 @@ class HostScratch:
     def _is_private(self) -> bool:
         status = os.lstat(self._directory)
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-
-
-_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
-_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
-def read_machine_id(root: str = "/") -> str | None:
-    """Return the id of the machine whose files are under `root`, or None when it has none yet.
-
-    D-Bus's file is mostly an absolute link: under a captured root it leads to the capture's own /etc.
-    """
-    files = HostFiles(root, lock_held=lambda: False)
-    for name in _FILES:
-        try:
-            text = files.read(name).strip().lower()
-        except OSError:
-            continue
-        if _ID.fullmatch(text):
-            return text
-    return None

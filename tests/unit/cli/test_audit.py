@@ -17,6 +17,7 @@ from vgpuctl.cli.commands.log import log_command
 from vgpuctl.library import audit, open_ports
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results.host import LogEntryResult
+from vgpuctl.model.subjects import Subjects
 from vgpuctl.value import replace
 
 HOST = ("--host", "sim:a100-40")
@@ -169,11 +170,11 @@ DONE: Outcome[None] = Outcome(True, None, tuple(f"step {n}" for n in range(8)))
 
 def test_a_journal_that_fails_fails_no_command() -> None:
     ports = replace(open_ports("sim:a100-40"), audit_log=_Broken())
-    audit.Call("create-vm", "vgpuctl create-vm").succeeded(ports, DONE)
+    audit.Call("create-vm", "vgpuctl create-vm", Subjects()).succeeded(ports, DONE)
 
 
 def test_an_entry_costs_less_than_a_millisecond(entries: Any) -> None:
-    ports, call = open_ports("sim:a100-40"), audit.Call("create-vm", "vgpuctl create-vm")
+    ports, call = open_ports("sim:a100-40"), audit.Call("create-vm", "vgpuctl create-vm", Subjects())
     call.succeeded(ports, DONE)
     begun = time.process_time()
     for _ in range(100):

@@ -48,7 +48,7 @@ def test_a_created_vm_is_shown(how: str, more: str) -> None:
         ("create-vm 'vdi-{}' --profile A100-4C --count 2", "vgpuctl list-vms"),
         ("create-vgpu lab --profile A100-4C", "vgpuctl list-vgpus"),
         ("cordon A100", "vgpuctl show-gpu 0000:3b:00.0"),
-        ("cordon --all", "vgpuctl list-gpus"),
+        ("cordon A16 --all", "vgpuctl list-gpus"),
         ("apply --set gpus[A100].cordoned=true", "vgpuctl diff"),
         ("install-host", "vgpuctl doctor"),
     ],

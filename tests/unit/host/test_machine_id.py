@@ -3,7 +3,7 @@
 
 import pytest
 
-from vgpuctl.host.system_files import read_machine_id
+from vgpuctl.host.machine_id import read_machine_id
 
 ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
 
