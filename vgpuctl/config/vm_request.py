@@ -75,7 +75,7 @@ def _count_profiles(entries: Iterable[str]) -> tuple[tuple[str, int], ...]:
     return tuple(counts.items())
 
 
-def _each_profile(profiles: tuple[tuple[str, int], ...]) -> list[str]:
+def each_profile(profiles: tuple[tuple[str, int], ...]) -> list[str]:
     """Return one profile for each vGPU."""
     return [profile for profile, count in profiles for _ in range(count)]
 
@@ -137,7 +137,7 @@ class VmRequest(DeclaredFields):
         metavar="PROFILE[:N]",
         repeatable=True,
         parse=_count_profiles,
-        text=_each_profile,
+        text=each_profile,
         changes="off",
         recorded="always",
     )

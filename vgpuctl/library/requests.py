@@ -187,13 +187,15 @@ def for_vm(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
 def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest:
     """Return the request that changes an existing VM: labels are added to those that it has, or removed.
 
+    An empty text removes what only the VM's record has, such as its owner.
+
     Raises:
         InvalidInput: a field is invalid, nothing is given, or only where vGPUs go, and none of them moves.
     """
-    labels, owner = parse_changes(fields.get("labels") or ()), fields.get("owner")
-    others = {field: value for field, value in fields.items() if field not in LABEL_FIELDS}
-    spec = vm_spec.parse_options(**others, owner=owner or None)
-    given = {*spec, *(["labels"] if labels else []), *(["owner"] if owner is not None else [])}
+    labels = parse_changes(fields.get("labels") or ())
+    removed = {name for name in LABEL_FIELDS if fields.get(name) == ""} - {"labels"}
+    spec = vm_spec.parse_options(**{k: value for k, value in fields.items() if k not in {"labels", *removed}})
+    given = {*spec, *removed, *(["labels"] if labels else [])}
     constraints = sorted(given & {*CONSTRAINT_FIELDS} - {"gpu", "not_gpu"})
     if not given:
         options = ", ".join(FIELDS[field].option for field in CHANGE_FIELDS)
@@ -205,7 +207,7 @@ def for_change(host: Host, name: str, fields: Mapping[str, object]) -> VmRequest
         )
     request = replace(build(host, spec, complete=False), name=name, label_changes=labels)
     sources = {**request.sources, **dict.fromkeys(given & {*LABEL_FIELDS}, "command-line")}
-    return replace(request, sources=sources, owner=None if owner == "" else request.owner)
+    return replace(request, sources=sources, **{FIELDS[name].attribute: FIELDS[name].empty for name in removed})
 
 
 def _read_spec(file: str, fields: Mapping[str, object], shape: Shape, note: Callable[[Given], None] | None) -> Given:

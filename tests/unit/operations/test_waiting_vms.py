@@ -220,7 +220,7 @@ def test_whatever_call_a_process_dies_in_start_vm_gives_the_vm_a_place(tmp_path:
             started += error is None
         run_reconcile(later.ports)
         whole(later, where)
-    assert started >= 1
+    assert started >= (3 if EVERYTHING else 1)
 
 
 def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reconcile_makes_it_whole(
@@ -252,8 +252,8 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
         later = host.again()
         run_reconcile(later.ports)
         whole(later, where)
-    assert undone >= 2
-    assert left >= 3
+    assert undone >= (5 if EVERYTHING else 2)
+    assert left >= (10 if EVERYTHING else 3)
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["running", "off"])

@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.config.labels import limit_labels
-from vgpuctl.config.vm_request import FIELDS, RECORDED_FIELDS, VmRequest, names_text, request_of_record
+from vgpuctl.config.vm_request import FIELDS, RECORDED_FIELDS, VmRequest, each_profile, names_text, request_of_record
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, InvalidInput, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination
@@ -164,7 +164,7 @@ def with_recorded_fields(vm: Vm, record: VmRecord, request: VmRequest, fields: S
 
 def expand_profiles(request: VmRequest) -> tuple[str, ...]:
     """Return the requested profiles, one for each vGPU."""
-    return tuple(p for p, n in request.profiles for _ in range(n))
+    return tuple(each_profile(request.profiles))
 
 
 def design_hostdev(vgpu: AssignedVgpu, record: VmRecord) -> DesignHostdev:
