@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.json_schema import host_schema
 from vgpuctl.config.gpu_entries import list_models, merge_gpu_entries, plan_entry_changes
 from vgpuctl.config.host_spec import GPU_SHAPE, GpuSpec, parse_host_spec
-from vgpuctl.config.json_schema import host_schema
 from vgpuctl.config.yaml_reader import load_document
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Gpu, GpuMode

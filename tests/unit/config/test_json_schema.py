@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.json_schema import host_schema, vm_spec_schema
 from vgpuctl.config.host_spec import DEFAULTS_SHAPE, parse_host_spec
-from vgpuctl.config.json_schema import host_schema, vm_spec_schema
 from vgpuctl.config.vm_request import FIELDS
 from vgpuctl.config.vm_spec import build_request, parse_vm_spec
 from vgpuctl.config.yaml_reader import load_document
