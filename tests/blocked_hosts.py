@@ -10,7 +10,7 @@ from tests.mixed_sizes import mixed, placed
 from tests.reserving_vms import carriers, vm_of
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.change import move_vgpu
-from vgpuctl.operations.cordon import cordon
+from vgpuctl.operations.desired_state import cordon
 from vgpuctl.operations.plans.vm_update import MoveTarget
 
 NEWEST = """kernel: 7.0.0-14-generic

@@ -31,9 +31,9 @@ from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.subjects import Subjects
 from vgpuctl.model.vm import Claim, Operation
 from vgpuctl.operations.create import create_vm
+from vgpuctl.operations.ensure_vm import set_vm as set_vm_operation
 from vgpuctl.operations.power import delete_vm, start_vm, stop_vm
 from vgpuctl.operations.reconcile import reconcile
-from vgpuctl.operations.set_vm import set_vm as set_vm_operation
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.host import Host

@@ -17,7 +17,7 @@ from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, r
 from vgpuctl.host.virt import capabilities, libvirt_xml
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.operations import diagnose, guest, moves, queries
-from vgpuctl.operations.export import export_host
+from vgpuctl.operations.desired_state import export_host
 from vgpuctl.operations.images import list_images
 from vgpuctl.ports.host import Host
 from vgpuctl.remote import reply

@@ -48,7 +48,7 @@ from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.moves import carry_out, make_room
 from vgpuctl.operations.plans.move_order import VmLeave, VmMove
-from vgpuctl.operations.reboot import reboot_vm
+from vgpuctl.operations.power import reboot_vm
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.operations.restore import restore_host

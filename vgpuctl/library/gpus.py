@@ -209,16 +209,16 @@ class GpuCalls(Calls):
     @change("cordon", "gpu")
     def cordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Place no new vGPUs and VMs on a GPU; those on it stay."""
-        from vgpuctl.operations import cordon
+        from vgpuctl.operations import desired_state
 
-        return cordon.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=True)
+        return desired_state.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=True)
 
     @change("uncordon", "gpu")
     def uncordon(self, gpu: str, *, dry_run: bool = False) -> Outcome[ChangedGpuResult]:
         """Allow new vGPUs and VMs on a GPU again."""
-        from vgpuctl.operations import cordon
+        from vgpuctl.operations import desired_state
 
-        return cordon.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=False)
+        return desired_state.cordon(self._ports, self._context(dry_run=dry_run), gpu, cordoned=False)
 
 
 def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool) -> MigSpec:

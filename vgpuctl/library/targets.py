@@ -40,11 +40,11 @@ class TargetCalls(Calls):
         `managed_only`: globs, labels, an owner and `everything` omit what vgpuctl does not manage. NotFound: a name
         does not exist, or nothing matches.
         """
-        from vgpuctl.operations import select
+        from vgpuctl.operations import queries
         from vgpuctl.operations.plans import selection
 
         request = selection.Request("VM", names, everything, labels, owner)
-        return select.select_vms(self._ports, request, managed_only=managed_only)
+        return queries.select_vms(self._ports, request, managed_only=managed_only)
 
     @query
     def select_gpus(self, *names: str, everything: bool = False) -> QueryResult[tuple[SelectedResult, ...]]:
@@ -52,20 +52,20 @@ class TargetCalls(Calls):
 
         `everything`: all GPUs, or with `names` also all GPUs of a model. NotFound: as `select_vms`.
         """
-        from vgpuctl.operations import select
+        from vgpuctl.operations import queries
         from vgpuctl.operations.plans import selection
 
         request = selection.Request("GPU", names, everything, list_command="vgpuctl list-gpus")
-        return select.select_gpus(self._ports, request)
+        return queries.select_named_gpus(self._ports, request)
 
     @query
     def select_vgpus(self, *names: str, everything: bool = False) -> QueryResult[tuple[SelectedResult, ...]]:
         """Return the vGPUs without a VM that names, ranges and globs select. NotFound: as `select_vms`."""
-        from vgpuctl.operations import select
+        from vgpuctl.operations import queries
         from vgpuctl.operations.plans import selection
 
         request = selection.Request("vGPU", names, everything, list_command="vgpuctl list-vgpus --unassigned")
-        return select.select_vgpus(self._ports, request)
+        return queries.select_vgpus(self._ports, request)
 
     @query
     def check_image(self, image: str) -> QueryResult[None]:

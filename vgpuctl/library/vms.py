@@ -83,13 +83,13 @@ class VmCalls(Calls):
 
         Busy: the time was over. NotFound: a VM was deleted. Refused: a VM is off and its guest cannot answer.
         """
-        from vgpuctl.operations import wait
+        from vgpuctl.operations import guest
 
         require_choice("event", event, WAIT_TARGETS)
         require_seconds("timeout_seconds", timeout_seconds)
         if not as_texts("names", names):
             raise InvalidInput("no VM is named")
-        return wait.wait(self._ports, self._context(), names, event, timeout_seconds)
+        return guest.wait(self._ports, self._context(), names, event, timeout_seconds)
 
     @query
     def list_images(
@@ -132,20 +132,20 @@ class VmCalls(Calls):
         after `wait_timeout` seconds (300).
         """
         from vgpuctl.library import requests
-        from vgpuctl.operations import create, wait
+        from vgpuctl.operations import create, guest
 
         if wait_for is not None:
             require_choice("wait_for", wait_for, WAIT_EVENTS)
         if wait_timeout is not None:
             require_seconds("wait_timeout", wait_timeout)
-        wait.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
+        guest.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
         outcome = create.create_vm(
             self._ports, self._context(dry_run=dry_run), requests.from_fields(self._ports, name, fields), start=start
         )
         if wait_for is None:
             return outcome
         seconds = DEFAULT_TIMEOUT_SECONDS if wait_timeout is None else wait_timeout
-        return wait.wait_for_guest(self._ports, self._context(), outcome, seconds, wait_for)
+        return guest.wait_for_guest(self._ports, self._context(), outcome, seconds, wait_for)
 
     @change("create-vm")
     def create_vms(
@@ -277,9 +277,9 @@ class VmCalls(Calls):
     @change("reboot-vm", "vm")
     def reboot_vm(self, name: str, *, force: bool = False, dry_run: bool = False) -> Outcome[VmReport]:
         """Reboot a running VM, which keeps its vGPUs, and wait until it has; with `force` it is reset at once."""
-        from vgpuctl.operations import reboot
+        from vgpuctl.operations import power
 
-        return reboot.reboot_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
+        return power.reboot_vm(self._ports, self._context(dry_run=dry_run), name, force=force)
 
     @change("set-vm", "vm")
     def set_vm(
@@ -290,10 +290,10 @@ class VmCalls(Calls):
         `labels` are set, or removed by None; "" removes the `owner`. `drain`: a running VM may be shut down for it.
         """
         from vgpuctl.library import requests
-        from vgpuctl.operations import set_vm
+        from vgpuctl.operations import ensure_vm
 
         requests.refuse_other_fields(fields, VmChangeFields)
-        return set_vm.set_vm(
+        return ensure_vm.set_vm(
             self._ports, self._context(dry_run=dry_run), requests.for_change(self._ports, name, fields), drain=drain
         )
 

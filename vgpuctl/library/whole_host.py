@@ -78,9 +78,9 @@ class HostCalls(Calls):
     @query
     def export_host(self) -> QueryResult[HostTextResult]:
         """Return the text of a host.yaml that describes this host."""
-        from vgpuctl.operations import export
+        from vgpuctl.operations import desired_state
 
-        return export.export_host(self._ports)
+        return desired_state.export_host(self._ports)
 
     @query
     def import_host(self, path: str, *, config: str | None = None) -> QueryResult[ImportedResult]:

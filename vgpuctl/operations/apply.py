@@ -16,8 +16,7 @@ from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Confirm, Context, Outcome, confirm_everything
 from vgpuctl.model.results.host import DifferenceResult, GpuDifferenceResult, HostDifferenceResult, RemovedResult
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
-from vgpuctl.operations.desired_state import DesiredState
+from vgpuctl.operations.desired_state import ALL_FUNCTIONS_SCOPE, DesiredState
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.gpu_transaction import StopConfirmation, run_transaction
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
@@ -29,7 +28,7 @@ from vgpuctl.operations.host_plan import (
     plan_host,
     raise_refusals,
 )
-from vgpuctl.operations.host_vgpus import find_lost_vgpus, make_vgpus, plan_vgpus
+from vgpuctl.operations.host_vgpus import HostVgpuPlan, find_lost_vgpus, make_vgpus, plan_vgpus
 from vgpuctl.operations.plans.host_diff import (
     current_gpu_spec,
     describe_removed,
@@ -41,7 +40,6 @@ from vgpuctl.operations.plans.host_diff import (
     missing_device,
     refuse_lost_vgpus,
 )
-from vgpuctl.operations.plans.host_vgpu_plan import HostVgpuPlan
 from vgpuctl.operations.plans.schedulers import SchedulerNotLoaded
 from vgpuctl.operations.steps.host_file import PATH
 from vgpuctl.ports.step import Plan, Step

@@ -34,7 +34,7 @@ from vgpuctl.operations.plans import change, whole_gpus
 from vgpuctl.operations.plans.facts import refuse_open_gpus
 from vgpuctl.operations.plans.remove import own_record, unproven_carriers
 from vgpuctl.operations.plans.reserve import hypothetical_empty, with_slot
-from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.plans.whole_gpus import topology_notes
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import require_free_ports

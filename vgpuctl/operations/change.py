@@ -49,9 +49,8 @@ from vgpuctl.operations.plans.facts import refuse_excess_memory
 from vgpuctl.operations.plans.guest_devices import HostTopology, check_nics
 from vgpuctl.operations.plans.remove import own_record
 from vgpuctl.operations.plans.reserve import request_from_record, with_slot
-from vgpuctl.operations.plans.vm_diff import current_values, vm_gpu_types, with_all_labels
-from vgpuctl.operations.plans.vm_diff_text import describe_differences
-from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.results import vm_result
+from vgpuctl.operations.plans.vm_diff import current_values, describe_differences, vm_gpu_types, with_all_labels
 from vgpuctl.operations.plans.vm_update import (
     MoveTarget,
     VmUpdate,

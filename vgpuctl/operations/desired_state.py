@@ -1,21 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The desired host.yaml: the host's own or another file, with the changes given on the command line."""
+"""What host.yaml should say: the host's own or another file with changes, the host as it is, and GPUs cordoned.
+
+A cordoned GPU gets no new vGPUs. Existing vGPUs stay, and their VMs stop and start as before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS, entry_matches, merge_gpu_entries, plan_entry_changes
 from vgpuctl.config.host_assignments import apply_changes, parse_assignment, resolve_assignments
-from vgpuctl.config.host_editor import edit_gpu
-from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec, parse_host_spec
+from vgpuctl.config.host_editor import edit_gpu, render_host_file
+from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec, parse_host_spec
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
+from vgpuctl.makers import uses_nvml
+from vgpuctl.model.address import address_sort_key, is_pci_address
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.outcome import Context, Outcome, QueryResult
+from vgpuctl.model.results.gpus import ChangedGpuResult
+from vgpuctl.model.results.host import HostTextResult
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.host_file import HOST_FILE_PATH, read_host_spec, read_host_yaml
+from vgpuctl.operations.execute import execute_plan
+from vgpuctl.operations.guards import require_writable, select_one_gpu
+from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
+from vgpuctl.operations.plans.results import gpu_result
 from vgpuctl.operations.steps.host_file import ReplaceHostFile, SetGpuKeys
-from vgpuctl.ports.step import Step
-from vgpuctl.value import Value
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.value import EMPTY_MAPPING, Value, extend, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vgpuctl.ports.host import Host
 
 
@@ -99,3 +117,89 @@ def read_previous_version(host: Host, number: int) -> HostFileText:
         error.hint = f"vgpuctl apply --undo {number + 1} goes back further; or correct the file"
         raise
     return HostFileText(text, path)
+
+
+ALL_FUNCTIONS_SCOPE = ReadScope(every_function=True)
+
+
+def cordon(host: Host, context: Context, gpu_name: str, *, cordoned: bool) -> Outcome[ChangedGpuResult]:
+    """Write to host.yaml that nothing new is placed on a GPU, or remove that again.
+
+    Raises:
+        NotFound, InvalidInput: there is no such GPU, or host.yaml cannot be parsed.
+        HostCannot: host.yaml cannot be written here.
+    """
+    require_writable(host, context)
+    snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+    gpu = select_one_gpu(snapshot, gpu_name)
+    file_steps = host_file_steps(host, gpu, {"cordoned": cordoned or None})
+    steps = tuple(step.describe() for step in file_steps)
+    spec = current_gpu_spec(gpu)
+    before, after = gpu_settings(spec), gpu_settings(replace(spec, cordoned=cordoned or None))
+    changed = bool(file_steps)
+    if changed and not context.dry_run:
+        execute_plan(host, Plan(steps=file_steps), context.progress)
+        snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+        gpu = select_one_gpu(snapshot, gpu.address)
+    data = extend(ChangedGpuResult, gpu_result(snapshot, gpu), before=before, after=after)
+    return Outcome(changed, data, steps, snapshot.warnings, dry_run=context.dry_run)
+
+
+def host_file_steps(host: Host, gpu: Gpu, keys: Mapping[str, object]) -> tuple[Step, ...]:
+    """Return the step that writes these keys of a GPU to host.yaml; none if any entry sets them already.
+
+    Raises:
+        InvalidInput: host.yaml cannot be read or parsed.
+    """
+    spec = read_host_spec(host)
+    changes, before = plan_entry_changes(spec.gpus if spec is not None else EMPTY_MAPPING, gpu, keys)
+    return (SetGpuKeys(gpu.address, changes, before),) if changes else ()
+
+
+def export_host(host: Host) -> QueryResult[HostTextResult]:
+    """Return the text of a host.yaml for which `diff` finds no difference.
+
+    It contains devices other than GPUs if the current file has entries for them. Settings that cannot be read now, as
+    those of a GPU whose driver is down or that is gone, stay as in the current file, with a warning.
+
+    Raises:
+        InvalidInput: the current file cannot be parsed.
+    """
+    current = read_host_spec(host) or HostSpec(FORMAT_VERSION)
+    snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+    shown = [
+        gpu
+        for gpu in sorted(snapshot.gpus, key=lambda g: address_sort_key(g.address))
+        if is_pci_address(gpu.address) and (gpu.is_display_class or merge_gpu_entries(current.gpus, gpu) != GpuSpec())
+    ]
+    unreadable = {gpu.address: _unreadable_reason(gpu, snapshot) for gpu in shown}
+    entries = {gpu.address: _with_unreadable_keys(gpu, unreadable[gpu.address], current) for gpu in shown}
+    gpus = {address: entry for address, entry in entries.items() if entry != GpuSpec()}
+    absent = {key: current.gpus[key] for key in current.gpus if not any(entry_matches(key, gpu) for gpu in shown)}
+    text = render_host_file(
+        replace(current, gpus={**absent, **gpus} or EMPTY_MAPPING), {gpu.address: gpu.model for gpu in shown}
+    )
+    warnings = [
+        f"{address}: {reason}; these values are from host.yaml" for address, reason in unreadable.items() if reason
+    ]
+    warnings += [f"no GPU here is {key}; its entry is copied from host.yaml" for key in absent]
+    return QueryResult(HostTextResult(text), (*snapshot.warnings, *warnings))
+
+
+def _unreadable_reason(gpu: Gpu, snapshot: Snapshot) -> str:
+    """Return why a GPU's settings cannot be read, empty if they can."""
+    if gpu.is_display_class and gpu.driver is None:
+        return "no driver is bound to it, so its setup cannot be read"
+    if uses_nvml(gpu) and not snapshot.nvml.available:
+        return "NVML does not answer, so its scheduler, MIG and mixed sizes cannot be read"
+    return ""
+
+
+def _with_unreadable_keys(gpu: Gpu, reason: str, current: HostSpec) -> GpuSpec:
+    readable, configured = current_gpu_spec(gpu), merge_gpu_entries(current.gpus, gpu)
+    if not reason:
+        return readable
+    return replace(
+        readable,
+        **{key: value for key in GPU_SPEC_KEYS if (value := getattr(configured, key)) and not getattr(readable, key)},
+    )

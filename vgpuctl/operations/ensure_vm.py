@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a VM match a request: the one code path of ensure-vm, which Ansible uses too.
+"""Make a VM match a request: ensure-vm, which Ansible uses too, and set-vm, which changes the fields that differ.
 
-The state, the labels and the owner change in place; so do the `UPDATABLE_FIELDS` of a stopped VM. Any other difference
-of an existing VM is refused with before and after, so that a playbook never rebuilds a desktop by surprise.
+The state, the labels and the owner change at any time; so do the `UPDATABLE_FIELDS` of a stopped VM. set-vm refuses a
+running one, or with `drain` shuts it down, changes it and starts it again; whether the change is possible is known
+before. Any other difference of an existing VM is refused with before and after, so that a playbook never rebuilds a
+desktop by surprise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.config.rules import find_missing_fields
@@ -22,22 +26,32 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request, scope_of_vm
 from vgpuctl.operations import change, power
-from vgpuctl.operations.create import create_vm
-from vgpuctl.operations.guards import refuse_unfinished, require_libvirt
-from vgpuctl.operations.plans.create import reserves_slots
-from vgpuctl.operations.plans.remove import own_record
+from vgpuctl.operations.change import allowed_addresses, change_vm, must_be_off_error
+from vgpuctl.operations.create import create_vm, reserves_slots
+from vgpuctl.operations.gpu_transaction import with_vm_stopped
+from vgpuctl.operations.guards import (
+    find_vm_to_change,
+    refuse_unfinished,
+    refuse_unresponsive_vm,
+    require_libvirt,
+    require_writable,
+)
+from vgpuctl.operations.plans.remove import own_record, refuse_transient_vms
+from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.plans.vm_diff import (
     FieldValues,
+    describe_differences,
     diff_vm,
+    fixed_field_hint,
     is_on_requested_gpu,
     record_gpus,
     resolve_vm_profile,
+    set_vm_command,
     vm_gpu_types,
 )
-from vgpuctl.operations.plans.vm_diff_text import describe_differences, fixed_field_hint, set_vm_command
-from vgpuctl.operations.plans.vm_results import vm_result
-from vgpuctl.operations.report_vm import add_to_vm
-from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain
+from vgpuctl.operations.refresh import WholeProgress
+from vgpuctl.operations.report_vm import add_to_vm, report_vm
+from vgpuctl.operations.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.value import field_names, replace
 
@@ -253,3 +267,55 @@ def _apply_state(host: Host, context: Context, snapshot: Snapshot, vm: Vm, state
     if state == "stopped" and not off:
         return power.stop_vm(host, context, vm.name, force=False)
     return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
+
+
+def set_vm(host: Host, context: Context, request: VmRequest, *, drain: bool) -> Outcome[VmReport]:
+    """Give a VM the explicit fields of the request.
+
+    `drain`: a running VM is shut down first if it must be off, within `wait_seconds`, and started again whether the
+    change succeeds or fails. Then `confirm` is asked; otherwise it gets an empty question.
+
+    Raises:
+        InUse: the VM runs.
+        NotFound: there is no such VM, GPU or profile.
+        PartlyApplied: the VM is changed, but could not be started again.
+        VgpuctlError: the reason; the VM is unchanged.
+    """
+    require_writable(host, context)
+    names_gpus = bool(request.gpu or request.not_gpu)
+    snapshot = observe(host, ReadScope() if names_gpus else scope_of_vm(request.name or ""))
+    vm = find_vm_to_change(context, snapshot, request.name or "")
+    before, _ = diff_request(host, snapshot, vm, request)
+    fields = before.keys() & {*UPDATABLE_FIELDS, *LABEL_FIELDS} - {"gpu"}
+    if names_gpus and not record_gpus(vm) <= allowed_addresses(snapshot, request.constraints):
+        fields |= {"gpu"}
+    if not fields:
+        return Outcome(False, vm_result(snapshot, vm), warnings=snapshot.warnings, dry_run=context.dry_run)
+    offline_fields = fields - set(LABEL_FIELDS)
+    if offline_fields and vm.state not in STOPPED_STATES:
+        if not drain:
+            if "profile" in fields:
+                refuse_unknown_profile(host, snapshot, request)
+            raise must_be_off_error(vm, ", ".join(sorted(offline_fields)), can_drain=True)
+        return _change_drained(host, context, vm, request, fields)
+    if not context.dry_run:
+        context.confirm("", ())
+    return change_vm(host, context, request, fields)
+
+
+def _change_drained(host: Host, context: Context, vm: Vm, request: VmRequest, fields: Set[str]) -> Outcome[VmReport]:
+    """Change a running VM: shut it down, change it, start it again."""
+    refuse_unresponsive_vm(vm)
+    refuse_transient_vms((vm,))
+    planned = change_vm(host, replace(context, dry_run=True), request, fields, assume_off=True)
+    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=context.wait_seconds)
+    steps = (stop.describe(), *planned.steps, StartDomain(vm.name, vm.uuid).describe())
+    if context.dry_run:
+        data = replace(planned.data, state=vm.state)
+        if isinstance(data, VmResult) and "reserve" not in fields:
+            data = replace(data, reserve=vm.record.reserve if vm.record else None)
+        return replace(planned, data=data, steps=steps)
+    context.confirm(f"Shut down VM {vm.name}, change it, and start it again?", steps)
+    whole = replace(context, progress=WholeProgress(context.progress, steps))
+    with_vm_stopped(host, whole, vm, partial(change_vm, host, whole, request, fields), "changed")
+    return report_vm(host, planned.data, steps)

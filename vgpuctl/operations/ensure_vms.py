@@ -32,18 +32,22 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, VmState
 from vgpuctl.observe import ReadScope, observe, scope_of_request
 from vgpuctl.operations.claim import claims_of_record, is_unchanged
-from vgpuctl.operations.create import create_vm, field_sources
+from vgpuctl.operations.create import (
+    check_network_configs,
+    create_vm,
+    design_domain,
+    field_sources,
+    reserves_slots,
+    vm_creation_plan,
+)
 from vgpuctl.operations.ensure_vm import diff_request, profile_doubts, refuse_incomplete_request
 from vgpuctl.operations.facts import gather_host_facts
 from vgpuctl.operations.guards import require_libvirt, require_system_libvirt, require_writable
 from vgpuctl.operations.plans.choose import as_taken_vgpu, choose_vgpus, refuse_unapplied_settings
-from vgpuctl.operations.plans.create import check_network_configs, design_domain, reserves_slots, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts, check_facts
 from vgpuctl.operations.plans.reserve import hypothetical_empty
-from vgpuctl.operations.plans.vgpu_results import planned_vgpu
-from vgpuctl.operations.plans.vm_diff import FieldValues
-from vgpuctl.operations.plans.vm_diff_text import describe_differences, difference_hint
-from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.results import planned_vgpu, vm_result
+from vgpuctl.operations.plans.vm_diff import FieldValues, describe_differences, difference_hint
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.operations.worker_pool import VmJob, WorkerPool, describe_jobs

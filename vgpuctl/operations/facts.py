@@ -17,7 +17,7 @@ from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.request import ExistingDisk
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.operations.chains import find_backing_chains, image_hints
+from vgpuctl.operations.images import find_backing_chains, image_hints
 from vgpuctl.operations.plans.chains import NO_BACKING_CHAINS
 from vgpuctl.operations.plans.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts, is_logical
 from vgpuctl.operations.plans.guest_devices import BridgeInfo, GuestHost, HostTopology, HugepagePool

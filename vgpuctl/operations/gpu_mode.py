@@ -25,7 +25,7 @@ from vgpuctl.observe.host_file import HOST_FILE_PATH
 from vgpuctl.observe.modprobe import driver_version
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
-from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE, host_file_steps
+from vgpuctl.operations.desired_state import ALL_FUNCTIONS_SCOPE, host_file_steps
 from vgpuctl.operations.execute import as_vgpuctl_error
 from vgpuctl.operations.gpu_scheduler import restore_request, scheduler_transaction
 from vgpuctl.operations.gpu_transaction import (
@@ -45,7 +45,6 @@ from vgpuctl.operations.guards import (
 )
 from vgpuctl.operations.nvml_types import read_vgpu_types, resolve_mig_spec, with_nvml_placements
 from vgpuctl.operations.plans.evict import Eviction
-from vgpuctl.operations.plans.gpu_results import gpu_result
 from vgpuctl.operations.plans.host_diff import (
     current_gpu_spec,
     describe_unapplied_settings,
@@ -64,6 +63,7 @@ from vgpuctl.operations.plans.partition_plan import (
     unverifiable_off_reason,
     vf_recreation_steps,
 )
+from vgpuctl.operations.plans.results import gpu_result
 from vgpuctl.operations.plans.schedulers import refuse_unsupported_scheduler
 from vgpuctl.ports.step import Step
 from vgpuctl.value import Value, extend, replace

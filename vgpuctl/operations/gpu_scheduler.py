@@ -20,7 +20,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
-from vgpuctl.operations.cordon import host_file_steps
+from vgpuctl.operations.desired_state import host_file_steps
 from vgpuctl.operations.gpu_transaction import (
     GpuTransaction,
     StopConfirmation,
@@ -29,8 +29,8 @@ from vgpuctl.operations.gpu_transaction import (
     run_transaction,
 )
 from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable, select_one_gpu
-from vgpuctl.operations.plans.gpu_results import gpu_result
 from vgpuctl.operations.plans.host_diff import current_gpu_spec, gpu_settings
+from vgpuctl.operations.plans.results import gpu_result
 from vgpuctl.operations.plans.schedulers import (
     DriverOptions,
     can_set_scheduler,

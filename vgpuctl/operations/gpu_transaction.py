@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of every change to a GPU itself: claim the whole GPU, read it again, stop VMs, execute, restart the VMs.
+"""The frame of changes for which VMs stop: shut them down, make the change, and start them again whatever its outcome.
 
-The claim covers the whole GPU: nothing is placed on it meanwhile, and no other operation takes over the claims of what
-is there. An operation that did so before is seen here, because this module claims first and reads the host afterwards.
-Until the VMs run again, this operation holds those claims itself: no other vgpuctl works on a VM whose vGPU it removes
-and creates again, and libvirt's hook does not release it.
+A change to a GPU itself claims the whole GPU: nothing is placed on it meanwhile, and no other operation takes over the
+claims of what is there. An operation that did so before is seen here, because this module claims first and reads the
+host afterwards. Until the VMs run again, this operation holds those claims itself: no other vgpuctl works on a VM whose
+vGPU it removes and creates again, and libvirt's hook does not release it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from vgpuctl.model.vm import GPU_SETUP_CLAIM, AssignedVgpu, Claim, Vm
 from vgpuctl.observe.claims import read_claims, reread_claims
 from vgpuctl.operations.drained_vms import find_abandoned_vms, note_drained_vms
 from vgpuctl.operations.execute import execute_plan
-from vgpuctl.operations.guards import busy_gpu_error
-from vgpuctl.operations.power import start_vm
+from vgpuctl.operations.guards import busy_gpu_error, refuse_unresponsive_vm
+from vgpuctl.operations.power import start_vm, stop_for_restart
 from vgpuctl.operations.steps.claims import ReleaseClaim
-from vgpuctl.operations.steps.domain import StopDomain
+from vgpuctl.operations.steps.domain import STOPPED_STATES, StopDomain
 from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, replace
@@ -314,3 +314,58 @@ def try_start_vm(host: Host, context: Context, vm: Vm, undone_steps: frozenset[s
     except Exception as error:  # noqa: BLE001 - any error is reported, and every other VM must still be tried
         return error
     return None
+
+
+def with_vm_stopped(host: Host, context: Context, vm: Vm, action: Callable[[], object], outcome_word: str) -> None:
+    """Run `action` on a stopped VM; a running one is shut down first, within `wait_seconds`.
+
+    `outcome_word`: the VM's state after the action, such as "moved", for messages.
+
+    Raises:
+        PartlyApplied: the action is done, but the VM could not be started again.
+        VgpuctlError: why the action failed; the VM runs again, or `left` says why not.
+    """
+    stop_and_run(host, context, vm, action)
+    start_again(host, context, vm, outcome_word)
+
+
+def stop_and_run(host: Host, context: Context, vm: Vm, action: Callable[[], object]) -> None:
+    """Run `action` on a stopped VM, which stays off; a running one is noted as to be started again, and shut down.
+
+    Raises:
+        VgpuctlError: why it failed; a VM that ran runs again, or `left` says why not.
+    """
+    was_running = vm.state not in STOPPED_STATES
+    refuse_unresponsive_vm(vm)
+    with Transaction(host, context) as tx:
+        if was_running:
+            tx.on_failure(lambda failure: _start_after_failure(host, context, vm, failure))
+            note_drained_vms(host, context, None, (vm,))
+            stop_for_restart(host, context, vm.uuid, force=False)
+        action()
+
+
+def start_again(host: Host, context: Context, vm: Vm, outcome_word: str) -> None:
+    """Start a VM again if it ran when `vm` was read.
+
+    Raises:
+        PartlyApplied: it could not be started.
+    """
+    if vm.state in STOPPED_STATES:
+        return
+    start_failure = try_start_vm(host, context, vm, frozenset())
+    if start_failure is not None:
+        partly_applied = PartlyApplied(
+            f"{vm.name} is {outcome_word} and stays off: {start_failure}", hint=f"vgpuctl start-vm {vm.name}"
+        )
+        partly_applied.left.append(f"VM {vm.name} is not started again")
+        raise partly_applied
+
+
+def _start_after_failure(host: Host, context: Context, vm: Vm, failure: VgpuctlError) -> None:
+    """Start the VM again after a failure; if that fails too, add it to `left`."""
+    undone_steps = frozenset(failure.undone) if isinstance(failure, Interrupted) else frozenset()
+    start_failure = try_start_vm(host, context, vm, undone_steps)
+    if start_failure is not None:
+        failure.left.append(f"VM {vm.name} is not started again: {start_failure}")
+        failure.hint = "; ".join(filter(None, (failure.hint, f"vgpuctl start-vm {vm.name}")))

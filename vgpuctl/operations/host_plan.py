@@ -16,8 +16,7 @@ from vgpuctl.model.results.host import DifferenceResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
-from vgpuctl.operations.desired_state import DesiredState
+from vgpuctl.operations.desired_state import ALL_FUNCTIONS_SCOPE, DesiredState
 from vgpuctl.operations.gpu_mode import ModeRequest, mode_transaction
 from vgpuctl.operations.gpu_scheduler import (
     SCHEDULER_SCOPE,

@@ -25,7 +25,7 @@ from vgpuctl.operations.plans.choose import refuse_unapplied_settings
 from vgpuctl.operations.plans.devices import uses_force_console
 from vgpuctl.operations.plans.facts import refuse_open_gpus
 from vgpuctl.operations.plans.reserve import choose_slots
-from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.operations.plans.vm_update import MoveTarget, choose_slot_at_target
 from vgpuctl.operations.report_vm import report_vm
 from vgpuctl.operations.steps.attach import RedefineDomain

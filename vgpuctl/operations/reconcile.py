@@ -21,12 +21,11 @@ from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.claims import report_unreadable, reread_claims
 from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text
 from vgpuctl.observe.vms import read_vm
-from vgpuctl.operations.chains import refuse_shared_deletion
 from vgpuctl.operations.claim import claims_of_record, drop_ended_work, read_vms_in_progress
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable
+from vgpuctl.operations.images import refuse_shared_deletion
 from vgpuctl.operations.plans.change import detach_steps
-from vgpuctl.operations.plans.refresh import spare_removal_plan
 from vgpuctl.operations.plans.remove import (
     release_steps,
     unproven_carriers,
@@ -35,6 +34,7 @@ from vgpuctl.operations.plans.remove import (
 from vgpuctl.operations.plans.reserve import with_slot
 from vgpuctl.operations.plans.vgpus import refuse_unreadable_entries
 from vgpuctl.operations.power import read_domain_leftovers, start_vm, why_not_startable
+from vgpuctl.operations.refresh import spare_removal_plan
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import STOPPED_STATES, SetRecordState, find_missing_resources
 from vgpuctl.operations.transaction import Transaction
@@ -42,11 +42,13 @@ from vgpuctl.operations.unowned import (
     FindingKey,
     ReconcileFinding,
     check_host_vgpus,
+    check_waiting,
     check_without_record,
     find_unfinished_files,
     find_unowned,
+    give_place,
+    why_no_place,
 )
-from vgpuctl.operations.waiting_vms import check_waiting, give_place, why_no_place
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 

@@ -11,7 +11,7 @@ from vgpuctl.model.outcome import Outcome, with_data
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import observe_vm
-from vgpuctl.operations.plans.vm_results import vm_result
+from vgpuctl.operations.plans.results import vm_result
 from vgpuctl.value import extend, replace
 
 if TYPE_CHECKING:

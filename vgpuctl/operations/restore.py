@@ -56,7 +56,7 @@ from vgpuctl.operations.devices import (
 )
 from vgpuctl.operations.gpu_mode import GPU_ABSENT_CHECK, RestoredGpu, restore_gpus
 from vgpuctl.operations.guards import require_writable
-from vgpuctl.operations.plans.host_vgpu_plan import assign_free_slot, gpu_problem
+from vgpuctl.operations.host_vgpus import assign_free_slot, gpu_problem
 from vgpuctl.operations.plans.vgpus import assigned_from_entry, placeholder_owner, refuse_assigned_carrier
 from vgpuctl.value import Value, extend, replace
 

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find problems that no VM's record covers: stray or leaked devices and claims, vGPUs of host.yaml, unfinished files.
+"""Find problems that no VM's record covers, and VMs that wait for a place.
 
-There may be thousands of each, so nothing here searches all claims or devices once per item.
+Without a record: stray or leaked devices and claims, vGPUs of host.yaml, unfinished files. There may be thousands of
+each, so nothing here searches all claims or devices once per item.
+
+A VM that is off gives up its place for a move: record, remove the device, release the claim. From the record on, it
+waits for a place, and others may take its last one. It gets one as at a start: claim, make the device, and define the
+VM again with the new record.
 """
 
 from __future__ import annotations
@@ -10,18 +15,28 @@ from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.record import FINISH_EXCHANGE
-from vgpuctl.errors import FileFailed
+from vgpuctl.errors import Busy, FileFailed, VgpuctlError
 from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.hint_commands import start_command
 from vgpuctl.model.numbers import parse_integer
+from vgpuctl.model.outcome import Context
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim, HostVgpu, RecordState, UnfinishedFile, Vm, VmRecord
+from vgpuctl.observe import ReadScope, observe, scope_of_request, scope_of_vm
 from vgpuctl.observe.claims import report_unreadable
+from vgpuctl.operations.change import refuse_managed_save, require_changeable_vm
 from vgpuctl.operations.claim import claims_of_record
+from vgpuctl.operations.guards import require_writable
+from vgpuctl.operations.place_and_start import place_and_start
 from vgpuctl.operations.plans.change import ADOPTED_ALIAS_PREFIX
 from vgpuctl.operations.plans.remove import assigned_from_observed, leaked_removal_plan
+from vgpuctl.operations.plans.reserve import choose_slots, request_from_record, with_slot
 from vgpuctl.operations.plans.vgpus import assigned_from_entry, placeholder_owner
+from vgpuctl.operations.plans.vm_update import MoveTarget, leave_steps
+from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
-from vgpuctl.operations.steps.domain import SetRecordState
+from vgpuctl.operations.steps.domain import STOPPED_STATES, SetRecordState
+from vgpuctl.operations.transaction import Transaction
 from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan, Removal
 from vgpuctl.value import Value, replace
@@ -249,3 +264,73 @@ def _rebuild_record(machine_id: str, vm: Vm, vgpus: list[Vgpu]) -> VmRecord:
         request_json="{}",
         created_vm=not any(alias.startswith(ADOPTED_ALIAS_PREFIX) for alias in aliases.values()),
     )
+
+
+def give_up_place(host: Host, context: Context, name: str, carrier: str) -> None:
+    """Let a vGPU of a stopped VM give up its place; the VM waits for another one.
+
+    Raises:
+        InUse: the VM runs, or has a managed save.
+        Busy: the VM no longer has this vGPU.
+        VgpuctlError: the reason; the VM is unchanged.
+    """
+    require_writable(host, context)
+    snapshot = observe(host, ReadScope(types=True))
+    vm, record = require_changeable_vm(snapshot, name, "place")
+    vgpu = next((v for v in with_slot(snapshot, vm, record) if v.carrier == carrier), None)
+    if vgpu is None:
+        raise Busy(f"{vm.name} no longer has {carrier}", hint="run the command again", vm=vm.name)
+    refuse_managed_save(host, vm)
+    held_record = replace(record, vgpus=with_slot(snapshot, vm, record))
+    with Transaction(host, context) as tx:
+        tx.take_over_vm(vm, held_record, scope_of_vm(vm.uuid), leaving=True)
+        claims = claims_of_record(host, vm.name, replace(record, vgpus=(vgpu,)))
+        tx.carry_out(Plan(leave_steps(snapshot, vm, record, vgpu, claims), vms_required_off=(vm.uuid,)))
+
+
+def give_place(host: Host, context: Context, name: str, *, target: MoveTarget | None = None) -> bool:
+    """Give a stopped VM that waits for a place one: at `target`, otherwise its last one, or any if that is taken.
+
+    Returns whether it waited for one.
+
+    Raises:
+        NoCapacity: there is none; the VM waits.
+        VgpuctlError: the reason; the VM is unchanged.
+    """
+    require_writable(host, context)
+    vm, record = require_changeable_vm(observe(host, scope_of_vm(name)), name, "place")
+    if record.always_reserves:
+        return False
+    place_and_start(host, context, vm, record, target=target, start=False)
+    return True
+
+
+def why_no_place(host: Host, vm: Vm) -> str | None:
+    """Return why there is no place for a VM that waits for one; None if there is one, or it does not wait."""
+    record = vm.record
+    if record is None or not record.waiting_vgpus():
+        return None
+    try:
+        choose_slots(observe(host, scope_of_request(request_from_record(vm, record, record.vgpus))), vm, record)
+    except VgpuctlError as error:
+        return error.message
+    return None
+
+
+def check_waiting(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord) -> ReconcileFinding:
+    """Return the finding for a VM that waits for a place: a stopped one gets one, a running one has one already."""
+    waiting = record.waiting_vgpus()
+    text = f"VM {vm.name} gave up its place for {', '.join(sorted(str(v.profile) for v in waiting))} for a move"
+    if vm.state not in STOPPED_STATES:
+        held = with_slot(snapshot, vm, record)
+        if len(held) < len(record.vgpus):
+            return ReconcileFinding("no-place", text, "nothing while it is not off", vm=vm)
+        action = f"record the place that VM {vm.name} has"
+        plan = Plan((WriteRecord(vm.name, vm.uuid, replace(record, vgpus=held), record, action),))
+        claims = claims_of_record(host, vm.name, replace(record, vgpus=held))
+        return ReconcileFinding("no-place", text, action, plan, claims, vm)
+    problem = why_no_place(host, vm)
+    if problem is not None:
+        action = f"nothing: {problem}; try again: {start_command(vm)}"
+        return ReconcileFinding("no-place", text, action, vm=vm)
+    return ReconcileFinding("no-place", text, f"give VM {vm.name} a place", vm=vm, places_vm=True)

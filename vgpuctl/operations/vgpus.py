@@ -25,7 +25,7 @@ from vgpuctl.observe.ownership import host_vgpu_owner
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.guards import refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.operations.plans import vgpus as plans
-from vgpuctl.operations.plans.vgpu_results import planned_vgpu, vgpu_result, with_companions
+from vgpuctl.operations.plans.results import planned_vgpu, vgpu_result, with_companions
 from vgpuctl.operations.transaction import Owner, Transaction
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import Value, extend, replace

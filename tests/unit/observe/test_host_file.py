@@ -15,7 +15,7 @@ from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.observe.host_file import read_host_spec
 from vgpuctl.operations import queries
 from vgpuctl.operations.claim import recheck_scope
-from vgpuctl.operations.cordon import cordon
+from vgpuctl.operations.desired_state import cordon
 from vgpuctl.operations.devices import has_missing_devices
 from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.plans.choose import choose_vgpus

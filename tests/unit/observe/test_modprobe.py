@@ -9,7 +9,7 @@ from tests.hosts import open_sim_host
 from vgpuctl.errors import Failed
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
-from vgpuctl.operations.cordon import ALL_FUNCTIONS_SCOPE
+from vgpuctl.operations.desired_state import ALL_FUNCTIONS_SCOPE
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION
 from vgpuctl.value import replace
 

@@ -9,7 +9,7 @@ from tests.faults import counted, failing, outcome
 from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, start, stop
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 from vgpuctl.operations import queries
-from vgpuctl.operations.cordon import cordon
+from vgpuctl.operations.desired_state import cordon
 from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"

@@ -11,8 +11,7 @@ from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.gpu import MigSpec
 from vgpuctl.operations.apply import apply_host, diff_host
-from vgpuctl.operations.desired_state import HostFileText, read_desired_state
-from vgpuctl.operations.export import export_host
+from vgpuctl.operations.desired_state import HostFileText, export_host, read_desired_state
 from vgpuctl.sim.host import SCENARIOS
 from vgpuctl.value import replace
 

@@ -25,7 +25,7 @@ from vgpuctl.errors import Busy, Interrupted, NotFound, PartlyApplied, Refused, 
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.reboot import reboot_vm
+from vgpuctl.operations.power import reboot_vm
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 

@@ -37,7 +37,7 @@ from vgpuctl.operations.devices import lacks_devices, make_devices, observe_carr
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
 from vgpuctl.operations.plans.remove import vm_removal_plan
-from vgpuctl.operations.plans.vm_results import vm_row
+from vgpuctl.operations.plans.results import vm_row
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.value import replace

@@ -23,7 +23,7 @@ from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NeedsConfirmation,
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations import queries
 from vgpuctl.operations.boot import read_domain_files
-from vgpuctl.operations.cordon import cordon
+from vgpuctl.operations.desired_state import cordon
 from vgpuctl.operations.devices import make_devices
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.gpu_transaction import GpuTransaction

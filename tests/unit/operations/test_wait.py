@@ -10,7 +10,7 @@ from vgpuctl.errors import Busy, Interrupted, InvalidInput, NotFound, PartlyAppl
 from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.model.results.vms import GuestResult
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.wait import check_wait_options, wait, wait_for_guest
+from vgpuctl.operations.guest import check_wait_options, wait, wait_for_guest
 from vgpuctl.value import replace
 
 

@@ -49,9 +49,9 @@ from vgpuctl.operations.change import change_vm, move_vgpu
 from vgpuctl.operations.devices import has_missing_devices, make_devices
 from vgpuctl.operations.moves import carry_out
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove
-from vgpuctl.operations.plans.vm_results import vm_result, vm_row
+from vgpuctl.operations.plans.results import vm_result, vm_row
 from vgpuctl.operations.plans.vm_update import MoveTarget
-from vgpuctl.operations.waiting_vms import give_place, give_up_place
+from vgpuctl.operations.unowned import give_place, give_up_place
 from vgpuctl.ports.host import Host
 
 __all__ = ["spawn"]

@@ -13,7 +13,7 @@ from tests.layouts import Signals, StrikesTheRequest
 from tests.reserving_vms import vm_of
 from vgpuctl.errors import Busy, Interrupted, PartlyApplied
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.with_vm_stopped import with_vm_stopped
+from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.value import replace
 
 

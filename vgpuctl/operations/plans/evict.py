@@ -15,7 +15,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm
 from vgpuctl.observe.definition import refuse_shared_vgpus
 from vgpuctl.operations.plans.layout import refuse_unresponsive_vms
-from vgpuctl.operations.plans.transient import refuse_transient_vms
+from vgpuctl.operations.plans.remove import refuse_transient_vms
 from vgpuctl.operations.plans.vgpus import assigned_from_entry
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.ports.step import Step

@@ -16,7 +16,7 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState
 from vgpuctl.observe.definition import refuse_shared_vgpus, removal_command
-from vgpuctl.operations.plans.transient import refuse_transient_vms
+from vgpuctl.operations.plans.remove import refuse_transient_vms
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 
 

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan the removal of a VM: the creation in reverse. reconcile uses the same steps after a crash."""
+"""Plan the removal of a VM: the creation in reverse. reconcile uses the same steps after a crash.
+
+A transient VM, one that was undefined while it runs, is refused: nothing of it remains when it stops.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 
 from vgpuctl.backends import backend_for
 from vgpuctl.domain.record import FINISH_EXCHANGE
-from vgpuctl.errors import Unmanaged
+from vgpuctl.errors import Refused, Unmanaged
 from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.hint_commands import remove_transient_command
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
@@ -20,6 +25,23 @@ from vgpuctl.operations.steps.domain import MakePersistent, SetRecordState, Stop
 from vgpuctl.operations.steps.storage import DeleteVolume
 from vgpuctl.ports.step import Plan, Step
 from vgpuctl.value import replace
+
+
+def refuse_transient_vms(vms: Iterable[Vm]) -> None:
+    """Refuse to stop VMs that could not be started again.
+
+    Raises:
+        Refused: naming the VMs.
+    """
+    transient = sorted((vm for vm in vms if not vm.persistent), key=lambda vm: vm.name)
+    if transient:
+        names, first = [vm.name for vm in transient], shlex.quote(transient[0].name)
+        raise Refused(
+            f"{', '.join(names)}: running without a definition (virsh undefine), so it is lost when it stops",
+            hint=f"virsh dumpxml --inactive --security-info {first} > FILE, then virsh define FILE, keeps it; "
+            f"{remove_transient_command(transient[0])} removes it",
+            vms=names,
+        )
 
 
 def own_record(vm: Vm, action: str) -> VmRecord:

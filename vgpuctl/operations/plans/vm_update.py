@@ -53,13 +53,12 @@ from vgpuctl.operations.plans.reserve import (
     with_slot,
     without_slot,
 )
-from vgpuctl.operations.plans.vgpu_results import planned_vgpu
+from vgpuctl.operations.plans.results import network_result, planned_vgpu, vm_result
 from vgpuctl.operations.plans.vm_diff import (
     current_values,
+    describe_change,
     record_gpus,
 )
-from vgpuctl.operations.plans.vm_diff_text import describe_change
-from vgpuctl.operations.plans.vm_results import network_result, vm_result
 from vgpuctl.operations.steps.attach import RedefineDomain, ReleaseReplacedClaim, RemoveForReplace, WriteRecord
 from vgpuctl.placement.constraints import match_gpus
 from vgpuctl.ports.step import Step

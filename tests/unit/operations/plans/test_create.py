@@ -13,8 +13,8 @@ from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, Network
 from vgpuctl.model.request import ExistingDisk, NewDisk
 from vgpuctl.model.vm import Operation, ProcessId, RecordState
 from vgpuctl.operations.claim import build_claims
+from vgpuctl.operations.create import design_domain, disks_to_create, has_boot_source, vm_creation_plan
 from vgpuctl.operations.plans.choose import choose_vgpus, vm_name
-from vgpuctl.operations.plans.create import design_domain, disks_to_create, has_boot_source, vm_creation_plan
 from vgpuctl.operations.plans.facts import HostFacts
 from vgpuctl.operations.plans.guest_devices import GuestHost
 from vgpuctl.value import replace

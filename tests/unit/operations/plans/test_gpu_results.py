@@ -8,7 +8,7 @@ from vgpuctl.model.gpu import GiProfile, Gpu, GpuInstance, MigState, PlacementSp
 from vgpuctl.model.results.gpus import GpuDetailsResult, GpuInstanceResult, MigResult, VfsResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
-from vgpuctl.operations.plans.gpu_results import gpu_details, gpu_result
+from vgpuctl.operations.plans.results import gpu_details, gpu_result
 from vgpuctl.operations.plans.schedulers import scheduler_details
 from vgpuctl.value import replace
 

@@ -9,7 +9,7 @@ from tests.values import A4C, A5C, T2Q, a100, snapshot, t4, taken
 from vgpuctl.errors import HostCannot, InUse, NoCapacity
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.vm import HostVgpu
-from vgpuctl.operations.plans.host_vgpu_plan import gpu_problem, plan_host_vgpus
+from vgpuctl.operations.host_vgpus import gpu_problem, plan_host_vgpus
 from vgpuctl.value import replace
 
 CARD = a100(vfs=4)

@@ -8,8 +8,8 @@ import pytest
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.create import check_network_configs, request_addresses
 from vgpuctl.operations.plans.change import with_request_fields
-from vgpuctl.operations.plans.create import check_network_configs, request_addresses
 from vgpuctl.value import replace
 
 FILE = CloudInitFile("/net", "{version: 2, ethernets: {ens3: {addresses: [192.0.2.1/24, '2001:DB8::1/64']}}}")

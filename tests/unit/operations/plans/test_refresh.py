@@ -9,7 +9,7 @@ from tests.values import A4C, a100, assigned, vm
 from vgpuctl.errors import Busy, InUse, InvalidInput, Refused
 from vgpuctl.model.port_values import DomainLeftovers, ImageInfo
 from vgpuctl.model.vm import DiskRef, DiskRole, ManagedDisk, VmState
-from vgpuctl.operations.plans.refresh import (
+from vgpuctl.operations.refresh import (
     disk_switch_plan,
     free_volume_names,
     new_disk,

@@ -7,7 +7,7 @@ import pytest
 
 from vgpuctl.errors import Refused
 from vgpuctl.model.vm import Vm, VmState
-from vgpuctl.operations.plans.transient import refuse_transient_vms
+from vgpuctl.operations.plans.remove import refuse_transient_vms
 from vgpuctl.value import replace
 
 DEFINED = Vm("desk", "u-1", VmState.RUNNING, 1024, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.values import A4C, a100, assigned
 from vgpuctl.model.gpu import Backend
-from vgpuctl.operations.plans.vgpu_results import planned_vgpu, with_companions
+from vgpuctl.operations.plans.results import planned_vgpu, with_companions
 from vgpuctl.value import replace
 
 

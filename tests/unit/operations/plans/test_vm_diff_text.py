@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.operations.plans import vm_diff_text as texts
+from vgpuctl.operations.plans import vm_diff as texts
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.values import A4C, a100, assigned, snapshot, vm
-from vgpuctl.operations.plans.vm_results import ownership_of, vm_result, vm_row
+from vgpuctl.operations.plans.results import ownership_of, vm_result, vm_row
 from vgpuctl.value import field_names, replace
 
 

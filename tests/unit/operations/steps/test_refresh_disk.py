@@ -10,7 +10,7 @@ from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InUse, Refused, VerifyFailed
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.operations.execute import execute_plan
-from vgpuctl.operations.plans.refresh import disk_switch_plan, new_disk
+from vgpuctl.operations.refresh import disk_switch_plan, new_disk
 from vgpuctl.operations.steps.refresh_disk import DeleteSpareDisk
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
