@@ -36,8 +36,8 @@ from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_deta
 from vgpuctl.operations.plans.vgpu_results import vgpu_results
 from vgpuctl.operations.plans.vm_results import vm_result, vm_row
 from vgpuctl.placement.constraints import select_gpus
-from vgpuctl.placement.fleet_state import build_fleet_state
-from vgpuctl.placement.joint import none_beside, total_left
+from vgpuctl.placement.fit import none_beside, total_left
+from vgpuctl.placement.fleet import build_fleet_state
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
 from vgpuctl.scheduler.driver_texts import LOG_MARKER, parse_scheduler_log
 from vgpuctl.scheduler.modprobe_files import ModprobeFile
