@@ -27,6 +27,10 @@ from vgpuctl.placement.vm_placement import is_unused_sibling, list_open_gpus, li
 from vgpuctl.solver import TIME_LIMIT_SECONDS, SolverFailed
 from vgpuctl.value import Value, replace
 
+_POOL_SIZE_UNKNOWN = (
+    "the size of the pool that the types of a GPU share is not known: its driver reports how many of each fit alone"
+)
+
 
 class Joint(Value):
     """The most of the requested vGPUs that fit together.
@@ -130,11 +134,6 @@ def _by_profile(joint: Joint, classes: ProfileClasses, wanted: Mapping[str, int]
                 left[profile] -= number
                 rest[classes.class_of[profile]] -= number
     return Joint(by_gpu, dict(+left), joint.why_not_proven)
-
-
-_POOL_SIZE_UNKNOWN = (
-    "the size of the pool that the types of a GPU share is not known: its driver reports how many of each fit alone"
-)
 
 
 class PlannedVgpu(Value):

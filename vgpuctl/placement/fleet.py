@@ -27,6 +27,9 @@ from vgpuctl.placement.constraints import why_profile_forbidden, why_unschedulab
 from vgpuctl.solver import Program
 from vgpuctl.value import Value
 
+FreeFunctions = Mapping[int, int]
+"""How many functions are free on a GPU, by its number; a GPU that is not in it has enough."""
+
 
 class GpuGroup(NamedTuple):
     """What the GPUs of a group share: the index of their kind in `Fleet.kinds`, and their state."""
@@ -151,10 +154,6 @@ class MigrationPlan(NamedTuple):
     def migrations(self) -> tuple[Migration, ...]:
         """All migrations in their order."""
         return tuple(entry for entry in self.order if isinstance(entry, Migration))
-
-
-FreeFunctions = Mapping[int, int]
-"""How many functions are free on a GPU, by its number; a GPU that is not in it has enough."""
 
 
 def copy_fleet(fleet: Fleet) -> Fleet:
