@@ -35,7 +35,7 @@ from markupsafe import Markup
 
 from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import InvalidInput, VgpuctlError
-from vgpuctl.model.address import is_pci_address, split_pci
+from vgpuctl.model.names import is_pci_address, split_pci
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.value import Value
 from vgpuctl.version import __version__

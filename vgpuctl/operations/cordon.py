@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.gpu_entries import plan_entry_changes
+from vgpuctl.config.host_spec import plan_entry_changes
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import ChangedGpuResult

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS, entry_matches, merge_gpu_entries
 from vgpuctl.config.host_editor import render_host_file
-from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec
+from vgpuctl.config.host_spec import FORMAT_VERSION, GPU_SPEC_KEYS, GpuSpec, HostSpec, entry_matches, merge_gpu_entries
 from vgpuctl.makers import uses_nvml
-from vgpuctl.model.address import address_sort_key, is_pci_address
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.names import address_sort_key, is_pci_address
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.host import HostTextResult
 from vgpuctl.model.snapshot import Snapshot

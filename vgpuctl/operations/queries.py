@@ -10,8 +10,8 @@ from vgpuctl.errors import Failed, VgpuctlError
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.gpu.room import divide
 from vgpuctl.makers import uses_nvml
-from vgpuctl.model.address import parse_gpu_address
 from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.names import parse_gpu_address
 from vgpuctl.model.outcome import QueryResult
 from vgpuctl.model.results.gpus import (
     ExplainResult,

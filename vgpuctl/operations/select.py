@@ -9,7 +9,7 @@ from vgpuctl.config.name_patterns import expand_braces, is_glob, is_pattern
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.model.results.targets import SelectedResult
+from vgpuctl.model.results import SelectedResult
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.guards import require_libvirt

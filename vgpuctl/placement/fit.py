@@ -16,8 +16,8 @@ from vgpuctl.gpu.mdev_pool import MdevPool
 from vgpuctl.gpu.mixed_size import pack_vgpus
 from vgpuctl.gpu.profiles import drop_ambiguous_gpus, find_types
 from vgpuctl.gpu.room import divide
-from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.names import address_sort_key
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Fleet, FleetState, build_fleet_state, copy_fleet, fleet_by_profile
 from vgpuctl.placement.fleet_program import FleetProgram, ProfileClasses

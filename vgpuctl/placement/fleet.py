@@ -19,9 +19,8 @@ from vgpuctl.gpu.division import AllocatedSlot, Division, GpuNumbers
 from vgpuctl.gpu.gpu_kind import Columns, GpuKind, Placement, State
 from vgpuctl.gpu.mdev_pool import MdevPool
 from vgpuctl.gpu.room import divide
-from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
-from vgpuctl.model.profile_name import strip_board
+from vgpuctl.model.names import address_sort_key, strip_board
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.constraints import why_profile_forbidden, why_unschedulable
 from vgpuctl.solver import Program

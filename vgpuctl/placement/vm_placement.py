@@ -21,8 +21,8 @@ from vgpuctl.errors import InvalidInput, NoCapacity, Stuck
 from vgpuctl.gpu.division import Room
 from vgpuctl.gpu.profiles import check_combination, find_types, keep_combinable, require_one_profile
 from vgpuctl.gpu.room import compute_room, why_profile_unknown
-from vgpuctl.model.address import address_sort_key
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
+from vgpuctl.model.names import address_sort_key
 from vgpuctl.model.request import NO_CONSTRAINTS, GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from vgpuctl.backends import backend_for, backend_of_mode
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import NoCapacity, VgpuctlError
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.snapshot import Snapshot

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from vgpuctl.backends import backend_for
 from vgpuctl.model.gpu import Ownership, Vgpu
-from vgpuctl.model.results.vgpus import VgpuResult
+from vgpuctl.model.results.gpus import VgpuResult
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.value import replace
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.model.numbers import format_ranges
-from vgpuctl.model.results.vgpus import VgpuResult
+from vgpuctl.model.results.gpus import VgpuResult
 from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic, Vm
