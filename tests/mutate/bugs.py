@@ -277,7 +277,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/gpu/slice_kind.py",
         old="            program.add_row(row, upper=number)\n",
         new="            program.add_row(row, upper=2 * number)\n",
-        tests=("tests/unit/placement/test_joint.py", "tests/unit/gpu/test_brute_force.py"),
+        tests=("tests/unit/placement/test_fit.py", "tests/unit/gpu/test_brute_force.py"),
     ),
     Bug(
         name="program-forgets-what-is-used",
@@ -285,7 +285,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/gpu/slice_kind.py",
         old="upper=number * max(0, self._pools[pool] - self.units_in_use(state, pool))",
         new="upper=number * self._pools[pool]",
-        tests=("tests/unit/placement/test_joint.py", "tests/unit/gpu/test_brute_force.py"),
+        tests=("tests/unit/placement/test_fit.py", "tests/unit/gpu/test_brute_force.py"),
     ),
     Bug(
         name="two-sizes-in-program",
@@ -293,7 +293,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/gpu/equal_size.py",
         old="program.add_row(dict.fromkeys(with_size.values(), 1), upper=number)",
         new="program.add_row(dict.fromkeys(with_size.values(), 1), upper=2 * number)",
-        tests=("tests/unit/placement/test_joint.py", "tests/unit/gpu/test_brute_force.py"),
+        tests=("tests/unit/placement/test_fit.py", "tests/unit/gpu/test_brute_force.py"),
     ),
     Bug(
         name="more-moves-than-needed",

@@ -16,15 +16,14 @@ from vgpuctl.cli.command import how_shown
 from vgpuctl.cli.shown import Block, Page, Table, device_item, disk_line, dry_run, network_line, vgpus_text
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import VMS_UNKNOWN, AnyResult, Outcome, QueryResult
+from vgpuctl.model.results import ABSENT, TargetsResult
 from vgpuctl.model.results import vms as vm_results
-from vgpuctl.model.results.fields import ABSENT
-from vgpuctl.model.results.targets import TargetsResult
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.cli.listings import View
     from vgpuctl.cli.shown import Listing
-    from vgpuctl.model.results.targets import TallyResult, TargetResult
+    from vgpuctl.model.results import TallyResult, TargetResult
     from vgpuctl.model.results.vms import ManyVmsResult, VmReport
 
 

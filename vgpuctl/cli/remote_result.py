@@ -15,8 +15,7 @@ from vgpuctl.cli.schemas import HOSTS, result_type
 from vgpuctl.cli.shown import Block
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError, worst_status
 from vgpuctl.model.outcome import AnyResult, QueryResult
-from vgpuctl.model.results.host import HostTextResult
-from vgpuctl.model.results.program import HostAnswerResult, HostsResult
+from vgpuctl.model.results.host import HostAnswerResult, HostsResult, HostTextResult
 from vgpuctl.model.results.vms import XmlResult
 from vgpuctl.value import Value, replace
 from vgpuctl.version import __version__

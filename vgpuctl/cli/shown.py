@@ -12,14 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from vgpuctl.model.numbers import format_bytes, format_mib
-from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.model.results import ABSENT
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.results.gpus import ExplainResult, ProfileResult, ReasonResult, RoomResult, TypeResult
+    from vgpuctl.model.results.gpus import (
+        ExplainResult,
+        ProfileResult,
+        ReasonResult,
+        RoomResult,
+        TypeResult,
+        VgpuResult,
+    )
     from vgpuctl.model.results.moves import BarrierResult
-    from vgpuctl.model.results.vgpus import VgpuResult
     from vgpuctl.model.results.vms import DiskResult, KeptDiskResult, NetworkResult
 
 MAX_NAMES = 8

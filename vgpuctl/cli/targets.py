@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import Outcome, QueryResult
-    from vgpuctl.model.results.targets import SelectedResult
+    from vgpuctl.model.results import SelectedResult
 
 Command = Callable[..., int]
 Rows = Sequence["SelectedResult"]

@@ -1,14 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading domains of other programs: units, all forms of host devices, and the record's owner."""
+"""Reading domains of other programs: units, all forms of host devices, and the record's owner.
+
+Only a domain's XML is read, without entities; comments stay where the XML is written back.
+
+Files of a domain's disks, as the config XML and the live XML name them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from tests.unit.domain.designs import GOLDEN, MACHINE, UUID, vendor_vf
-from vgpuctl.domain.domain_xml import has_serial_console, parse_domain, parse_hostdevs
+from vgpuctl.domain.domain_xml import (
+    DiskSources,
+    has_serial_console,
+    parse_disk_sources,
+    parse_domain,
+    parse_hostdevs,
+    parse_root,
+)
 from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmState
@@ -205,3 +218,49 @@ def test_consoles(name: str) -> None:
     xml = (FILES / f"{name}.xml").read_text(encoding="utf-8")
     assert has_serial_console(xml)
     assert not has_serial_console(domain("<serial type='file'/>"))
+
+
+COMMENTED = "<domain><!-- a comment --><name>vm</name></domain>"
+
+
+def test_comments_are_kept_only_on_request() -> None:
+    assert [child.tag for child in parse_root(COMMENTED)] == ["name"]
+    assert etree.tostring(parse_root(COMMENTED, keep_comments=True), encoding="unicode") == COMMENTED
+
+
+def test_entities_are_not_resolved() -> None:
+    text = '<!DOCTYPE domain [<!ENTITY file SYSTEM "file:///etc/passwd">]><domain><name>&file;</name></domain>'
+    assert "<name>&file;</name>" in etree.tostring(parse_root(text), encoding="unicode")
+
+
+@pytest.mark.parametrize("text", ["", "<domain>", "<network/>"])
+def test_other_text_is_an_error_of_libvirt(text: str) -> None:
+    with pytest.raises(LibvirtFailed, match="a domain's XML"):
+        parse_root(text)
+
+
+CONFIG = """<domain><devices>
+<disk type='file'><source file='/a.qcow2'/></disk>
+<disk type='block'><source dev='/dev/vg/b'/></disk>
+<disk type='volume'><source pool='p' volume='v'/></disk>
+<disk type='network'><source protocol='rbd' name='x'/></disk>
+<disk type='file' device='cdrom'/>
+</devices></domain>"""
+LIVE = """<domain><devices><disk type='file'><source file='/a.qcow2'/>
+<backingStore type='file'><source file='/mid.qcow2'/>
+<backingStore type='file'><source file='/base.qcow2'/><backingStore/></backingStore></backingStore>
+<mirror type='file'><source file='/copy.qcow2'/></mirror></disk></devices></domain>"""
+
+
+def test_files_block_devices_and_volumes_are_named_and_empty_drives_are_not():
+    assert parse_disk_sources(CONFIG) == DiskSources(("/a.qcow2", "/dev/vg/b"), (("p", "v"),), ())
+
+
+def test_a_running_domain_has_its_chain_and_a_copys_target():
+    result = parse_disk_sources(CONFIG, LIVE)
+    assert result.files == ("/a.qcow2", "/dev/vg/b", "/copy.qcow2")
+    assert result.backing_pairs == (("/a.qcow2", "/mid.qcow2"), ("/mid.qcow2", "/base.qcow2"))
+
+
+def test_a_domain_that_is_off_has_no_live_xml():
+    assert parse_disk_sources(CONFIG, None) == parse_disk_sources(CONFIG)

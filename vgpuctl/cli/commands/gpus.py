@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         RunningSchedulerResult,
         SetUpGpuResult,
         ShareResult,
+        VgpuResult,
     )
-    from vgpuctl.model.results.vgpus import VgpuResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 

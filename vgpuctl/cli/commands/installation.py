@@ -11,7 +11,7 @@ from vgpuctl.cli import app, run, shells
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.model import outcome
-from vgpuctl.model.results import program as program_results
+from vgpuctl.model.results import host as program_results
 
 if TYPE_CHECKING:
     from vgpuctl.cli.signals import SignalGuard

@@ -21,7 +21,7 @@ from vgpuctl.model.numbers import count_text
 if TYPE_CHECKING:
     from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.model.results.program import RebootedResult, SimResult
+    from vgpuctl.model.results.host import RebootedResult, SimResult
 
 Entry = TypeVar("Entry")
 
@@ -54,12 +54,12 @@ def reboot(settings: Settings) -> int:
     """
     from vgpuctl import library, simulated
     from vgpuctl.library import audit
-    from vgpuctl.model import outcome, subjects
-    from vgpuctl.model.results import program as program_results
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import host as program_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
-        ports, rebooted = library.open_ports(settings.host), subjects.Subjects()
+        ports, rebooted = library.open_ports(settings.host), outcome.Subjects()
         with suppress(VgpuctlError):  # a host whose libvirt does not answer is rebooted all the same
             rebooted.add_vms([vm.name for vm in ports.hypervisor.domains()])
         entry = audit.Call("sim-reboot", audit.join(("vgpuctl", *settings.args)), rebooted)
@@ -78,7 +78,7 @@ def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[Reboot
     from vgpuctl.cli import hosts
     from vgpuctl.model import outcome
     from vgpuctl.model.results import host as host_results
-    from vgpuctl.model.results import program as program_results
+    from vgpuctl.model.results import host as program_results
 
     try:
         unit_settings = copy(settings)
@@ -121,7 +121,7 @@ def reset(settings: Settings) -> int:
     from vgpuctl import simulated
     from vgpuctl.cli import confirm
     from vgpuctl.model import outcome
-    from vgpuctl.model.results import program as program_results
+    from vgpuctl.model.results import host as program_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
@@ -156,7 +156,7 @@ def list_scenarios(settings: Settings) -> int:
     """
     from vgpuctl import simulated
     from vgpuctl.model import outcome
-    from vgpuctl.model.results import program as program_results
+    from vgpuctl.model.results import host as program_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())

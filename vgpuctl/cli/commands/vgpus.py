@@ -16,7 +16,7 @@ from vgpuctl.config.arguments import VGPU_STATES
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.results.vgpus import (
+    from vgpuctl.model.results.gpus import (
         AbsentVgpuResult,
         EnsuredVgpuResult,
         ListedVgpuResult,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.domain.disk_sources import DiskSources
+from vgpuctl.domain.domain_xml import DiskSources
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult
 from vgpuctl.model.vm import ManagedDisk
