@@ -533,7 +533,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/cli/global_options.py",
         old="        if named:\n            _store_hosts",
         new="        if named and context.parent is None:\n            _store_hosts",
-        tests=("tests/unit/cli/test_settings.py",),
+        tests=("tests/unit/cli/test_global_options.py",),
     ),
     Bug(
         name="option-source-trusted",
@@ -541,7 +541,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/cli/global_options.py",
         old="if _is_given(value)}",
         new="if _is_given(value) and context.get_parameter_source(name) is not None}",
-        tests=("tests/unit/cli/test_settings.py",),
+        tests=("tests/unit/cli/test_global_options.py",),
     ),
     Bug(
         name="bracket-range-is-a-set",

@@ -2,7 +2,7 @@
 """How a command's module says what people see of its result: pages, the columns of lists, and texts of values.
 
 `?` means unknown, `-` means none. It imports little, because a command's options are completed without its result.
-`vgpuctl.cli.pages` makes the page of a result, `vgpuctl.cli.tables` renders it.
+`vgpuctl.cli.listings` makes the page of a result, `vgpuctl.cli.output` renders it.
 """
 
 from __future__ import annotations
