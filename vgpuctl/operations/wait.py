@@ -16,7 +16,7 @@ from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.vms import ChangedVmResult, GuestResult, PlannedVmResult, StateWord, WaitedVmResult
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm, VmState
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.guest import ADDRESS_SOURCES, address_result, require_domain, select_reachable
 from vgpuctl.operations.transaction import deleted_meanwhile
 from vgpuctl.value import Value, replace
