@@ -26,7 +26,7 @@ from vgpuctl.library.whole_host import HostCalls
 from vgpuctl.model.outcome import NoProgress, confirm_everything
 
 if TYPE_CHECKING:
-    from vgpuctl.host.clock import HostClock
+    from vgpuctl.host.processes import HostClock
     from vgpuctl.model.outcome import Confirm, Progress
     from vgpuctl.ports.host import Host
 

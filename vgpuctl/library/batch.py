@@ -24,7 +24,7 @@ from vgpuctl.errors import (
     named_message,
     worst_status,
 )
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostClock
 from vgpuctl.library.call import CallSettings
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult, confirm_everything

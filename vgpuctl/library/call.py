@@ -17,7 +17,7 @@ from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.host.clock import HostClock
+    from vgpuctl.host.processes import HostClock
     from vgpuctl.library import GpuHost
     from vgpuctl.library.batch import BatchRequest
     from vgpuctl.model.outcome import Confirm, Progress
