@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from xml.etree import ElementTree
 
-from vgpuctl.domain.host_devices import find_hostdevs
-from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, parse_record
+from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, find_hostdevs, parse_record
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
 from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore

@@ -23,7 +23,7 @@ from vgpuctl.domain.domain_xml import (
     parse_domain,
     parse_hostdevs,
 )
-from vgpuctl.domain.host_devices import TEXT_KIND
+from vgpuctl.domain.record import TEXT_KIND
 from vgpuctl.errors import HostCannot, InUse, LibvirtFailed, Refused
 from vgpuctl.gpu.division import name_holders
 from vgpuctl.gpu.profiles import vfs_off_error
