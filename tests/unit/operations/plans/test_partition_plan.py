@@ -9,7 +9,7 @@ from tests.values import a100, snapshot, taken
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.gpu_setup.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
 from vgpuctl.gpu_setup.set_scheduler import SetScheduler
-from vgpuctl.gpu_setup.sriov_manage import ManageVfs
+from vgpuctl.gpu_setup.sriov import ManageVfs
 from vgpuctl.model.gpu import GiProfile, GpuInstance, MigSpec, MigState, PlacementSpan, VgpuType
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState

@@ -14,7 +14,7 @@ from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.port_values import DetachOutcome
 from vgpuctl.model.vm import Vm
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.steps.attach import (
     AttachDevice,
     DetachDevice,
