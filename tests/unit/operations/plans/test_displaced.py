@@ -183,22 +183,6 @@ def test_a_gpu_whose_driver_is_not_there_yet_is_waited_for(tmp_path):
     assert host.ports.clock.monotonic() > seconds
 
 
-def test_set_vm_leaves_a_vm_that_is_on_the_requested_gpu(tmp_path):
-    host = open_sim_host(tmp_path, text=BEFORE)
-    create(host.ports, request("L40S-8Q", name="one", gpu=OLD), start=False)
-    for wanted in (request("L40S-8Q", name="one", gpu=OLD), request("L40S-8Q", name="one")):
-        assert not set_vm(host.ports, wanted, "profile", "gpu").changed
-
-
-def test_set_vm_moves_a_vm_from_an_excluded_gpu(tmp_path):
-    host = open_sim_host(tmp_path, text=BEFORE)
-    create(host.ports, request("L40S-8Q", name="one"), start=False)
-    (vgpu,), _, _ = state_of(host, "one")
-    wanted = request("L40S-8Q", name="one", not_gpu=(vgpu.gpu,))
-    assert set_vm(host.ports, wanted, "profile", "gpu").changed
-    check_is_placed(host, "one", "L40S-8Q", OLD if vgpu.gpu == OTHER else OTHER, state="stopped")
-
-
 @pytest.mark.parametrize("reserve", ["always", "running"])
 @pytest.mark.parametrize("model", ["T4", "H100"])
 def test_a_vm_whose_profile_nothing_offers_any_more_gets_the_command_that_changes_it(tmp_path, model, reserve):

@@ -146,31 +146,6 @@ def test_mixed_sizes_exclude_fixed_shares():
     assert [type(s) for s in work.steps] == [SetMixedSize, SetScheduler]
 
 
-def test_vgpus_need_places_when_sizes_are_mixed():
-    card = gpu(OFF)
-    assigned = [replace(taken(card, TIMED, n), present=False) for n in range(3)]
-    planned(card, None, True, *assigned[:2])
-    with pytest.raises(InUse, match="fewer fit"):
-        planned(card, None, True, *assigned)
-    several = (assigned[0], replace(taken(card, OTHER, 3), present=False))
-    with pytest.raises(InUse, match="several sizes"):
-        planned(replace(card, mixed_size=True), None, False, *several)
-
-
-@pytest.mark.parametrize(
-    ("card", "wanted", "message"),
-    [
-        (replace(gpu(), vendor_id="8086"), PartitionRequest(MigSpec(("1g.5gb",))), "only NVIDIA's supports MIG"),
-        (gpu(None), PartitionRequest(MigSpec(("1g.5gb",))), "does not support MIG here"),
-        (replace(gpu(None), mixed_size=None), PartitionRequest(None, True), "does not support mixed sizes here"),
-        (replace(gpu(None, vfs=0), vfs_total=0), PartitionRequest(None, True), "does not support mixed sizes here"),
-    ],
-)
-def test_what_a_gpu_does_not_have_is_refused(card, wanted, message):
-    with pytest.raises(HostCannot, match=message):
-        compute_partition_change(snapshot(card), card, card.vfs_enabled, wanted, KINDS)
-
-
 def test_without_nvml_it_may_still_come_as_after_a_boot():
     card = gpu(None)
     seen = replace(snapshot(card), nvml=NvmlStatus(available=False, reason="no library"))
@@ -203,8 +178,3 @@ def test_it_counts_for_vgpus_and_passthrough_has_neither():
     for mig, mixed, name in ((wanted, None, "mig"), (None, False, "mixed_size")):
         with pytest.raises(InvalidInput, match=f"g has {name} but no mode"):
             refuse_missing_mode("g", None, mig, mixed)
-
-
-def test_no_request_is_no_change():
-    assert planned(gpu()) == PartitionChange(mig_enabled=True)
-    assert planned(gpu(), MigSpec(("3g.20gb", "1g.5gb", "1g.5gb"))) == PartitionChange(mig_enabled=True)
