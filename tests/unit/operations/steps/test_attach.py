@@ -7,21 +7,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.faults import failing
 from tests.hosts import SimulatedHost, create, open_sim_host, picture, request
 from vgpuctl.backends.mdev import CreateMdev, RemoveMdev
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
+from vgpuctl.errors import Busy, InUse, Refused, VerifyFailed
 from vgpuctl.model.port_values import DetachOutcome
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.steps.attach import (
-    AttachDevice,
     DetachDevice,
     RedefineDomain,
-    ReleaseReplacedClaim,
     RemoveForReplace,
-    WriteRecord,
 )
 from vgpuctl.value import replace
 
@@ -47,30 +43,6 @@ def the_xml(host: SimulatedHost) -> str:
     record = host.ports.hypervisor.find_domain("vm")
     assert record is not None
     return record.xml
-
-
-def test_a_record_is_written_taken_away_and_put_back(host):
-    vm, before = the_vm(host), picture(host)
-    step = WriteRecord("vm", vm.uuid, None, vm.record)
-    step.perform(host.ports)
-    step.verify(host.ports)
-    assert the_vm(host).record is None
-    with pytest.raises(VerifyFailed):
-        replace(step, record=vm.record).verify(host.ports)
-    step.undo(host.ports)
-    assert picture(host) == before
-
-
-def test_a_device_is_attached_verified_and_detached(host):
-    before, carrier = picture(host), "11111111-2222-3333-4444-555555555555"
-    step = AttachDevice("vm", the_vm(host).uuid, carrier, DEVICE.format(carrier, ALIAS), live=False)
-    with pytest.raises(VerifyFailed, match="not in its definition"):
-        step.verify(host.ports)
-    step.perform(host.ports)
-    step.verify(host.ports)
-    step.undo(host.ports)
-    assert picture(host) == before
-    step.undo(host.ports)
 
 
 def test_a_device_without_an_alias_of_its_own_is_refused_with_what_to_do(host):
@@ -117,18 +89,6 @@ def test_the_live_xml_decides_and_not_the_event(tmp_path):
         DetachDevice("vm", uuid, carrier, 5).perform(replace(host.ports, hypervisor=Late(host.ports.hypervisor)))
 
 
-def test_a_definition_is_changed_and_put_back(host):
-    vm, xml, before = the_vm(host), the_xml(host), picture(host)
-    step = RedefineDomain("vm", vm.uuid, edit_domain(xml, DomainEdit(vcpus=3)), xml, ("vcpus: 1 -> 3",))
-    with pytest.raises(VerifyFailed):
-        step.verify(host.ports)
-    step.perform(host.ports)
-    step.verify(host.ports)
-    assert the_vm(host) == replace(vm, vcpus=3)
-    step.undo(host.ports)
-    assert picture(host) == before
-
-
 def test_a_definition_that_somebody_changed_meanwhile_is_left_alone(host):
     xml = the_xml(host)
     step = RedefineDomain("vm", the_vm(host).uuid, edit_domain(xml, DomainEdit(vcpus=3)), xml, ())
@@ -151,18 +111,3 @@ def test_a_removed_device_is_made_again(host):
     assert picture(host).mdevs == {}
     step.undo(host.ports)
     assert picture(host) == before
-
-
-def test_a_claim_that_was_dropped_is_held_again(host):
-    (claim,) = host.ports.claims.all()
-    step = ReleaseReplacedClaim(claim)
-    step.perform(host.ports)
-    assert host.ports.claims.all() == ()
-    step.undo(host.ports)
-    assert host.ports.claims.all() == (claim,)
-
-
-def test_libvirts_own_errors_stay_what_they_are(host):
-    step = AttachDevice("vm", the_vm(host).uuid, "x", "<hostdev/>", live=False)
-    with pytest.raises(LibvirtFailed):
-        step.perform(failing(host.ports, 1))

@@ -12,10 +12,10 @@ from tests.hosts import create, open_sim_host, picture, request
 from vgpuctl.domain.builtin_templates import read_builtin_template
 from vgpuctl.domain.render import compile_template, render_domain
 from vgpuctl.errors import Busy, Exists, InUse, LibvirtFailed, VerifyFailed
-from vgpuctl.model.vm import RecordState, VmState
+from vgpuctl.model.vm import VmState
 from vgpuctl.observe import observe
 from vgpuctl.operations.create import prepare_vm
-from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain, StopDomain, UndefineDomain
+from vgpuctl.operations.steps.domain import DefineDomain, StartDomain, StopDomain, UndefineDomain
 from vgpuctl.value import replace
 
 
@@ -24,16 +24,6 @@ def defined(ports, name="vm"):
     step = DefineDomain(design, render_domain(design, compile_template(read_builtin_template("vm") or "")))
     step.perform(ports)
     return step
-
-
-def test_a_domain_is_defined_compared_and_taken_back(tmp_path):
-    host = open_sim_host(tmp_path)
-    before = picture(host)
-    step = defined(host.ports)
-    step.verify(host.ports)
-    step.undo(host.ports)
-    assert picture(host) == before
-    step.undo(host.ports)
 
 
 def test_xml_lost_by_libvirt_is_noticed(tmp_path):
@@ -62,33 +52,6 @@ def test_undo_keeps_a_domain_without_record(tmp_path):
     host.ports.hypervisor.set_record(step.design.uuid, None)
     step.undo(host.ports)
     assert picture(host).domains
-
-
-def test_the_record_is_set_read_back_and_put_back(tmp_path):
-    host = open_sim_host(tmp_path)
-    design = defined(host.ports).design
-    was, ready = design.record, replace(design.record, state=RecordState.READY)
-    step = SetRecordState(design.name, design.uuid, ready, was)
-    with pytest.raises(VerifyFailed):
-        step.verify(host.ports)
-    step.perform(host.ports)
-    step.verify(host.ports)
-    step.undo(host.ports)
-    SetRecordState(design.name, design.uuid, was).verify(host.ports)
-    host.ports.hypervisor.undefine(design.uuid)
-    step.undo(host.ports)
-
-
-def test_a_start_is_verified_and_undone_by_force_off(tmp_path):
-    host = open_sim_host(tmp_path)
-    uuid = create(host.ports, request("A100-4C", name="vm"), start=False).data.uuid
-    step = StartDomain("vm", uuid)
-    with pytest.raises(VerifyFailed):
-        step.verify(host.ports)
-    step.perform(host.ports)
-    step.verify(host.ports)
-    step.undo(host.ports)
-    assert not picture(host).running
 
 
 def test_a_vm_started_by_another_program_is_not_stopped(tmp_path):

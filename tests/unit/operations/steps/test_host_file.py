@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing host.yaml as a step: verified, undone, and refused with the reason."""
+"""Writing host.yaml, restricting the run directory and removing half-written files as steps."""
 
 from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
+from tests.faults import failing
 from tests.hosts import open_sim_host
-from vgpuctl.errors import Busy, Exists, Failed, HostCannot, InvalidInput, VerifyFailed
-from vgpuctl.model.vm import HostVgpu
+from vgpuctl.errors import Busy, Exists, Failed, FileFailed, HostCannot, InvalidInput, VerifyFailed
+from vgpuctl.model.vm import HostVgpu, ProcessId, UnfinishedFile
+from vgpuctl.operations.diagnose import RUN_PATH, RestrictRunDirectory
 from vgpuctl.operations.steps.host_file import AddVgpuEntry, RemoveVgpuEntry, ReplaceHostFile, SetGpuKeys
+from vgpuctl.operations.unowned import RemoveUnfinishedFile
 from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.value import replace
 
@@ -197,3 +201,57 @@ def test_a_change_that_is_taken_back_leaves_the_versions_as_they_were(tmp_path, 
     step.undo(ports)
     assert ports.host_file.read().strip() == "version: 1  # before"
     assert [ports.host_file.previous_version(n) for n in (1, 2)] == ["version: 1  # first\n", EMPTY_HOST_FILE]
+
+
+@pytest.fixture
+def host(tmp_path):
+    opened = open_sim_host(tmp_path)
+    opened.sim.run_dir.chmod(0o777)
+    return opened
+
+
+def mode(host) -> int:
+    return host.ports.sysfs.permissions(RUN_PATH).mode
+
+
+def test_it_is_changed_read_back_and_put_back(host):
+    step = RestrictRunDirectory(0o777)
+    assert step.describe() == "change the mode of /run/vgpuctl from 0777 to 0700"
+    step.perform(host.ports)
+    step.verify(host.ports)
+    assert mode(host) == 0o700
+    step.undo(host.ports)
+    assert mode(host) == 0o777
+
+
+def test_an_unset_mode_is_noticed_and_another_programs_mode_stays(host):
+    step = RestrictRunDirectory(0o777)
+    with pytest.raises(VerifyFailed):
+        step.verify(host.ports)
+    host.sim.run_dir.chmod(0o750)
+    step.undo(host.ports)
+    assert mode(host) == 0o750
+
+
+def test_an_os_error_has_its_errno(host):
+    class Refusing:
+        def set_permissions(self, mode: int) -> None:
+            raise PermissionError(1, "Operation not permitted", RUN_PATH)
+
+    with pytest.raises(Failed) as caught:
+        RestrictRunDirectory(0o777).perform(replace(host.ports, claims=Refusing()))
+    assert caught.value.facts == {"path": RUN_PATH, "errno": 1}
+
+
+def test_it_is_removed_and_what_cannot_be_is_named(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    path = tmp_path / ".host.yaml.vgpuctl-4194399-1"
+    path.write_text("")
+    step = RemoveUnfinishedFile(UnfinishedFile(str(path), ProcessId(4194399, 1)))
+    assert step.describe() == f"remove {path}"
+    with pytest.raises(FileFailed, match=f"{path} cannot be removed") as raised:
+        step.perform(failing(host.ports, 1))
+    assert raised.value.facts["path"] == str(path)
+    step.perform(host.ports)
+    step.perform(host.ports)
+    assert not path.exists()

@@ -7,8 +7,9 @@ import pytest
 
 from tests.hosts import open_sim_host, picture
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
-from vgpuctl.model.vm import ManagedDisk
-from vgpuctl.operations.steps.storage import CreatePool, CreateVolume, DeleteVolume, StartPool
+from vgpuctl.model.request import CloudInit, CloudInitFile
+from vgpuctl.model.vm import DiskRole, ManagedDisk
+from vgpuctl.operations.steps.storage import CreatePool, CreateSeed, CreateVolume, DeleteVolume, StartPool
 from vgpuctl.value import field_names, replace
 
 POOL = "/var/lib/libvirt/images"
@@ -43,19 +44,6 @@ def test_a_pool_that_cannot_be_started_keeps_libvirts_reason(tmp_path):
     text = "version: 1\nstorage: {pools: [{name: default, active: false}]}\nfaults: [{on: start-pool, code: 38}]\n"
     with pytest.raises(LibvirtFailed):
         StartPool("default").perform(open_sim_host(tmp_path, text=text).ports)
-
-
-@pytest.mark.parametrize("base", [None, BASE])
-def test_a_volume_is_made_read_back_and_taken_back(tmp_path, base):
-    host = open_sim_host(tmp_path)
-    CreatePool("default", POOL).perform(host.ports)
-    before = picture(host)
-    step = CreateVolume(ManagedDisk(**{**_fields(DISK), "base": base, "base_format": "qcow2" if base else None}))
-    step.perform(host.ports)
-    step.verify(host.ports)
-    step.undo(host.ports)
-    assert picture(host) == before
-    step.undo(host.ports)
 
 
 def test_an_existing_volume_of_that_name_stays(tmp_path):
@@ -162,3 +150,27 @@ class _Off:
 
 def _fields(disk):
     return {name: getattr(disk, name) for name in field_names(disk)}
+
+
+SEED_PATH = "/var/lib/libvirt/images/vm-seed.iso"
+SEED_DISK = ManagedDisk("default", "vm-seed.iso", SEED_PATH, 0, role=DiskRole.SEED)
+STEP = CreateSeed(SEED_DISK, CloudInit(CloudInitFile("/root/ud", "#cloud-config\npassword: hunter2\n")), "id", "vm")
+
+
+@pytest.fixture
+def host(tmp_path):
+    return open_sim_host(tmp_path, "t4")
+
+
+def test_an_existing_seed_is_kept(host):
+    host.ports.storage.create_private_volume("default", SEED_DISK.volume, b"somebody's")
+    before = picture(host)
+    with pytest.raises(Exists):
+        STEP.perform(host.ports)
+    assert picture(host) == before
+
+
+def test_only_its_paths_are_shown():
+    assert STEP.describe() == f"create cloud-init seed {SEED_PATH} from /root/ud"
+    assert DeleteVolume(SEED_DISK).describe() == f"delete cloud-init seed {SEED_PATH}"
+    assert "hunter2" not in repr(STEP)
