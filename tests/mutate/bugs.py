@@ -213,7 +213,7 @@ BUGS: tuple[Bug, ...] = (
         new="        if len(locks) > 1 or",
         tests=(
             "tests/unit/gpu/test_numbers.py",
-            "tests/unit/placement/test_fit.py",
+            "tests/unit/placement/test_fleet_state.py",
         ),
     ),
     Bug(

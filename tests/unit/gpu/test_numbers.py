@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.gpu.test_gpu_instances import BIG, H1, H3, HALF, SMALL, THREE, TIME_SLICED, host
+from tests.unit.gpu.test_gpu_instances import BIG, H1, H3, HALF, SMALL, TIME_SLICED, host
 from tests.unit.gpu.test_mixed_size import A40, Q8
 from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.values import A4C, A5C, a100, changed, snapshot, t4, taken
 from vgpuctl.errors import NoCapacity
 from vgpuctl.gpu.division import GpuNumbers
-from vgpuctl.gpu.room import PLAIN_VF, compute_room, divide
-from vgpuctl.model.gpu import Backend, Gpu, GpuMode, Vgpu, VgpuType
+from vgpuctl.gpu.room import compute_room, divide
+from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.value import replace
 
@@ -171,29 +170,3 @@ def test_a_profile_that_the_driver_does_not_offer_has_no_room_in_numbers() -> No
     known = numbers_of(gpu, ())
     assert known is not None
     assert [known.kind.count_remaining(known.state, t.profile) for t in (H1, H3, TIME_SLICED)] == [0, 1, 0]
-
-
-def test_plain_vfs_are_counted() -> None:
-    gpu = a100(types=(), backend=Backend.SRIOV_VF, mode=GpuMode.SRIOV, vfs=4)
-    known = numbers_of(gpu, (taken(gpu, None, 0),))
-    assert known is not None
-    assert known.kind.count_remaining(known.state, PLAIN_VF) == 3
-
-
-def test_types_of_a_pool_with_unknown_units_take_a_share_by_number() -> None:
-    gpu = parent(8, replace(V4, pool_units=None), replace(V8, pool_units=None))
-    gpu = changed(gpu, 0, available_instances={V4.type_id: 2, V8.type_id: 5})
-    known = numbers_of(gpu, ())
-    assert known is not None
-    assert [known.kind.count_remaining(known.state, p) for p in ("GVTg_V5_4", "GVTg_V5_8")] == [2, 5]
-    assert known.kind.fits(known.state, Counter({"GVTg_V5_4": 1, "GVTg_V5_8": 2}))
-    assert not known.kind.fits(known.state, Counter({"GVTg_V5_4": 1, "GVTg_V5_8": 3}))
-
-
-def test_what_an_instance_takes_of_several_sizes_is_counted_together() -> None:
-    gpu = host(19, 9, 19, types=SHARED)
-    known = numbers_of(gpu, ())
-    assert known is not None
-    assert known.kind.fits(known.state, {"DC-1-24Q": 1, "DC-1-12Q": 2, "H100-3-40C": 1})
-    assert not known.kind.fits(known.state, {"DC-1-24Q": 1, "DC-1-12Q": 1, "DC-1-2Q": 1})
-    assert THREE.name in known.kind.name

@@ -13,7 +13,6 @@ from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, Schedule
 from vgpuctl.model.vm import Claim, ProcessId
 from vgpuctl.placement.constraints import (
     select_allowed_gpus,
-    select_gpus,
     why_excluded,
     why_profile_forbidden,
     why_restricted,
@@ -156,11 +155,6 @@ def test_a_vm_of_the_group_that_is_being_made_shows_in_its_claim():
     assert gpus_of(observed, spread_group="exam") == {TWO.address}
 
 
-def test_the_gpus_of_a_name_are_those_that_select_gpus_returns():
-    observed = snapshot(ONE, t4())
-    assert select_gpus(observed, "A100") == select_allowed_gpus(observed, GpuConstraints(gpus=("A100",)))
-
-
 @pytest.mark.parametrize(
     ("output", "mode", "why"),
     [
@@ -178,23 +172,6 @@ def test_the_gpus_of_a_name_are_those_that_select_gpus_returns():
 def test_what_host_yaml_keeps_a_gpu_from(output, mode, why):
     result = why_restricted(a100(**output), mode)
     assert result is None if why is None else why in str(result)
-
-
-def test_a_cordoned_gpu_is_skipped_even_if_fullest():
-    closed, open_ = a100("0000:3b:00.0", cordoned=True), a100("0000:86:00.0")
-    observed = snapshot(closed, open_, vms=[vm(1, assigned(closed, A4C))])
-    (slot,) = place_vgpus(observed, [("A100-4C", 1)], None)
-    assert slot.gpu.address == open_.address
-
-
-def test_with_only_restricted_gpus_there_is_no_room():
-    observed = snapshot(a100(cordoned=True), a100("0000:86:00.0", desired_mode=GpuMode.UNMANAGED))
-    with pytest.raises(NoCapacity) as raised:
-        place_vgpus(observed, [("A100-4C", 1)], None)
-    assert [line.partition(": ")[2][:14] for line in raised.value.facts["details"]] == [
-        "it is cordoned",
-        "host.yaml excl",
-    ]
 
 
 def test_a_restricted_gpu_is_full():

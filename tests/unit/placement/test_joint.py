@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import examples
 from tests.unit.gpu.test_kinds import A40, H100_MIG, UNEVEN
-from tests.unit.placement.fleets import SMALL, filled, fit
+from tests.unit.placement.fleets import filled, fit
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup
@@ -94,11 +94,6 @@ def test_of_one_size_those_with_the_lower_maximum_come_first() -> None:
     fleet = Fleet([UNEVEN], [GpuGroup(0, (0, 0))])
     assert not fit_together(fleet, {"4C": 2, "4Q": 2}).excess
     assert fit_together(fleet, {"4C": 3, "4Q": 1}).excess == {"4C": 1}
-
-
-def test_one_that_no_gpu_knows_is_too_many_alone() -> None:
-    joint = fit_together(Fleet([SMALL], [GpuGroup(0, (0, 0))]), {"9Z": 2, "1B": 1})
-    assert (joint.excess, joint.by_gpu, joint.why_not_proven) == ({"9Z": 2}, {0: {"1B": 1}}, None)
 
 
 @settings(deadline=None, max_examples=60)

@@ -137,28 +137,6 @@ def every_end(fleet: Fleet, profiles: Sequence[str]) -> list[Fleet]:
     return [end for place in places for end in every_end(with_one(fleet, place), profiles[1:])]
 
 
-def test_a_gpu_locked_to_another_size_by_one_vgpu_is_cleared_by_moving_it() -> None:
-    fleet = Fleet([A40], [GpuGroup(0, (1024, 1)), GpuGroup(0, (1024, 5))])
-    placed = [PlacedVgpu(0, "1B", 0), *[PlacedVgpu(1, "1B", 0)] * 5]
-    plan = room(fleet, placed, ["8Q"])
-    assert plan is not None
-    assert plan.order == ((0, 1, 0),)
-    assert room(fleet, placed[1:], ["8Q"], 4) is None
-    nothing = room(fleet, placed, ["1B"])
-    assert nothing is not None
-    assert nothing.order == ()
-    assert room(fleet, placed, ["8Q"], 0) is None
-
-
-def test_what_moves_first_frees_the_place_of_the_next() -> None:
-    fleet = Fleet([MIXED], [GpuGroup(0, 0b1111_0011), GpuGroup(0, 0b1111_1101), GpuGroup(0, 0b0111_1111)])
-    placed = [PlacedVgpu(0, "2Q", 0b11), PlacedVgpu(1, "1Q", 0b1)]
-    plan = room(fleet, placed, ["4Q"])
-    assert plan is not None
-    assert plan.order == ((1, 2, 0b1000_0000), (0, 1, 0b11))
-    assert fit(after(fleet, placed, plan.order), Counter(["4Q"]))
-
-
 def test_a_vm_that_is_off_moves_rather_than_one_that_runs() -> None:
     """Each of the GPUs is cleared by one move."""
     fleet = Fleet([SMALL], [GpuGroup(0, (1024, 1)), GpuGroup(0, (1024, 1))])
@@ -216,15 +194,6 @@ def test_vgpus_in_instances_that_are_alike_are_moved_each_from_its_own() -> None
     assert_room(fleet, placed, plan, ["24A", "24A"])
 
 
-def test_gpus_with_fewer_vfs_than_small_vgpus_fit_are_not_merged() -> None:
-    """Together the two have four VFs, but the one without the large vGPU has only two for three small ones."""
-    footprints = {"1S": Footprint(tuple(range(4)), 1, ((0, 1),)), "4S": Footprint((0,), 4, ((0, 1),))}
-    few = SliceKind("few", 4096, {"1S": 1024, "4S": 4096}, footprints, slices=4, pools=(2,))
-    fleet = Fleet([few], [GpuGroup(0, few.empty)] * 2)
-    assert room(fleet, [], ["1S", "1S", "1S", "4S"]) is None
-    assert room(fleet, [], ["1S", "1S", "4S"]) is not None
-
-
 def test_where_the_driver_chooses_the_place_nothing_moves_within_a_gpu() -> None:
     fleet = Fleet([MIXED], [GpuGroup(0, 0b0001_0011)])
     placed = [PlacedVgpu(0, "2Q", 0b11)]
@@ -258,11 +227,6 @@ def test_scattered_vgpus_leave_gpus_empty() -> None:
     assert len(larger(fleet, placed, 3).order) == 2
 
 
-def test_the_largest_profile_counts_first() -> None:
-    assert profiles_by_size(Fleet([A40], []))[0] == "8Q"
-    assert rooms(Fleet([A40], [GpuGroup(0, (0, 0))])) == (6, 24, 24, 32)
-
-
 @settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_no_fewer_are_in_the_way_of_one_more_on_a_gpu(data: st.DataObject) -> None:
@@ -282,12 +246,6 @@ def test_no_fewer_are_in_the_way_of_one_more_on_a_gpu(data: st.DataObject) -> No
                 assert len(result) == number
                 return
     raise AssertionError("it would fit on the empty GPU")
-
-
-def test_all_of_another_size_are_in_the_way_and_one_of_its_own_where_it_is_full() -> None:
-    assert find_fewest_blocking(A40, (1024, 3), [("1B", 0)] * 3, "8Q") == (0, 1, 2)
-    assert find_fewest_blocking(A40, (8192, 6), [("8Q", 0)] * 6, "8Q") == (0,)
-    assert find_fewest_blocking(A40, (8192, 5), [("8Q", 0)] * 5, "8Q") == ()
 
 
 def test_of_those_that_share_a_pool_the_large_ones_go() -> None:
