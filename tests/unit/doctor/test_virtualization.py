@@ -5,7 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.check_results import finding_text, run_check
+from tests.unit.doctor.check_results import (
+    FAIL,
+    NOT_APPLICABLE,
+    OK,
+    UNKNOWN,
+    WARN,
+    Case,
+    assert_verdict,
+    case,
+    run_check,
+)
 from tests.values import a100, snapshot, t4
 from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
 from vgpuctl.doctor.virtualization import (
@@ -21,168 +31,121 @@ from vgpuctl.model.port_values import HypervisorCapabilities, HypervisorStatus
 CAPABLE = HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu-system-x86_64")
 PLAIN = HypervisorCapabilities(kvm=False, uefi=False, emulator="/usr/bin/qemu-system-x86_64")
 GROUPS, CMDLINE = "/sys/kernel/iommu_groups", "/proc/cmdline"
-
-
-def test_iommu_groups_mean_that_it_is_on():
-    result = run_check("iommu", files={CMDLINE: "ro intel_iommu=on iommu=pt quiet\n"}, folders={GROUPS: ("0", "1")})
-    assert result.verdict is Verdict.OK
-    assert result.evidence == (f"{GROUPS}: 2 groups", f"{CMDLINE}: intel_iommu=on iommu=pt")
-
-
-def test_no_iommu_group_fails_with_any_command_line():
-    result = run_check("iommu", files={CMDLINE: "ro intel_iommu=on\n"}, folders={GROUPS: ()})
-    assert result.verdict is Verdict.FAIL
-    assert "intel_iommu=on" in finding_text(result)
-    assert "VT-d" in (result.fix or "")
-    assert "already enables it" in (result.fix or "")
-    bare = run_check("iommu", files={CMDLINE: "ro quiet\n"}, folders={GROUPS: ()})
-    assert "add intel_iommu=on iommu=pt" in (bare.fix or "")
-
-
-def test_iommu_groups_that_cannot_be_listed_are_unknown():
-    closed = FolderListing(problem=f"{GROUPS}: Permission denied")
-    assert run_check("iommu", files={CMDLINE: "ro"}, folders={GROUPS: closed}).verdict is Verdict.UNKNOWN
-    assert run_check("iommu").verdict is Verdict.UNKNOWN, "an empty tree is no host without an IOMMU"
-
-
-def test_kvm_is_there_and_libvirt_uses_it():
-    assert run_check("kvm", folders={"/dev": ("kvm", "null")}, capabilities=CAPABLE).verdict is Verdict.OK
-
-
-def test_no_kvm_device_fails_and_so_does_a_libvirt_without_it():
-    assert run_check("kvm", folders={"/dev": ("null",)}, capabilities=CAPABLE).verdict is Verdict.FAIL
-    assert run_check("kvm", folders={"/dev": ("kvm",)}, capabilities=PLAIN).verdict is Verdict.FAIL
-
-
-def test_kvm_is_unknown_without_dev():
-    assert run_check("kvm").verdict is Verdict.UNKNOWN
-
-
-def test_vfio_is_loaded():
-    folders = {"/dev/vfio": ("vfio",), "/sys/bus/pci/drivers": ("nvidia", "vfio-pci")}
-    assert run_check("vfio", snapshot(a100()), folders=folders).verdict is Verdict.OK
-
-
-def test_a_host_without_vfio_fails():
-    assert run_check("vfio", snapshot(a100())).verdict is Verdict.FAIL
-
-
-def test_vfio_pci_is_only_missed_for_whole_functions():
-    folders = {"/dev/vfio": ("vfio",), "/sys/bus/pci/drivers": ("nvidia",)}
-    whole = a100(backend=Backend.PASSTHROUGH)
-    assert run_check("vfio", snapshot(whole), folders=folders).verdict is Verdict.WARN
-    assert run_check("vfio", snapshot(t4()), folders=folders).verdict is Verdict.OK
-    assert run_check("vfio", snapshot(), folders=folders).verdict is Verdict.NOT_APPLICABLE
-
-
-def test_uefi_firmware_is_missed_with_a_package_name():
-    assert run_check("uefi", snapshot(), capabilities=CAPABLE).verdict is Verdict.OK
-    result = run_check("uefi", snapshot(), capabilities=PLAIN)
-    assert (result.verdict, "ovmf" in (result.fix or "")) == (Verdict.WARN, True)
-    assert run_check("uefi", snapshot(), capabilities_problem="libvirt is off").evidence == ("libvirt is off",)
-
-
 RELEASE = "/proc/sys/kernel/osrelease"
+VFIO = {"/dev/vfio": ("vfio",), "/sys/bus/pci/drivers": ("nvidia", "vfio-pci")}
+NO_VFIO_PCI = {"/dev/vfio": ("vfio",), "/sys/bus/pci/drivers": ("nvidia",)}
+ENFORCED = "man_filter (enforce)\nlibvirtd (enforce)\n"
+BRIDGE_HELPER = "man_filter (enforce)\nlibvirtd//qemu_bridge_helper (enforce)\n"
+ON, OFF = "\x06\x00\x00\x00\x01", "\x06\x00\x00\x00\x00"
+BOOT_ORDER = "BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
-def libvirt(version: int | None = 10_000_000, qemu: int | None = 8_002_002, **more) -> HypervisorStatus:
+def libvirt(version: int | None = 10_000_000, qemu: int | None = 8_002_002, **more: object) -> HypervisorStatus:
     values = {"available": True, "uri": "qemu:///system", "libvirt_version": version, "qemu_version": qemu}
     return HypervisorStatus(**{**values, **more})
 
 
-@pytest.mark.parametrize(
-    ("gpu", "release", "verdict"),
-    [
-        (a100(), "6.8.0-45-generic\n", Verdict.OK),
-        (a100(), "5.15.0-100-generic\n", Verdict.FAIL),
-        (t4(), "5.15.0-100-generic\n", Verdict.OK),
-    ],
-)
-def test_the_kernel_is_checked_by_the_gpus_needs(gpu, release, verdict):
-    result = run_check("kernel", snapshot(gpu), files={RELEASE: release})
-    assert result.verdict is verdict
-    assert release.strip() in finding_text(result)
+def iommu(verdict: Verdict, *words: str, line: str, groups: object) -> Case:
+    return case("iommu", verdict, *words, files={CMDLINE: line}, folders={GROUPS: groups})
 
 
-def test_an_unreported_kernel_is_unknown():
-    assert run_check("kernel", snapshot(a100())).verdict is Verdict.UNKNOWN
+def libvirt_case(verdict: Verdict, status: HypervisorStatus, *words: str, gpu: object = None) -> Case:
+    gpus = () if gpu is None else (gpu,)
+    return case("libvirt", verdict, *words, snapshot=snapshot(*gpus, hypervisor=status))
 
 
-@pytest.mark.parametrize(
-    ("gpu", "version", "verdict"),
-    [
-        (a100(), 10_000_000, Verdict.OK),
-        (a100(), 9_000_000, Verdict.FAIL),
-        (t4(), 9_000_000, Verdict.OK),
-        (t4(), 7_000_000, Verdict.WARN),
-        (t4(), None, Verdict.UNKNOWN),
-    ],
-)
-def test_libvirt_is_checked_by_the_gpus_needs(gpu, version, verdict):
-    assert run_check("libvirt", snapshot(gpu, hypervisor=libvirt(version))).verdict is verdict
+def kernel(verdict: Verdict, gpu: object, release: str) -> Case:
+    return case("kernel", verdict, release, snapshot=snapshot(gpu), files={RELEASE: f"{release}\n"})
 
 
-def test_a_libvirt_that_does_not_answer_fails_with_its_own_reason():
-    off = libvirt(None, available=False, reason="Connection refused")
-    result = run_check("libvirt", snapshot(hypervisor=off))
-    assert result.verdict is Verdict.FAIL
-    assert result.evidence == ("libvirt does not answer at qemu:///system: Connection refused",)
+def apparmor(verdict: Verdict, *words: str, enabled: str = "Y\n", profiles: object = "") -> Case:
+    return case("apparmor", verdict, *words, files={APPARMOR_ENABLED: enabled, APPARMOR_PROFILES: profiles})
 
 
-def test_an_unqueried_libvirt_is_unknown():
-    off = libvirt(None, available=False, uri="", reason="libvirt is not used: --root")
-    assert run_check("libvirt", snapshot(hypervisor=off)).verdict is Verdict.UNKNOWN
+CASES = {
+    "groups mean that the IOMMU is on": iommu(
+        OK, f"{GROUPS}: 2 groups", f"{CMDLINE}: intel_iommu=on iommu=pt",
+        line="ro intel_iommu=on iommu=pt quiet\n", groups=("0", "1"),
+    ),
+    "no group, whatever the command line": iommu(
+        FAIL, "intel_iommu=on", "VT-d", "already enables it", line="ro intel_iommu=on\n", groups=()
+    ),
+    "no group and no word for it": iommu(FAIL, "add intel_iommu=on iommu=pt", line="ro quiet\n", groups=()),
+    "groups that cannot be listed": iommu(
+        UNKNOWN, line="ro", groups=FolderListing(problem=f"{GROUPS}: Permission denied")
+    ),
+    "an empty tree is no host without an IOMMU": case("iommu", UNKNOWN),
+    "KVM is there and libvirt uses it": case("kvm", OK, folders={"/dev": ("kvm", "null")}, capabilities=CAPABLE),
+    "no KVM device": case("kvm", FAIL, folders={"/dev": ("null",)}, capabilities=CAPABLE),
+    "a libvirt without KVM": case("kvm", FAIL, folders={"/dev": ("kvm",)}, capabilities=PLAIN),
+    "KVM without /dev": case("kvm", UNKNOWN),
+    "VFIO is loaded": case("vfio", OK, snapshot=snapshot(a100()), folders=VFIO),
+    "a host without VFIO": case("vfio", FAIL, snapshot=snapshot(a100())),
+    "vfio-pci is missed for whole functions": case(
+        "vfio", WARN, snapshot=snapshot(a100(backend=Backend.PASSTHROUGH)), folders=NO_VFIO_PCI
+    ),
+    "vfio-pci is missed for nothing else": case("vfio", OK, snapshot=snapshot(t4()), folders=NO_VFIO_PCI),
+    "VFIO without a GPU": case("vfio", NOT_APPLICABLE, snapshot=snapshot(), folders=NO_VFIO_PCI),
+    "UEFI firmware is there": case("uefi", OK, snapshot=snapshot(), capabilities=CAPABLE),
+    "UEFI firmware is missed with its package": case("uefi", WARN, "ovmf", snapshot=snapshot(), capabilities=PLAIN),
+    "UEFI without libvirt": case(
+        "uefi", UNKNOWN, "libvirt is off", snapshot=snapshot(), capabilities_problem="libvirt is off"
+    ),
+    "a kernel for vendor-specific VFIO": kernel(OK, a100(), "6.8.0-45-generic"),
+    "a kernel too old for vendor-specific VFIO": kernel(FAIL, a100(), "5.15.0-100-generic"),
+    "an old kernel for mdevs": kernel(OK, t4(), "5.15.0-100-generic"),
+    "an unreported kernel": case("kernel", UNKNOWN, snapshot=snapshot(a100())),
+    "a libvirt for vendor-specific VFIO": libvirt_case(OK, libvirt(10_000_000), gpu=a100()),
+    "a libvirt too old for vendor-specific VFIO": libvirt_case(FAIL, libvirt(9_000_000), gpu=a100()),
+    "a libvirt for mdevs": libvirt_case(OK, libvirt(9_000_000), gpu=t4()),
+    "an old libvirt": libvirt_case(WARN, libvirt(7_000_000), gpu=t4()),
+    "a libvirt of unknown version": libvirt_case(UNKNOWN, libvirt(None), gpu=t4()),
+    "a libvirt that does not answer": libvirt_case(
+        FAIL, libvirt(None, available=False, reason="Connection refused"),
+        "libvirt does not answer at qemu:///system: Connection refused",
+    ),
+    "an unqueried libvirt": libvirt_case(
+        UNKNOWN, libvirt(None, available=False, uri="", reason="libvirt is not used: --root")
+    ),
+    "a session's libvirt has not the host's VMs": libvirt_case(FAIL, libvirt(uri="qemu:///session")),
+    "libvirt's test driver": libvirt_case(FAIL, libvirt(uri="test:///default")),
+    "AppArmor with libvirt's profile": apparmor(OK, "libvirtd (enforce)", profiles=ENFORCED),
+    "AppArmor without libvirt's profile": apparmor(WARN, profiles=BRIDGE_HELPER),
+    "AppArmor is off": apparmor(NOT_APPLICABLE, enabled="N\n"),
+    "a host without AppArmor": case("apparmor", NOT_APPLICABLE),
+    "profiles that only root sees": apparmor(
+        UNKNOWN, "run it as root", profiles=FileContent(problem=f"{APPARMOR_PROFILES}: Permission denied")
+    ),
+    "a host booted by BIOS has no Secure Boot": case("secure-boot", NOT_APPLICABLE, snapshot=snapshot(a100())),
+    "Secure Boot that cannot be seen": case(
+        "secure-boot", UNKNOWN, snapshot=snapshot(a100()), folders={EFI_DIRECTORY: ()}
+    ),
+    "firmware without the variable has no Secure Boot": case(
+        "secure-boot", OK, snapshot=snapshot(a100()),
+        folders={EFI_DIRECTORY: ("efivars",), EFI_VARIABLES: (BOOT_ORDER,)},
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("uri", ["qemu:///session", "test:///default"])
-def test_a_libvirt_without_the_hosts_vms_fails(uri):
-    assert run_check("libvirt", snapshot(hypervisor=libvirt(uri=uri))).verdict is Verdict.FAIL
+@pytest.mark.parametrize("one", CASES.values(), ids=CASES)
+def test_the_verdict_on(one):
+    assert_verdict(one)
 
 
 @pytest.mark.parametrize(
     ("version", "qemu", "verdict"),
     [
-        (12_004_000, 7_002_000, Verdict.OK),
-        (12_004_000, 7_001_000, Verdict.FAIL),
-        (12_003_000, 6_002_000, Verdict.OK),
-        (10_000_000, None, Verdict.UNKNOWN),
+        (12_004_000, 7_002_000, OK),
+        (12_004_000, 7_001_000, FAIL),
+        (12_003_000, 6_002_000, OK),
+        (10_000_000, None, UNKNOWN),
     ],
 )
 def test_qemu_is_checked_as_libvirt_starts_it(version, qemu, verdict):
     assert run_check("qemu", snapshot(hypervisor=libvirt(version, qemu))).verdict is verdict
 
 
-ON, OFF = "\x06\x00\x00\x00\x01", "\x06\x00\x00\x00\x00"
-
-
-def test_apparmor_with_libvirts_profile():
-    result = run_check(
-        "apparmor", files={APPARMOR_ENABLED: "Y\n", APPARMOR_PROFILES: "man_filter (enforce)\nlibvirtd (enforce)\n"}
-    )
-    assert result.verdict is Verdict.OK
-    assert "libvirtd (enforce)" in finding_text(result)
-
-
-def test_apparmor_without_libvirts_profile_is_a_warning():
-    profiles = "man_filter (enforce)\nlibvirtd//qemu_bridge_helper (enforce)\n"
-    assert run_check("apparmor", files={APPARMOR_ENABLED: "Y\n", APPARMOR_PROFILES: profiles}).verdict is Verdict.WARN
-
-
-def test_a_host_without_apparmor_has_nothing_to_check():
-    assert run_check("apparmor", files={APPARMOR_ENABLED: "N\n"}).verdict is Verdict.NOT_APPLICABLE
-    assert run_check("apparmor").verdict is Verdict.NOT_APPLICABLE
-
-
-def test_profiles_that_only_root_sees_are_unknown():
-    closed = FileContent(problem=f"{APPARMOR_PROFILES}: Permission denied")
-    result = run_check("apparmor", files={APPARMOR_ENABLED: "Y\n", APPARMOR_PROFILES: closed})
-    assert (result.verdict, result.fix) == (Verdict.UNKNOWN, "run it as root")
-
-
-@pytest.mark.parametrize(
-    ("value", "driver", "verdict"),
-    [(ON, "nvidia", Verdict.OK), (OFF, None, Verdict.OK), (ON, None, Verdict.FAIL)],
-)
+@pytest.mark.parametrize(("value", "driver", "verdict"), [(ON, "nvidia", OK), (OFF, None, OK), (ON, None, FAIL)])
 def test_secure_boot_only_matters_when_the_driver_is_missing(value, driver, verdict):
     result = run_check(
         "secure-boot",
@@ -191,13 +154,3 @@ def test_secure_boot_only_matters_when_the_driver_is_missing(value, driver, verd
         folders={EFI_DIRECTORY: ("efivars",)},
     )
     assert result.verdict is verdict
-
-
-def test_a_host_that_was_booted_by_bios_has_no_secure_boot():
-    assert run_check("secure-boot", snapshot(a100())).verdict is Verdict.NOT_APPLICABLE
-    assert run_check("secure-boot", snapshot(a100()), folders={EFI_DIRECTORY: ()}).verdict is Verdict.UNKNOWN
-
-
-def test_firmware_without_the_variable_has_no_secure_boot():
-    folders = {EFI_DIRECTORY: ("efivars",), EFI_VARIABLES: ("BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c",)}
-    assert run_check("secure-boot", snapshot(a100()), folders=folders).verdict is Verdict.OK
