@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading domains of other programs: units, all forms of host devices, and the record's owner."""
+"""Reading domains of other programs: units, all forms of host devices, disks, consoles, and the record's owner."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from tests.unit.domain.designs import GOLDEN, MACHINE, UUID, vendor_vf
+from vgpuctl.domain.console import ConsoleDevices, GraphicsDevice, parse_consoles
+from vgpuctl.domain.disk_sources import DiskSources, parse_disk_sources
+from vgpuctl.domain.domain_root import parse_root
 from vgpuctl.domain.domain_xml import has_serial_console, parse_domain, parse_hostdevs
 from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import LibvirtFailed
@@ -195,13 +199,93 @@ def test_other_xml_is_an_error(xml: str) -> None:
         read(xml)
 
 
-def test_entities_and_files_are_not_read() -> None:
-    xml = '<!DOCTYPE domain [<!ENTITY a SYSTEM "file:///etc/hostname">]><domain><name>a&a;</name></domain>'
-    assert read(xml).name in ("a", "")
-
-
 @pytest.mark.parametrize("name", GOLDEN)
 def test_consoles(name: str) -> None:
     xml = (FILES / f"{name}.xml").read_text(encoding="utf-8")
     assert has_serial_console(xml)
     assert not has_serial_console(domain("<serial type='file'/>"))
+
+
+COMMENTED = "<domain><!-- a comment --><name>vm</name></domain>"
+
+
+def test_comments_are_kept_only_on_request() -> None:
+    assert [child.tag for child in parse_root(COMMENTED)] == ["name"]
+    assert etree.tostring(parse_root(COMMENTED, keep_comments=True), encoding="unicode") == COMMENTED
+
+
+def test_entities_are_not_resolved() -> None:
+    text = '<!DOCTYPE domain [<!ENTITY file SYSTEM "file:///etc/passwd">]><domain><name>&file;</name></domain>'
+    assert "<name>&file;</name>" in etree.tostring(parse_root(text), encoding="unicode")
+
+
+CONFIG = """<domain><devices>
+<disk type='file'><source file='/a.qcow2'/></disk>
+<disk type='block'><source dev='/dev/vg/b'/></disk>
+<disk type='volume'><source pool='p' volume='v'/></disk>
+<disk type='network'><source protocol='rbd' name='x'/></disk>
+<disk type='file' device='cdrom'/>
+</devices></domain>"""
+LIVE = """<domain><devices><disk type='file'><source file='/a.qcow2'/>
+<backingStore type='file'><source file='/mid.qcow2'/>
+<backingStore type='file'><source file='/base.qcow2'/><backingStore/></backingStore></backingStore>
+<mirror type='file'><source file='/copy.qcow2'/></mirror></disk></devices></domain>"""
+
+
+def test_files_block_devices_and_volumes_are_named_and_empty_drives_are_not():
+    assert parse_disk_sources(CONFIG) == DiskSources(("/a.qcow2", "/dev/vg/b"), (("p", "v"),), ())
+
+
+def test_a_running_domain_has_its_chain_and_a_copys_target():
+    result = parse_disk_sources(CONFIG, LIVE)
+    assert result.files == ("/a.qcow2", "/dev/vg/b", "/copy.qcow2")
+    assert result.backing_pairs == (("/a.qcow2", "/mid.qcow2"), ("/mid.qcow2", "/base.qcow2"))
+
+
+def test_a_domain_that_is_off_has_no_live_xml():
+    assert parse_disk_sources(CONFIG, None) == parse_disk_sources(CONFIG)
+
+
+def devices(inner: str) -> str:
+    return f"<domain><devices>{inner}</devices></domain>"
+
+
+@pytest.mark.parametrize(
+    ("xml", "screen"),
+    [
+        (
+            "<graphics type='vnc' port='5901' autoport='yes' listen='0.0.0.0'>"
+            "<listen type='address' address='0.0.0.0'/></graphics>",
+            GraphicsDevice("vnc", 5901, None, "0.0.0.0"),
+        ),
+        (
+            "<graphics type='spice' port='5902' tlsPort='5903'><listen type='network' network='n' address='10.0.0.1'/>"
+            "</graphics>",
+            GraphicsDevice("spice", 5902, 5903, "10.0.0.1"),
+        ),
+        ("<graphics type='vnc' port='-1' autoport='yes'/>", GraphicsDevice("vnc")),
+        (
+            "<graphics type='vnc'><listen type='socket' socket='/run/vnc.sock'/></graphics>",
+            GraphicsDevice("vnc", socket="/run/vnc.sock"),
+        ),
+        ("<graphics type='spice'><listen type='none'/></graphics>", GraphicsDevice("spice")),
+        ("<graphics type='vnc' port='5900' listen='::1'/>", GraphicsDevice("vnc", 5900, None, "::1")),
+    ],
+)
+def test_a_screen_is_read_as_it_is_written(xml: str, screen: GraphicsDevice):
+    assert parse_consoles(devices(xml)).graphics == (screen,)
+
+
+def test_only_a_console_on_a_terminal_can_be_opened():
+    result = parse_consoles(
+        devices(
+            "<console type='pty' tty='/dev/pts/3'><target type='serial' port='0'/></console>"
+            "<console type='pty'><source path='/dev/pts/4'/><target type='virtio' port='1'/></console>"
+            "<console type='tcp'><target type='virtio' port='2'/></console>"
+        )
+    )
+    assert result.serial_consoles == (("serial", "/dev/pts/3"), ("virtio", "/dev/pts/4"))
+
+
+def test_a_domain_without_devices_has_none():
+    assert parse_consoles("<domain/>") == ConsoleDevices()

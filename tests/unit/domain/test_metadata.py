@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 from hypothesis import given
 from lxml import etree
 
 from tests.unit.domain.designs import mdev, passthrough, records, vendor_vf
-from vgpuctl.domain.record import UnfinishedExchange, record_from_xml, record_to_xml
+from vgpuctl.domain.record import UnfinishedExchange, parse_record, record_from_xml, record_to_xml
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import AssignedVgpu, VmRecord
 from vgpuctl.value import field_names, replace
@@ -18,7 +20,8 @@ GOOD = record_to_xml(vendor_vf().record)
 
 @given(records)
 def test_it_reads_back(record: VmRecord) -> None:
-    assert record_from_xml(record_to_xml(record)) == record
+    text = record_to_xml(record)
+    assert record_from_xml(text) == parse_record(ElementTree.fromstring(text)) == record
 
 
 @given(records)
@@ -101,6 +104,7 @@ def test_control_characters_are_refused(bad: str) -> None:
         (GOOD.replace('framebuffer-mib="4096"', 'framebuffer-mib=""'), "framebuffer-mib '' is not a number"),
         (GOOD.replace("vendor-vf", "magic"), "magic"),
         (GOOD.replace(' carrier="', ' carier="'), "vgpu has no carrier"),
+        (GOOD.replace(' gpu="', ' other="'), "vgpu has no gpu"),
         (GOOD.replace(' capacity-bytes="', ' bytes="'), "disk has no capacity-bytes"),
     ],
 )

@@ -20,11 +20,6 @@ from vgpuctl.value import replace
 
 BACKENDS = [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")]
 HOSTDEV = re.compile(r"\s*<hostdev .*?</hostdev>", re.DOTALL)
-SRIOV = """
-version: 1
-gpus:
-  - {vendor: intel, address: "0000:00:02.0", sriov: {total: 7, enabled: 7}}
-"""
 
 
 def xml_of(ports: Host, name: str = "vm") -> str:

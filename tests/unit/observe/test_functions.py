@@ -171,13 +171,6 @@ def test_with_fewer_vfs_only_what_is_gone_is_missing(tmp_path):
         start(host.ports, "second")
 
 
-def test_when_the_vfs_are_back_the_vm_starts(tmp_path):
-    host = with_vm(tmp_path, "sriov", SRIOV, None, "sriov")
-    turn_vfs(host, 0)
-    turn_vfs(host, 7)
-    start(host.ports, "web")
-
-
 def test_where_host_yaml_has_the_vfs_restore_host_brings_them_back():
     gpu = replace(PLAIN_VFS, backend=None, functions=(), vfs_enabled=0, desired_mode=GpuMode.SRIOV)
     with pytest.raises(HostCannot) as raised:

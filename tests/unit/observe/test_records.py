@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and stuck writes in a snapshot: unreadable ones warn, and under the lock few processes are checked."""
+"""Claims and stuck writes: unreadable ones warn or are errors, never none; under the lock few processes are checked."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.faults import counted
-from tests.hosts import living_operation, open_sim_host
+from tests.hosts import create, living_operation, open_sim_host, request
 from tests.values import A4C, a100, assigned, claim, vm
-from vgpuctl.errors import Failed
+from vgpuctl.errors import Failed, FileFailed
 from vgpuctl.model.port_values import ClaimList
 from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe.claims import (
+    is_claim_in_use,
+    living_operations,
+    read_claims,
+)
 from vgpuctl.value import replace
 
 WANT = ReadScope(models=False)
@@ -89,3 +94,31 @@ def test_a_claim_lives_with_its_operation(tmp_path):
     assert counted(host.ports, observed).count("operations.living") == 1
     with host.ports.claims.lock(0):
         assert observed(host.ports) == observed(host.ports)
+
+
+class Unreadable:
+    def all(self):
+        raise PermissionError(13, "Permission denied", "/run/vgpuctl/claims")
+
+    def living(self, ids):
+        raise OSError(5, "Input/output error", "/run/vgpuctl/operations")
+
+
+def test_what_cannot_be_read_is_an_error_with_its_path(tmp_path):
+    ports = replace(open_sim_host(tmp_path).ports, claims=Unreadable(), operations=Unreadable())
+    with pytest.raises(FileFailed, match="the claims cannot be read: Permission denied") as denied:
+        read_claims(ports)
+    assert denied.value.hint == "run it as root"
+    with pytest.raises(FileFailed, match="which operations are running cannot be read") as broken:
+        living_operations(ports, ["a"])
+    assert "ls -la /run/vgpuctl/operations" in str(broken.value.hint)
+
+
+def test_a_claim_is_in_use_while_its_vm_runs_with_the_carrier_or_cannot_be_asked(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
+    (claim,) = read_claims(host.ports)
+    assert is_claim_in_use(host.ports, claim)
+    assert not is_claim_in_use(host.ports, replace(claim, carrier="0000:3b:01.0"))
+    host.ports.hypervisor.destroy(claim.vm_uuid)
+    assert not is_claim_in_use(host.ports, claim)
