@@ -188,17 +188,6 @@ def by(*texts, gpu=None, **more):
     return request(name="vdi-001", profiles=tuple(counts.items()), gpu=gpu, sources=sources, **more)
 
 
-@pytest.mark.parametrize("made", ["A100-4C", "GRID A100-4C", "468"])
-def test_a_profile_is_the_same_as_it_was_typed_and_by_its_short_name(made):
-    result = existing(by(made))
-    for again in {made, "A100-4C", "GRID A100-4C"}:
-        assert diff_vm(result, by(again)) == ({}, {}), again
-    for other in ("A100-5C", "GRID A100-5C", "469", "GRID A100-4C-X"):
-        assert list(diff_vm(result, by(other))[0]) == ["profile"], other
-    before, after = diff_vm(result, by(made, made))
-    assert (before["profile"], after["profile"]) == ({"A100-4C": 1}, {"A100-4C": 2})
-
-
 def test_a_profile_of_any_model_is_the_one_that_the_vm_got():
     result, types = existing(by("4C")), a100().types
     for again in ("4C", "A100-4C", "T4-4Q|A100-4C"):
@@ -235,15 +224,6 @@ def test_a_record_without_texts_is_compared_by_its_profile():
     assert "profile" in before
 
 
-def test_a_model_is_the_same_as_it_was_typed_or_when_it_means_the_vms_gpu():
-    here = frozenset({"0000:3b:00.0"})
-    assert diff_vm(existing(by("A100-4C", gpu="A100")), by("A100-4C", gpu="A100")) == ({}, {})
-    without = existing(by("A100-4C"))
-    assert diff_vm(without, by("A100-4C", gpu="A100"), here) == ({}, {})
-    before, after = diff_vm(without, by("A100-4C", gpu="T4"), frozenset({"0000:5e:00.0"}))
-    assert (before, after) == ({"gpu": "0000:3b:00.0"}, {"gpu": "T4"})
-
-
 @pytest.mark.parametrize(
     ("field", "before", "after", "text"),
     [
@@ -275,13 +255,6 @@ def test_the_hint_names_the_command_for_the_field(field, before, after, hint):
     assert given.startswith(hint)
     assert ("vgpuctl show-vm vm -o yaml" in given) == ("cannot be changed in place" in hint)
     assert "delete" not in given
-
-
-def test_several_vms_are_one_word_if_they_are_numbered():
-    change = ({"profile": {"A16-2Q": 1}}, {"profile": {"A16-4Q": 2}})
-    hint = texts.difference_hint({f"ans-{n:03}": change for n in (9, 10, 11)}, {"profile"})
-    words = "'ans-{009..011}'"
-    assert hint == f"vgpuctl stop-vm {words}, then: vgpuctl set-vm {words} --profile A16-4Q:2"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from vgpuctl.operations.plans.reserve import (
     request_from_record,
     tentative_placement,
     with_slot,
-    without_slot,
 )
 from vgpuctl.value import replace
 
@@ -100,13 +99,6 @@ def test_the_type_id_is_looked_up_by_the_profile_at_each_creation():
     assert step.type_id == "nvidia-999"
 
 
-def test_a_profile_that_a_driver_update_took_away_is_no_capacity():
-    gone = t4(types=())
-    with pytest.raises(NoCapacity) as raised:
-        make_steps(snapshot(gone), assigned(gone, T2Q))
-    assert "T4-2Q" in str(raised.value)
-
-
 GPU = a100()
 
 
@@ -139,16 +131,6 @@ def test_a_place_that_another_device_has_is_refused_with_its_name():
         missing_device_steps(snapshot(gpu, vms=(mine,)), mine, mine.record)
 
 
-def test_a_record_without_a_placement_id_avoids_recorded_placements():
-    kind = replace(A4C, placement_ids=(0, 4, 8), placement_size=4)
-    gpu = a100(types=(kind,), mixed_size=True)
-    mine, other = missing_vm(), missing_vm(1, placement_id=0)
-    other = replace(other, record=replace(other.record, vgpus=(assigned(GPU, A4C, 1, placement_id=0),)))
-    assert mine.record is not None
-    (step,) = missing_device_steps(snapshot(gpu, vms=(mine, other)), mine, mine.record)
-    assert step.vgpu.placement_id == 4
-
-
 def test_with_mixed_sizes_a_device_in_creation_does_not_block():
     being_made = taken(GPU, A5C, 1, present=False)
     gpu = a100(backend=Backend.MDEV_VF)
@@ -169,20 +151,6 @@ def reserving_vm(number: int, *vgpus: AssignedVgpu, spec: str = "{}", state: VmS
 def mdev(number: int, gpu: Gpu) -> AssignedVgpu:
     """Return an assigned mdev of test VM `number`."""
     return assigned(gpu, T2Q, carrier=carrier_uuid(vm_uuid(number), 0))
-
-
-def test_nothing_is_held_without_a_claim_a_device_or_a_running_vm():
-    gpu = a100()
-    mine = reserving_vm(1, assigned(gpu, A4C))
-    assert mine.record is not None
-    seen = snapshot(gpu, vms=(mine,))
-    assert with_slot(seen, mine, mine.record) == ()
-    assert without_slot(seen, mine, mine.record) == mine.record.vgpus
-    claims = build_claims(mine.name, mine.record, Operation("1f", ME, "test"))
-    seen = snapshot(gpu, vms=(mine,), claims=claims)
-    assert with_slot(seen, mine, mine.record) == mine.record.vgpus
-    runs = replace(mine, state=VmState.RUNNING)
-    assert with_slot(snapshot(gpu, vms=(runs,)), runs, mine.record) == mine.record.vgpus
 
 
 def test_what_is_held_is_where_the_claim_is_not_where_the_record_says():
@@ -239,15 +207,6 @@ def test_an_mdev_with_a_fixed_definition_goes_to_any_mdev_gpu():
         choose_slots(snapshot(here, other, vms=(mine,)), mine, mine.record, keep_definition=True)
 
 
-def test_what_a_gpu_whose_driver_refuses_had_goes_to_another_one():
-    here, there = t4(), t4("0000:af:00.0")
-    mine = reserving_vm(1, mdev(1, here))
-    assert mine.record is not None
-    seen = replace(snapshot(here, there, vms=(mine,)), refusing_gpus=frozenset({here.address}))
-    (result,) = choose_slots(seen, mine, mine.record)
-    assert result.gpu == there.address
-
-
 def test_tentative_placement_assumes_an_empty_host():
     gpu = a100(vfs=2)
     full = changed(
@@ -291,39 +250,6 @@ def test_they_go_where_one_after_the_other_would_go(tmp_path):
     single = open_sim_host(tmp_path / "single", text=TWO_CARDS).ports
     made = [create(single, request("A100-4C")).data.vgpus for _ in range(12)]
     assert [[v.function for v in vgpus] for vgpus in chosen] == [[v.function for v in vgpus] for vgpus in made]
-
-
-def test_when_none_fits_the_error_names_the_blocker(tmp_path):
-    ports = open_sim_host(tmp_path).ports
-    for _ in range(10):
-        create(ports, request("A100-4C"))
-    with pytest.raises(NoCapacity, match="0 fit now") as raised:
-        choose_batch_vgpus(take_snapshot(ports), request("A100-4C"), vms(ports, 2))
-    assert "10 of 10 in use" in str(raised.value.facts["details"])
-
-
-def test_whole_gpus_are_given_one_to_each(tmp_path):
-    text = "version: 1\ngpus:\n  - {model: A100, count: 2, backend: passthrough}\n"
-    ports = open_sim_host(tmp_path, text=text).ports
-    snapshot = observe(ports, ReadScope())
-    whole = request(mode="passthrough", gpu="A100")
-    chosen = choose_batch_vgpus(snapshot, whole, vms(ports, 2))
-    assert len({v.gpu for vgpus in chosen for v in vgpus}) == 2
-    with pytest.raises(NoCapacity, match="2 fit now"):
-        choose_batch_vgpus(snapshot, whole, vms(ports, 3))
-    create(ports, request(mode="passthrough", gpu=snapshot.gpus[0].address))
-    with pytest.raises(InUse):
-        choose_batch_vgpus(
-            observe(ports, ReadScope()), request(mode="passthrough", gpu=snapshot.gpus[0].address), vms(ports, 1)
-        )
-
-
-def test_every_carrier_is_claimed_for_the_vm():
-    vgpus = tuple(assigned(t4(), T2Q, index=n, carrier=vm_uuid(n + 10)) for n in range(2))
-    record = VmRecord(RecordState.READY, vm_uuid(1), MACHINE, vgpus, (), "{}")
-    claims = build_claims("vm", record, Operation("1f", ME, "vgpuctl test"))
-    assert [c.carrier for c in claims] == [vm_uuid(10), vm_uuid(11)]
-    assert {(c.vm, c.vm_uuid, c.process, c.profile) for c in claims} == {("vm", vm_uuid(1), ME, "T4-2Q")}
 
 
 def test_a_claim_tells_of_its_vms_spread_group_before_a_definition_does():

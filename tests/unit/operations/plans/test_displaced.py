@@ -79,26 +79,18 @@ def check_is_placed(host: SimulatedHost, name: str, profile: str, *gpus: str, st
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_vm_whose_slot_is_gone_starts_in_another_one(tmp_path, case):
+@pytest.mark.parametrize("reserve", ["always", "running"])
+def test_a_vm_whose_slot_is_gone_starts_in_another_one(tmp_path, case, reserve):
     before, after, asked, gets = CHANGES[case]
     host = open_sim_host(tmp_path, text=before)
-    for name in ("one", "two"):
-        create(host.ports, request(asked, name=name), start=False)
+    names = ("one", "two") if reserve == "always" else ("one",)
+    for name in names:
+        create(host.ports, request(asked, name=name, reserve=reserve), start=False)
     host = with_other_hardware(host, after)
-    for name in ("one", "two"):
+    for name in names:
         assert start(host.ports, name).changed
         check_is_placed(host, name, gets, OLD, NEW, OTHER)
     assert not run_reconcile(host.ports).changed
-
-
-@pytest.mark.parametrize("case", CHANGES)
-def test_a_vm_that_reserves_while_it_runs_starts_elsewhere_too(tmp_path, case):
-    before, after, asked, gets = CHANGES[case]
-    host = open_sim_host(tmp_path, text=before)
-    create(host.ports, request(asked, name="one", reserve="running"), start=False)
-    host = with_other_hardware(host, after)
-    assert start(host.ports, "one").changed
-    check_is_placed(host, "one", gets, OLD, NEW, OTHER)
 
 
 @pytest.mark.parametrize("case", CHANGES)

@@ -155,15 +155,6 @@ def test_an_empty_host_gives_its_first_group(count):
     assert got(snapshot(*HOST), wanted(count, "H100")) == ADDRESSES[:count]
 
 
-def test_too_few_are_named_with_both_numbers_and_each_reason():
-    seen = snapshot(*HOST, vms=[using(0, HOST[1])])
-    error = refused(seen, wanted(8))
-    assert str(error) == "8 whole GPUs requested, but only 7 of 8 can be given now"
-    assert (error.facts["requested"], error.facts["free"]) == (8, 7)
-    assert error.facts["details"] == [f"{ADDRESSES[1]}: in use by vdi-000"]
-    assert "9 whole GPUs requested, but only 8 of 8" in str(refused(snapshot(*HOST), wanted(9)))
-
-
 def test_constraints_and_host_yaml_are_reasons_too():
     host = [replace(HOST[0], cordoned=True), *HOST[1:]]
     write = StuckWrite(ProcessId(7, 1), ADDRESSES[1], "path", "0")

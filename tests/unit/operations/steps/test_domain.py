@@ -54,13 +54,6 @@ def test_undo_keeps_a_domain_without_record(tmp_path):
     assert picture(host).domains
 
 
-def test_a_vm_started_by_another_program_is_not_stopped(tmp_path):
-    host = open_sim_host(tmp_path)
-    uuid = create(host.ports, request("A100-4C", name="vm")).data.uuid
-    assert StartDomain("vm", uuid).perform(host.ports) == "another program started VM vm"
-    assert picture(host).running
-
-
 def test_a_vm_started_by_another_program_without_its_disk_is_refused(tmp_path):
     host = open_sim_host(tmp_path)
     made = create(host.ports, request("A100-4C", name="vm")).data
