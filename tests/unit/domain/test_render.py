@@ -93,7 +93,6 @@ def test_what_is_rendered_is_valid_and_reads_back(schema: etree.RelaxNG, design:
 def test_there_is_a_port_for_every_device_and_the_spare_ones(design: DomainDesign, slots: int) -> None:
     root = etree.fromstring(made(replace(design, hotplug_slots=slots)))
     devices = root.find("devices")
-    assert devices is not None
     virtio_disks = devices.findall("disk/target[@bus='virtio']")
     others = [*devices.findall("interface"), *devices.findall("controller[@type='usb']"), *devices.findall("rng")]
     serial = 1  # libvirt adds the virtio-serial controller of the guest agent's channel
@@ -267,7 +266,6 @@ def test_secure_boot_tpm_local_time_and_no_virtio_driver_to_boot() -> None:
 @given(designs())
 def test_all_cpus_are_cores_of_one_socket_for_windows_uses_no_more_than_two(design: DomainDesign) -> None:
     topology = etree.fromstring(made(replace(design, os="windows11", firmware="uefi"))).find("cpu/topology")
-    assert topology is not None
     assert dict(topology.attrib) == {"sockets": "1", "cores": str(design.vcpus), "threads": "1"}
 
 

@@ -95,7 +95,6 @@ def test_each_rendering_and_each_thread_counts_for_itself() -> None:
 
 def test_the_vm_template_is_built_in() -> None:
     text = read_builtin_template("vm")
-    assert text is not None
     assert "<domain" in text
     assert list_builtin_templates() == ("vm",)
 

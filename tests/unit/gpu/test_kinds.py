@@ -125,7 +125,6 @@ def grown(kind: GpuKind, data: st.DataObject) -> State:
 def test_a_fleet_groups_equal_gpus_and_names_the_lowest() -> None:
     fleet = Fleet([A40, H100_MIG], [GpuGroup(1, 0), GpuGroup(0, (0, 0)), GpuGroup(0, (0, 0)), GpuGroup(1, 0)])
     first = FirstFit().choose(fleet, "8Q")
-    assert first is not None
     assert (first.gpu, first.placement) == (1, (0, (8192, 1)))
     fleet.add_vgpu(first.gpu, first.placement)
     assert {(g, n) for g, n in fleet.groups()} == {
@@ -134,8 +133,6 @@ def test_a_fleet_groups_equal_gpus_and_names_the_lowest() -> None:
         (GpuGroup(0, (0, 0)), 1),
     }
     depth, breadth = Depth().choose(fleet, "8Q"), Breadth().choose(fleet, "8Q")
-    assert depth is not None
-    assert breadth is not None
     assert (depth.gpu, breadth.gpu) == (1, 2)
     assert FirstFit().choose(fleet, "2B") == breadth._replace(placement=(0, (2048, 1)))
     fleet.remove_vgpu(1, "8Q", 0)

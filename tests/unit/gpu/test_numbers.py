@@ -76,7 +76,6 @@ def fits_at(gpu: Gpu, there: list[Vgpu], wanted: VgpuType, start: int) -> bool:
 
 
 def open_instances(gpu: Gpu, there: list[Vgpu], wanted: VgpuType) -> list[int]:
-    assert gpu.mig is not None
     inside = {i.gi_id: [v for v in there if v.gi_id == i.gi_id] for i in gpu.mig.instances}
     return [
         i.gi_id
@@ -93,7 +92,6 @@ def open_instances(gpu: Gpu, there: list[Vgpu], wanted: VgpuType) -> list[int]:
 def test_as_many_are_left_in_numbers_as_there_is_room_for(name: str, data: st.DataObject) -> None:
     gpu, there = grown(GPUS[name], data)
     known = numbers_of(gpu, there)
-    assert known is not None
     for wanted in gpu.types:
         assert known.kind.count_remaining(known.state, wanted.profile) == compute_room(gpu, there, wanted).free, (
             wanted.profile
@@ -106,7 +104,6 @@ def test_as_many_are_left_in_numbers_as_there_is_room_for(name: str, data: st.Da
 def test_what_fits_in_numbers_is_what_is_placed(name: str, data: st.DataObject) -> None:
     gpu, there = grown(GPUS[name], data)
     known = numbers_of(gpu, there)
-    assert known is not None
     profile = data.draw(st.sampled_from(sorted(known.kind.sizes)))
     number = data.draw(st.integers(1, 12))
     try:
@@ -122,7 +119,6 @@ def test_what_fits_in_numbers_is_what_is_placed(name: str, data: st.DataObject) 
 def test_with_everything_that_is_counted_taken_away_a_gpu_is_empty(name: str, data: st.DataObject) -> None:
     gpu, there = grown(GPUS[name], data)
     known = numbers_of(gpu, there)
-    assert known is not None
     state = known.state
     assert len(known.allocated) == len(there)
     for counted in known.allocated:
@@ -158,7 +154,6 @@ def test_a_profile_without_a_maximum_or_places_is_left_out_and_the_others_stay()
     untold = mixed(*A40[:-2], replace(Q8, placement_ids=None))
     for gpu, missing in ((dark, "A100-5C"), (untold, "A40-8Q")):
         known = numbers_of(gpu, ())
-        assert known is not None
         assert missing not in known.kind.sizes
         assert len(known.kind.sizes) == len(gpu.types) - 1
 
@@ -168,5 +163,4 @@ def test_a_profile_that_the_driver_does_not_offer_has_no_room_in_numbers() -> No
     for number in range(len(gpu.functions)):
         gpu = changed(gpu, number, available_instances={H3.type_id: 1})
     known = numbers_of(gpu, ())
-    assert known is not None
     assert [known.kind.count_remaining(known.state, t.profile) for t in (H1, H3, TIME_SLICED)] == [0, 1, 0]

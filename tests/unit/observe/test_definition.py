@@ -24,14 +24,12 @@ HOSTDEV = re.compile(r"\s*<hostdev .*?</hostdev>", re.DOTALL)
 
 def xml_of(ports: Host, name: str = "vm") -> str:
     domain = ports.hypervisor.find_domain(name)
-    assert domain is not None
     return domain.xml
 
 
 def edit(ports: Host, pattern: str | re.Pattern[str], text: str, count: int = 1) -> None:
     """Change a definition as `virsh edit` does."""
     domain = ports.hypervisor.find_domain("vm")
-    assert domain is not None
     changed = re.sub(pattern, text, domain.xml, count=count, flags=0 if isinstance(pattern, re.Pattern) else re.DOTALL)
     assert changed != domain.xml
     ports.hypervisor.redefine(domain.uuid, changed)

@@ -99,7 +99,6 @@ def test_of_gpu_instances_with_schedulers_of_their_own_all_must_run_it():
     states = {3: SchedulerState(SchedulerPolicy.FIXED_SHARE), 4: SchedulerState(SchedulerPolicy.BEST_EFFORT)}
     gpu = replace(ONE, mig=MigState(True, True), mode=GpuMode.MIG_VGPU, scheduler=FIXED, gi_schedulers=states)
     bar = why_excluded(snapshot(gpu), gpu, GpuConstraints(scheduler=SchedulerPolicy.FIXED_SHARE))
-    assert bar is not None
     assert bar.reason == "its scheduler is best_effort, fixed_share"
     same = replace(gpu, gi_schedulers={3: states[3]})
     assert why_excluded(snapshot(same), same, GpuConstraints(scheduler=SchedulerPolicy.FIXED_SHARE)) is None
@@ -107,7 +106,6 @@ def test_of_gpu_instances_with_schedulers_of_their_own_all_must_run_it():
 
 def in_group(number, gpu, **more):
     mine = vm(number, assigned(gpu, A4C, number), **more)
-    assert mine.record is not None
     return replace(mine, record=replace(mine.record, request_json='{"spread_group":"exam"}'))
 
 
@@ -124,7 +122,6 @@ def test_vms_of_one_group_are_on_different_gpus():
 @pytest.mark.parametrize("spec", ['{"spread_group":', '["spread_group"]', '{"spread_group":7}', "{}", ""])
 def test_a_spec_that_cannot_be_read_has_no_group(spec):
     mine = in_group(1, ONE)
-    assert mine.record is not None
     assert replace(mine.record, request_json=spec).spread_group is None
     assert mine.record.spread_group == "exam"
 

@@ -51,7 +51,6 @@ def place(fleet: Fleet, *profiles: str, policy: PlacementPolicy | None = None) -
     placed = []
     for profile in profiles:
         choice = policy.choose(fleet, profile)
-        assert choice is not None
         fleet.add_vgpu(choice.gpu, choice.placement)
         placed.append((choice.gpu, placement_id_of(choice.placement.place) if choice.placement.place else -1))
     return placed

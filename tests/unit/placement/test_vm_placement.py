@@ -166,7 +166,6 @@ def test_a_placement_never_exceeds_a_gpu_and_fails_only_when_the_joint_count_is_
         vms += used
     observed = snapshot(*gpus, a100("0000:f0:00.0"), vms=vms)
     free = sum_free(list_rooms(observed, observed.gpus, find_types(observed, observed.gpus, "A100-4C")))
-    assert free is not None
     if count > free:
         with pytest.raises(NoCapacity):
             place_vgpus(observed, [("A100-4C", count)], None)

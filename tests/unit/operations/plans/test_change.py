@@ -119,7 +119,6 @@ def job(host: SimulatedHost, fields: set[str], **changes) -> VmUpdate:
     """Return the change of the VM `a` to the requested state."""
     seen = observe(host.ports, ReadScope(types=True))
     (vm,) = [vm for vm in seen.vms if vm.name == "a"]
-    assert vm.record is not None
     wanted = request(changes.pop("profile", "A100-4C"), name="a", **changes)
     exchange = diff_vgpus(vm, vm.record, [text for text, _ in wanted.profiles])
     xml = read_domain_xml(host.ports, vm, dry_run=False)

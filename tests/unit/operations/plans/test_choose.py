@@ -110,7 +110,6 @@ def missing_vm(number: int = 0, spec: str = "{}", **more: Any) -> Vm:
 def test_the_recorded_placement_id_is_used_while_it_is_valid():
     kind = replace(A4C, placement_ids=(0, 8), placement_size=4)
     mine = missing_vm(placement_id=8)
-    assert mine.record is not None
     for gpu, place in (
         (a100(types=(kind,), mixed_size=True), 8),
         (a100(types=(kind,), mixed_size=None), 8),
@@ -126,7 +125,6 @@ def test_a_place_that_another_device_has_is_refused_with_its_name():
     kind = replace(A4C, placement_ids=(0, 8), placement_size=4)
     gpu = changed(a100(types=(kind,), mixed_size=True), 5, current_type=kind.type_id, placement_id=8)
     mine = missing_vm(placement_id=8)
-    assert mine.record is not None
     with pytest.raises(InUse, match=r"placement 8 of 0000:3b:00.0.*taken by unmanaged 0000:3b:01.1"):
         missing_device_steps(snapshot(gpu, vms=(mine,)), mine, mine.record)
 
@@ -144,7 +142,6 @@ def test_with_mixed_sizes_a_device_in_creation_does_not_block():
 def reserving_vm(number: int, *vgpus: AssignedVgpu, spec: str = "{}", state: VmState = VmState.STOPPED) -> Vm:
     """Return a VM that reserves these only while it runs."""
     made = vm(number, *vgpus)
-    assert made.record is not None
     return replace(made, state=state, record=replace(made.record, reserve="running", request_json=spec))
 
 
@@ -156,7 +153,6 @@ def mdev(number: int, gpu: Gpu) -> AssignedVgpu:
 def test_what_is_held_is_where_the_claim_is_not_where_the_record_says():
     here, there = t4(), t4("0000:af:00.0")
     mine = reserving_vm(1, mdev(1, here))
-    assert mine.record is not None
     moved = replace(mine.record, vgpus=(mdev(1, there),))
     claims = build_claims(mine.name, moved, Operation("1f", ME, "test"))
     assert with_slot(snapshot(here, there, vms=(mine,), claims=claims), mine, mine.record) == moved.vgpus
@@ -165,7 +161,6 @@ def test_what_is_held_is_where_the_claim_is_not_where_the_record_says():
 def test_its_own_slot_comes_first():
     gpu = a100()
     mine = reserving_vm(1, assigned(gpu, A4C, 3))
-    assert mine.record is not None
     assert [v.function for v in choose_slots(snapshot(gpu, vms=(mine,)), mine, mine.record)] == ["0000:3b:00.7"]
     other = vm(2, assigned(gpu, A4C, 3))
     seen = snapshot(gpu, vms=(mine, other))
@@ -181,7 +176,6 @@ def test_its_own_slot_is_lost_to_a_vm_of_its_group():
     here, there = a100(), a100("0000:af:00.0")
     group = '{"spread_group":"exam"}'
     mine = reserving_vm(1, assigned(here, A4C, 3), spec=group)
-    assert mine.record is not None
     runs = reserving_vm(2, assigned(here, A4C, 5), spec=group, state=VmState.RUNNING)
     assert [v.gpu for v in choose_slots(snapshot(here, there, vms=(mine, runs)), mine, mine.record)] == [there.address]
     off = replace(runs, state=VmState.STOPPED)
@@ -191,7 +185,6 @@ def test_its_own_slot_is_lost_to_a_vm_of_its_group():
 def test_explicit_constraints_are_used_for_another_start():
     kept = '{"gpu":["A100","T4"],"not_gpu":"A16","numa_node":1,"scheduler":"fixed_share","placement":"depth"}'
     mine = reserving_vm(1, assigned(a100(), A4C), spec=kept)
-    assert mine.record is not None
     where = GpuConstraints(("A100", "T4"), ("A16",), 1, None, SchedulerPolicy.FIXED_SHARE, "depth")
     assert request_from_record(mine, mine.record, mine.record.vgpus).constraints == where
 
@@ -199,7 +192,6 @@ def test_explicit_constraints_are_used_for_another_start():
 def test_an_mdev_with_a_fixed_definition_goes_to_any_mdev_gpu():
     here, there = t4(available={T2Q.type_id: 0}), t4("0000:af:00.0")
     mine = reserving_vm(1, mdev(1, here))
-    assert mine.record is not None
     (result,) = choose_slots(snapshot(here, there, vms=(mine,)), mine, mine.record, keep_definition=True)
     assert (result.gpu, result.carrier) == ("0000:af:00.0", mine.record.vgpus[0].carrier)
     other = a100(types=(replace(A4C, profile="T4-2Q", name="GRID T4-2Q", framebuffer_mib=2048),))
@@ -226,7 +218,6 @@ def test_an_unavailable_free_function_gives_a_reason():
     gpu = a100(types=(A4C,), vfs=12)
     others = [vm(n, assigned(gpu, A4C, n - 1)) for n in range(2, 12)]
     mine = reserving_vm(1, assigned(gpu, A4C, 0))
-    assert mine.record is not None
     with pytest.raises(InUse, match="10 of 10 in use"):
         choose_slots(snapshot(gpu, vms=(mine, *others)), mine, mine.record, keep_definition=True)
     with pytest.raises(InUse, match="it is cordoned"):

@@ -60,8 +60,6 @@ CHANGES = {
 def state_of(host: SimulatedHost, name: str) -> tuple[tuple[AssignedVgpu, ...], list[str], str]:
     """Return a VM's vGPUs in its record, the devices in its definition, and its state."""
     vm = observe(host.ports, ReadScope()).vm(name)
-    assert vm is not None
-    assert vm.record is not None
     return vm.record.vgpus, [h.carrier for h in vm.hostdevs], str(vm.state)
 
 

@@ -22,7 +22,6 @@ from vgpuctl.operations.steps.attach import (
 from vgpuctl.value import replace
 
 DEVICE = """<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{}'/></source>{}</hostdev>"""
-ALIAS = "<alias name='ua-x'/>"
 
 
 @pytest.fixture
@@ -35,13 +34,11 @@ def host(tmp_path) -> SimulatedHost:
 
 def the_vm(host: SimulatedHost) -> Vm:
     record = host.ports.hypervisor.find_domain("vm")
-    assert record is not None
     return read_vm(host.ports, record)
 
 
 def the_xml(host: SimulatedHost) -> str:
     record = host.ports.hypervisor.find_domain("vm")
-    assert record is not None
     return record.xml
 
 
@@ -101,7 +98,6 @@ def test_a_definition_that_somebody_changed_meanwhile_is_left_alone(host):
 
 def test_a_removed_device_is_made_again(host):
     vm, before = the_vm(host), picture(host)
-    assert vm.record is not None
     (vgpu,) = vm.record.vgpus
     step = RemoveForReplace((RemoveMdev(vgpu),), (CreateMdev(vgpu, before.mdevs[vgpu.carrier][1]),))
     step.undo(host.ports)

@@ -36,7 +36,6 @@ DEVICE = f"""<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><add
 def the_vm(host: SimulatedHost) -> tuple[Vm, str]:
     """Return the VM of a host, and its definition."""
     domain = host.ports.hypervisor.find_domain("vm")
-    assert domain is not None
     return parse_domain(domain.xml, VmState.STOPPED, host.ports.machine_id), domain.xml
 
 
@@ -48,7 +47,6 @@ def define(host: SimulatedHost) -> Step:
 
 def set_state(host: SimulatedHost) -> Step:
     vm, _ = the_vm(host)
-    assert vm.record is not None
     return SetRecordState("vm", vm.uuid, replace(vm.record, state=RecordState.REMOVING), vm.record)
 
 
