@@ -112,6 +112,20 @@ def test_without_a_display_pins_and_huge_pages_the_domain_has_none_of_their_elem
     ]
 
 
+def with_text(text: str) -> DomainDesign:
+    """Return a design with a text wherever a name or a path of the host's may be."""
+    plain = vendor_vf()
+    return replace(
+        plain,
+        name=text,
+        nics=(Nic(network=text, model="virtio"),),
+        emulator="/" + text,
+        disks=(DesignDisk("disk", "/" + text, "qcow2"),),
+        hostdevs=(DesignHostdev("mdev", "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11", False, text),),
+        record=replace(plain.record, request_json=text),
+    )
+
+
 @pytest.mark.parametrize(
     "hostile",
     [
@@ -127,27 +141,9 @@ def test_without_a_display_pins_and_huge_pages_the_domain_has_none_of_their_elem
     ],
 )
 def test_no_value_becomes_markup(hostile: str) -> None:
-    plain = vendor_vf()
-    design = replace(
-        plain,
-        name=hostile,
-        nics=(Nic(network=hostile, model="virtio"),),
-        emulator="/" + hostile,
-        disks=(DesignDisk("disk", "/" + hostile, "qcow2"),),
-        hostdevs=(DesignHostdev("mdev", "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11", False, hostile),),
-        record=replace(plain.record, request_json=hostile),
-    )
+    design, harmless = with_text(hostile), with_text("a")
     xml = made(design)
     tags = [element.tag for element in etree.fromstring(xml).iter()]
-    harmless = replace(
-        design,
-        name="a",
-        nics=(Nic(network="a", model="virtio"),),
-        emulator="/a",
-        disks=(DesignDisk("disk", "/a", "qcow2"),),
-        hostdevs=(replace(design.hostdevs[0], alias="a"),),
-        record=replace(plain.record, request_json="a"),
-    )
     assert tags == [element.tag for element in etree.fromstring(made(harmless)).iter()]
     assert find_differences(design, xml) == ()
 

@@ -15,7 +15,7 @@ from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.values import A4C, A5C, a100, changed, snapshot, t4, taken
 from vgpuctl.errors import NoCapacity
 from vgpuctl.gpu.division import GpuNumbers
-from vgpuctl.gpu.room import compute_room, divide
+from vgpuctl.gpu.room import divide
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.value import replace
@@ -84,18 +84,6 @@ def open_instances(gpu: Gpu, there: list[Vgpu], wanted: VgpuType) -> list[int]:
         and len(inside[i.gi_id]) < (wanted.max_per_gi or 1)
         and all(v.framebuffer_mib == wanted.framebuffer_mib for v in inside[i.gi_id])
     ]
-
-
-@pytest.mark.parametrize("name", GPUS)
-@settings(max_examples=40)
-@given(data=st.data())
-def test_as_many_are_left_in_numbers_as_there_is_room_for(name: str, data: st.DataObject) -> None:
-    gpu, there = grown(GPUS[name], data)
-    known = numbers_of(gpu, there)
-    for wanted in gpu.types:
-        assert known.kind.count_remaining(known.state, wanted.profile) == compute_room(gpu, there, wanted).free, (
-            wanted.profile
-        )
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.values import A4C, a100, assigned, snapshot, t4, vm
+from tests.values import A4C, a100, assigned, claim, snapshot, t4, vm
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 from vgpuctl.model.gpu import GpuMode, MigState
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerState
-from vgpuctl.model.vm import Claim, ProcessId
 from vgpuctl.placement.constraints import (
     select_allowed_gpus,
     why_excluded,
@@ -134,21 +133,8 @@ def test_a_vm_that_has_a_group_keeps_to_it_and_is_not_in_its_own_way():
 
 
 def test_a_vm_of_the_group_that_is_being_made_shows_in_its_claim():
-    function = ONE.functions[0].address
-    claim = Claim(
-        carrier=function,
-        backend=ONE.backend,
-        gpu=ONE.address,
-        function=function,
-        vm="vdi-9",
-        vm_uuid="9" * 8,
-        profile="A100-4C",
-        framebuffer_mib=4096,
-        process=ProcessId(1, 1),
-        command="create-vm",
-        spread_group="exam",
-    )
-    observed = snapshot(ONE, TWO, claims=[claim])
+    making = replace(claim(assigned(ONE, A4C), 9), spread_group="exam")
+    observed = snapshot(ONE, TWO, claims=[making])
     assert gpus_of(observed, spread_group="exam") == {TWO.address}
 
 
@@ -191,13 +177,8 @@ def test_a_reserved_gpu_is_for_vms_whose_names_fit_and_for_nobody_unnamed():
     observed = snapshot(gpu, a100("0000:86:00.0"))
     assert place_vgpus(observed, [("A100-4C", 1)], None, vm="vdi-1")[0].gpu.address == gpu.address
     assert place_vgpus(observed, [("A100-4C", 1)], None, vm="other")[0].gpu.address == "0000:86:00.0"
-    assert (
-        sum_free(list_rooms(observed, observed.gpus, {g.address: A4C for g in observed.gpus}, "lab")),
-        why_restricted(gpu, "sriov", "x"),
-    ) == (
-        20,
-        "host.yaml reserves it for VMs named vdi-* or lab",
-    )
+    assert sum_free(list_rooms(observed, observed.gpus, {g.address: A4C for g in observed.gpus}, "lab")) == 20
+    assert why_restricted(gpu, "sriov", "x") == "host.yaml reserves it for VMs named vdi-* or lab"
 
 
 def test_a_profile_that_is_not_allowed_goes_to_another_gpu_or_nowhere():

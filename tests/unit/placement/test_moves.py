@@ -38,6 +38,16 @@ from vgpuctl.placement.migrations import (
 )
 from vgpuctl.placement.moves import MovableFleet, find_fewest_blocking, plan_larger_pieces, plan_room, profiles_by_size
 
+ALIKE = SharedInstanceKind(
+    "RTX PRO 6000",
+    98304,
+    {"8A": 8192, "24A": 24576},
+    {"8A": InstanceNeed(47, 3), "24A": InstanceNeed(47, 1)},
+    instances=(47, 47),
+    carriers=8,
+)
+"""Two GPU instances that are alike."""
+
 
 def room(
     fleet: Fleet, placed: Sequence[PlacedVgpu], wanted: Sequence[str], most: int | None = None, **more: object
@@ -171,15 +181,7 @@ def test_room_for_many_takes_the_fewest_moves_together() -> None:
 
 
 def test_vgpus_in_instances_that_are_alike_are_moved_each_from_its_own() -> None:
-    kind = SharedInstanceKind(
-        "RTX PRO 6000",
-        98304,
-        {"8A": 8192, "24A": 24576},
-        {"8A": InstanceNeed(47, 3), "24A": InstanceNeed(47, 1)},
-        instances=(47, 47),
-        carriers=8,
-    )
-    fleet = Fleet([kind], [GpuGroup(0, (1, ((0, 0), (8192, 1)))), GpuGroup(0, (2, ((8192, 1), (8192, 1))))])
+    fleet = Fleet([ALIKE], [GpuGroup(0, (1, ((0, 0), (8192, 1)))), GpuGroup(0, (2, ((8192, 1), (8192, 1))))])
     placed = [PlacedVgpu(1, "8A", 1), PlacedVgpu(0, "8A", 1), PlacedVgpu(1, "8A", 0)]
     order = [Migration(0, 0, 0), Migration(1, 1, 1)]
     assert after(fleet, placed, order).group_of(1).state == (2, ((8192, 1), (8192, 1)))
@@ -250,7 +252,5 @@ def test_what_would_not_fit_on_the_empty_gpu_is_blocked_by_nobody() -> None:
 
 
 def test_of_instances_that_are_alike_the_emptier_is_cleared() -> None:
-    needs = {"8A": InstanceNeed(47, 3), "24A": InstanceNeed(47, 1)}
-    kind = SharedInstanceKind("", 98304, {"8A": 8192, "24A": 24576}, needs, instances=(47, 47), carriers=8)
     state = (3, ((8192, 2), (8192, 1)))
-    assert find_fewest_blocking(kind, state, [("8A", 0), ("8A", 1), ("8A", 0)], "24A") == (1,)
+    assert find_fewest_blocking(ALIKE, state, [("8A", 0), ("8A", 1), ("8A", 0)], "24A") == (1,)

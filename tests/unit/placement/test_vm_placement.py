@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.hosts import request
 from tests.values import A4C, A5C, ME, T4Q, a100, assigned, changed, snapshot, t4, taken, vm
@@ -150,32 +148,6 @@ def test_many_vgpus_on_a_nearly_full_host_are_refused_without_trying_every_combi
         place_vgpus(observed, [("A100-4C", 16)], None)
     assert len(place_vgpus(observed, [("A100-4C", 15)], None)) == 15
     assert Counting.observations < 1000
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.sampled_from([("A100-4C", A4C, 10), ("A100-5C", A5C, 8)]), max_size=3),
-    st.lists(st.integers(0, 10), min_size=3, max_size=3),
-    st.integers(1, 16),
-)
-def test_a_placement_never_exceeds_a_gpu_and_fails_only_when_the_joint_count_is_too_small(sizes, numbers, count):
-    gpus, vms = [], []
-    for n, (_, wanted, most) in enumerate(sizes):
-        gpu, used = _filled(f"0000:{n + 16:02x}:00.0", wanted, min(numbers[n], most), first=100 * n)
-        gpus.append(gpu)
-        vms += used
-    observed = snapshot(*gpus, a100("0000:f0:00.0"), vms=vms)
-    free = sum_free(list_rooms(observed, observed.gpus, find_types(observed, observed.gpus, "A100-4C")))
-    if count > free:
-        with pytest.raises(NoCapacity):
-            place_vgpus(observed, [("A100-4C", count)], None)
-        return
-    slots = place_vgpus(observed, [("A100-4C", count)], None)
-    assert len({(s.gpu.address, s.function) for s in slots}) == count
-    for gpu in observed.gpus:
-        here = [s for s in slots if s.gpu.address == gpu.address]
-        assert len(here) + len(observed.vgpus_on(gpu.address)) <= 10 or not here
-        assert not here or all(v.framebuffer_mib == 4096 for v in observed.vgpus_on(gpu.address))
 
 
 EMPTY, ONE, TWO = (a100(f"0000:{n}0:00.0") for n in (1, 2, 3))
