@@ -51,6 +51,13 @@ def with_vm(tmp_path: Path, scenario: str = "a100-40", profile: str = "A100-4C",
     return host
 
 
+def without_device(tmp_path: Path, *how: str, **more: object) -> SimulatedHost:
+    """Return a host with a VM from whose definition another program removed the vGPU."""
+    host = with_vm(tmp_path, *how, **more)
+    edit(host.ports, HOSTDEV, "")
+    return host
+
+
 @pytest.mark.parametrize(("scenario", "profile"), BACKENDS)
 @pytest.mark.parametrize("reserve", ["always", "running"])
 def test_a_lost_device_is_put_back(tmp_path, scenario, profile, reserve):
@@ -130,8 +137,7 @@ def test_another_device_of_the_vm_is_its_own_affair(tmp_path):
 
 
 def test_a_vm_that_runs_without_its_vgpu_is_never_shown_with_it(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     host.ports.hypervisor.start(host.ports.hypervisor.find_domain("vm").uuid)
     (row,) = list_vms(host.ports).data
     assert [v.attached for v in row.vgpus] == [False]
@@ -143,8 +149,7 @@ def test_a_vm_that_runs_without_its_vgpu_is_never_shown_with_it(tmp_path):
 
 
 def test_reconcile_never_forgets_a_vgpu_that_another_program_took_out(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     done = run_reconcile(host.ports)
     assert [f.kind for f in done.data.findings] == ["vgpu-lost"]
     assert "put it back: vgpuctl start-vm vm" in done.data.findings[0].action
@@ -152,8 +157,7 @@ def test_reconcile_never_forgets_a_vgpu_that_another_program_took_out(tmp_path):
 
 
 def test_ensure_vm_started_puts_it_back(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     with operation(host.ports):
         ensure_vm(
             host.ports, context(wait_seconds=0), request("A100-4C", name="vm"), state="started")  # fmt: skip

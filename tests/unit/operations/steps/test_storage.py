@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.hosts import open_sim_host, picture
+from tests.hosts import SimulatedHost, open_sim_host, picture
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.model.vm import DiskRole, ManagedDisk
@@ -15,6 +17,12 @@ from vgpuctl.value import field_names, replace
 POOL = "/var/lib/libvirt/images"
 DISK = ManagedDisk("default", "vm.qcow2", f"{POOL}/vm.qcow2", 1 << 30)
 BASE = "/srv/images/ubuntu-24.04.qcow2"
+
+
+def with_pool(tmp_path: Path) -> SimulatedHost:
+    host = open_sim_host(tmp_path)
+    CreatePool("default", POOL).perform(host.ports)
+    return host
 
 
 def test_a_pool_is_made_once_however_many_ask(tmp_path):
@@ -47,8 +55,7 @@ def test_a_pool_that_cannot_be_started_keeps_libvirts_reason(tmp_path):
 
 
 def test_an_existing_volume_of_that_name_stays(tmp_path):
-    host = open_sim_host(tmp_path)
-    CreatePool("default", POOL).perform(host.ports)
+    host = with_pool(tmp_path)
     CreateVolume(DISK).perform(host.ports)
     before = picture(host)
     with pytest.raises(Exists):
@@ -57,8 +64,7 @@ def test_an_existing_volume_of_that_name_stays(tmp_path):
 
 
 def test_a_volume_of_another_size_or_base_is_noticed(tmp_path):
-    host = open_sim_host(tmp_path)
-    CreatePool("default", POOL).perform(host.ports)
+    host = with_pool(tmp_path)
     CreateVolume(DISK).perform(host.ports)
     for change in ({"capacity_bytes": 1}, {"base": BASE}, {"path": "/x"}):
         with pytest.raises(VerifyFailed):
@@ -93,8 +99,7 @@ def test_a_wrong_read_back_has_a_hint(tmp_path, step):
 
 
 def test_a_disk_whose_pool_is_gone_stays_and_is_named(tmp_path):
-    host = open_sim_host(tmp_path)
-    CreatePool("default", POOL).perform(host.ports)
+    host = with_pool(tmp_path)
     CreateVolume(DISK).perform(host.ports)
     host.ports.storage.remove_pool("default")
     before = picture(host)
