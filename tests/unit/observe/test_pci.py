@@ -88,11 +88,6 @@ def test_mdevs_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):
     assert raised.value.facts["errno"] == 5
 
 
-def test_only_a_requested_gpu_is_read(tmp_path):
-    observed = observe(open_sim_host(tmp_path, "mixed").ports, ReadScope(gpu_addresses=frozenset({"0000:5e:00.0"})))
-    assert [g.address for g in observed.gpus] == ["0000:5e:00.0"]
-
-
 P = "/p"
 GPU = Gpu("0000:3b:00.0", P, "T4", "nvidia", Backend.MDEV_PF, GpuMode.VGPU)
 
@@ -153,11 +148,6 @@ def test_a_type_that_cannot_be_counted_makes_its_function_a_problem():
     assert gpu.functions[0].available_instances is None
 
 
-def test_without_wanting_types_none_is_read():
-    _, tree = read({"nvidia-231": {}}, ReadScope())
-    assert not tree.reads
-
-
 def test_a_parent_that_is_no_pci_device_is_a_gpu_of_its_own(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
     done = create(host.ports, request("mtty-2"))
@@ -177,13 +167,6 @@ def test_the_list_is_read_with_and_without_header_and_names_keep_their_spaces(he
         "468": "GRID A100-4C",
         "469": "NVIDIA RTX Pro 6000 Blackwell DC-4Q",
     }
-
-
-@pytest.mark.parametrize("header", ["true", "false"])
-def test_both_forms_give_the_same_types(tmp_path, header):
-    host = open_sim_host(tmp_path, text=TWO_VFS % f", types_header: {header}")
-    (gpu,) = observe(host.ports, ReadScope(types=True)).gpus
-    assert gpu.find_type("468").profile == "A100-4C"
 
 
 @pytest.mark.parametrize("file", ["current_vgpu_type", "creatable_vgpu_types"])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts import Silent, SimulatedHost, create, open_sim_host, picture, request, start, stop
 from tests.unit.operations.test_refresh import the_vm
-from vgpuctl.errors import InUse, Refused, VerifyFailed
+from vgpuctl.errors import InUse, VerifyFailed
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.refresh import disk_switch_plan, new_disk
@@ -87,21 +87,6 @@ def test_the_new_disk_stays_where_the_switch_could_not_be_taken_back(host, steps
     with pytest.raises(InUse, match="vm uses"):
         steps[1].undo(host.ports)
     assert picture(host) == before
-
-
-def test_nothing_is_dropped_while_the_vms_own_disk_is_missing(host, steps):
-    for step in steps:
-        step.perform(host.ports)
-    old = the_vm(host).record.disks[-1]
-    drop = DeleteSpareDisk("vm", the_vm(host).uuid, old, (replace(old, path="/gone.qcow2"),))
-    before = picture(host)
-    with pytest.raises(Refused, match=r"/gone\.qcow2.*does not exist"):
-        drop.perform(host.ports)
-    assert picture(host) == before
-    with pytest.raises(VerifyFailed):
-        drop.verify(host.ports)
-    replace(drop, required_disks=()).perform(host.ports)
-    drop.verify(host.ports)
 
 
 def test_a_switch_to_a_disk_that_somebody_deleted_is_taken_back(host, steps):
