@@ -227,7 +227,7 @@ def answered(rng: Random) -> object:
 def _shown(rng: Random, parsed: reply.Reply) -> object:
     """Print the reply as the local command prints that of a remote host."""
     from vgpuctl.cli import remote_result
-    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.global_options import Settings
     from vgpuctl.remote.fanout import HostReply
     from vgpuctl.remote.target import Target
 

@@ -25,8 +25,8 @@ from vgpuctl.backends.base import (
 from vgpuctl.backends.placement_id import GPU_MAKE_LOCK_SECONDS, MoveVgpu, move_to_placement, verify_placement
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed
 from vgpuctl.makers import maker_of_type
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Backend, GpuMode
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.ports.step import Removal, Step

@@ -38,8 +38,8 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.own_files import UNIT_DIRECTORIES
 from vgpuctl.makers import maker_of, uses_nvml
-from vgpuctl.model.address import PCI_IN_TEXT, normalize_device
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
+from vgpuctl.model.names import PCI_IN_TEXT, normalize_device
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vgpuctl.model.address import format_pci
+from vgpuctl.model.names import format_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.vm import HostdevRef
 

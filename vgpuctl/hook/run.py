@@ -20,8 +20,7 @@ from vgpuctl.domain.host_devices import find_hostdevs
 from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, parse_record
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Context, NoProgress
-from vgpuctl.model.subjects import Subjects
+from vgpuctl.model.outcome import Context, NoProgress, Subjects
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
 from vgpuctl.operations.devices import (

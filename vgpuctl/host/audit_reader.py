@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.host.commands import find_command, run_command
-from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery
 

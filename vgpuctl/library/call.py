@@ -12,8 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
-from vgpuctl.model.outcome import Context, Outcome
-from vgpuctl.model.subjects import Subjects
+from vgpuctl.model.outcome import Context, Outcome, Subjects
 from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from vgpuctl.library.batch import BatchRequest
     from vgpuctl.library.call_settings import CallSettings
     from vgpuctl.model.outcome import Confirm
-    from vgpuctl.model.results.targets import TargetsResult
+    from vgpuctl.model.results import TargetsResult
     from vgpuctl.ports.host import Host
 
 P = ParamSpec("P")

@@ -10,8 +10,7 @@ from vgpuctl.model.outcome import NoProgress, confirm_everything
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Confirm, Progress
-    from vgpuctl.model.subjects import Subjects
+    from vgpuctl.model.outcome import Confirm, Progress, Subjects
 
 DEFAULT_WAIT_SECONDS = 60.0
 

@@ -227,7 +227,7 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
     Raises:
         InvalidInput: nothing is given, or more than one alternative, or a name is invalid.
     """
-    from vgpuctl.config import mig_spec
+    from vgpuctl.config import gpu_spec
 
     if (bool(instances), bool(vgpus), off).count(True) != 1:
         raise InvalidInput(
@@ -235,7 +235,7 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
             hint="vgpuctl set-mig --help",
         )
     try:
-        return mig_spec.parse_mig_options(instances, vgpus)
+        return gpu_spec.parse_mig_options(instances, vgpus)
     except ValueError as error:
         raise InvalidInput(str(error), hint="vgpuctl set-mig --help") from error
 
@@ -246,10 +246,10 @@ def _requested_scheduler(policy: str, numbers: dict[str, int | None]) -> Schedul
     Raises:
         InvalidInput: it lists every problem.
     """
-    from vgpuctl.config import rules, scheduler_spec
+    from vgpuctl.config import gpu_spec, rules
 
     try:
-        return scheduler_spec.parse_scheduler_spec({"policy": policy, **numbers})
+        return gpu_spec.parse_scheduler_spec({"policy": policy, **numbers})
     except rules.ValidationError as error:
         messages = [
             f"{_SCHEDULER_OPTIONS.get(str(problem.path[0]), problem.path[0])}: {problem.text}"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.library.call import Calls, query
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 
 
 class NameCalls(Calls):

@@ -15,7 +15,7 @@ from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
     from vgpuctl.library import GpuHost
-    from vgpuctl.model.results.targets import SelectedResult, TargetsResult
+    from vgpuctl.model.results import SelectedResult, TargetsResult
     from vgpuctl.model.results.vms import VmResult
 
 Data = TypeVar("Data")

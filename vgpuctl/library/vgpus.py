@@ -11,7 +11,7 @@ from vgpuctl.library.fields import VgpuFields
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome, QueryResult
-    from vgpuctl.model.results.vgpus import (
+    from vgpuctl.model.results.gpus import (
         AbsentVgpuResult,
         EnsuredVgpuResult,
         ListedVgpuResult,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import FileFailed
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.outcome import VMS_UNKNOWN
 from vgpuctl.model.port_values import ClaimList, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot

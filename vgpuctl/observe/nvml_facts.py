@@ -15,9 +15,9 @@ from vgpuctl.backends import backend_for
 from vgpuctl.makers import uses_nvml
 from vgpuctl.makers.pci_names import PCI_MODELS
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode, VgpuType
+from vgpuctl.model.names import profile_of_type
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGpu, NvmlStatus, NvmlVgpuType
-from vgpuctl.model.profile_name import profile_of_type
 from vgpuctl.ports.host import Host
 from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.value import replace

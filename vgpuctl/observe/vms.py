@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
-from vgpuctl.domain.domain_xml import names_other_devices, parse_domain, parse_hostdevs
+from vgpuctl.domain.domain_xml import (
+    has_unknown_backing_file,
+    names_other_devices,
+    parse_disk_sources,
+    parse_domain,
+    parse_hostdevs,
+)
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.vm import Vm, VmState

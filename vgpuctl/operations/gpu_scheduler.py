@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.scheduler_spec import dump_scheduler
+from vgpuctl.config.gpu_spec import dump_scheduler
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Context, Outcome

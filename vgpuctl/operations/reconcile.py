@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.domain_xml import parse_disk_sources
 from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerState
 
 MODULE_VERSION = "/sys/module/nvidia/version"

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran, child
-from tests.unit.cli.test_confirm import Terminal
+from tests.unit.cli.test_progress import Terminal
 from vgpuctl.cli import schemas
 
 A16, A100 = "0000:17:00.0", "0000:3b:00.0"

@@ -14,9 +14,9 @@ import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
 from vgpuctl.cli import failures, run, schemas
+from vgpuctl.cli.entry import SignalGuard
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.run import CommandOutput
-from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.doctor import CHECKS
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from vgpuctl.cli import document
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.fields import ABSENT, Absent
+from vgpuctl.model.results import ABSENT, Absent
 from vgpuctl.value import Value
 
 

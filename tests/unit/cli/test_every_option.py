@@ -9,7 +9,7 @@ import click
 
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import ROOT
-from vgpuctl.cli.app import cli
+from vgpuctl.cli.command import cli
 
 
 def spellings() -> dict[str, list[str]]:

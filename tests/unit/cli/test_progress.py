@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress: lines in a pipe, a changing line on a terminal, silence for programs."""
+"""Progress: lines in a pipe, a changing line on a terminal, silence for programs.
+
+Prompts: only a person or --yes can confirm.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import io
 
 import pytest
 
-from tests.unit.cli.test_confirm import Terminal as Screen
 from vgpuctl.cli import progress
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
+from vgpuctl.cli.progress import ConfirmationPrompt
+from vgpuctl.errors import NeedsConfirmation
 
 
 def go(shown: progress.SilentProgress) -> None:
@@ -29,7 +33,7 @@ def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_gets_a_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Screen()
+    stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -50,7 +54,7 @@ def test_no_progress_in_a_pipe_by_default(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Screen()
+    stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -82,7 +86,7 @@ def test_a_program_gets_them_only_if_it_asks(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_terminal_shows_the_percentage_on_the_line_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Screen()
+    stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     copying(progress.choose_progress(Settings()), 10.0, 55.2)
@@ -130,3 +134,43 @@ def test_the_only_line_of_a_plan_has_no_number_and_one_without_a_plan_has_its_ow
     shown.on_step_finish(2, "create vGPU L40S-4Q on 0000:3b:00.4")
     shown.on_step_finish(3, "start VM q-1")
     assert stream.getvalue() == "create vGPU L40S-4Q on 0000:3b:00.4\n[3] start VM q-1\n"
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def prompted(answer: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", screen)
+    ConfirmationPrompt(Settings())("delete vdi-001?", ("its disk a.qcow2", "its NVRAM"))
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("answer", ["y\n", "YES\n"])
+def test_a_person_sees_the_details_and_says_yes(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prompted(answer, monkeypatch) == "  its disk a.qcow2\n  its NVRAM\ndelete vdi-001? [y/N] "
+
+
+@pytest.mark.parametrize("answer", ["\n", "n\n", "", "yess\n"])
+def test_anything_else_is_no(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NeedsConfirmation, match="nothing changed"):
+        prompted(answer, monkeypatch)
+
+
+def test_yes_does_not_ask() -> None:
+    ConfirmationPrompt(Settings(yes=True, json=True))("delete vdi-001?", ())
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_nobody_to_ask_names_yes(json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("y\n") if json else io.StringIO("y\n"))
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with pytest.raises(NeedsConfirmation) as caught:
+        ConfirmationPrompt(Settings(json=json))("delete vdi-001?", ("its disk",))
+    assert caught.value.hint == "rerun with --yes"
+    assert caught.value.facts == {"lines": ["its disk"]}

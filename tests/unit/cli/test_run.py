@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from tests.unit.cli.test_confirm import Terminal
-from tests.unit.cli.test_pages import GPU, result
+from tests.unit.cli.test_listings import GPU, result
+from tests.unit.cli.test_progress import Terminal
 from vgpuctl.cli import run
+from vgpuctl.cli.entry import SignalGuard
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.run import CommandOutput
-from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.host import FindingResult, ReconcileResult

@@ -15,7 +15,7 @@ from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import schemas
 from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.schemas import result_type
-from vgpuctl.model.results.targets import TargetsResult
+from vgpuctl.model.results import TargetsResult
 
 HOST = ("--host", "sim:a100-40")
 Vgpuctl = Callable[..., Ran]

@@ -10,9 +10,14 @@ from lxml import etree
 
 from tests.unit.domain.designs import GOLDEN, MACHINE, UUID, vendor_vf
 from vgpuctl.domain.console import ConsoleDevices, GraphicsDevice, parse_consoles
-from vgpuctl.domain.disk_sources import DiskSources, parse_disk_sources
-from vgpuctl.domain.domain_root import parse_root
-from vgpuctl.domain.domain_xml import has_serial_console, parse_domain, parse_hostdevs
+from vgpuctl.domain.domain_xml import (
+    DiskSources,
+    has_serial_console,
+    parse_disk_sources,
+    parse_domain,
+    parse_hostdevs,
+    parse_root,
+)
 from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmState

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from vgpuctl.domain.domain_root import parse_root
+from vgpuctl.domain.domain_xml import parse_root
 from vgpuctl.domain.host_devices import find_hostdevs
 from vgpuctl.model.vm import HostdevRef
 

@@ -18,10 +18,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 
 from tests.unit.domain.designs import GOLDEN, all_devices, designs, vendor_vf, windows11
-from vgpuctl.domain.builtin_templates import read_builtin_template
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, render_domain
+from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, read_builtin_template, render_domain
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign

@@ -8,9 +8,14 @@ import threading
 import pytest
 
 from tests.unit.domain.designs import GOLDEN
-from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
-from vgpuctl.domain.render import compile_template, render_domain
-from vgpuctl.domain.template_sandbox import MAX_TEXT_LENGTH, MAX_WORK
+from vgpuctl.domain.render import (
+    MAX_TEXT_LENGTH,
+    MAX_WORK,
+    compile_template,
+    list_builtin_templates,
+    read_builtin_template,
+    render_domain,
+)
 from vgpuctl.errors import InvalidInput
 
 DESIGN = next(iter(GOLDEN.values()))

@@ -25,7 +25,7 @@ from vgpuctl.model.gpu import Backend, Gpu, GpuMode, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.constraints import why_profile_forbidden
 from vgpuctl.placement.fit import FitResult, check_fit
-from vgpuctl.placement.fleet_state import build_fleet_state
+from vgpuctl.placement.fleet import build_fleet_state
 
 BLOCKS = 5 if EVERYTHING else 2
 HOSTS_IN_A_BLOCK = 10

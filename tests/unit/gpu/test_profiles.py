@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.values import A4C, T2Q, T4Q, a100, assigned, claim, snapshot, t4, vm
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination, find_types, require_one_profile
-from vgpuctl.model.profile_name import strip_board
+from vgpuctl.model.names import strip_board
 from vgpuctl.value import replace
 
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts import create, open_sim_host, request
-from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
-from vgpuctl.domain.domain_xml import names_other_devices
+from vgpuctl.domain.domain_xml import has_unknown_backing_file, names_other_devices, parse_disk_sources
 from vgpuctl.errors import InUse
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.request import ExistingDisk

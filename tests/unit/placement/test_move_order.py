@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from tests import examples
 from tests.unit.placement.fleets import TINY, count_free_after_order, every_place, filled, with_one
-from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.migrations import (
+from vgpuctl.placement.fleet import (
+    Fleet,
     FreeFunctions,
+    GpuGroup,
     Leave,
     Migration,
     PlacedVgpu,

@@ -26,10 +26,11 @@ from tests.unit.placement.fleets import (
 )
 from vgpuctl.gpu.gpu_instances import InstanceNeed, SharedInstanceKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
-from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.joint import total_left
-from vgpuctl.placement.migrations import (
+from vgpuctl.placement.fit import total_left
+from vgpuctl.placement.fleet import (
+    Fleet,
     FreeFunctions,
+    GpuGroup,
     Leave,
     Migration,
     MigrationPlan,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode
-from vgpuctl.placement.near_gpus import choose_near, distance
+from vgpuctl.placement.vm_placement import choose_near, distance
 
 
 def gpu(number: int, node: int | None, switch: int, peers: tuple[int, ...] | None = None) -> Gpu:

@@ -19,8 +19,8 @@ from vgpuctl.config.arguments import PLACEMENT_POLICIES
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.placement.fleet_state import build_fleet_state
-from vgpuctl.placement.joint import fit_together
+from vgpuctl.placement.fit import fit_together
+from vgpuctl.placement.fleet import build_fleet_state
 from vgpuctl.placement.policy import POLICIES
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, add_slot, search_slots
 from vgpuctl.placement.vm_placement import list_open_gpus, place_vgpus

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from vgpuctl.model.address import is_pci_address
+from vgpuctl.model.names import is_pci_address
 from vgpuctl.sim.host import SCENARIOS, _read_source
 from vgpuctl.sim.machine import build_machine, version_number
 from vgpuctl.sim.scenario import compile_scenario

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.host.virt import libvirt_xml
-from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.port_values import MACHINES, X86_64, HypervisorCapabilities
 from vgpuctl.regular_file import read_regular_file
 

@@ -7,8 +7,7 @@ import pytest
 
 from tests.hosts import request
 from tests.values import A4C, a100, assigned, snapshot, vm, vm_uuid
-from vgpuctl.domain.builtin_templates import read_builtin_template
-from vgpuctl.domain.render import compile_template
+from vgpuctl.domain.render import compile_template, read_builtin_template
 from vgpuctl.errors import InUse, Unmanaged
 from vgpuctl.model.port_values import DomainLeftovers, HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
 from vgpuctl.model.request import ExistingDisk, NewDisk

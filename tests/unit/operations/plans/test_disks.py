@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from tests.values import A4C, a100, assigned, snapshot, vm
-from vgpuctl.domain.disk_sources import DiskSources
+from vgpuctl.domain.domain_xml import DiskSources
 from vgpuctl.errors import InUse, InvalidInput, Refused
 from vgpuctl.model.port_values import DomainLeftovers, ImageInfo, PoolInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult

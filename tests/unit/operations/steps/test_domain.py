@@ -9,8 +9,7 @@ import pytest
 
 from tests.faults import failing
 from tests.hosts import create, open_sim_host, picture, request
-from vgpuctl.domain.builtin_templates import read_builtin_template
-from vgpuctl.domain.render import compile_template, render_domain
+from vgpuctl.domain.render import compile_template, read_builtin_template, render_domain
 from vgpuctl.errors import Busy, Exists, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import observe

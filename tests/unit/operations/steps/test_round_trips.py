@@ -10,10 +10,9 @@ import pytest
 
 from tests.hosts import SimulatedHost, create, open_sim_host, picture, request
 from tests.values import T2Q, assigned, claim, t4
-from vgpuctl.domain.builtin_templates import read_builtin_template
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.render import compile_template, render_domain
+from vgpuctl.domain.render import compile_template, read_builtin_template, render_domain
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.model.request import CloudInit, CloudInitFile
 from vgpuctl.model.vm import DiskRole, ManagedDisk, RecordState, Vm, VmState

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every failure of the YAML parser is one error with line and column."""
+"""Every failure of the YAML parser is one error with line and column.
+
+JSON from other programs is parsed, or unknown.
+"""
 
 import pytest
 
-from vgpuctl.model.yaml_text import MAX_DEPTH, MAX_VALUES, TOO_DEEP_PROBLEM, YamlError, compose_yaml
+from vgpuctl.model.json_yaml import MAX_DEPTH, MAX_VALUES, TOO_DEEP_PROBLEM, YamlError, compose_yaml, parse_json
 
 
 def test_an_empty_text_has_no_node_and_another_one_has_lines():
@@ -39,3 +42,12 @@ def test_levels_and_values_are_limited_by_number():
 def test_a_double_anchor_is_in_no_warning(recwarn):
     compose_yaml("a: &hunter2 1\nb: &hunter2 2\n")
     assert not [entry for entry in recwarn if "hunter2" in str(entry.message)]
+
+
+def test_valid_json():
+    assert parse_json(b'{"a": [1, "x"]}') == {"a": [1, "x"]}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "9" * 5000, b"\xff"])
+def test_invalid_json_is_none(text):
+    assert parse_json(text) is None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses YAML into a tree of nodes with line numbers; every parser failure becomes one error type.
+"""Parses JSON and YAML from outside: a record, a file in /run, another program's output, a file that people write.
 
-ruamel.yaml raises more than its own errors: RecursionError for deep nesting, ValueError and OverflowError for an
-escape that is no character. Nothing expands aliases, so a tree is at most as large as its text. Values and depth are
-counted while they are read: a text beyond a limit is refused before the rest is read.
+YAML becomes a tree of nodes with line numbers; every parser failure becomes one error type. ruamel.yaml raises more
+than its own errors: RecursionError for deep nesting, ValueError and OverflowError for an escape that is no character.
+Nothing expands aliases, so a tree is at most as large as its text. Values and depth are counted while they are read: a
+text beyond a limit is refused before the rest is read.
 """
 
 from __future__ import annotations
@@ -111,3 +112,14 @@ def _bounded_composer() -> type[Any]:
 def _unquote_text(problem: str) -> str:
     """Return a parser's sentence without what it quotes of the text; single characters and its `<block end>` stay."""
     return re.sub(r"(['\"])(?!<)(.{2,}?)\1", "(not shown)", problem)
+
+
+def parse_json(text: str | bytes) -> object:
+    """Return the parsed JSON; None when the text is not JSON or is nested too deeply."""
+    import json  # loads slowly, and completion of options reads none
+
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value

@@ -15,7 +15,7 @@ from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.placement.fit import check_fit
-from vgpuctl.placement.fleet_state import build_fleet_state, fleet_by_profile, rename_profiles, resolve_profile
+from vgpuctl.placement.fleet import build_fleet_state, fleet_by_profile, rename_profiles, resolve_profile
 from vgpuctl.value import replace
 
 

@@ -11,10 +11,8 @@ import pytest
 
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli.app import cli
-from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, load_command
-from vgpuctl.cli.global_options import global_options
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, cli, load_command
+from vgpuctl.cli.global_options import Settings, global_options
 from vgpuctl.errors import HostCannot
 
 LINES = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A4C, a100, assigned, claim, vm_uuid
-from vgpuctl.model.subjects import Subjects
+from vgpuctl.model.outcome import Subjects
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, HOST_VGPU_CLAIM_PREFIX
 from vgpuctl.value import replace
 

@@ -15,8 +15,8 @@ from tests.unit.gpu.test_kinds import A40, H100_MIG, UNEVEN
 from tests.unit.placement.fleets import filled, fit
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
+from vgpuctl.placement.fit import Joint, fit_together, largest_mib, none_beside, total_left
 from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.joint import Joint, fit_together, largest_mib, none_beside, total_left
 
 
 def drawn(data: st.DataObject, fleet: Fleet, most: int) -> Counter[str]:
