@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.hosts import context, create, open_sim_host, request, run_reconcile
+from tests.hosts import context, create, open_sim_host, request, run_reconcile, start
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import GpuMode
 from vgpuctl.model.request import PlacementSpec
@@ -72,6 +72,13 @@ def test_observing_under_the_lock_reads_host_yaml_again(tmp_path):
     assert [g.cordoned for g in locked().gpus] == [True]
     host.sim.host_file.write_text("broken: [")
     assert locked().host_file_problem is not None
+
+
+def test_with_a_broken_file_a_vm_that_exists_still_starts(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    host.sim.host_file.write_text("version: 1\ngpus: {'x:': }\n")
+    assert start(host.ports, "vm").data.state == "running"
 
 
 @pytest.mark.parametrize("observed", ["list_gpus", "list_profiles", "list_vms", "show_gpu"])

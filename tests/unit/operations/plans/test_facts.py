@@ -8,13 +8,14 @@ import pytest
 from tests.hosts import create, open_sim_host, request
 from tests.values import A4C, a100, assigned, snapshot
 from vgpuctl.domain.render import compile_template
-from vgpuctl.errors import HostCannot, InUse, InvalidInput
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace
 from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.create import check_network_configs
 from vgpuctl.operations.plans.change import with_request_fields
 from vgpuctl.operations.plans.facts import (
+    MIN_POOL_FREE_BYTES,
     GpuHolders,
     HostFacts,
     check_facts,
@@ -59,11 +60,12 @@ def check(wanted=None, observed=None, **changes):
 )
 def test_force_console_waives_the_display_and_nothing_else(holders, force, refused):
     if refused:
-        with pytest.raises(InUse):
+        with pytest.raises(InUse) as raised:
             refuse_open_gpus({"0000:3b:00.0": holders}, force_console=force)
     else:
         refuse_open_gpus({"0000:3b:00.0": holders}, force_console=force)
     assert refused == bool(holders.compute or not force)
+    assert not (refused and holders.display) or "--force-console" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +180,18 @@ GIB = 1 << 30
 
 def pool(kind: str = "logical", path: str | None = "/dev/vg0", free: int | None = 10 * GIB) -> PoolInfo:
     return PoolInfo("vg0", kind, free is not None, path, None if free is None else 20 * GIB, free)
+
+
+def test_a_directory_pool_that_is_full_is_refused() -> None:
+    check_pool("vg0", pool("dir", free=MIN_POOL_FREE_BYTES))
+    with pytest.raises(NoSpace, match="MiB free in"):
+        check_pool("vg0", pool("dir", free=MIN_POOL_FREE_BYTES - 1))
+
+
+def test_a_network_that_is_not_active_is_named_with_the_command_that_starts_it() -> None:
+    with pytest.raises(HostCannot, match="not active") as raised:
+        check(guest=GuestHost(networks={"default": NetworkInfo("default", False)}))
+    assert "virsh net-start default" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("kind", ["dir", "fs", "netfs", "logical"])

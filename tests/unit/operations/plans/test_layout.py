@@ -101,6 +101,14 @@ def snapshot_of(*states):
     return replace(snapshot(GPU, vms=vms), vgpus=tuple(taken(GPU, A4C, n) for n in range(len(states))))
 
 
+def test_vms_on_it_are_named_with_reason_and_hint():
+    with pytest.raises(InUse, match=r"has 2 vGPUs of vdi-000, vdi-001, and it has to be empty") as raised:
+        plan_eviction(
+            snapshot_of(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), replace(WHY, drain_hint="say please")
+        )
+    assert str(raised.value.hint).startswith("say please shuts the VMs down")
+
+
 def test_devices_go_in_reverse_and_come_back_around_the_steps():
     work = plan_eviction(snapshot_of(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), WHY)
     assert [one.name for one in work.vms_to_stop] == ["vdi-000"]

@@ -150,3 +150,24 @@ def test_two_functions_may_change_places():
     record = root.find(f"metadata/{ROOT_TAG}")
     assert record_from_xml(etree.tostring(record, encoding="unicode")) == now
     assert "A100-4C: 0000:3b:00.4 -> 0000:3b:00.5" in step.describe()
+
+
+@pytest.mark.parametrize(
+    ("state", "placement", "leaves", "moves"),
+    [
+        (
+            VmState.RUNNING,
+            None,
+            "stop VM vm-0 and give up its place on GPU until its new place is free",
+            "move and start",
+        ),
+        (VmState.STOPPED, 3, "give up the place of VM vm-0 on GPU, placement 3, until its new place is free", "move"),
+    ],
+)
+def test_a_leave_and_its_move_say_what_happens(state: VmState, placement: int | None, leaves: str, moves: str):
+    one = replace(vm(0, assigned(ONE, A5C, 0)), name="vm-0", state=state)
+    vgpu = replace(left(one).vgpu, placement_id=placement)
+    assert VmLeave(one, vgpu).describe() == leaves.replace("GPU", ONE.address)
+    assert VmMove(one, vgpu, TWO.address, waits=True).describe() == (
+        f"{moves} VM vm-0: A100-5C from {ONE.address} to {TWO.address}"
+    )

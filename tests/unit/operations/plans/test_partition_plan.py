@@ -31,7 +31,7 @@ KINDS = (
     VgpuType("468", "GRID A100-4C", "A100-4C", 4096, 10, placement_ids=(0, 36), placement_size=4),
     VgpuType("469", "GRID A100-5C", "A100-5C", 5120, 8, placement_ids=(0, 35), placement_size=5),
 )
-SLICED, LARGE, TIMED, _ = KINDS
+SLICED, LARGE, TIMED = KINDS[:3]
 STRICT = SchedulerState(SchedulerPolicy.FIXED_SHARE, False, 2_000_000)
 ON = MigState(
     True, True, (ONE, THREE),
@@ -148,3 +148,17 @@ def test_it_counts_for_vgpus_and_passthrough_has_neither():
     for mig, mixed, name in ((wanted, None, "mig"), (None, False, "mixed_size")):
         with pytest.raises(InvalidInput, match=f"g has {name} but no mode"):
             refuse_missing_mode("g", None, mig, mixed)
+
+
+@pytest.mark.parametrize(
+    ("card", "wanted", "message"),
+    [
+        (replace(gpu(), vendor_id="8086"), PartitionRequest(MigSpec(("1g.5gb",))), "only NVIDIA's supports MIG"),
+        (gpu(None), PartitionRequest(MigSpec(("1g.5gb",))), "does not support MIG here"),
+        (replace(gpu(None), mixed_size=None), PartitionRequest(None, True), "does not support mixed sizes here"),
+        (replace(gpu(None, vfs=0), vfs_total=0), PartitionRequest(None, True), "does not support mixed sizes here"),
+    ],
+)
+def test_what_a_gpu_does_not_have_is_refused(card, wanted, message):
+    with pytest.raises(HostCannot, match=message):
+        compute_partition_change(snapshot(card), card, card.vfs_enabled, wanted, KINDS)

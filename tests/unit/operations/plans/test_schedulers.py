@@ -62,10 +62,13 @@ def test_a_record_without_its_device_blocks_nothing():
     assert len(drained_steps(vm(1, assigned(GPU, A4C, 0), state=VmState.STOPPED), present=False)) == 1
 
 
-@pytest.mark.parametrize(("owner", "hint"), [(Ownership.UNMANAGED, "remove it"), (Ownership.LEAKED, "reconcile")])
+@pytest.mark.parametrize(
+    ("owner", "hint"),
+    [(Ownership.UNMANAGED, "remove it with the program that created it"), (Ownership.LEAKED, "reconcile")],
+)
 def test_unmanaged_is_never_removed(owner, hint):
     observed = snapshot(GPU, vgpus=[taken(GPU, A4C, owner=owner, vm=None, vm_uuid=None)])
-    with pytest.raises(InUse) as raised:
+    with pytest.raises(InUse, match=r"leaked|which vgpuctl does not remove") as raised:
         plan_scheduler_change(GPU, FIXED, observed, drain=True)
     assert hint in str(raised.value.hint)
 
