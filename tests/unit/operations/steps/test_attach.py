@@ -15,7 +15,7 @@ from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.render import compile_template, read_builtin_template, render_domain
 from vgpuctl.errors import Busy, Exists, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.port_values import DetachOutcome
-from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.model.vm import RecordState, Vm, VmState
 from vgpuctl.observe import observe
 from vgpuctl.observe.vms import read_vm
 from vgpuctl.operations.create import prepare_vm
@@ -24,7 +24,7 @@ from vgpuctl.operations.steps.attach import (
     RedefineDomain,
     RemoveForReplace,
 )
-from vgpuctl.operations.steps.domain import DefineDomain, StartDomain, StopDomain, UndefineDomain
+from vgpuctl.operations.steps.domain import DefineDomain, SetRecordState, StartDomain, StopDomain, UndefineDomain
 from vgpuctl.value import replace
 
 DEVICE = """<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{}'/></source>{}</hostdev>"""
@@ -140,6 +140,16 @@ def test_an_existing_domain_of_that_name_is_kept(tmp_path):
         second.perform(host.ports)
     second.undo(host.ports)
     first.verify(host.ports)
+
+
+def test_the_record_of_a_vm_that_is_gone_is_not_put_back(tmp_path):
+    host = open_sim_host(tmp_path)
+    design = defined(host.ports).design
+    step = SetRecordState(design.name, design.uuid, replace(design.record, state=RecordState.READY), design.record)
+    step.perform(host.ports)
+    host.ports.hypervisor.undefine(design.uuid)
+    step.undo(host.ports)
+    assert not picture(host).domains
 
 
 def test_undo_keeps_a_domain_without_record(tmp_path):

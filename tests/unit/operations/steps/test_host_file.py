@@ -252,6 +252,13 @@ def test_it_is_removed_and_what_cannot_be_is_named(tmp_path: Path) -> None:
 MINE, THEIRS = claim(assigned(a100(), A4C), 1), claim(assigned(a100(), A4C), 2)
 
 
+def test_a_vm_that_has_its_claim_already_may_take_it_again(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    for _ in range(2):
+        TakeClaim(MINE).perform(ports)
+    assert ports.claims.all() == (MINE,)
+
+
 def test_another_vms_claim_is_neither_overwritten_nor_removed(tmp_path):
     ports = open_sim_host(tmp_path).ports
     TakeClaim(THEIRS).perform(ports)
