@@ -114,16 +114,6 @@ def test_what_is_at_an_unknown_place_is_taken_to_be_at_the_worst_and_the_driver_
     assert compute_room(host, records, Q24).free == 0
 
 
-def test_placements_fit_together():
-    """The cheapest placement of the first would leave none for the second."""
-    wide, narrow, tiny = kind("X-4Q", 4, (0, 6)), kind("X-3Q", 3, (0,)), kind("X-1Q", 1, (6, 7, 8, 9))
-    host = gpu(wide, narrow, tiny)
-    assert pack_vgpus(host, (), [wide]) == (0,)
-    assert pack_vgpus(host, (), [narrow, wide]) == (0, 6)
-    slots = place_vgpus(snapshot(host), [("X-3Q", 1), ("X-4Q", 1)], None)
-    assert [s.placement_id for s in slots] == [0, 6]
-
-
 @pytest.mark.parametrize("backend", [Backend.MDEV_VF, Backend.VENDOR_VF])
 def test_vgpus_go_where_the_driver_puts_them_where_it_has_no_file_for_it(backend):
     host = gpu(backend=backend)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.gpu.test_gpu_instances import BIG, H1, H3, HALF, SMALL, TIME_SLICED, host
-from tests.unit.gpu.test_mixed_size import A40, Q8
+from tests.unit.gpu.test_mixed_size import Q8
 from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.values import A4C, A5C, a100, changed, snapshot, t4, taken
 from vgpuctl.errors import NoCapacity
@@ -135,15 +135,6 @@ def test_vgpus_that_share_a_place_or_an_instance_as_they_move_make_their_gpu_unk
     both = (taken(gpu, HALF, 0, gi_id=3), taken(gpu, SMALL, 1, gi_id=3))
     assert numbers_of(gpu, both[:1]) is not None
     assert numbers_of(gpu, both) is None
-
-
-def test_a_profile_without_a_maximum_or_places_is_left_out_and_the_others_stay() -> None:
-    dark = a100(types=(A4C, replace(A5C, max_per_gpu=None)))
-    untold = mixed(*A40[:-2], replace(Q8, placement_ids=None))
-    for gpu, missing in ((dark, "A100-5C"), (untold, "A40-8Q")):
-        known = numbers_of(gpu, ())
-        assert missing not in known.kind.sizes
-        assert len(known.kind.sizes) == len(gpu.types) - 1
 
 
 def test_a_profile_that_the_driver_does_not_offer_has_no_room_in_numbers() -> None:

@@ -147,12 +147,6 @@ def refused(seen: Snapshot, asked: VmRequest, kind: type[Exception] = NoCapacity
     return raised.value
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_an_empty_host_gives_its_first_group(count):
-    assert got(snapshot(*HOST), wanted(count)) == ADDRESSES[:count]
-    assert got(snapshot(*HOST), wanted(count, "H100")) == ADDRESSES[:count]
-
-
 def test_constraints_and_host_yaml_are_reasons_too():
     host = [replace(HOST[0], cordoned=True), *HOST[1:]]
     write = StuckWrite(ProcessId(7, 1), ADDRESSES[1], "path", "0")
