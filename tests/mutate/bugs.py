@@ -129,7 +129,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/operations/plans/remove.py",
         old='    if vm.record is not None and (vm.record.created_vm or action != "delete"):',
         new="    if vm.record is not None:",
-        tests=("tests/unit/operations/plans/test_remove.py", "tests/unit/operations/test_attach.py"),
+        tests=("tests/unit/operations/plans/test_create.py", "tests/unit/operations/test_attach.py"),
     ),
     Bug(
         name="doubtful-device-removed",
@@ -137,7 +137,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/operations/plans/remove.py",
         old="            unproven.add(assigned.carrier)\n",
         new="            continue\n",
-        tests=("tests/unit/operations/plans/test_remove.py", "tests/unit/operations/test_safety.py"),
+        tests=("tests/unit/operations/plans/test_create.py", "tests/unit/operations/test_safety.py"),
     ),
     Bug(
         name="copy-counts-as-own",
@@ -213,7 +213,7 @@ BUGS: tuple[Bug, ...] = (
         new="        if len(locks) > 1 or",
         tests=(
             "tests/unit/gpu/test_numbers.py",
-            "tests/unit/placement/test_fit.py",
+            "tests/unit/placement/test_fleet.py",
         ),
     ),
     Bug(
@@ -260,7 +260,7 @@ BUGS: tuple[Bug, ...] = (
         new="vgpu_count)",
         tests=(
             "tests/unit/gpu/test_gpu_instances.py",
-            "tests/unit/gpu/test_shared_instances.py",
+            "tests/unit/gpu/test_kinds.py",
         ),
     ),
     Bug(

@@ -12,14 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import SimulatedHost, context, create, open_sim_host, operation, request, run_reconcile, start, stop
-from vgpuctl.domain.domain_xml import has_unknown_backing_file, names_other_devices, parse_disk_sources
-from vgpuctl.errors import InUse, Refused, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Refused, VerifyFailed, VgpuctlError
 from vgpuctl.hook import run as hook
-from vgpuctl.model.port_values import DomainInfo
-from vgpuctl.model.request import ExistingDisk
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.queries import list_vms
 from vgpuctl.ports.host import Host
@@ -27,23 +23,16 @@ from vgpuctl.value import replace
 
 BACKENDS = [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")]
 HOSTDEV = re.compile(r"\s*<hostdev .*?</hostdev>", re.DOTALL)
-SRIOV = """
-version: 1
-gpus:
-  - {vendor: intel, address: "0000:00:02.0", sriov: {total: 7, enabled: 7}}
-"""
 
 
 def xml_of(ports: Host, name: str = "vm") -> str:
     domain = ports.hypervisor.find_domain(name)
-    assert domain is not None
     return domain.xml
 
 
 def edit(ports: Host, pattern: str | re.Pattern[str], text: str, count: int = 1) -> None:
     """Change a definition as `virsh edit` does."""
     domain = ports.hypervisor.find_domain("vm")
-    assert domain is not None
     changed = re.sub(pattern, text, domain.xml, count=count, flags=0 if isinstance(pattern, re.Pattern) else re.DOTALL)
     assert changed != domain.xml
     ports.hypervisor.redefine(domain.uuid, changed)
@@ -62,6 +51,13 @@ def live_hostdevs(ports: Host) -> int:
 def with_vm(tmp_path: Path, scenario: str = "a100-40", profile: str = "A100-4C", **more: object) -> SimulatedHost:
     host = open_sim_host(tmp_path, scenario)
     create(host.ports, request(profile, name="vm", **more), start=False)
+    return host
+
+
+def without_device(tmp_path: Path, *how: str, **more: object) -> SimulatedHost:
+    """Return a host with a VM from whose definition another program removed the vGPU."""
+    host = with_vm(tmp_path, *how, **more)
+    edit(host.ports, HOSTDEV, "")
     return host
 
 
@@ -144,8 +140,7 @@ def test_another_device_of_the_vm_is_its_own_affair(tmp_path):
 
 
 def test_a_vm_that_runs_without_its_vgpu_is_never_shown_with_it(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     host.ports.hypervisor.start(host.ports.hypervisor.find_domain("vm").uuid)
     (row,) = list_vms(host.ports).data
     assert [v.attached for v in row.vgpus] == [False]
@@ -157,8 +152,7 @@ def test_a_vm_that_runs_without_its_vgpu_is_never_shown_with_it(tmp_path):
 
 
 def test_reconcile_never_forgets_a_vgpu_that_another_program_took_out(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     done = run_reconcile(host.ports)
     assert [f.kind for f in done.data.findings] == ["vgpu-lost"]
     assert "put it back: vgpuctl start-vm vm" in done.data.findings[0].action
@@ -166,8 +160,7 @@ def test_reconcile_never_forgets_a_vgpu_that_another_program_took_out(tmp_path):
 
 
 def test_ensure_vm_started_puts_it_back(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     with operation(host.ports):
         ensure_vm(
             host.ports, context(wait_seconds=0), request("A100-4C", name="vm"), state="started")  # fmt: skip
@@ -197,93 +190,3 @@ def test_a_plain_vf_may_be_managed_either_way(tmp_path, managed):
     create(host.ports, request(name="vm", mode="sriov", gpu=gpu.address), start=False)
     xml = re.sub("managed='(yes|no)'", f"managed='{managed}'", xml_of(host.ports))
     hook.prepare(host.ports, xml)
-
-
-class _With:
-    """A hypervisor with one more domain."""
-
-    def __init__(self, inner, record):
-        self._inner, self._record = inner, record
-
-    def domains(self):
-        return (*self._inner.domains(), self._record)
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-
-def test_an_invalid_domain_is_named_and_the_others_are_seen(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
-    broken = DomainInfo("broken", "u", VmState.STOPPED, "<not-a-domain/>")
-    ports = replace(host.ports, hypervisor=_With(host.ports.hypervisor, broken))
-    observed = observe(ports, ReadScope())
-    assert [v.name for v in observed.vms] == ["vm"]
-    assert any("broken" in w for w in observed.warnings)
-
-
-def test_a_device_that_only_the_running_domain_has_counts_too(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
-    record = host.ports.hypervisor.find_domain("vm")
-    more = "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x3b' slot='0x00' "
-    more += "function='0x7'/></source></hostdev></devices>"
-    plugged = replace(record, live_xml=record.live_xml.replace("</devices>", more))
-    assert [h.carrier for h in read_vm(host.ports, plugged).hostdevs] == ["0000:3b:00.4", "0000:3b:00.7"]
-
-
-def test_a_function_of_a_networks_pool_counts_while_the_vm_runs(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
-    record = host.ports.hypervisor.find_domain("vm")
-    function = "<source><address type='pci' domain='0x0000' bus='0x3b' slot='0x00' function='0x7'/></source>"
-    card = f"<interface type='hostdev' managed='yes'>{function}</interface></devices>"
-    plugged = replace(record, live_xml=record.live_xml.replace("</devices>", card))
-    vm = read_vm(host.ports, plugged)
-    assert vm.live_carriers == {"0000:3b:00.4", "0000:3b:00.7"}
-    assert vm.refers_to("0000:3b:00.7")
-
-
-def test_the_running_domain_is_parsed_only_when_it_refers_to_more(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
-    record = host.ports.hypervisor.find_domain("vm")
-    assert record.live_xml != record.xml
-    assert not names_other_devices(record.live_xml, record.xml)
-    assert names_other_devices(record.live_xml, record.xml.replace("0x3b", "0x3c"))
-    assert names_other_devices(record.live_xml.replace("0x3b", "0x3c"), record.xml)
-    unparsed = replace(record, live_xml=record.live_xml.removesuffix("</domain>"))
-    assert [h.carrier for h in read_vm(host.ports, unparsed).hostdevs] == ["0000:3b:00.4"]
-
-
-def test_a_base_that_only_the_running_domain_names_is_no_disk_of_another_vm(tmp_path):
-    """As after a snapshot with virsh: the record and the config name the top alone."""
-    text = (
-        "version: 1\nstorage: {pools: [{name: default}]}\nimages: [{path: /srv/below.qcow2}]\ngpus: [{model: A100}]\n"
-    )
-    host = open_sim_host(tmp_path, text=text)
-    create(host.ports, request("A100-4C", name="vm"))
-    record = host.ports.hypervisor.find_domain("vm")
-    (top,) = parse_disk_sources(record.xml).files
-    below = "<backingStore type='file' index='2'><format type='qcow2'/><source file='/srv/below.qcow2' index='2'/>"
-    live = record.live_xml.replace(
-        f"<source file='{top}'/>", f"<source file='{top}'/>{below}<backingStore/></backingStore>"
-    ).replace(f'<source file="{top}"/>', f'<source file="{top}"/>{below}<backingStore/></backingStore>')
-    assert live != record.live_xml
-    running = replace(record, live_xml=live)
-    assert read_vm(host.ports, running).backing_pairs == ((top, "/srv/below.qcow2"),)
-
-    class Only(_With):
-        def domains(self):
-            return (self._record,)
-
-    ports = replace(host.ports, hypervisor=Only(host.ports.hypervisor, running))
-    with pytest.raises(InUse, match=f"/srv/below.qcow2 is the base image of vm's disk {top}"):
-        create(ports, request("A100-4C", name="v2", disks=(ExistingDisk("/srv/below.qcow2"),)))
-
-
-def test_the_bases_of_the_record_are_no_reason_to_parse_the_running_domain():
-    live = "<disk><backingStore type='file'>\n<source file='/a'/><backingStore/></backingStore></disk>"
-    assert not has_unknown_backing_file(live, {"/a"})
-    assert has_unknown_backing_file(live, {"/b"})
-    assert not has_unknown_backing_file("<disk><backingStore/></disk>", ())

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and numbers from NVML, the driver or the PCI database; without those they stay unknown.
-
-modprobe's files and the loaded driver, as they are read.
-"""
+"""Facts of the driver, from NVML, its files, modprobe's files or the PCI database; without those they stay unknown."""
 
 from __future__ import annotations
 

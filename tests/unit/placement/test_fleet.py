@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observed GPUs as a fleet: alike GPUs in one group, unknown ones left out; one name for what several models offer."""
+"""Observed GPUs as a fleet: alike GPUs in one group, unknown ones left out; several profiles fit on them, or not."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections import Counter
 
 import pytest
 
-from tests.values import A4C, A5C, a100, changed, snapshot, t4, taken
+from tests.unit.gpu.test_gpu_instances import H1
+from tests.unit.gpu.test_gpu_instances import host as instances_host
+from tests.values import A4C, A5C, T4Q, a100, assigned, changed, snapshot, t4, taken, vm
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.placement.fit import check_fit
 from vgpuctl.placement.fleet import build_fleet_state, fleet_by_profile, rename_profiles, resolve_profile
 from vgpuctl.value import replace
 
@@ -83,7 +86,6 @@ KINDS = (A16, L40S)
 )
 def test_what_serves_a_request(text: str, name: str, profiles: tuple[str | None, ...]) -> None:
     result = resolve_profile(text, KINDS)
-    assert result is not None
     assert (result.name, result.profiles) == (name, profiles)
     assert resolve_profile(result.name, KINDS) == result
 
@@ -91,8 +93,6 @@ def test_what_serves_a_request(text: str, name: str, profiles: tuple[str | None,
 def test_requests_with_different_results_have_different_names() -> None:
     kinds = (gib("X", 8, "X-1B", "X-2B"), gib("Y", 8, "X-1B"), gib("Z", 8, "X-2B"))
     small, large = (resolve_profile(text, kinds) for text in ("X-1B|X-2B", "X-2B|X-1B"))
-    assert small is not None
-    assert large is not None
     assert (small.profiles, large.profiles) == (("X-1B", "X-1B", "X-2B"), ("X-2B", "X-1B", "X-2B"))
     assert small.name != large.name
 
@@ -152,3 +152,43 @@ def test_a_profile_of_any_model_has_one_name_and_room_on_each():
 
 def test_the_other_profiles_are_in_it_too():
     assert set(fleet_for("4Q").fleet.kinds[0].sizes) == {"4Q", "A100-5C"}
+
+
+def test_the_fewest_that_are_too_many_are_named_with_what_each_gpu_has_room_for():
+    gpu = a100()
+    result = check_fit(snapshot(gpu, vms=[vm(1, assigned(gpu, A4C))]), (gpu,), [("A100-4C", 3), ("A100-5C", 2)])
+    assert result.fits is False
+    assert result.excess == (("A100-5C", 2),)
+    (barrier,) = result.rooms
+    assert "it has 1 of another size" in barrier.room.reasons[0]
+
+
+def test_fit_is_unknown_without_a_maximum():
+    gpu = a100(types=(replace(A4C, max_per_gpu=None), A5C))
+    result = check_fit(snapshot(gpu), (gpu,), [("A100-4C", 3)])
+    assert result.fits is None
+    assert "not known" in str(result.reason)
+
+
+def test_a_profile_of_any_model_counts_the_gpus_of_all():
+    gpus = (a100(), t4(types=(replace(T4Q, name="GRID T4-4C", profile="T4-4C"),)))
+    result = check_fit(snapshot(*gpus), gpus, [("4C", 13), ("GRID A100-4C", 1)])
+    assert result.fits is True
+    assert result.requested == {"4C": 13, "A100-4C": 1}
+    assert Counter((s.gpu.address, s.profile) for s in result.planned) == {
+        (gpus[0].address, "A100-4C"): 10,
+        (gpus[1].address, "T4-4C"): 4,
+    }
+    few = check_fit(snapshot(*gpus), gpus, [("4C", 15)])
+    assert (few.fits, few.excess) == (False, (("4C", 1),))
+    assert [b.room.free for b in few.rooms] == [10, 4]
+
+
+def test_a_gpu_with_more_recorded_vgpus_than_instances_leaves_the_others_countable() -> None:
+    """Its instances were made differently after the VMs were recorded."""
+    over = instances_host(19, 19, 9)
+    second = instances_host(9, 19)
+    second = replace(second, address="0000:5e:00.0", functions=a100("0000:5e:00.0", second.types, vfs=48).functions)
+    recorded = tuple(taken(over, H1, n, present=False) for n in range(3))
+    result = check_fit(snapshot(over, second, vgpus=recorded), (over, second), [("H100-3-40C", 3), ("H100-1-10C", 2)])
+    assert (result.fits, dict(result.excess)) == (False, {"H100-3-40C": 1, "H100-1-10C": 1})

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.unit.gpu.test_gpu_instances import BIG, H3, HALF, SMALL
 from tests.unit.gpu.test_gpu_instances import host as with_mig
-from tests.unit.gpu.test_mixed_size import A40
 from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.unit.gpu.test_numbers import grown
 from tests.values import A4C, A5C, a100, snapshot, taken
@@ -152,10 +151,3 @@ def test_a_search_among_gpus_that_all_differ_ends_and_says_so():
     with pytest.raises(NoCapacity, match="no room for") as caught:
         place_vgpus(snapshot(*gpus), [(t.profile, 1) for t in SIZES])
     assert caught.value.facts["details"][0].startswith("the search ended after 2000 other places")
-
-
-def test_vgpus_of_several_sizes_share_a_mixed_size_gpu():
-    hosts = [OpenGpu(mixed(), ())]
-    result = search_slots(snapshot(mixed()), hosts, [item(t, hosts) for t in (A40[1], A40[2], A40[4])], None).slots
-    assert result is not None
-    assert len({slot.placement_id for slot in result}) == 3

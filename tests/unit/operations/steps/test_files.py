@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing host.yaml as a step: verified, undone, and refused with the reason."""
+"""Files as steps: host.yaml, claims, the run directory and half-written files."""
 
 from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
+from tests.faults import failing
 from tests.hosts import open_sim_host
-from vgpuctl.errors import Busy, Exists, Failed, HostCannot, InvalidInput, VerifyFailed
-from vgpuctl.model.vm import HostVgpu
+from tests.values import A4C, a100, assigned, claim
+from vgpuctl.errors import Busy, Exists, Failed, FileFailed, HostCannot, InUse, InvalidInput, VerifyFailed
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, HostVgpu, ProcessId, UnfinishedFile
+from vgpuctl.operations.diagnose import RUN_PATH, RestrictRunDirectory
+from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.host_file import AddVgpuEntry, RemoveVgpuEntry, ReplaceHostFile, SetGpuKeys
+from vgpuctl.operations.unowned import RemoveUnfinishedFile
 from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.value import replace
 
@@ -37,17 +44,6 @@ class File:
 
 def host_with(tmp_path, file):
     return replace(open_sim_host(tmp_path).ports, host_file=file)
-
-
-def test_a_change_is_written_verified_undone(tmp_path):
-    ports = open_sim_host(tmp_path).ports
-    with pytest.raises(VerifyFailed):
-        CORDON.verify(ports)
-    CORDON.perform(ports)
-    CORDON.verify(ports)
-    assert "cordoned: true" in ports.host_file.read()
-    CORDON.undo(ports)
-    assert ports.host_file.read() == "version: 1\n"
 
 
 def test_undo_keeps_other_changes(tmp_path):
@@ -197,3 +193,135 @@ def test_a_change_that_is_taken_back_leaves_the_versions_as_they_were(tmp_path, 
     step.undo(ports)
     assert ports.host_file.read().strip() == "version: 1  # before"
     assert [ports.host_file.previous_version(n) for n in (1, 2)] == ["version: 1  # first\n", EMPTY_HOST_FILE]
+
+
+@pytest.fixture
+def host(tmp_path):
+    opened = open_sim_host(tmp_path)
+    opened.sim.run_dir.chmod(0o777)
+    return opened
+
+
+def mode(host) -> int:
+    return host.ports.sysfs.permissions(RUN_PATH).mode
+
+
+def test_it_is_changed_read_back_and_put_back(host):
+    step = RestrictRunDirectory(0o777)
+    assert step.describe() == "change the mode of /run/vgpuctl from 0777 to 0700"
+    step.perform(host.ports)
+    step.verify(host.ports)
+    assert mode(host) == 0o700
+    step.undo(host.ports)
+    assert mode(host) == 0o777
+
+
+def test_an_unset_mode_is_noticed_and_another_programs_mode_stays(host):
+    step = RestrictRunDirectory(0o777)
+    with pytest.raises(VerifyFailed):
+        step.verify(host.ports)
+    host.sim.run_dir.chmod(0o750)
+    step.undo(host.ports)
+    assert mode(host) == 0o750
+
+
+def test_an_os_error_has_its_errno(host):
+    class Refusing:
+        def set_permissions(self, mode: int) -> None:
+            raise PermissionError(1, "Operation not permitted", RUN_PATH)
+
+    with pytest.raises(Failed) as caught:
+        RestrictRunDirectory(0o777).perform(replace(host.ports, claims=Refusing()))
+    assert caught.value.facts == {"path": RUN_PATH, "errno": 1}
+
+
+def test_it_is_removed_and_what_cannot_be_is_named(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    path = tmp_path / ".host.yaml.vgpuctl-4194399-1"
+    path.write_text("")
+    step = RemoveUnfinishedFile(UnfinishedFile(str(path), ProcessId(4194399, 1)))
+    assert step.describe() == f"remove {path}"
+    with pytest.raises(FileFailed, match=f"{path} cannot be removed") as raised:
+        step.perform(failing(host.ports, 1))
+    assert raised.value.facts["path"] == str(path)
+    step.perform(host.ports)
+    step.perform(host.ports)
+    assert not path.exists()
+
+
+MINE, THEIRS = claim(assigned(a100(), A4C), 1), claim(assigned(a100(), A4C), 2)
+
+
+def test_a_vm_that_has_its_claim_already_may_take_it_again(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    for _ in range(2):
+        TakeClaim(MINE).perform(ports)
+    assert ports.claims.all() == (MINE,)
+
+
+def test_another_vms_claim_is_neither_overwritten_nor_removed(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    TakeClaim(THEIRS).perform(ports)
+    with pytest.raises(InUse) as raised:
+        TakeClaim(MINE).perform(ports)
+    assert "claimed for VM vdi-002, by process 100: vgpuctl create-vm" in str(raised.value)
+    assert "vgpuctl reconcile-host" in str(raised.value.hint)
+    assert (raised.value.facts["carrier"], raised.value.facts["pid"]) == (MINE.carrier, 100)
+    TakeClaim(MINE).undo(ports)
+    ReleaseClaim(MINE.carrier, MINE.vm_uuid).perform(ports)
+    assert ports.claims.all() == (THEIRS,)
+
+
+def test_a_gpu_in_setup_is_claimed_without_vm(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    TakeClaim(replace(THEIRS, vm=GPU_SETUP_CLAIM, command="vgpuctl set-mig 0000:3b:00.0 --off")).perform(ports)
+    with pytest.raises(InUse) as raised:
+        TakeClaim(MINE).perform(ports)
+    assert "is claimed to set it up, by process 100: vgpuctl set-mig 0000:3b:00.0 --off" in str(raised.value)
+    assert raised.value.facts["vm"] is None
+
+
+def test_an_unreadable_claim_is_in_use_and_shown_with_its_path(tmp_path):
+    host = open_sim_host(tmp_path)
+    TakeClaim(THEIRS).perform(host.ports)
+    file = host.sim.run_dir / "claims" / MINE.carrier
+    file.write_text("{")
+    with pytest.raises(InUse) as raised:
+        TakeClaim(MINE).perform(host.ports)
+    assert f"the owner cannot be read: {file}" in str(raised.value)
+    assert f"rm {file}" in str(raised.value.hint)
+    assert raised.value.facts == {"carrier": MINE.carrier, "path": str(file)}
+    TakeClaim(MINE).undo(host.ports)
+    assert file.read_text() == "{"
+
+
+@pytest.mark.parametrize(("broken", "message"), [(False, "until a moment ago"), (True, "cannot be read")])
+def test_a_vanished_or_unreadable_claim_is_a_vgpuctl_error(tmp_path, broken, message):
+    ports = open_sim_host(tmp_path).ports
+
+    class Racing:
+        def add(self, claim):
+            raise FileExistsError(17, "File exists", "/run/vgpuctl/claims/x")
+
+        def read(self):
+            if broken:
+                raise OSError(5, "Input/output error")
+            return ports.claims.read()
+
+    with pytest.raises(InUse, match=message):
+        TakeClaim(MINE).perform(replace(ports, claims=Racing()))
+
+
+@pytest.mark.parametrize("step", [TakeClaim(MINE), ReleaseClaim(MINE.carrier, MINE.vm_uuid)])
+def test_a_claim_that_cannot_be_written_or_removed_is_an_error_with_its_number(tmp_path, step):
+    with pytest.raises(Failed) as raised:
+        step.perform(failing(open_sim_host(tmp_path).ports, 1))
+    assert {key: raised.value.facts[key] for key in ("carrier", "errno")} == {"carrier": MINE.carrier, "errno": 28}
+    assert "/run" in str(raised.value.hint)
+
+
+def test_texts_name_what_and_where():
+    assert TakeClaim(MINE).describe() == "claim 0000:3b:00.4 on GPU 0000:3b:00.0 for A100-4C"
+    setting_up = replace(MINE, vm=GPU_SETUP_CLAIM, carrier=MINE.gpu, backend=Backend.PASSTHROUGH, profile=None)
+    assert TakeClaim(setting_up).describe() == "claim all of GPU 0000:3b:00.0 while it is set up"
+    assert ReleaseClaim("x", "y").describe() == "release the claim on x"
