@@ -84,14 +84,21 @@ def _read_first(parts: tuple[Any, ...], read: Callable[[Any], Any]) -> Any:
     raise max(mismatches, key=lambda mismatch: len(str(mismatch)))
 
 
+def _may_be_unknown(hint: Any) -> bool:
+    """Return whether None is a value: what a host of an older version does not send is unknown then."""
+    return type(None) in get_args(hint)
+
+
 def _read_record(kind: Any, value: object, path: str) -> Value:
     fields = value if isinstance(value, dict) else _require(False, value, path, dict)
     given: dict[str, Any] = {}
     for name, json_name, hint, optional in typed_fields(kind):
         if json_name in fields:
             given[name] = read_value(hint, fields[json_name], f"{path}.{json_name}")
-        elif not optional:
+        elif not optional and not _may_be_unknown(hint):
             raise Mismatch(f"{path}.{json_name} is missing")
+        elif not optional:
+            given[name] = None
     record: Value = (get_origin(kind) or kind)(**given)
     return record
 

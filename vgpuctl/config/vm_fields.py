@@ -3,7 +3,7 @@
 
 That is its option and help, its key in a spec file and in host.yaml's `defaults:`, its rule and JSON Schema, its
 default, the value in a `VmRequest`, how that is compared with a VM, recorded and shown, the arguments of the library's
-calls, and Ansible's option. CONTRIBUTING.md, "Add a field", says what else a field needs.
+calls, and Ansible's option. CONTRIBUTING.md, "Add a field of a VM", says what else a field needs.
 """
 
 from __future__ import annotations

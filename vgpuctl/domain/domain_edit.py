@@ -89,14 +89,7 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
         _set_memory(root, edit.memory_mib)
     if edit.vcpus is not None:
         _set_vcpus(root, edit.vcpus)
-    if edit.nics is not None:
-        set_nics(root, edit.nics, edit.nic_model)
-    if edit.hugepages_kib is not None:
-        set_hugepages(root, edit.hugepages_kib)
-    if edit.pins is not None:
-        set_pins(root, *edit.pins)
-    if edit.pci_window is not None:
-        set_pci_window(root, *edit.pci_window)
+    _change_guest(root, edit)
     if edit.disk_change is not None:
         _replace_disk(root, *edit.disk_change)
     _change_hostdevs(root, edit.hostdev_changes)
@@ -105,6 +98,18 @@ def edit_domain(xml: str, edit: DomainEdit) -> str:
     if edit.record is not None:
         _set_record(root, edit.record)
     return etree.tostring(root, encoding="unicode")
+
+
+def _change_guest(root: etree._Element, edit: DomainEdit) -> None:
+    """Change what a guest has beside disks and vGPUs."""
+    if edit.nics is not None:
+        set_nics(root, edit.nics, edit.nic_model)
+    if edit.hugepages_kib is not None:
+        set_hugepages(root, edit.hugepages_kib)
+    if edit.pins is not None:
+        set_pins(root, *edit.pins)
+    if edit.pci_window is not None:
+        set_pci_window(root, *edit.pci_window)
 
 
 def pci_window_of(xml: str) -> int | None:

@@ -132,10 +132,7 @@ class VmRecord(Value):
     @property
     def spread_group(self) -> str | None:
         """The requested group whose VMs are on different GPUs; None if `request_json` cannot be parsed."""
-        if '"spread_group"' not in self.request_json:
-            return None
-        group = self.request_fields.get("spread_group")
-        return group if isinstance(group, str) else None
+        return self._requested_text("spread_group")
 
     @property
     def labels(self) -> dict[str, str]:
@@ -146,8 +143,12 @@ class VmRecord(Value):
     @property
     def owner(self) -> str | None:
         """The person or team that uses the VM; None if unknown."""
-        owner = self.request_fields.get("owner") if '"owner"' in self.request_json else None
-        return owner if isinstance(owner, str) else None
+        return self._requested_text("owner")
+
+    def _requested_text(self, field: str) -> str | None:
+        """Return a requested field that is a text; a list of many VMs parses `request_json` only where it has it."""
+        value = self.request_fields.get(field) if f'"{field}"' in self.request_json else None
+        return value if isinstance(value, str) else None
 
     @property
     def request_fields(self) -> dict[str, Any]:

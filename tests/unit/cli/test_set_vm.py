@@ -183,7 +183,7 @@ def test_old_and_usual_names_are_answered_with_the_line(sim: Run, line: str, com
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"image": "/srv/a"}, "image: this takes cpu_pin, "),
+        ({"image": "/srv/a"}, "image: this takes "),
         ({"labels": {"a": 1.5}}, "--label: "),
         ({"labels": 7}, "--label: expected a mapping"),
         ({"owner": 7}, "--owner: "),

@@ -331,18 +331,15 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
     kept = vm_result(replace(update.snapshot, vgpus=remaining_vgpus), replace(update.vm, record=new_record))
     moved_carriers = {v.carrier for v in update.vgpu_changes.kept if v.index in kept_slots}
     chosen = (planned_vgpu(v, update.vm.name) for v in (*kept_slots.values(), *added))
-    current = vm_result(update.snapshot, update.vm)
     return replace(
-        current,
-        memory_mib=request.memory_mib if "memory" in fields else current.memory_mib,
-        vcpus=request.vcpus if "vcpus" in fields else current.vcpus,
-        networks=tuple(map(network_result, request.nics)) if "networks" in fields else current.networks,
-        hugepages=request.hugepages if "hugepages" in fields else current.hugepages,
-        pinned_cpus=_pinned_after(update, kept_slots, added) if "cpu_pin" in fields else current.pinned_cpus,
-        display=request.display if "display" in fields else current.display,
+        kept,
+        memory_mib=request.memory_mib if "memory" in fields else kept.memory_mib,
+        vcpus=request.vcpus if "vcpus" in fields else kept.vcpus,
+        networks=tuple(map(network_result, request.nics)) if "networks" in fields else kept.networks,
+        hugepages=request.hugepages if "hugepages" in fields else kept.hugepages,
+        pinned_cpus=_pinned_after(update, kept_slots, added) if "cpu_pin" in fields else kept.pinned_cpus,
+        display=request.display if "display" in fields else kept.display,
         reserve=update.reserve,
-        labels=kept.labels,
-        owner=kept.owner,
         vgpus=(*(v for v in kept.vgpus if v.carrier not in moved_carriers), *chosen),
     )
 

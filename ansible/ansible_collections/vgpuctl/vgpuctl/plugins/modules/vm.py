@@ -11,9 +11,9 @@ short_description: Ensure that a VM with a vGPU exists, or does not
 version_added: 0.1.0
 description:
   - Creates and starts a VM with a vGPU, plain virtual functions or whole GPUs, unless it exists and matches.
-  - Changes state, labels and owner of an existing VM in place. While the VM is off it also changes profile, gpu,
-    memory, vcpus, networks, hugepages, cpu_pin, display and reserve; for a running VM the hint is the C(vgpuctl set-vm)
-    that restarts it. Any other difference is refused and shown; a VM is never rebuilt.
+  - Changes state, labels and owner of an existing VM in place. While the VM is off it also changes what
+    C(vgpuctl set-vm --help) lists; for a running VM the hint is the C(vgpuctl set-vm) that restarts it. Any other
+    difference is refused and shown; a VM is never rebuilt.
   - For a VM that exists O(name) is enough.
 extends_documentation_fragment:
   - vgpuctl.vgpuctl.attributes
