@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import require_seconds
 from vgpuctl.errors import InvalidInput
-from vgpuctl.library.call import DEFAULT_WAIT_SECONDS, CallSettings, never_cancelled
 from vgpuctl.library.gpus import GpuCalls, VgpuCalls
 from vgpuctl.library.targets import NameCalls, TargetCalls
 from vgpuctl.library.vms import VmCalls
 from vgpuctl.library.whole_host import HostCalls
-from vgpuctl.model.outcome import NoProgress, confirm_everything
+from vgpuctl.model.outcome import DEFAULT_WAIT_SECONDS, CallSettings, NoProgress, confirm_everything, never_cancelled
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import HostClock

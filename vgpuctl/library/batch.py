@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from vgpuctl.config.name_patterns import natural_key
 from vgpuctl.errors import (
@@ -25,21 +25,28 @@ from vgpuctl.errors import (
     worst_status,
 )
 from vgpuctl.host.processes import HostClock
-from vgpuctl.library.call import CallSettings
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult, confirm_everything
+from vgpuctl.model.outcome import CallSettings, NoProgress, Outcome, QueryResult, confirm_everything
 from vgpuctl.model.results import TallyResult, TargetErrorResult, TargetResult, TargetsResult
 from vgpuctl.operations.worker_pool import Workers
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import Confirm, Progress
 
+
+class WorkerHost(Protocol):
+    """The host of one worker thread."""
+
+    def close(self) -> None:
+        """Close it: no further call begins."""
+
+
+WorkerT = TypeVar("WorkerT", bound=WorkerHost)
 Data = TypeVar("Data")
 AnyResult = Outcome[Data] | QueryResult[Data]
-Call = Callable[["GpuHost", str], "AnyResult[Data]"]
-OpenWorker = Callable[[CallSettings, HostClock], "GpuHost"]
+Call = Callable[[WorkerT, str], AnyResult[Data]]
+OpenWorker = Callable[[CallSettings, HostClock], WorkerT]
 MAX_NAMES_IN_FULL = 3
 """Before the user confirms, the steps of at most this many are shown; of more, how much is deleted or stopped."""
 
@@ -62,14 +69,14 @@ class _Planned(Exception):
         self.preview = preview
 
 
-class Batch(Workers[str], Generic[Data]):
+class Batch(Workers[str], Generic[WorkerT, Data]):
     """Worker threads that make one call for each name. After `run`, `results` and `failed` are complete."""
 
     def __init__(
         self,
-        open_worker: OpenWorker,
+        open_worker: OpenWorker[WorkerT],
         names: Sequence[str],
-        call: Call[Data],
+        call: Call[WorkerT, Data],
         parallel: int,
         progress: Progress,
         settings: CallSettings,
@@ -85,7 +92,7 @@ class Batch(Workers[str], Generic[Data]):
         self._settings = settings
         self._confirm = confirm
         self._local = threading.local()
-        self._hosts: list[GpuHost] = []
+        self._hosts: list[WorkerT] = []
 
     def run(self, steps: tuple[str, ...] = ()) -> None:
         """Make all calls, and close the hosts of the threads."""
@@ -143,7 +150,7 @@ class Batch(Workers[str], Generic[Data]):
                 raise Interrupted(self.interruption.message, signal_number=self.interruption.signal_number)
 
 
-class BatchRequest(Value, Generic[Data]):
+class BatchRequest(Value, Generic[WorkerT, Data]):
     """Which call is made for which names, and how many at a time.
 
     `question`: makes the one question from the names to ask about; None: the call asks nothing. `skips`: what cannot
@@ -151,7 +158,7 @@ class BatchRequest(Value, Generic[Data]):
     """
 
     names: tuple[str, ...]
-    call: Call[Data]
+    call: Call[WorkerT, Data]
     parallel: int
     question: Callable[[Sequence[str]], str] | None = None
     notes: tuple[str, ...] = ()
@@ -160,7 +167,7 @@ class BatchRequest(Value, Generic[Data]):
 
 
 def run(
-    open_worker: OpenWorker, settings: CallSettings, progress: Progress, request: BatchRequest[Data]
+    open_worker: OpenWorker[WorkerT], settings: CallSettings, progress: Progress, request: BatchRequest[WorkerT, Data]
 ) -> AnyResult[Any]:
     """Make the call for each name, and return the result of all.
 
@@ -171,7 +178,7 @@ def run(
         NeedsConfirmation: the answer was no; nothing was changed.
     """
     make_batch = partial(
-        Batch[Data],
+        Batch[WorkerT, Data],
         open_worker,
         call=request.call,
         parallel=request.parallel,
@@ -226,7 +233,7 @@ def _as_confirmed(name: str, preview: Preview) -> Confirm:
     return confirm
 
 
-def _details(names: Sequence[str], plans: Batch[Any]) -> tuple[str, ...]:
+def _details(names: Sequence[str], plans: Batch[Any, Any]) -> tuple[str, ...]:
     """Return what the user reads before the one question: every step, or of many how much is deleted or stopped.
 
     Every name is among them, because a pattern may have selected more than was meant.
@@ -258,7 +265,7 @@ def _skipped_text(name: str, error: VgpuctlError) -> str:
     return f"skipped: {named_message(name, error.message)}"
 
 
-def _report(request: BatchRequest[Data], batches: Sequence[Batch[Data]]) -> AnyResult[Any]:
+def _report(request: BatchRequest[WorkerT, Data], batches: Sequence[Batch[WorkerT, Data]]) -> AnyResult[Any]:
     results: dict[str, AnyResult[Data]] = {}
     failed: dict[str, VgpuctlError] = {}
     for batch in batches:

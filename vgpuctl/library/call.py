@@ -9,18 +9,17 @@ from contextlib import contextmanager
 from copy import copy
 from functools import wraps
 from threading import Lock
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
-from vgpuctl.model.outcome import Context, NoProgress, Outcome, Subjects, confirm_everything
+from vgpuctl.model.outcome import CallSettings, Context, Outcome, Subjects
 from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.host.processes import HostClock
-    from vgpuctl.library import GpuHost
     from vgpuctl.library.batch import BatchRequest
-    from vgpuctl.model.outcome import Confirm, Progress
+    from vgpuctl.model.outcome import Confirm
     from vgpuctl.model.results import TargetsResult
     from vgpuctl.ports.host import Host
 
@@ -28,8 +27,6 @@ P = ParamSpec("P")
 AnyCalls = TypeVar("AnyCalls", bound="Calls")
 Result = TypeVar("Result")
 Data = TypeVar("Data")
-
-DEFAULT_WAIT_SECONDS = 60.0
 
 
 def _without_empty(confirm: Confirm) -> Confirm:
@@ -89,7 +86,7 @@ class Calls:
         ports: Host,
         settings: CallSettings,
         captured_root: str | None = None,
-        open_again: Callable[[CallSettings, HostClock], GpuHost] | None = None,
+        open_again: Callable[[CallSettings, HostClock], Self] | None = None,
     ) -> None:
         """`open_again` opens the same host with other settings, for a worker thread."""
         self._ports = ports
@@ -162,7 +159,7 @@ class Calls:
         return outcome
 
     def _run_batch(
-        self, request: BatchRequest[Data], earlier_steps: tuple[str, ...] = ()
+        self, request: BatchRequest[Self, Data], earlier_steps: tuple[str, ...] = ()
     ) -> Outcome[TargetsResult[Data]]:
         """Make a change for each name, each in a worker thread with a host of its own.
 
@@ -314,24 +311,3 @@ class _WatchedProgress:
     def _check(self) -> None:
         if self._cancelled():
             raise Interrupted("the caller cancelled it", signal_number=signal.SIGINT)
-
-
-def never_cancelled() -> bool:
-    """Return False."""
-    return False
-
-
-class CallSettings(Value):
-    """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
-
-    `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
-    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
-    call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
-    """
-
-    wait_seconds: float = DEFAULT_WAIT_SECONDS
-    progress: Progress = NoProgress()
-    confirm: Confirm = confirm_everything
-    cancelled: Callable[[], bool] = never_cancelled
-    command_line: tuple[str, ...] | None = None
-    batch_subjects: Subjects | None = None

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.library import GpuHost
-from vgpuctl.library.batch import BatchRequest
+from vgpuctl.library.batch import BatchRequest, WorkerT
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.results import TargetResult, TargetsResult
@@ -16,14 +15,20 @@ from vgpuctl.model.vm import VmState
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.value import extend, replace
 
-RunBatch = Callable[[BatchRequest[VmReport]], Outcome[TargetsResult[VmReport]]]
+RunBatch = Callable[[BatchRequest[WorkerT, VmReport]], Outcome[TargetsResult[VmReport]]]
 _RESULTS: dict[str, ManyResultWord] = {"absent": "deleted", "started": "started", "stopped": "stopped"}
 
 
 def bring_to_state(
-    vms: Outcome[ManyVmsResult], state: str, run_batch: RunBatch, parallel: int
+    vms: Outcome[ManyVmsResult],
+    state: str,
+    run_batch: RunBatch[WorkerT],
+    call: Callable[[WorkerT, str], Outcome[VmReport]],
+    parallel: int,
 ) -> Outcome[ManyVmsResult]:
     """Delete ("absent"), start or stop those of `vms` that are not in `state` yet; its rows and steps are kept.
+
+    `call`: does it for one VM.
 
     Raises:
         SomeTargetsFailed: it failed for some; `result` has the VMs that it was tried for.
@@ -33,7 +38,7 @@ def bring_to_state(
     if not names:
         return vms
     question = _delete_question if state == "absent" and not vms.dry_run else None
-    request = BatchRequest(names, _call(state, dry_run=vms.dry_run), parallel, question, dry_run=vms.dry_run)
+    request = BatchRequest(names, call, parallel, question, dry_run=vms.dry_run)
     try:
         done = run_batch(request)
     except VgpuctlError as error:
@@ -57,14 +62,6 @@ def _needs_change(vm: ManyVmResult | NewVmResult, state: str) -> bool:
     if vm.changed:
         return False
     return vm.state is not VmState.RUNNING if state == "started" else vm.state not in STOPPED_STATES
-
-
-def _call(state: str, *, dry_run: bool) -> Callable[[GpuHost, str], Outcome[VmReport]]:
-    if state == "absent":
-        return lambda host, name: host.delete_vm(name, dry_run=dry_run)
-    if state == "started":
-        return lambda host, name: host.start_vm(name, dry_run=dry_run)
-    return lambda host, name: host.stop_vm(name, dry_run=dry_run)
 
 
 def _delete_question(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ The names that completion shows are here too, each read from as little of the ho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_range
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
@@ -18,7 +18,6 @@ from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.library import GpuHost
     from vgpuctl.model.results import SelectedResult, TargetsResult
     from vgpuctl.model.results.vms import VmResult
 
@@ -98,7 +97,7 @@ class TargetCalls(Calls):
         self,
         command: str,
         names: Sequence[str],
-        call: Callable[[GpuHost, str], Outcome[Data]],
+        call: Callable[[Self, str], Outcome[Data]],
         *,
         parallel: int = DEFAULT_PARALLEL,
         question: Callable[[Sequence[str]], str] | None = None,

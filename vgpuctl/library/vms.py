@@ -6,6 +6,7 @@ Size: one call for each command about VMs, with its typed arguments.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 from vgpuctl.config.arguments import (
@@ -28,7 +29,9 @@ from vgpuctl.model.outcome import QueryResult
 
 if TYPE_CHECKING:
     from vgpuctl.config.vm_spec import Given
+    from vgpuctl.library.batch import BatchRequest
     from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.results import TargetsResult
     from vgpuctl.model.results import vms as vm_results
     from vgpuctl.model.results.vms import (
         AddressesResult,
@@ -246,7 +249,11 @@ class VmCalls(Calls):
             )
         if state == "present":
             return vms
-        return many_states.bring_to_state(vms, state, lambda batch: self._run_batch(batch, vms.steps), parallel)
+
+        def run_batch(request: BatchRequest[VmCalls, VmReport]) -> Outcome[TargetsResult[VmReport]]:
+            return self._run_batch(request, vms.steps)
+
+        return many_states.bring_to_state(vms, state, run_batch, _state_call(state, dry_run=dry_run), parallel)
 
     def _note_spec(self, spec: Given) -> None:
         from vgpuctl.library import requests
@@ -371,3 +378,12 @@ class VmCalls(Calls):
             from_image=from_image,
             drain=drain,
         )
+
+
+def _state_call(state: str, *, dry_run: bool) -> Callable[[VmCalls, str], Outcome[VmReport]]:
+    """Return the call that brings a VM to a state."""
+    if state == "absent":
+        return lambda host, name: host.delete_vm(name, dry_run=dry_run)
+    if state == "started":
+        return lambda host, name: host.start_vm(name, dry_run=dry_run)
+    return lambda host, name: host.stop_vm(name, dry_run=dry_run)

@@ -9,7 +9,7 @@ GPU does not stand for the VMs on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from vgpuctl.model.names import address_sort_key, normalize_pci
@@ -19,6 +19,7 @@ from vgpuctl.value import Value
 Data = TypeVar("Data", covariant=True)
 OtherData = TypeVar("OtherData")
 
+DEFAULT_WAIT_SECONDS = 60.0
 VMS_UNKNOWN = "VMs are unknown"
 """The beginning of the warning of a look that libvirt did not answer: no VM in its result means nothing."""
 
@@ -232,3 +233,24 @@ def _records(data: object) -> Iterator[Any]:
         yield from several
     elif data is not None and hasattr(data, "__dict__"):
         yield data
+
+
+def never_cancelled() -> bool:
+    """Return False."""
+    return False
+
+
+class CallSettings(Value):
+    """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
+
+    `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
+    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
+    call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
+    """
+
+    wait_seconds: float = DEFAULT_WAIT_SECONDS
+    progress: Progress = NoProgress()
+    confirm: Confirm = confirm_everything
+    cancelled: Callable[[], bool] = never_cancelled
+    command_line: tuple[str, ...] | None = None
+    batch_subjects: Subjects | None = None

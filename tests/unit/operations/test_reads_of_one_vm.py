@@ -12,8 +12,7 @@ import pytest
 from tests.faults import Watch
 from tests.hosts import SimulatedHost, create, open_sim_host, request, stop, yes
 from vgpuctl.library import GpuHost
-from vgpuctl.library.call import CallSettings
-from vgpuctl.model.outcome import NoProgress
+from vgpuctl.model.outcome import CallSettings, NoProgress
 
 SCENARIO = """version: 1
 storage: {{pools: [{{name: default, path: /pool}}]}}
