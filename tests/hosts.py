@@ -97,6 +97,28 @@ def kill_operation(ports: Host) -> None:
         operations._descriptor = None
 
 
+def rebooted(host: SimulatedHost) -> SimulatedHost:
+    """Reboot a host, and open it as the next operation."""
+    host.sim.reboot()
+    return host.again()
+
+
+class PortWith:
+    """A port in which some calls are replaced."""
+
+    def __init__(self, real: Any, calls: dict[str, Any]) -> None:
+        self._real = real
+        self.__dict__ |= calls
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def with_calls(ports: Host, port: str, **calls: Any) -> Host:
+    """Return the host with these calls of one of its ports replaced."""
+    return replace(ports, **{port: PortWith(getattr(ports, port), calls)})
+
+
 def claim_store(run_dir: Path, command: str = "vgpuctl test", **options: Any) -> ClaimStore:
     """Open a run directory as an operation of its own, with this command line."""
     processes = HostProcesses(argv=command.split())
@@ -232,10 +254,12 @@ def take_over(
         return tx.hand_over()
 
 
-def create(ports: Host, wanted: VmRequest, *, start: bool = True, dry_run: bool = False) -> Outcome:
+def create(
+    ports: Host, wanted: VmRequest, *, start: bool = True, dry_run: bool = False, progress: Progress | None = None
+) -> Outcome:
     """Run create-vm."""
     with operation(ports):
-        return create_vm(ports, context(dry_run=dry_run), wanted, start=start)
+        return create_vm(ports, context(dry_run=dry_run, progress=progress), wanted, start=start)
 
 
 def delete(ports: Host, name: str, *, keep_disks: bool = False, confirm: Confirm | None = None) -> Outcome:

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What export prints matches the host: diff finds nothing, on every simulated host, and after changes."""
+"""What export prints matches the host; what import prints of mdevctl's mdevs is accepted and created by apply."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.hosts import context, open_sim_host
+from tests.hosts import context, open_sim_host, picture, rebooted, with_calls
 from tests.layouts import A100, FLEX, do
+from tests.unit.operations.test_apply import run
+from tests.vgpus import finding_kinds
 from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.config.import_formats import parse_import
 from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.gpu import MigSpec
 from vgpuctl.operations.apply import apply_host, diff_host
 from vgpuctl.operations.desired_state import HostFileText, export_host, read_desired_state
+from vgpuctl.operations.import_host import import_host
 from vgpuctl.sim.host import SCENARIOS
 from vgpuctl.value import replace
 
@@ -60,10 +66,14 @@ gpus:
 """
 
 
-def test_missing_or_unreadable_is_not_off(tmp_path):
+def configured(tmp_path, text):
     host = open_sim_host(tmp_path, "mixed")
-    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
-    host.sim.host_file.write_text(CONFIGURED)
+    host.sim.host_file.write_text(text)
+    return host
+
+
+def test_missing_or_unreadable_is_not_off(tmp_path):
+    host = configured(tmp_path, CONFIGURED)
     dark = replace(host.ports, nvml=AbsentNvml("the driver is down"))
     result = export_host(dark)
     spec = parse_host_spec(result.data.text, "x")
@@ -77,31 +87,53 @@ def test_missing_or_unreadable_is_not_off(tmp_path):
 
 
 def test_a_gpu_without_its_driver_keeps_what_host_yaml_says(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
-    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
-    host.sim.host_file.write_text(CONFIGURED.replace("A100:", f'"{A100}":'))
+    host = configured(tmp_path, CONFIGURED.replace("A100:", f'"{A100}":'))
 
-    class Unbound:
-        """A sysfs in which no driver has the A100, as after a failed load of the module."""
+    def readlink(path):
+        """No driver has the A100, as after a failed load of the module."""
+        if path.endswith(f"{A100}/driver"):
+            raise FileNotFoundError(2, "no such file", path)
+        return host.ports.sysfs.readlink(path)
 
-        def __getattr__(self, name):
-            return getattr(host.ports.sysfs, name)
+    def listdir(path):
+        names = host.ports.sysfs.listdir(path)
+        return tuple(n for n in names if not (path.endswith(A100) and n.startswith(("driver", "virtfn"))))
 
-        def readlink(self, path):
-            if path.endswith(f"{A100}/driver"):
-                raise FileNotFoundError(2, "no such file", path)
-            return host.ports.sysfs.readlink(path)
-
-        def listdir(self, path):
-            names = host.ports.sysfs.listdir(path)
-            return tuple(n for n in names if not (path.endswith(A100) and n.startswith(("driver", "virtfn"))))
-
-    result = export_host(replace(host.ports, sysfs=Unbound(), nvml=AbsentNvml("the driver is down")))
+    unbound = with_calls(host.ports, "sysfs", readlink=readlink, listdir=listdir)
+    result = export_host(replace(unbound, nvml=AbsentNvml("the driver is down")))
     assert any(w.startswith(f"{A100}: no driver is bound to it") for w in result.warnings)
     entry = parse_host_spec(result.data.text, "x").gpus[A100]
-    assert (entry.mode, entry.cordoned, entry.mig, str(entry.scheduler.policy)) == (
-        "vgpu",
-        True,
-        MigSpec(),
-        "fixed_share",
-    )
+    assert (entry.mode, entry.cordoned, entry.mig) == ("vgpu", True, MigSpec())
+    assert str(entry.scheduler.policy) == "fixed_share"
+
+
+UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+OTHER = f"{UUID[:-1]}2"
+
+
+def dump(parent: str, type_id: str) -> str:
+    """Return what `mdevctl list -d --dumpjson` prints of two mdevs."""
+    attrs = [{"nvidia/vgpu_params": "frame_rate_limiter=0"}, {"assign": "5"}]
+    first = {UUID: {"mdev_type": type_id, "start": "auto", "attrs": attrs}}
+    return json.dumps([{parent: [first, {OTHER: {"mdev_type": type_id, "start": "auto"}}]}])
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize(
+    ("scenario", "parent", "type_id"), [("t4", "0000:3b:00.0", "nvidia-231"), ("a16", "0000:3b:00.4", "nvidia-712")]
+)
+def test_what_mdevctl_dumps_is_made_or_taken_over_by_apply(tmp_path, scenario, parent, type_id, started):
+    host = open_sim_host(tmp_path, scenario)
+    path = f"/sys/bus/pci/devices/{parent}/mdev_supported_types/{type_id}/create"
+    if started:
+        host.ports.sysfs.write(path, UUID)
+    read = import_host(host.ports, parse_import(dump(parent, type_id), "dump", None))
+    assert read.data.left_out == ("dump:1: vgpuctl does not set the attribute assign",)
+    assert run(host.ports, file=read.data.text).changed
+    seen = picture(host)
+    assert set(seen.mdevs) == {UUID, OTHER} == set(seen.claims)
+    assert (seen.params.get(UUID) or seen.mdevs[UUID][2]) == ("" if started else "frame_rate_limiter=0")
+    assert (finding_kinds(host.again()), run(host.ports).changed) == ([], False)
+    host = rebooted(host)
+    assert run(host.ports).changed
+    assert set(picture(host).mdevs) == {UUID, OTHER}
