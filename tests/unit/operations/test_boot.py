@@ -9,12 +9,13 @@ from functools import partial
 
 import pytest
 
-from tests.hosts import EagerClock, SimulatedHost, context, create, open_sim_host, request
+from tests.hosts import EagerClock, PortWith, SimulatedHost, context, create, open_sim_host, request, with_calls
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec
 from vgpuctl.errors import Failed, LibvirtFailed
 from vgpuctl.host.absent import AbsentHypervisor
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import VmState
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
 
@@ -78,8 +79,6 @@ class Boot:
         return self.waits
 
     def vgpus(self, name: str):
-        from vgpuctl.observe import ReadScope, observe
-
         snapshot = observe(self.host.ports, ReadScope(models=False))
         return [v for v in snapshot.vgpus if v.vm == name]
 
@@ -92,15 +91,11 @@ class Boot:
     def restore(self, spec: HostSpec) -> Outcome:
         outer, ports = self, self.host.ports
 
-        class Sysfs:
-            def __getattr__(self, name: str) -> object:
-                return outer.listdir if name == "listdir" else getattr(ports.sysfs, name)
-
         class Hypervisor:
             def __getattr__(self, name: str) -> object:
                 return getattr(outer.hypervisor, name)
 
-        seen = replace(ports, sysfs=Sysfs(), hypervisor=Hypervisor(), system=self)
+        seen = replace(with_calls(ports, "sysfs", listdir=self.listdir), hypervisor=Hypervisor(), system=self)
         timer = partial(ClockTimer, self.clock)
         return restore_host(seen, context(wait_seconds=5.0), spec, make_timer=timer)
 
@@ -178,16 +173,12 @@ def test_a_vm_that_cannot_be_started_then_is_named(tmp_path):
     boot = booted(tmp_path, ready_after=6)
     bind, real = boot.clock.act, boot.host.ports.hypervisor
 
-    class Refuses:
-        def start(self, uuid: str) -> None:
-            raise LibvirtFailed("no memory", libvirt_code=1, call="virDomainCreate")
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(real, name)
+    def start(uuid: str) -> None:
+        raise LibvirtFailed("no memory", libvirt_code=1, call="virDomainCreate")
 
     def act() -> None:
         bind()
-        boot.hypervisor = Refuses()
+        boot.hypervisor = PortWith(real, {"start": start})
 
     boot.clock.act = act
     with pytest.raises(Failed, match=r"vm late: .*no memory") as raised:

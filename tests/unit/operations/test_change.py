@@ -103,8 +103,7 @@ def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(t
     assert (picture(host).types, picture(host).mdevs, picture(host).claims) == ({}, {}, {})
 
 
-def test_its_record_keeps_what_was_typed(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_its_record_keeps_what_was_typed(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"), start=False)
     reprofile(host, "GRID A100-5C")
     assert json.loads(etree.fromstring(xml_of(host)).findtext(".//{urn:vgpuctl:1}spec") or "")["profile"] == [
@@ -113,8 +112,7 @@ def test_its_record_keeps_what_was_typed(tmp_path: Path) -> None:
     assert not reprofile(host, "A100-5C").changed
 
 
-def test_a_running_vm_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_a_running_vm_is_refused_with_what_to_do(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
     with pytest.raises(InUse) as caught:
@@ -155,8 +153,7 @@ def test_a_driver_that_refuses_is_left_out_and_the_next_gpu_tried(tmp_path: Path
     assert len(picture(host).types) == len(picture(host).claims) == 1
 
 
-def test_more_and_fewer_of_the_same_profile(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_more_and_fewer_of_the_same_profile(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"), start=False)
     first = set(picture(host).claims)
     assert len(reprofile(host, "A100-4C", count=3).data.vgpus) == 3
@@ -172,8 +169,7 @@ def test_a_whole_gpu_has_no_profile_to_change(tmp_path: Path) -> None:
         reprofile(host, "A100-4C")
 
 
-def test_a_dry_run_shows_what_would_be_and_changes_nothing(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_a_dry_run_shows_what_would_be_and_changes_nothing(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     planned = reprofile(host, "A100-5C", dry_run=True)
@@ -226,8 +222,7 @@ def test_another_gpu_in_the_spec_moves_a_stopped_vm_there(tmp_path: Path) -> Non
     assert [(v.gpu, v.profile) for v in after.vgpus] == [(first, "L40S-8Q")]
 
 
-def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_ensure_started_changes_it_and_then_starts_it(host: SimulatedHost) -> None:
     first = request("A100-4C", name="vm", sources=TYPED)
     ensure(host, first, "stopped")
     wanted = replace(first, vcpus=2)
@@ -247,8 +242,7 @@ def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str) 
     assert picture(host) == before
 
 
-def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(host: SimulatedHost) -> None:
     first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "command-line"})
     ensure(host, first, "started")
     with pytest.raises(SpecDiffers) as caught:

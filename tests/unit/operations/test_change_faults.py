@@ -21,11 +21,10 @@ from tests.hosts import (
     start,
     stop,
 )
-from tests.unit.operations.test_faults import HOSTS, spawn
+from tests.unit.operations.test_faults import HOSTS
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.ports.host import Host
 
-__all__ = ["spawn"]
 OTHER = {"vendor-vf": "A100-5C", "mdev-pf": "T4-4Q", "mdev-vf": "A16-4Q"}
 ACTS = ["attach", "attach-off", "detach", "detach-off", "set-vm"]
 

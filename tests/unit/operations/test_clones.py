@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,21 +52,13 @@ def with_clone(tmp_path: Path, scenario: str, profile: str, *, runs: bool = True
     return host
 
 
-def as_command(act: Callable[[Host], object]) -> Callable[[SimulatedHost], object]:
-    def run(host: SimulatedHost) -> object:
-        with operation(host.ports):
-            return act(host.ports)
-
-    return run
-
-
 CHANGES = {
     "start": lambda host: start(host.ports, "vm"),
     "delete": lambda host: delete(host.ports, "vm"),
-    "detach": as_command(lambda p: detach(p, context(wait_seconds=0), "vm")),
-    "attach": as_command(lambda p: attach(p, context(wait_seconds=0), request("T4-2Q", name="vm"))),
+    "detach": lambda host: detach(host.ports, context(wait_seconds=0), "vm"),
+    "attach": lambda host: attach(host.ports, context(wait_seconds=0), request("T4-2Q", name="vm")),
     "set-vm": lambda host: reprofile(host, "T4-4Q"),
-    "refresh": as_command(lambda p: refresh_vm(p, context(wait_seconds=0), "vm", IMAGE, drain=False)),
+    "refresh": lambda host: refresh_vm(host.ports, context(wait_seconds=0), "vm", IMAGE, drain=False),
 }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import counted, failing, outcome
-from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, start, stop
+from tests.hosts import context, create, open_sim_host, picture, rebooted, request, run_reconcile, start, stop
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 from vgpuctl.operations import queries
 from vgpuctl.operations.desired_state import cordon
@@ -19,8 +19,7 @@ def do(ports, gpu=GPU, *, cordoned=True, dry_run=False):
     return cordon(ports, context(dry_run=dry_run), gpu, cordoned=cordoned)
 
 
-def test_a_cordoned_gpu_gets_nothing_new_and_keeps_what_it_has(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_cordoned_gpu_gets_nothing_new_and_keeps_what_it_has(host):
     create(host.ports, request("A100-4C", name="vm"))
     done = do(host.ports)
     assert (done.changed, done.data.cordoned) == (True, True)
@@ -32,20 +31,13 @@ def test_a_cordoned_gpu_gets_nothing_new_and_keeps_what_it_has(tmp_path):
     stop(host.ports, "vm")
     assert start(host.ports, "vm").data.state == "running"
     assert not run_reconcile(host.ports).changed
-    assert do(host.ports, cordoned=False).changed
-    create(host.ports, request("A100-4C"))
-
-
-def test_a_vm_of_a_cordoned_gpu_gets_its_vgpu_again_after_a_reboot(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
-    do(host.ports)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     assert queries.list_gpus(host.ports).data[0].cordoned
     start(host.ports, "vm")
     assert picture(host) == before
+    assert do(host.ports, cordoned=False).changed
+    create(host.ports, request("A100-4C"))
 
 
 @pytest.mark.parametrize(("mode", "gpu"), [("sriov", "0000:86:00.0"), ("passthrough", "0000:d8:00.0")])
@@ -57,8 +49,7 @@ def test_a_cordon_covers_plain_vfs_and_whole_gpus(tmp_path, mode, gpu):
     assert f"uncordon {gpu}" in str(raised.value.hint)
 
 
-def test_it_is_idempotent_and_a_dry_run_only_plans(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_it_is_idempotent_and_a_dry_run_only_plans(host):
     planned = do(host.ports, dry_run=True)
     assert (planned.changed, len(planned.steps), host.ports.host_file.read()) == (True, 1, None)
     assert not do(host.ports, cordoned=False).changed
@@ -80,21 +71,20 @@ def test_one_gpu_overrides_a_cordon_of_all_and_can_return_to_it(tmp_path):
         create(host.ports, request("A100-4C"))
 
 
-def test_which_gpu_must_be_clear(tmp_path):
-    mixed, a16 = (
-        open_sim_host(tmp_path / "a", "mixed").ports,
-        open_sim_host(tmp_path / "b", "l40s-x4").ports,
-    )
-    with pytest.raises(NotFound):
-        do(mixed, "0000:99:00.0")
-    with pytest.raises(InvalidInput, match="no PCI address"):
-        do(mixed, "mtty")
-    with pytest.raises(InvalidInput, match="4 GPUs"):
-        do(a16, "L40S")
+@pytest.mark.parametrize(
+    ("scenario", "gpu", "kind", "text"),
+    [
+        ("mixed", "0000:99:00.0", NotFound, "0000:99:00.0"),
+        ("mixed", "mtty", InvalidInput, "no PCI address"),
+        ("l40s-x4", "L40S", InvalidInput, "4 GPUs"),
+    ],
+)
+def test_which_gpu_must_be_clear(tmp_path, scenario, gpu, kind, text):
+    with pytest.raises(kind, match=text):
+        do(open_sim_host(tmp_path, scenario).ports, gpu)
 
 
-def test_a_broken_host_yaml_is_not_touched(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_broken_host_yaml_is_not_touched(host):
     host.sim.host_file.write_text("version: 1\ngpu: {}\n")
     with pytest.raises(InvalidInput, match=r"host\.yaml:2:1"):
         do(host.ports)

@@ -10,7 +10,7 @@ import traceback
 import pytest
 
 from tests import schedulers
-from tests.hosts import delete, living_operation, picture, run_reconcile, stop
+from tests.hosts import delete, living_operation, picture, run_reconcile, stop, with_calls
 from tests.layouts import FLEX, do, drained, numvfs, starts
 from tests.unit.operations.test_refresh import prepared, refresh
 from vgpuctl.errors import InUse
@@ -87,8 +87,7 @@ def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopp
 @pytest.mark.parametrize("off", [True, False])
 def test_one_that_somebody_stops_stays_off(tmp_path, off):
     host = drained(tmp_path)
-    uuid = host.ports.hypervisor.find_domain("two").uuid
-    host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    uuid = noted(host)
     if off:
         host.ports.hypervisor.destroy(uuid)
         assert run_reconcile(host.ports, dry_run=True).changed
@@ -100,6 +99,13 @@ def test_one_that_somebody_stops_stays_off(tmp_path, off):
 def dies_at(call):
     """Accept the call of this name: the process dies before the call completes."""
     return lambda name, args: name == call
+
+
+def noted(host):
+    """Note VM two as shut down by a process that died; return its UUID."""
+    uuid = host.ports.hypervisor.find_domain("two").uuid
+    host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    return uuid
 
 
 def set_up(ports):
@@ -172,8 +178,7 @@ def test_the_note_of_a_living_operation_stays(tmp_path):
 @pytest.mark.parametrize("by", ["delete-vm", "virsh"])
 def test_the_note_of_a_deleted_vm_is_dropped(tmp_path, by):
     host = drained(tmp_path)
-    uuid = host.ports.hypervisor.find_domain("two").uuid
-    host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    uuid = noted(host)
     if by == "delete-vm":
         delete(host.ports, "two")
     else:
@@ -187,8 +192,7 @@ def test_the_note_of_a_deleted_vm_is_dropped(tmp_path, by):
 def test_a_look_drops_no_note(tmp_path, observed):
     """The note is for a VM that runs again, so the next reconcile drops it."""
     host = drained(tmp_path)
-    uuid = host.ports.hypervisor.find_domain("two").uuid
-    host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    uuid = noted(host)
     {
         "reconcile --dry-run": lambda: run_reconcile(host.ports, dry_run=True),
         "set-mode --dry-run": lambda: do(host.ports, FLEX, "sriov", 6, drain=True, dry_run=True),
@@ -202,16 +206,13 @@ def test_a_look_drops_no_note(tmp_path, observed):
 def test_a_vm_that_was_noted_after_the_look_keeps_its_note(tmp_path):
     """A snapshot is older than the notes read after it: a VM that runs in it may have been shut down since."""
     host = drained(tmp_path)
-    uuid = host.ports.hypervisor.find_domain("two").uuid
     claims = host.ports.claims
 
-    class NotedSince:
-        def __getattr__(self, name):
-            if name == "drained_vms" and not claims.is_locked:
-                claims.add_drained_vm(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
-                host.ports.hypervisor.destroy(uuid)
-            return getattr(claims, name)
+    def drained_vms():
+        if not claims.is_locked:
+            host.ports.hypervisor.destroy(noted(host))
+        return claims.drained_vms()
 
-    assert not run_reconcile(replace(host.ports, claims=NotedSince())).changed
+    assert not run_reconcile(with_calls(host.ports, "claims", drained_vms=drained_vms)).changed
     assert run_reconcile(host.ports).changed
-    assert uuid in picture(host).running
+    assert host.ports.hypervisor.find_domain("two").uuid in picture(host).running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, picture, request, stop
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, picture, request, stop, with_calls
 from tests.reserving_vms import taken, vm_of
 from tests.unit.operations.test_moves import TWO, gpus_of, scattered
 from vgpuctl.errors import InvalidInput, NoCapacity
@@ -90,17 +90,10 @@ def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Pa
     host = scattered(tmp_path, "vendor-vf", running=False)
     (source,) = gpus_of(host, "first")
 
-    class Saved:
-        def __init__(self, real: object) -> None:
-            self._real = real
+    def leftovers(uuid: str) -> DomainLeftovers:
+        return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._real, name)
-
-        def leftovers(self, uuid: str) -> DomainLeftovers:
-            return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
-
-    saved = refused(replace(host.ports, hypervisor=Saved(host.ports.hypervisor)), source, dry_run=True)
+    saved = refused(with_calls(host.ports, "hypervisor", leftovers=leftovers), source, dry_run=True)
     assert saved.facts["details"] == ["first (A100-20C): its memory is saved, or its GPU is blocked"]
     delete(host.ports, "first")
     create(host.ports, request("A100-20C", name="lent", gpu=source, reserve="running"))

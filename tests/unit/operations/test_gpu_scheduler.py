@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import create, open_sim_host, picture, request, start, stop
+from tests.faults import acting_before
+from tests.hosts import create, open_sim_host, picture, rebooted, request, start, stop
 from tests.layouts import A16, A100, do
 from tests.schedulers import (
     BEST,
@@ -29,8 +30,7 @@ from vgpuctl.operations.queries import list_gpus, show_gpu
 from vgpuctl.value import replace
 
 
-def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(host):
     done = act(host.ports, TWO_MS)
     assert done.changed
     assert (runs(host), configured_scheduler(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
@@ -41,15 +41,13 @@ def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(tmp_p
     assert host.ports.claims.all() == ()
 
 
-def test_a_dry_run_changes_nothing(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_dry_run_changes_nothing(host):
     done = act(host.ports, TWO_MS, dry_run=True)
     assert done.steps[0] == "set the scheduler of 0000:3b:00.0 to fixed_share, time slice 2 ms (NVML)"
     assert everything(host)[:2] == (BEST, None)
 
 
-def test_leaving_a_slice_out_gives_it_back_to_the_driver(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_leaving_a_slice_out_gives_it_back_to_the_driver(host):
     act(host.ports, TWO_MS)
     assert act(host.ports, SchedulerSpec(FIXED)).changed
     assert runs(host) == SchedulerState(FIXED, True, 1_041_666, 33)
@@ -69,17 +67,13 @@ def test_vgpus_block_it_unless_drain_is_given(tmp_path):
     assert done.steps == planned.steps
     assert (runs(host), configured_scheduler(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
     assert picture(host) == before[2]
-    start(host.ports, "off")
-
-
-def test_a_stopped_vms_devices_need_drain_too(tmp_path):
-    host = with_vms(open_sim_host(tmp_path))
     stop(host.ports, "on")
-    before = picture(host)
+    stopped = picture(host)
     with pytest.raises(InUse):
-        act(host.ports, TWO_MS)
-    assert act(host.ports, TWO_MS, drain=True).changed
-    assert picture(host) == before
+        act(host.ports, SchedulerSpec(EQUAL))
+    assert act(host.ports, SchedulerSpec(EQUAL), drain=True).changed
+    assert picture(host) == stopped
+    start(host.ports, "off")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +97,7 @@ def test_new_vfs_come_also_where_nvml_cannot_set_a_scheduler(tmp_path):
     assert configured_scheduler(host) == TWO_MS
 
 
-def test_an_unmanaged_vgpu_is_never_removed(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_an_unmanaged_vgpu_is_never_removed(host):
     vf = "/sys/bus/pci/devices/0000:3b:00.6/nvidia/current_vgpu_type"
     host.ports.sysfs.write(vf, "468\n")
     before = everything(host)
@@ -113,21 +106,11 @@ def test_an_unmanaged_vgpu_is_never_removed(tmp_path):
     assert everything(host) == before
 
 
-def test_a_vgpu_that_comes_between_the_looks_is_seen(tmp_path):
-    host = open_sim_host(tmp_path)
-
-    class Late:
-        def __getattr__(self, name):
-            return getattr(host.ports.claims, name)
-
-        def lock(self, wait_seconds):
-            vf = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
-            if host.ports.sysfs.read(vf).strip() == "0":
-                host.ports.sysfs.write(vf, "468\n")
-            return host.ports.claims.lock(wait_seconds)
-
+def test_a_vgpu_that_comes_between_the_looks_is_seen(host):
+    vf = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
+    ports = acting_before(host.ports, "claims.lock", lambda: host.ports.sysfs.write(vf, "468\n"))
     with pytest.raises(InUse, match="does not remove"):
-        act(replace(host.ports, claims=Late()), TWO_MS)
+        act(ports, TWO_MS)
     assert (runs(host), host.ports.claims.all()) == (BEST, ())
 
 
@@ -181,8 +164,7 @@ def test_an_nvml_refusal_is_undone_and_its_reason_reported(tmp_path, code, kind,
     assert everything(host) == before
 
 
-def test_new_vfs_get_the_scheduler_that_host_yaml_asks_for(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_new_vfs_get_the_scheduler_that_host_yaml_asks_for(host):
     act(host.ports, TWO_MS)
     do(host.ports, A100, "passthrough")
     done = do(host.ports, A100, "vgpu")
@@ -194,8 +176,7 @@ def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
     host = with_vms(open_sim_host(tmp_path))
     act(host.ports, TWO_MS, drain=True)
     types = picture(host).types
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     assert (runs(host), picture(host).types) == (BEST, {})
     done = restore(host)
     assert [entry.kind for entry in done.data.restored] == ["gpu", "vm", "vm"]
@@ -203,37 +184,27 @@ def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
     assert not restore(host).changed
 
 
+def test_a_restore_sets_it_after_the_vfs_of_a_gpu_that_has_vgpus_alone(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    do(host.ports, A16, "vgpu")
+    for gpu in (A16, A100):
+        act(host.ports, TWO_MS, gpu=gpu)
+    do(host.ports, A100, "passthrough")
+    host = rebooted(host)
+    assert sorted(entry.name for entry in restore(host).data.restored) == [A16, A100]
+    assert (runs(host, A16), runs(host, A100)) == (SchedulerState(FIXED, False, 2_000_000), BEST)
+    assert not restore(host).changed
+
+
 def test_a_restore_that_comes_after_libvirts_hook_names_the_command_that_sets_it(tmp_path):
     host = with_vms(open_sim_host(tmp_path))
     act(host.ports, TWO_MS, drain=True)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     start(replace(host.ports, nvml=AbsentNvml("libvirt's hook has none")), "on")
     with pytest.raises(Failed, match=f"1 of 3 could not be restored: gpu {A100} has 1 vGPU of on, and") as raised:
         restore(host)
     wanted = "vgpuctl set-scheduler 0000:3b:00.0 --policy fixed_share --time-slice 2 --drain"
     assert str(raised.value.hint).startswith(wanted)
-
-
-def test_a_restore_sets_it_after_the_vfs(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
-    do(host.ports, A16, "vgpu")
-    act(host.ports, TWO_MS, gpu=A16)
-    host.sim.reboot()
-    host = host.again()
-    restore(host)
-    assert runs(host, A16) == SchedulerState(FIXED, False, 2_000_000)
-    assert not restore(host).changed
-
-
-def test_a_passthrough_gpu_is_restored_without_its_scheduler(tmp_path):
-    host = open_sim_host(tmp_path)
-    act(host.ports, TWO_MS)
-    do(host.ports, A100, "passthrough")
-    host.sim.reboot()
-    host = host.again()
-    assert [entry.name for entry in restore(host).data.restored] == [A100]
-    assert runs(host) == BEST
 
 
 def test_a_vgpu_without_a_vm_is_drained_and_restored(tmp_path):

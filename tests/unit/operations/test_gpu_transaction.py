@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from tests.faults import Watch
-from tests.hosts import WAIT_SECONDS, delete, open_sim_host, picture, start
+from tests.faults import Watch, acting_before
+from tests.hosts import WAIT_SECONDS, delete, open_sim_host, picture, start, with_calls
 from tests.layouts import FLEX, Signals, StrikesTheRequest, Struck, configured_modes, do, drained, numvfs, stand, starts
 from tests.schedulers import SMALL, TWO_MS, with_vms
 from tests.schedulers import act as set_scheduler
@@ -36,21 +36,18 @@ def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
     before = stand(host)
     asked = []
 
-    class Slow:
-        def __getattr__(self, name):
-            return getattr(host.ports.hypervisor, name)
+    def shutdown(uuid):
+        asked.append(uuid)
+        signals.come()
 
-        def shutdown(self, uuid):
-            asked.append(uuid)
-            signals.come()
+    def wait_stopped(uuid, deadline_seconds):
+        if uuid in asked:
+            host.ports.hypervisor.shutdown(asked.pop())
+        return host.ports.hypervisor.wait_stopped(uuid, deadline_seconds)
 
-        def wait_stopped(self, uuid, deadline_seconds):
-            if uuid in asked:
-                host.ports.hypervisor.shutdown(asked.pop())
-            return host.ports.hypervisor.wait_stopped(uuid, deadline_seconds)
-
+    slow = with_calls(host.ports, "hypervisor", shutdown=shutdown, wait_stopped=wait_stopped)
     with pytest.raises(Interrupted) as raised:
-        do(replace(host.ports, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
+        do(slow, FLEX, "sriov", 6, drain=True, progress=signals)
     assert (stand(host), asked, raised.value.left) == (before, [], [])
 
 
@@ -92,26 +89,14 @@ def test_one_vm_that_does_not_start_keeps_no_other_off_and_is_named(tmp_path, br
     host = drained(tmp_path)
     seen = starts(1)
 
-    class Broken:
-        def __getattr__(self, name):
-            return getattr(host.ports.hypervisor, name)
-
-        def start(self, uuid):
-            if seen("start", ()):
-                raise OSError(errno.EIO, "Input/output error")
-            host.ports.hypervisor.start(uuid)
-
-    class Deaf:
-        def __getattr__(self, name):
-            return getattr(host.ports.sysfs, name)
-
-        def write(self, path, text):
-            if breaks and numvfs("write", (path, text)):
-                raise OSError(errno.EIO, "Input/output error")
-            host.ports.sysfs.write(path, text)
+    def fail(number, call, args):
+        if call == "hypervisor.start" and seen("start", ()):
+            raise OSError(errno.EIO, "Input/output error")
+        if breaks and call == "sysfs.write" and numvfs("write", args):
+            raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(Exception, match="sriov_numvfs" if breaks else "not every VM") as raised:
-        do(replace(host.ports, hypervisor=Broken(), sysfs=Deaf()), FLEX, "sriov", 6, drain=True)
+        do(Watch(before=fail).watch(host.ports), FLEX, "sriov", 6, drain=True)
     assert len(picture(host).running) == len(unmanaged) + 1
     assert "VM one is not started again: Input/output error" in raised.value.left[-1]
     assert "vgpuctl start-vm NAME" in raised.value.hint
@@ -143,19 +128,13 @@ def test_what_is_removed_for_a_moment_is_left_alone_by_every_other_vgpuctl(tmp_p
     assert (after.types, after.claims, set(after.running)) == (before.types, before.claims, set(before.running))
 
 
-def test_a_vm_that_goes_before_its_gpu_is_claimed_is_not_brought_back(tmp_path):
-    for number, what in enumerate((partial(delete, name="off"), drop)):
-        host = full_card(tmp_path / str(number))
-        other, seen = open_sim_host(host.directory, host.scenario), []
-
-        def interfere(number, call, args, other=other, seen=seen, what=what):
-            seen.extend([call] if call == "claims.lock" else [])
-            if call == "claims.lock" and len(seen) == 1:
-                what(other.ports)
-
-        set_scheduler(Watch(before=interfere).watch(host.ports), TWO_MS, drain=True)
-        left = picture(host)
-        assert (len(left.types), set(left.types)) == (2, set(left.claims))
+@pytest.mark.parametrize("what", [partial(delete, name="off"), drop], ids=["vm", "vgpu"])
+def test_a_vm_that_goes_before_its_gpu_is_claimed_is_not_brought_back(tmp_path, what):
+    host = full_card(tmp_path)
+    other = open_sim_host(host.directory, host.scenario)
+    set_scheduler(acting_before(host.ports, "claims.lock", lambda: what(other.ports)), TWO_MS, drain=True)
+    left = picture(host)
+    assert (len(left.types), set(left.types)) == (2, set(left.claims))
 
 
 def test_a_gpu_that_is_set_up_gives_the_claims_back_before_the_command_goes_on_with_others(tmp_path):

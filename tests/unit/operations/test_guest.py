@@ -5,38 +5,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import create, open_sim_host, request
+from tests.hosts import create, open_sim_host, request, with_calls
 from vgpuctl.errors import Busy, HostCannot, NotFound, Refused
 from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.operations.guest import read_addresses, read_console, select_reachable
-from vgpuctl.value import replace
 
 BASE = "/srv/images/ubuntu-24.04.qcow2"
 MAC = "52:54:00:00:00:01"
-
-
-class Answering:
-    """A hypervisor on which the address sources answer what the test sets."""
-
-    def __init__(self, real, answers):
-        self._real = real
-        self._answers = answers
-        self.asked = []
-
-    def __getattr__(self, name):
-        return getattr(self._real, name)
-
-    def guest_addresses(self, uuid, source):
-        self.asked.append(source)
-        return self._answers.get(source)
 
 
 def card(text, mac=MAC, interface="eth0"):
     return GuestAddress(text, 24, mac, interface)
 
 
-def test_a_running_vm_has_a_port_on_this_host_and_a_console_line(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_a_running_vm_has_a_port_on_this_host_and_a_console_line(ports):
     create(ports, request("A100-4C", name="vm"))
     answer = read_console(ports, "vm")
     (screen,), (serial,) = answer.data.graphics, answer.data.serial
@@ -46,15 +28,13 @@ def test_a_running_vm_has_a_port_on_this_host_and_a_console_line(tmp_path):
     assert answer.warnings == ()
 
 
-def test_two_running_vms_have_different_ports(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_two_running_vms_have_different_ports(ports):
     for name in ("a", "b"):
         create(ports, request("A100-4C", name=name))
     assert read_console(ports, "a").data.graphics != read_console(ports, "b").data.graphics
 
 
-def test_a_vm_that_is_off_has_no_port_and_a_warning(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_a_vm_that_is_off_has_no_port_and_a_warning(ports):
     create(ports, request("A100-4C", name="vm"), start=False)
     answer = read_console(ports, "vm")
     assert [s.port for s in answer.data.graphics] == [None]
@@ -63,22 +43,21 @@ def test_a_vm_that_is_off_has_no_port_and_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("observed", [read_console, read_addresses])
-def test_a_vm_that_is_not_there_is_answered_with_near_names(tmp_path, observed):
-    ports = open_sim_host(tmp_path).ports
+def test_a_vm_that_is_not_there_is_answered_with_near_names(ports, observed):
     create(ports, request("A100-4C", name="vdi-001"))
-    with pytest.raises(NotFound, match="there is no VM vdi-01"):
+    with pytest.raises(NotFound, match="there is no VM vdi-01") as raised:
         observed(ports, "vdi-01")
+    assert raised.value.facts["near"] == ["vdi-001"]
 
 
 @pytest.mark.parametrize("observed", [read_console, read_addresses])
 def test_without_libvirt_the_host_cannot(tmp_path, observed):
     text = "version: 1\nlibvirt: {running: false}\ngpus: [{model: A100}]\n"
-    with pytest.raises(HostCannot):
+    with pytest.raises(HostCannot, match="libvirt does not answer"):
         observed(open_sim_host(tmp_path, text=text).ports, "vm")
 
 
-def test_a_guest_that_booted_a_system_has_a_lease(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_a_guest_that_booted_a_system_has_a_lease(ports):
     create(ports, request("A100-4C", name="vm", image=BASE))
     data = read_addresses(ports, "vm").data
     (known,) = data.addresses
@@ -86,8 +65,7 @@ def test_a_guest_that_booted_a_system_has_a_lease(tmp_path):
     assert known.address.startswith("192.168.122.")
 
 
-def test_a_guest_that_boots_nothing_has_no_address_yet(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_a_guest_that_boots_nothing_has_no_address_yet(ports):
     create(ports, request("A100-4C", name="vm"))
     with pytest.raises(Busy, match="the guest agent does not answer, DHCP knows none, ARP knows none") as caught:
         read_addresses(ports, "vm")
@@ -95,8 +73,7 @@ def test_a_guest_that_boots_nothing_has_no_address_yet(tmp_path):
     assert caught.value.facts["silent"] == ["agent"]
 
 
-def test_a_vm_that_is_off_is_refused(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_a_vm_that_is_off_is_refused(ports):
     create(ports, request("A100-4C", name="vm", image=BASE), start=False)
     with pytest.raises(Refused, match="vm is stopped"):
         read_addresses(ports, "vm")
@@ -110,12 +87,17 @@ def test_a_vm_that_is_off_is_refused(tmp_path):
         ({"agent": None, "lease": (), "arp": (card("10.0.0.7"),)}, "arp", ["agent", "lease", "arp"]),
     ],
 )
-def test_the_first_source_that_knows_a_useful_address_answers(tmp_path, answers, source, asked):
-    ports = open_sim_host(tmp_path).ports
+def test_the_first_source_that_knows_a_useful_address_answers(ports, answers, source, asked):
     create(ports, request("A100-4C", name="vm"))
-    hypervisor = Answering(ports.hypervisor, answers)
-    assert read_addresses(replace(ports, hypervisor=hypervisor), "vm").data.source == source
-    assert hypervisor.asked == asked
+    seen = []
+
+    def guest_addresses(uuid, source):
+        seen.append(source)
+        return answers.get(source)
+
+    ports = with_calls(ports, "hypervisor", guest_addresses=guest_addresses)
+    assert read_addresses(ports, "vm").data.source == source
+    assert seen == asked
 
 
 def test_ipv4_comes_first_and_a_bridge_inside_the_guest_is_left_out():

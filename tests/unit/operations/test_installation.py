@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.hosts import Silent, SimulatedHost, context, open_sim_host
 from vgpuctl.errors import Failed, HostCannot, Interrupted, PartlyApplied, Refused
 from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.host.system_files import HostSystem
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.installation import install_host, uninstall_host
 from vgpuctl.operations.plans.installation import (
@@ -26,18 +27,22 @@ from vgpuctl.operations.plans.installation import (
     UNIT_WANTS_LINK,
     unit_text,
 )
-from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 BASH = "usr/share/bash-completion/completions"
 
 
 def install(
-    host: SimulatedHost, *, dry_run: bool = False, restart: bool = False, python: str = "/usr/bin/python3"
+    host: SimulatedHost,
+    *,
+    dry_run: bool = False,
+    restart: bool = False,
+    python: str = "/usr/bin/python3",
+    progress: Progress | None = None,
 ) -> Outcome:
     return install_host(
         host.ports,
-        context(dry_run=dry_run),
+        context(dry_run=dry_run, progress=progress),
         python=python,
         completions={"bash": "complete vgpuctl", "zsh": "#compdef vgpuctl"},
         restart_libvirt=restart,
@@ -46,6 +51,11 @@ def install(
 
 def uninstall(host: SimulatedHost, *, dry_run: bool = False) -> Outcome:
     return uninstall_host(host.ports, context(dry_run=dry_run), restart_libvirt=False)
+
+
+def with_system(host: SimulatedHost, system: HostSystem | None) -> SimulatedHost:
+    """Return the host with another system."""
+    return dataclasses.replace(host, ports=replace(host.ports, system=system))
 
 
 def files(root: Path) -> dict[str, str]:
@@ -83,12 +93,6 @@ def test_another_version_of_our_own_file_is_replaced(host: SimulatedHost):
     assert "/opt/python3" in (host.directory / "state" / HOOK_PATH[1:]).read_text()
 
 
-def run_checks(ports: Host, ids: tuple[str, ...]) -> list[str]:
-    """Return doctor's verdict of each of these checks."""
-    verdicts = {check.id: check.verdict for check in diagnose(ports, ids).checks}
-    return [verdicts[name] for name in ids]
-
-
 def put_package_unit(host: SimulatedHost) -> None:
     unit = host.directory / "state" / PACKAGE_UNIT_PATH[1:]
     unit.parent.mkdir(parents=True)
@@ -99,7 +103,7 @@ def test_the_packages_python_writes_the_unit_where_the_package_has_put_none(host
     done = install(host, python=PACKAGE_PYTHON)
     assert {UNIT_PATH[1:], UNIT_WANTS_LINK[1:], f"{BASH}/vgpuctl"} <= files(host.directory / "state").keys()
     assert UNIT_PATH in done.data.files
-    assert run_checks(host.ports, ("restore-unit", "start-hook")) == ["ok", "ok"]
+    assert [check.verdict for check in diagnose(host.ports, ("restore-unit", "start-hook")).checks] == ["ok", "ok"]
     assert not install(host, python=PACKAGE_PYTHON).changed
     put_package_unit(host)
     install(host, python=PACKAGE_PYTHON)
@@ -169,21 +173,16 @@ def test_a_file_changed_by_hand_stays_and_is_named(host: SimulatedHost, path: st
     assert real.read_text() == mine
 
 
-def test_the_admins_own_hook_stays_as_it_is(host: SimulatedHost):
-    real = host.directory / "state" / MAIN_HOOK_PATH[1:]
-    real.parent.mkdir(parents=True)
-    real.write_text("#!/bin/sh\nexit 0\n")
+@pytest.mark.parametrize(
+    ("path", "text"), [(MAIN_HOOK_PATH, "#!/bin/sh\nexit 0\n"), ("/etc/vgpuctl/host.yaml", "version: 1\n")]
+)
+def test_what_people_wrote_stays_as_it_is(host: SimulatedHost, path: str, text: str):
+    real = host.directory / "state" / path[1:]
+    real.parent.mkdir(parents=True, exist_ok=True)
+    real.write_text(text)
     install(host)
     uninstall(host)
-    assert real.read_text() == "#!/bin/sh\nexit 0\n"
-
-
-def test_what_people_wrote_in_etc_vgpuctl_stays(host: SimulatedHost):
-    config = host.directory / "state" / "etc" / "vgpuctl" / "host.yaml"
-    config.write_text("version: 1\n")
-    install(host)
-    uninstall(host)
-    assert config.read_text() == "version: 1\n"
+    assert real.read_text() == text
 
 
 class Failing(HostSystem):
@@ -223,47 +222,32 @@ class Failing(HostSystem):
             raise Failed("systemctl daemon-reload failed: no bus", hint="systemctl daemon-reload")
 
 
-def prepare_new_host(host: SimulatedHost) -> None:
-    """Leave the host without anything of vgpuctl."""
-
-
-def prepare_upgrade(host: SimulatedHost) -> None:
-    """Another version's files are on the host."""
-    install(host, python="/opt/python3")
-
-
-def prepare_package(host: SimulatedHost) -> None:
-    """The files of a virtual environment are on the host, and the Debian package's unit."""
-    install(host, python="/opt/python3")
-    put_package_unit(host)
-
-
-def prepare_removal(host: SimulatedHost) -> None:
-    """Everything is installed."""
-    install(host)
-
-
 @pytest.mark.parametrize(
-    ("prepare", "run", "number"),
+    ("installed", "is_package", "run", "number"),
     [
-        (prepare_new_host, install, 5),
-        (prepare_upgrade, install, 3),
-        (prepare_package, lambda host: install(host, python=PACKAGE_PYTHON), 5),
-        (prepare_removal, uninstall, 5),
+        (None, False, install, 5),
+        ("/opt/python3", False, install, 3),
+        ("/opt/python3", True, partial(install, python=PACKAGE_PYTHON), 5),
+        ("/usr/bin/python3", False, uninstall, 5),
     ],
     ids=["new", "upgrade", "package", "removal"],
 )
 def test_a_failure_leaves_whole_files_and_names_them_and_the_next_run_finishes(
-    tmp_path: Path, prepare: Callable[[SimulatedHost], None], run: Callable[[SimulatedHost], Outcome], number: int
+    tmp_path: Path, installed: str | None, is_package: bool, run: Callable[[SimulatedHost], Outcome], number: int
 ):
+    """`installed`: the Python whose files are there before; `is_package`: whether the Debian package's unit is."""
+
     def new_host(name: str) -> SimulatedHost:
         result = open_sim_host(tmp_path / name)
         (tmp_path / name / "state" / BASH).mkdir(parents=True)
-        prepare(result)
+        if installed is not None:
+            install(result, python=installed)
+        if is_package:
+            put_package_unit(result)
         return result
 
     def fails_at(host: SimulatedHost, nth: int) -> SimulatedHost:
-        return dataclasses.replace(host, ports=replace(host.ports, system=Failing(host.directory / "state", nth)))
+        return with_system(host, Failing(host.directory / "state", nth))
 
     whole = new_host("whole")
     before = files(whole.directory / "state")
@@ -293,14 +277,8 @@ def test_an_interruption_names_what_was_done(host: SimulatedHost):
                 raise Interrupted("stopped by SIGTERM", signal_number=15)
 
     with pytest.raises(Interrupted) as raised:
-        install_host(
-            host.ports,
-            context(progress=Interrupting()),
-            python="/usr/bin/python3",
-            completions={},
-            restart_libvirt=False,
-        )
-    assert (raised.value.facts["lines"], len(raised.value.left)) == ([f"done: write {HOOK_PATH}"], 2)
+        install(host, progress=Interrupting())
+    assert (raised.value.facts["lines"], len(raised.value.left)) == ([f"done: write {HOOK_PATH}"], 3)
     assert install(host).changed
 
 
@@ -316,7 +294,7 @@ def test_a_read_only_etc_is_not_reported_as_a_permission_problem(host: Simulated
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
     with pytest.raises(Failed, match="Read-only file system") as raised:
-        install(dataclasses.replace(host, ports=replace(host.ports, system=ReadOnly(host.directory / "state"))))
+        install(with_system(host, ReadOnly(host.directory / "state")))
     assert "root" not in str(raised.value.hint).split()
     assert "findmnt" in str(raised.value.hint)
 
@@ -341,14 +319,13 @@ class Recorded(HostSystem):
 
 def test_systemd_reads_the_unit_and_only_the_daemon_that_runs_is_restarted(host: SimulatedHost):
     system = Recorded(host.directory / "state")
-    installed = SimulatedHost(replace(host.ports, system=system), host.sim, host.directory, host.scenario)
-    install(installed, restart=True)
+    install(with_system(host, system), restart=True)
     assert system.commands == [("daemon-reload",), ("restart", "virtqemud.service")]
     system.commands.clear()
-    install(installed)
+    install(with_system(host, system))
     assert system.commands == []
 
 
 def test_a_captured_tree_gets_nothing(host: SimulatedHost):
     with pytest.raises(HostCannot):
-        install(SimulatedHost(replace(host.ports, system=None), host.sim, host.directory, host.scenario))
+        install(with_system(host, None))

@@ -21,18 +21,15 @@ from tests.hosts import (
     request,
     run_reconcile,
 )
-from tests.unit.operations.test_faults import spawn
 from tests.unit.operations.test_refresh import refresh, the_vm
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB
 from vgpuctl.errors import HostCannot, Interrupted, NoSpace
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
-from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.images import list_images
 from vgpuctl.ports.host import Host
 
-__all__ = ["spawn"]
 SCENARIO = """version: 1
 storage:
   pools:
@@ -53,9 +50,10 @@ def empty(directory: Path) -> SimulatedHost:
     return open_sim_host(directory, text=SCENARIO)
 
 
-def make(ports: Host, name: str = "vm", **changes: object) -> Outcome:
-    start = bool(changes.pop("start", False))
-    return create(ports, wanted(name, **changes), start=start)
+def make(
+    ports: Host, name: str = "vm", *, start: bool = False, progress: Progress | None = None, **changes: object
+) -> Outcome:
+    return create(ports, wanted(name, **changes), start=start, progress=progress)
 
 
 def wanted(name: str = "vm", **changes: object) -> object:
@@ -147,8 +145,8 @@ def test_space_that_goes_meanwhile_is_refused_by_the_pool_and_undone(tmp_path: P
                 host.ports.storage.create_volume("vg0", "somebody", 80 * GIB)
 
     host = empty(tmp_path)
-    with operation(host.ports), pytest.raises(NoSpace):
-        create_vm(host.ports, context(wait_seconds=5, progress=Taken()), wanted(), start=True)
+    with pytest.raises(NoSpace):
+        make(host.ports, start=True, progress=Taken())
     assert logical_volumes(host) == {"somebody": 80 * GIB}
     assert not picture(host).domains
     assert not picture(host).claims
@@ -176,16 +174,15 @@ class Percentages(Silent):
 
 def test_the_copy_reports_its_progress(tmp_path: Path) -> None:
     host, progress = empty(tmp_path), Percentages()
-    with operation(host.ports):
-        create_vm(host.ports, context(wait_seconds=5, progress=progress), wanted(), start=True)
+    make(host.ports, start=True, progress=progress)
     assert progress.seen == [0.0, 50.0, 100.0]
 
 
 def test_a_signal_during_the_copy_undoes_everything(tmp_path: Path) -> None:
     host = empty(tmp_path)
     before = picture(host)
-    with operation(host.ports), pytest.raises(Interrupted) as caught:
-        create_vm(host.ports, context(wait_seconds=5, progress=Percentages(stop_at=50.0)), wanted(), start=True)
+    with pytest.raises(Interrupted) as caught:
+        make(host.ports, start=True, progress=Percentages(stop_at=50.0))
     assert caught.value.undone
     assert not caught.value.left
     assert (picture(host), logical_volumes(host)) == (before, {})

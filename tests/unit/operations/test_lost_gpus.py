@@ -5,33 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, start
+from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, start, with_calls
 from tests.unit.doctor.check_results import run_check
 from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.queries import list_gpus, list_profiles
-from vgpuctl.value import replace
 
 LOST = "0000:3b:00.0"
 NEW, OLD = "6.8.0-45-generic", "5.14.0-427.el9_4.x86_64"
 BACKENDS = [("A100", NEW, "A100-4C"), ("A40", OLD, "A40-8Q"), ("T4", OLD, "T4-2Q")]
-
-
-class WithLostGpu:
-    """NVML, which does not answer for one GPU."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def gpu(self, address: str) -> object:
-        return None if address == LOST else self._inner.gpu(address)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
 
 def lose(tmp_path: Path, model: str, kernel: str, profile: str) -> SimulatedHost:
@@ -39,7 +24,9 @@ def lose(tmp_path: Path, model: str, kernel: str, profile: str) -> SimulatedHost
     text = f"version: 1\nkernel: {kernel}\ngpus: [{{model: {model}, count: 2}}]\n"
     host = open_sim_host(tmp_path, text=text)
     create(host.ports, request(profile, name="web", gpu=LOST), start=False)
-    return dataclasses.replace(host, ports=replace(host.ports, nvml=WithLostGpu(host.ports.nvml)))
+    nvml = host.ports.nvml
+    ports = with_calls(host.ports, "nvml", gpu=lambda address: None if address == LOST else nvml.gpu(address))
+    return dataclasses.replace(host, ports=ports)
 
 
 @pytest.mark.parametrize(("model", "kernel", "profile"), BACKENDS)
