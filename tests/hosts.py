@@ -322,4 +322,12 @@ def picture(host: SimulatedHost) -> Picture:
     )
 
 
+@contextmanager
+def unchanged(host: SimulatedHost) -> Iterator[None]:
+    """Check that the block leaves everything on a host as it was."""
+    before = picture(host)
+    yield
+    assert picture(host) == before
+
+
 Act = Callable[[Host], object]

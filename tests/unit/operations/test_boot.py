@@ -133,8 +133,9 @@ def test_a_gpu_that_comes_late_holds_libvirt_for_so_long_and_its_vm_is_started_w
     assert (boot.state("early"), boot.state("late")) == (VmState.RUNNING, VmState.RUNNING)
 
 
-def test_a_vm_that_libvirt_does_not_start_is_not_started_here(tmp_path):
-    boot = booted(tmp_path, ready_after=6, autostart=("early",))
+@pytest.mark.parametrize("more", [{"autostart": ("early",)}, {"waits": False}], ids=["no autostart", "no unit waits"])
+def test_a_vm_that_libvirt_does_not_start_is_not_started_here(tmp_path, more):
+    boot = booted(tmp_path, ready_after=6, **more)
     assert boot.restore(BRIEF).data.started == ()
     assert boot.state("late") is VmState.STOPPED
 
@@ -150,12 +151,6 @@ def test_one_that_its_user_shut_down_again_is_left_off(tmp_path):
     boot.clock.act = act
     assert boot.restore(BRIEF).data.started == ("late",)
     assert boot.state("early") is VmState.STOPPED
-
-
-def test_without_a_unit_that_waits_no_vm_is_started(tmp_path):
-    boot = booted(tmp_path, ready_after=6, waits=False)
-    assert boot.restore(BRIEF).data.started == ()
-    assert boot.state("late") is VmState.STOPPED
 
 
 def test_a_gpu_that_never_gets_ready_fails_at_the_deadline_and_the_others_were_not_held_up(tmp_path):

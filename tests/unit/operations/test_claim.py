@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens under the lock: observe again, choose, claim; and how a VM's claims are taken over."""
+"""What happens under the lock: observe again, choose, claim; and how claims and devices are taken over or made again.
+
+What the hook makes is in the hook's tests.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.faults import CHANGING, acting_before, counted, failing
-from tests.hosts import create, living_operation, open_sim_host, request, take_over
-from tests.reserving_vms import small
+from tests.hosts import (
+    SimulatedHost,
+    context,
+    create,
+    living_operation,
+    open_sim_host,
+    picture,
+    rebooted,
+    request,
+    take_over,
+    unchanged,
+)
+from tests.reserving_vms import small, vm_of
 from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.values import A4C, a100, assigned, claim
 from vgpuctl.errors import Busy, Failed, NoCapacity
-from vgpuctl.model.vm import ProcessId
+from vgpuctl.model.vm import RecordState, Vm
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.devices import has_missing_devices, make_devices
+from vgpuctl.operations.guards import GPU_SETUP_CLAIM
 from vgpuctl.value import replace
-
-DEAD = ProcessId(1, 1)
 
 
 def test_a_gpu_that_filled_up_before_the_lock_gives_no_capacity(tmp_path, host):
@@ -96,3 +110,54 @@ def test_when_one_claim_cannot_be_taken_over_all_are_as_before(tmp_path):
             take_over(failing(ports, number), both, 0)
         assert raised.value.facts["errno"]
         assert ports.claims.all() == before
+
+
+def make(host: SimulatedHost, vm: Vm) -> tuple[str, ...]:
+    assert vm.record is not None
+    return make_devices(host.ports, context(wait_seconds=5), vm, vm.record, (vm,)).steps
+
+
+@pytest.fixture
+def vm(host: SimulatedHost) -> Vm:
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    return vm_of(host, "vm")
+
+
+def test_a_claim_alone_that_is_missing_is_written_again(host, vm):
+    before = picture(host)
+    host.ports.claims.remove(vm.record.vgpus[0].carrier, vm.uuid)
+    assert has_missing_devices(host.ports, vm, vm.record)
+    make(host, vm)
+    assert picture(host) == before
+    assert not has_missing_devices(host.ports, vm, vm.record)
+
+
+def test_a_gpu_that_others_filled_says_no_room_with_the_numbers(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    create(host.ports, request("T4-16Q", name="vm"), start=False)
+    host = rebooted(host)
+    vm = vm_of(host, "vm")
+    t4_8q = f"/sys/bus/pci/devices/{vm.record.vgpus[0].gpu}/mdev_supported_types/nvidia-233"
+    host.ports.sysfs.write(f"{t4_8q}/create", f"{host.ports.new_uuid()}\n")
+    with unchanged(host), pytest.raises(NoCapacity, match="no room for T4-16Q"):
+        make(host, vm)
+
+
+def test_a_vm_that_is_half_made_is_left_to_reconcile(host, vm):
+    with pytest.raises(Busy, match="is unfinished"):
+        make(host, replace(vm, record=replace(vm.record, state=RecordState.REMOVING)))
+
+
+def test_nothing_is_let_pass_while_its_gpu_is_being_set_up(host, vm):
+    operation = living_operation(host.ports)
+    (vgpu,) = vm.record.vgpus
+    whole = replace(
+        claim(replace(vgpu, carrier=vgpu.gpu, function=vgpu.gpu), 2, operation.id),
+        vm=GPU_SETUP_CLAIM,
+        process=operation.process,
+    )
+    host.ports.claims.add(whole)
+    with pytest.raises(Busy, match=r"is setting up 0000:3b:00\.0"):
+        has_missing_devices(host.ports, vm, vm.record)
+    host.ports.claims.remove(whole.carrier, whole.vm_uuid)
+    assert not has_missing_devices(host.ports, vm, vm.record)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import counted, failing
-from tests.hosts import context, create, open_sim_host, picture, request, with_calls, yes
+from tests.hosts import context, create, open_sim_host, picture, request, unchanged, with_calls, yes
 from tests.vgpus import make, spec_of
 from vgpuctl.doctor import CHECKS, select_checks
 from vgpuctl.doctor.check import Check, CheckContext, Finding, Verdict
@@ -48,9 +48,8 @@ def leaked(tmp_path):
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_built_in_host_is_examined_and_left_as_it_was(tmp_path, scenario):
     host = open_sim_host(tmp_path, scenario)
-    before = picture(host)
-    data = diagnose(host.ports)
-    assert picture(host) == before
+    with unchanged(host):
+        data = diagnose(host.ports)
     assert [row.id for row in data.checks] == [check.id for check in CHECKS]
     assert all(row.evidence for row in data.checks)
     assert all(row.fix for row in data.checks if row.verdict in ("fail", "warn"))
@@ -219,10 +218,9 @@ def test_a_partition_that_a_vm_blocks_is_left_to_the_admin(tmp_path):
     host = open_sim_host(tmp_path, "rtx-pro-6000")
     create(host.ports, request("DC-4Q"))
     asks(host, "{mode: vgpu, mixed_size: true}")
-    before = picture(host)
-    done = fix(host.ports, "partition")
+    with unchanged(host):
+        done = fix(host.ports, "partition")
     assert (done.changed, done.notes, verdicts(done.data)) == (False, (NOTHING_TO_FIX,), {"partition": "warn"})
-    assert picture(host) == before
 
 
 H100, OTHER = "0000:3b:00.0", "0000:3f:00.0"

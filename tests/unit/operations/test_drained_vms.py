@@ -144,26 +144,17 @@ def test_a_vm_that_runs_again_and_is_switched_off_later_stays_off(tmp_path, comm
     assert uuid not in picture(later).running
 
 
-def test_a_guest_that_is_slow_to_power_off_is_started_again_when_it_is_off(tmp_path):
+@pytest.mark.parametrize(("seconds", "starts"), [(0, True), (3600, False)])
+def test_a_guest_that_is_slow_to_power_off_is_started_again_if_it_is_off_in_its_time(tmp_path, seconds, starts):
     host = prepared(tmp_path, "drain")
     uuid = host.ports.hypervisor.find_domain("vm").uuid
     assert killed(lambda: refreshed(replace(host.ports, hypervisor=Deadly(host.ports.hypervisor, dies_at("shutdown")))))
     later = host.again()
+    later.ports.clock.sleep(seconds)
     assert not run_reconcile(later.ports).changed
     later.ports.hypervisor.destroy(uuid)
-    assert run_reconcile(later.ports).changed
-    assert uuid in picture(later).running
-
-
-def test_a_guest_that_did_not_power_off_in_its_time_counts_as_running(tmp_path):
-    host = prepared(tmp_path, "drain")
-    uuid = host.ports.hypervisor.find_domain("vm").uuid
-    assert killed(lambda: refreshed(replace(host.ports, hypervisor=Deadly(host.ports.hypervisor, dies_at("shutdown")))))
-    later = host.again()
-    later.ports.clock.sleep(3600)
-    run_reconcile(later.ports)
-    later.ports.hypervisor.destroy(uuid)
-    assert not run_reconcile(later.ports).changed
+    assert run_reconcile(later.ports).changed is starts
+    assert (uuid in picture(later).running) is starts
 
 
 def test_the_note_of_a_living_operation_stays(tmp_path):

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, picture, request, stop, with_calls
+from tests.hosts import (
+    SimulatedHost,
+    context,
+    create,
+    delete,
+    request,
+    stop,
+    unchanged,
+    with_calls,
+)
 from tests.reserving_vms import taken, vm_of
 from tests.unit.operations.test_moves import TWO, gpus_of, scattered
 from vgpuctl.errors import InvalidInput, NoCapacity
@@ -33,9 +42,7 @@ def refused(ports: Host, gpu: str, *, dry_run: bool = False) -> NoCapacity:
 
 
 def restrictions(host: SimulatedHost, name: str) -> object:
-    record = vm_of(host, name).record
-    assert record is not None
-    return record.request_fields.get("gpu")
+    return vm_of(host, name).record.request_fields.get("gpu")
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
@@ -43,9 +50,8 @@ def restrictions(host: SimulatedHost, name: str) -> object:
 def test_the_vms_of_a_gpu_go_to_another_and_are_as_they_were(tmp_path: Path, kind: str, running: bool) -> None:
     host = scattered(tmp_path, kind, running=running)
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
-    before = picture(host)
-    planned = leave(host.ports, source, dry_run=True)
-    assert picture(host) == before
+    with unchanged(host):
+        planned = leave(host.ports, source, dry_run=True)
     done = leave(host.ports, source)
     assert planned.steps == done.steps
     assert gpus_of(host, "first") == gpus_of(host, "second") == [target]
@@ -111,11 +117,9 @@ def test_a_model_that_several_gpus_have_is_refused(tmp_path: Path) -> None:
         leave(host.ports, "A100")
 
 
-def test_a_host_with_one_gpu_keeps_everything(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "a100-40")
+def test_a_host_with_one_gpu_keeps_everything(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"))
     (gpu,) = gpus_of(host, "vm")
-    before = picture(host)
-    error = refused(host.ports, gpu)
+    with unchanged(host):
+        error = refused(host.ports, gpu)
     assert (error.changed, error.result, error.facts["stays"]) == (False, None, ["vm"])
-    assert picture(host) == before

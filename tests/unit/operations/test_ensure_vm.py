@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, open_sim_host, picture, request, set_vm, stop
+from tests.hosts import SimulatedHost, context, open_sim_host, picture, request, set_vm, stop, unchanged
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
 from vgpuctl.model.outcome import Outcome
@@ -67,13 +67,11 @@ def test_a_default_that_changed_makes_no_difference(host):
     assert not ensure(host, replace(wanted, memory_mib=9999), "present").changed
 
 
-def test_an_unmanaged_vm_is_never_changed(tmp_path):
+@pytest.mark.parametrize("state", ["present", "started", "stopped", "absent"])
+def test_an_unmanaged_vm_is_never_changed(tmp_path, state):
     host = open_sim_host(tmp_path, "mixed")
-    before = picture(host)
-    for state in ("present", "started", "stopped", "absent"):
-        with pytest.raises(Unmanaged):
-            ensure(host, request("T4-4Q", name="old-desktop"), state)
-    assert picture(host) == before
+    with unchanged(host), pytest.raises(Unmanaged):
+        ensure(host, request("T4-4Q", name="old-desktop"), state)
 
 
 def test_a_vm_without_a_name_cannot_be_ensured(tmp_path):
@@ -159,10 +157,8 @@ def test_a_name_is_enough_for_a_vm_that_is_there(host):
 @pytest.mark.parametrize("state", ["present", "started", "stopped"])
 @pytest.mark.parametrize(("mode", "field"), [("vgpu", "profile"), ("sriov", "gpu"), ("passthrough", "gpu")])
 def test_a_name_is_too_little_for_a_vm_that_must_be_made(host, state, mode, field):
-    before = picture(host)
-    with pytest.raises(InvalidInput) as raised:
+    with unchanged(host), pytest.raises(InvalidInput) as raised:
         ensure(host, request(name="vm", mode=mode), state)
     assert f"has no {field}" in raised.value.message
     assert f"add {field}:" in raised.value.hint
     assert raised.value.facts["problems"][0]["path"] == field
-    assert picture(host) == before

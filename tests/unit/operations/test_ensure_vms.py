@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from tests.faults import CHANGING, NEVER_RAISE, Trial, Watch, acting_before, counted, failing, outcome, sampled
-from tests.hosts import Silent, context, create, delete, open_sim_host, picture, request, run_reconcile, stop
+from tests.hosts import Silent, context, create, delete, open_sim_host, picture, request, run_reconcile, stop, unchanged
 from vgpuctl.errors import (
     Interrupted,
     InvalidInput,
@@ -47,11 +47,10 @@ def test_they_are_made_and_the_second_time_nothing_is(host):
     assert first.changed
     assert [(vm.name, vm.state, vm.changed) for vm in first.data.vms] == [(name, "running", True) for name in names(6)]
     assert len({v.carrier for vm in first.data.vms for v in vm.vgpus}) == 6
-    before = picture(host)
-    again = ensure(host.ports, request("A100-4C"), names(6))
+    with unchanged(host):
+        again = ensure(host.ports, request("A100-4C"), names(6))
     assert not again.changed
     assert [vm.changed for vm in again.data.vms] == [False] * 6
-    assert picture(host) == before
 
 
 def test_only_the_missing_ones_are_made_and_one_that_is_off_stays_off(ports):
@@ -67,14 +66,12 @@ def test_all_that_differ_are_named_before_anything_is_made(tmp_path):
     host = open_sim_host(tmp_path, text="version: 1\ngpus:\n  - {model: A100, count: 2}\n")
     for name in ("vm-1", "vm-3"):
         create(host.ports, typed("A100-8C", name=name))
-    before = picture(host)
-    with pytest.raises(SpecDiffers, match="2 of 4") as raised:
+    with unchanged(host), pytest.raises(SpecDiffers, match="2 of 4") as raised:
         ensure(host.ports, typed("A100-4C"), names(4))
     assert [entry["vm"] for entry in raised.value.facts["vms"]] == ["vm-1", "vm-3"]
     assert raised.value.message.endswith("nothing was changed: vm-1 (and 1 more): profile: A100-8C -> A100-4C")
     assert "details" not in raised.value.facts
     assert raised.value.hint == "vgpuctl stop-vm vm-1 vm-3, then: vgpuctl set-vm vm-1 vm-3 --profile A100-4C"
-    assert picture(host) == before
 
 
 def test_a_misspelt_profile_is_named_as_such_although_the_vms_exist(tmp_path):
@@ -115,22 +112,19 @@ def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(ports):
 
 def test_too_many_make_none_and_the_error_says_how_many_fit(host):
     create(host.ports, request("A100-4C"))
-    before = picture(host)
-    with pytest.raises(NoCapacity, match="9 fit now") as raised:
+    with unchanged(host), pytest.raises(NoCapacity, match="9 fit now") as raised:
         ensure(host.ports, request("A100-4C"), names(10))
     assert raised.value.facts["fits"] == 9
-    assert picture(host) == before
     assert len(ensure(host.ports, request("A100-4C"), names(9)).data.vms) == 9
 
 
 def test_a_dry_run_shows_all_and_writes_nothing(host):
     create(host.ports, request("A100-4C", name="vm-2"))
-    before = picture(host)
-    shown = ensure(host.ports, request("A100-4C"), names(3), dry_run=True)
+    with unchanged(host):
+        shown = ensure(host.ports, request("A100-4C"), names(3), dry_run=True)
     assert (shown.changed, shown.dry_run) == (True, True)
     assert [vm.state for vm in shown.data.vms] == ["absent", "running", "absent"]
     assert [line for line in shown.steps if "start VM" in line] == ["vm-1: start VM vm-1", "vm-3: start VM vm-3"]
-    assert picture(host) == before
 
 
 def test_shared_steps_are_listed_once(host):
@@ -160,7 +154,6 @@ def test_one_disk_is_not_given_to_several(ports):
 
 
 def test_one_that_fails_is_undone_alone_and_the_same_command_makes_it(host):
-
     def refuse(number, call, args):
         if call == "hypervisor.define" and "<name>vm-2</name>" in args[0]:
             raise VgpuctlError("the domain is refused")
@@ -189,7 +182,6 @@ def test_what_a_full_card_refuses_is_made_on_the_next_one(tmp_path):
 
 
 def test_a_signal_reports_existing_vms(host):
-
     class Stopping(Silent):
         def on_vm_finish(self, done, total, failed, text):
             raise Interrupted("stopped by SIGINT", signal_number=2)
@@ -216,7 +208,6 @@ def test_what_another_takes_between_the_look_and_the_lock_is_chosen_around(tmp_p
 
 
 def test_a_host_unreadable_afterwards_gives_a_warning(host):
-
     def fail(number, call, args):
         if call == "hypervisor.domains" and len(picture(host).running) == 2:
             raise VgpuctlError("libvirt is gone")
@@ -259,6 +250,10 @@ def whole(host, where):
     assert all(v.present for vm in rows for v in vm.vgpus), where
 
 
+def make_two_at_once(ports):
+    return ensure(ports, request("T4-4Q"), names(3), parallel=2)
+
+
 def test_after_a_kill_in_the_middle_reconcile_leaves_nothing_half_made_and_the_command_completes(tmp_path, spawn):
-    trial = Trial(tmp_path, partial(open_sim_host, text=T4), make_three, whole)
-    assert trial.deaths(trial.calls(), spawn)
+    trial = Trial(tmp_path, partial(open_sim_host, text=T4), make_two_at_once, whole)
+    assert trial.deaths(counted(trial.host("dry").ports, make_three), spawn)

@@ -2,18 +2,29 @@
 """Every call of every port fails once, fails for good, or is the last one of a killed process.
 
 After a failure everything is undone, or the error says what is left. What a killed process leaves is finished or
-undone by `reconcile`, without a second implementation.
+undone by `reconcile`, without a second implementation. No method of a port can be left out of these tests.
 """
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, Trial, acts_on_backends, counted, failing, fault_points, outcome
+from tests.faults import (
+    CHANGING,
+    NEVER_RAISE,
+    READING,
+    Trial,
+    acts_on_backends,
+    counted,
+    failing,
+    fault_points,
+    outcome,
+)
 from tests.hosts import SimulatedHost, copied, create, delete, open_sim_host, picture, request, run_reconcile, start
 from tests.processes import clean
 from vgpuctl.errors import VerifyFailed
@@ -191,3 +202,34 @@ def test_a_lost_undo_is_detected_and_left_for_reconcile(tmp_path):
     later = host.again()
     assert [f.kind for f in run_reconcile(later.ports).data.findings] == ["half-made"]
     assert picture(later) == before
+
+
+PORTS = Path(__file__).resolve().parents[3] / "vgpuctl" / "ports"
+
+
+def _methods() -> set[str]:
+    """Return PORT.METHOD for each method of the protocols that are fields of `Host`."""
+    classes = {
+        node.name: node
+        for path in PORTS.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    fields = {
+        field.target.id: ast.unparse(field.annotation).removesuffix(" | None")
+        for field in classes["Host"].body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+    return {
+        f"{name}.{method.name}"
+        for name, kind in fields.items()
+        if kind in classes
+        for method in classes[kind].body
+        if isinstance(method, ast.FunctionDef)
+    }
+
+
+def test_each_method_of_a_port_changes_something_or_reads_or_never_raises() -> None:
+    lists = (CHANGING, NEVER_RAISE, READING)
+    assert _methods() == set().union(*lists)
+    assert sum(map(len, lists)) == len(set().union(*lists)), "a method is in two lists"

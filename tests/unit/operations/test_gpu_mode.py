@@ -127,15 +127,8 @@ def test_drain_stops_running_vms_and_starts_them_again_on_the_same_vf(host):
 
 
 def test_a_guest_that_does_not_shut_down_keeps_the_gpu_as_it_was(tmp_path):
-    text = """version: 1
-title: t
-kernel: 6.8.0-45-generic
-storage: {pools: [{name: default}]}
-networks: [{name: default}]
-gpus: [{model: Flex 170, address: "0000:86:00.0", vfs: {enabled: 8}}]
-faults: [{on: shutdown, match: "*", kind: lost}]
-"""
-    host = open_sim_host(tmp_path, text=text)
+    text = SMALL.format(gpu=FLEX, model="Flex 170, vfs: {enabled: 8}")
+    host = open_sim_host(tmp_path, text=text + 'faults: [{on: shutdown, match: "*", kind: lost}]\n')
     create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
     before = stand(host)
     with pytest.raises(Busy, match="did not shut down") as raised:
@@ -144,13 +137,16 @@ faults: [{on: shutdown, match: "*", kind: lost}]
     assert (stand(host), configured_modes(host)) == (before, {})
 
 
-def test_a_stopped_vm_whose_vf_would_not_come_back_is_named(host):
+def test_a_stopped_vm_whose_vf_would_not_come_back_is_named_and_not_to_be_deleted_for_that(host):
     for name in ("one", "two"):
         create(host.ports, request(mode="sriov", gpu=FLEX, name=name))
         stop(host.ports, name)
-    with pytest.raises(InUse) as raised:
+    with pytest.raises(InUse, match="whose VF does not exist with 1 VF") as raised:
         do(host.ports, FLEX, "sriov", 1, drain=True)
     assert raised.value.facts["vms"] == ["two"]
+    assert "delete" not in raised.value.message
+    (carrier,) = raised.value.facts["carriers"]
+    assert str(raised.value.hint).startswith(f"vgpuctl detach-vgpu two --vgpu {carrier} takes it from the VM")
     assert do(host.ports, FLEX, "sriov", 2).data.vfs.enabled == 2
     start(host.ports, "one")
 
@@ -346,14 +342,3 @@ def test_the_vfs_of_a_gpu_that_a_vm_has_as_a_whole_go_off_after_a_boot(tmp_path)
     assert raised.value.hint == f"vgpuctl set-mode {A100} passthrough"
     assert do(host.ports, A100, "passthrough").data.vfs.enabled == 0
     assert start(host.ports, "vm").changed
-
-
-def test_a_vm_on_a_vf_that_would_go_is_not_to_be_deleted_for_that(host):
-    do(host.ports, FLEX, "sriov", 4)
-    create(host.ports, request(mode="sriov", gpu=FLEX, name="other"), start=False)
-    create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"), start=False)
-    with pytest.raises(InUse, match="whose VF does not exist with 1 VF") as raised:
-        do(host.ports, FLEX, "sriov", 1)
-    assert "delete" not in raised.value.message
-    (carrier,) = raised.value.facts["carriers"]
-    assert str(raised.value.hint).startswith(f"vgpuctl detach-vgpu vm --vgpu {carrier} takes it from the VM")

@@ -100,17 +100,18 @@ def test_the_first_source_that_knows_a_useful_address_answers(ports, answers, so
     assert seen == asked
 
 
-def test_ipv4_comes_first_and_a_bridge_inside_the_guest_is_left_out():
-    docker = card("172.17.0.1", "02:42:00:00:00:01", "docker0")
-    six, four = card("2001:db8::5"), card("10.0.0.5")
-    assert select_reachable((docker, six, four), frozenset({MAC})) == (four, six)
+DOCKER = card("172.17.0.1", "02:42:00:00:00:01", "docker0")
+PASSED_THROUGH = card("10.9.0.1", "aa:bb:cc:00:00:01", "ens9")
+FOUR, SIX = card("10.0.0.5"), card("2001:db8::5")
 
 
-def test_a_card_that_nobody_gave_the_guest_is_better_than_none():
-    passed_through = card("10.9.0.1", "aa:bb:cc:00:00:01", "ens9")
-    assert select_reachable((passed_through,), frozenset({MAC})) == (passed_through,)
-
-
-def test_what_a_guest_calls_its_address_and_is_none_is_left_out():
-    four = card("10.0.0.5")
-    assert select_reachable((card("not an address"), card(""), four), frozenset({MAC})) == (four,)
+@pytest.mark.parametrize(
+    ("reported", "useful"),
+    [
+        pytest.param((DOCKER, SIX, FOUR), (FOUR, SIX), id="ipv4 first, without a bridge inside the guest"),
+        pytest.param((PASSED_THROUGH,), (PASSED_THROUGH,), id="a card that nobody gave the guest is better than none"),
+        pytest.param((card("not an address"), card(""), FOUR), (FOUR,), id="what is no address is left out"),
+    ],
+)
+def test_the_useful_addresses_of_a_guest(reported, useful):
+    assert select_reachable(reported, frozenset({MAC})) == useful

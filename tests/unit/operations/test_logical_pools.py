@@ -12,21 +12,20 @@ from tests.faults import Trial
 from tests.hosts import (
     Silent,
     SimulatedHost,
-    context,
     create,
     delete,
     open_sim_host,
-    operation,
     picture,
     request,
     run_reconcile,
+    unchanged,
 )
+from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.unit.operations.test_refresh import refresh, the_vm
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB
 from vgpuctl.errors import HostCannot, Interrupted, NoSpace
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
-from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.images import list_images
 from vgpuctl.ports.host import Host
 
@@ -119,22 +118,16 @@ def test_a_copy_is_no_clone_so_its_image_may_be_used_and_deleted(tmp_path: Path)
 )
 def test_a_full_volume_group_is_refused_with_the_numbers(tmp_path: Path, changes, needed) -> None:
     host = empty(tmp_path)
-    before = picture(host)
-    with pytest.raises(NoSpace, match=r"need.? 91 GiB, .*'vg0' has 90 GiB of 100 GiB free") as caught:
+    with unchanged(host), pytest.raises(NoSpace, match=r"need.? 91 GiB, .*'vg0' has 90 GiB of 100 GiB free") as caught:
         make(host.ports, **changes)
     assert (caught.value.facts["needed_bytes"], caught.value.facts["available_bytes"]) == (needed, 90 * GIB)
-    assert picture(host) == before
 
 
 def test_several_vms_must_fit_together(tmp_path: Path) -> None:
     host = empty(tmp_path)
-    before = picture(host)
-    names = tuple(f"vm-{n}" for n in range(5))
-    with operation(host.ports), pytest.raises(NoSpace, match="5 disks need 100 GiB"):
-        ensure_vms(host.ports, context(wait_seconds=5), wanted(), names, start=True, parallel=2)
-    assert picture(host) == before
-    with operation(host.ports):
-        ensure_vms(host.ports, context(wait_seconds=5), wanted(), names[:4], start=True, parallel=2)
+    with unchanged(host), pytest.raises(NoSpace, match="5 disks need 100 GiB"):
+        ensure(host.ports, wanted(), names(5))
+    ensure(host.ports, wanted(), names(4))
     assert free(host) == 10 * GIB
 
 
@@ -199,10 +192,8 @@ def test_refresh_makes_a_new_copy_and_needs_room_for_it(tmp_path: Path) -> None:
     assert old not in [f"/dev/vg0/{name}" for name in logical_volumes(host)]
     assert f"<source dev='{vm.disks[0].source}'/>" in host.ports.hypervisor.find_domain("vm").xml
     host.ports.storage.create_volume("vg0", "somebody", 60 * GIB)
-    before = picture(host)
-    with pytest.raises(NoSpace, match="needs 20 GiB"):
+    with unchanged(host), pytest.raises(NoSpace, match="needs 20 GiB"):
         refresh(host.ports, image="/old.qcow2")
-    assert picture(host) == before
 
 
 def whole(host: SimulatedHost, where: str) -> None:
