@@ -246,17 +246,6 @@ def dying(ports: Host, at: int, *, done: bool = False) -> Host:
     return (Watch(after=die) if done else Watch(before=die)).watch(ports)
 
 
-def acting_before(ports: Host, call: str, act: Callable[[], object]) -> Host:
-    """Return a host on which somebody else acts once, just before the first call of this name."""
-    waiting = [act]
-
-    def before(number: int, name: str, args: tuple[Any, ...]) -> None:
-        if name == call and waiting:
-            waiting.pop()()
-
-    return Watch(before=before).watch(ports)
-
-
 def outcome(act: Callable[[], object]) -> VgpuctlError | None:
     """Run `act` and return the error that a user would see; anything but a VgpuctlError is a bug."""
     try:

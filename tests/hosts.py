@@ -97,28 +97,6 @@ def kill_operation(ports: Host) -> None:
         operations._descriptor = None
 
 
-def rebooted(host: SimulatedHost) -> SimulatedHost:
-    """Reboot a host, and open it as the next operation."""
-    host.sim.reboot()
-    return host.again()
-
-
-class PortWith:
-    """A port in which some calls are replaced."""
-
-    def __init__(self, real: Any, calls: dict[str, Any]) -> None:
-        self._real = real
-        self.__dict__ |= calls
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-def with_calls(ports: Host, port: str, **calls: Any) -> Host:
-    """Return the host with these calls of one of its ports replaced."""
-    return replace(ports, **{port: PortWith(getattr(ports, port), calls)})
-
-
 def claim_store(run_dir: Path, command: str = "vgpuctl test", **options: Any) -> ClaimStore:
     """Open a run directory as an operation of its own, with this command line."""
     processes = HostProcesses(argv=command.split())
@@ -320,14 +298,6 @@ def picture(host: SimulatedHost) -> Picture:
         files={f.path: (f.size, f.base) for f in state.files.values()},
         claims={c.carrier: c.vm_uuid for c in host.ports.claims.all()},
     )
-
-
-@contextmanager
-def unchanged(host: SimulatedHost) -> Iterator[None]:
-    """Check that the block leaves everything on a host as it was."""
-    before = picture(host)
-    yield
-    assert picture(host) == before
 
 
 Act = Callable[[Host], object]

@@ -14,8 +14,14 @@ from vgpuctl.ports.host import Host
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> SimulatedHost:
-    return open_sim_host(tmp_path)
+def scenario() -> str:
+    """Return the scenario of `host`; a test or a file chooses another by this name."""
+    return "a100-40"
+
+
+@pytest.fixture
+def host(tmp_path: Path, scenario: str) -> SimulatedHost:
+    return open_sim_host(tmp_path, scenario)
 
 
 @pytest.fixture

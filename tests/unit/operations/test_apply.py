@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 
 from tests.faults import CHANGING, Trial, counted, failing, outcome, sampled
-from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, with_calls
+from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile
 from tests.layouts import A16, A100, FLEX, T4, configured_modes, stand
+from tests.meanwhile import with_calls
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, NotFound, PartlyApplied, Refused, VerifyFailed
 from vgpuctl.operations import queries
@@ -39,8 +40,8 @@ SETS = (f"gpus[{A16}].mode=vgpu", f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs
 
 
 @pytest.fixture
-def host(tmp_path):
-    return open_sim_host(tmp_path, "mixed")
+def scenario():
+    return "mixed"
 
 
 def run(ports, *sets, file=None, drain=False, dry_run=False):
@@ -99,7 +100,8 @@ def test_a_gpu_that_is_not_named_is_left_alone(host):
     before = stand(host)
     assert not run(host.ports).changed
     run(host.ports, "gpus[A100].cordoned=true")
-    assert rows(diff(host.ports, f"gpus[{FLEX}].mode=sriov")) == [], "it has that mode already"
+    same = diff(host.ports, f"gpus[{FLEX}].mode=sriov")
+    assert ([g.address for g in same.data.gpus], rows(same)) == ([A100, FLEX], []), "it has that mode already"
     assert rows(diff(host.ports, file="version: 1\n")) == [(A100, "cordoned", None, True)]
     assert stand(host) == before
 

@@ -18,8 +18,8 @@ from tests.hosts import (
     run_reconcile,
     start,
     stop,
-    unchanged,
 )
+from tests.meanwhile import unchanged
 from tests.reserving_vms import vm_of
 from vgpuctl.domain.domain_edit import count_root_ports
 from vgpuctl.domain.record import record_to_xml
@@ -53,8 +53,7 @@ def unplug(host: SimulatedHost, name: str = "vm", *carriers: str, dry_run: bool 
 
 @pytest.mark.parametrize("scenario", HOSTS)
 @pytest.mark.parametrize("running", [True, False])
-def test_a_vgpu_comes_and_goes_and_nothing_is_left(tmp_path: Path, scenario: str, running: bool) -> None:
-    host = open_sim_host(tmp_path, scenario)
+def test_a_vgpu_comes_and_goes_and_nothing_is_left(host: SimulatedHost, scenario: str, running: bool) -> None:
     create(host.ports, request(HOSTS[scenario], name="vm"), start=running)
     before = picture(host)
     outcome = plug(host, HOSTS[scenario])
@@ -93,8 +92,7 @@ def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(host: Simula
 
 @pytest.mark.parametrize("scenario", HOSTS)
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_over_a_record_that_cannot_be_read_nothing_is_written(tmp_path: Path, scenario: str, dry_run: bool) -> None:
-    host = open_sim_host(tmp_path, scenario)
+def test_a_record_that_cannot_be_read_is_not_written_over(host: SimulatedHost, scenario: str, dry_run: bool) -> None:
     uuid = create(host.ports, request(HOSTS[scenario], name="vm"), start=False).data.uuid
     newer = record_to_xml(vm_of(host, "vm").record).replace('state="ready"', 'state="parked"')
     host.ports.hypervisor.set_record(str(uuid), newer)

@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from tests.hosts import EagerClock, PortWith, SimulatedHost, context, create, open_sim_host, request, with_calls
+from tests.hosts import EagerClock, SimulatedHost, context, create, open_sim_host, request
+from tests.meanwhile import with_calls
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec
 from vgpuctl.errors import Failed, LibvirtFailed
 from vgpuctl.host.absent import AbsentHypervisor
@@ -166,14 +167,14 @@ def test_a_gpu_that_never_gets_ready_fails_at_the_deadline_and_the_others_were_n
 
 def test_a_vm_that_cannot_be_started_then_is_named(tmp_path):
     boot = booted(tmp_path, ready_after=6)
-    bind, real = boot.clock.act, boot.host.ports.hypervisor
+    bind = boot.clock.act
 
     def start(uuid: str) -> None:
         raise LibvirtFailed("no memory", libvirt_code=1, call="virDomainCreate")
 
     def act() -> None:
         bind()
-        boot.hypervisor = PortWith(real, {"start": start})
+        boot.hypervisor = with_calls(boot.host.ports, "hypervisor", start=start).hypervisor
 
     boot.clock.act = act
     with pytest.raises(Failed, match=r"vm late: .*no memory") as raised:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, counted
-from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request, with_calls
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request
+from tests.meanwhile import with_calls
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused
 from vgpuctl.model.request import ExistingDisk

@@ -22,8 +22,8 @@ from tests.hosts import (
     set_vm,
     start,
     stop,
-    unchanged,
 )
+from tests.meanwhile import unchanged
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, Refused, SpecDiffers
 from vgpuctl.model.outcome import Outcome
@@ -77,8 +77,7 @@ def lines(xml: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", HOSTS)
-def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(tmp_path: Path, scenario: str) -> None:
-    host = open_sim_host(tmp_path, scenario)
+def test_another_profile_replaces_the_first_and_nothing_else_changes(host: SimulatedHost, scenario: str) -> None:
     first, second = HOSTS[scenario]
     create(host.ports, request(first, name="vm"), start=False)
     by_hand(host)
@@ -163,6 +162,7 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(host: SimulatedHost) 
 
 
 TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line", "networks": "command-line"}
+TYPICAL = request("A100-4C", name="vm", sources=TYPED)
 TWO_NETWORKS = """version: 1
 networks: [{name: default}, {name: lab}, {name: down, active: false}]
 gpus:
@@ -172,10 +172,9 @@ gpus:
 
 def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, text=TWO_NETWORKS)
-    first = request("A100-4C", name="vm", sources=TYPED)
-    ensure(host, first, "stopped")
+    ensure(host, TYPICAL, "stopped")
     by_hand(host)
-    wanted = replace(first, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, nics=(Nic(network="lab"),))
+    wanted = replace(TYPICAL, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, nics=(Nic(network="lab"),))
     planned = ensure(host, wanted, dry_run=True).data
     outcome = ensure(host, wanted)
     sides = [outcome.data.before, outcome.data.after]
@@ -207,9 +206,8 @@ def test_another_gpu_in_the_spec_moves_a_stopped_vm_there(tmp_path: Path) -> Non
 
 
 def test_ensure_started_changes_it_and_then_starts_it(host: SimulatedHost) -> None:
-    first = request("A100-4C", name="vm", sources=TYPED)
-    ensure(host, first, "stopped")
-    wanted = replace(first, vcpus=2)
+    ensure(host, TYPICAL, "stopped")
+    wanted = replace(TYPICAL, vcpus=2)
     assert ensure(host, wanted, "started", dry_run=True).steps[-1] == "start VM vm"
     outcome = ensure(host, wanted, "started")
     assert (outcome.data.state, outcome.data.vcpus, len(outcome.steps)) == ("running", 2, 2)
@@ -218,10 +216,9 @@ def test_ensure_started_changes_it_and_then_starts_it(host: SimulatedHost) -> No
 @pytest.mark.parametrize("network", ["nothing", "down"])
 def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str) -> None:
     host = open_sim_host(tmp_path, text=TWO_NETWORKS)
-    first = request("A100-4C", name="vm", sources=TYPED)
-    ensure(host, first, "stopped")
+    ensure(host, TYPICAL, "stopped")
     with unchanged(host), pytest.raises(HostCannot):
-        ensure(host, replace(first, nics=(Nic(network=network),)))
+        ensure(host, replace(TYPICAL, nics=(Nic(network=network),)))
 
 
 def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(host: SimulatedHost) -> None:

@@ -8,19 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import CHANGING, acting_before, counted, failing
-from tests.hosts import (
-    SimulatedHost,
-    context,
-    create,
-    living_operation,
-    open_sim_host,
-    picture,
-    rebooted,
-    request,
-    take_over,
-    unchanged,
-)
+from tests.faults import CHANGING, counted, failing
+from tests.hosts import SimulatedHost, context, create, living_operation, open_sim_host, picture, request, take_over
+from tests.meanwhile import on_call, rebooted, unchanged
 from tests.reserving_vms import small, vm_of
 from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.values import A4C, a100, assigned, claim
@@ -34,7 +24,7 @@ from vgpuctl.value import replace
 
 def test_a_gpu_that_filled_up_before_the_lock_gives_no_capacity(tmp_path, host):
     other = open_sim_host(tmp_path).ports
-    ports = acting_before(host.ports, "claims.lock", lambda: create(other, request("A100-8C", 5)))
+    ports = on_call(host.ports, "claims.lock", lambda: create(other, request("A100-8C", 5)), nth=1)
     with pytest.raises(NoCapacity):
         create(ports, request("A100-8C"))
     assert len(host.ports.claims.all()) == 5
@@ -44,7 +34,7 @@ def test_of_two_who_want_a_whole_gpu_of_a_model_at_once_each_gets_one(tmp_path):
     host = open_sim_host(tmp_path, text="version: 1\ngpus:\n  - {model: RTX 4090}\n  - {model: RTX 4090}\n")
     other = open_sim_host(tmp_path, host.scenario).ports
     whole = request(mode="passthrough", gpu="10de:2684")
-    ports = acting_before(host.ports, "claims.lock", lambda: create(other, replace(whole, name="other")))
+    ports = on_call(host.ports, "claims.lock", lambda: create(other, replace(whole, name="other")), nth=1)
     create(ports, whole)
     assert len({v.gpu for v in observe(host.ports, ReadScope()).vgpus}) == 2
 
@@ -54,7 +44,7 @@ def test_a_gpu_that_host_yaml_closed_between_the_look_and_the_lock_is_not_used(t
     host, profile = small(tmp_path, "vendor-vf", 2)
     first, second = (g.address for g in observe(host.ports, ReadScope()).gpus)
     closed = f'version: 1\ngpus:\n  "{first}": {{cordoned: true}}\n'
-    ports = acting_before(host.ports, "claims.lock", lambda: host.sim.host_file.write_text(closed))
+    ports = on_call(host.ports, "claims.lock", lambda: host.sim.host_file.write_text(closed), nth=1)
     if many:
         ensure(ports, request(profile), names(2))
     else:

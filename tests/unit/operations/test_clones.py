@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import (
-    SimulatedHost,
-    context,
-    create,
-    delete,
-    open_sim_host,
-    request,
-    start,
-    unchanged,
-)
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request, start
+from tests.meanwhile import unchanged
 from tests.unit.doctor.check_results import run_check
 from tests.unit.operations.test_change import reprofile
 from vgpuctl.errors import InUse
@@ -94,18 +86,14 @@ def test_a_clone_is_shown_with_what_it_names(tmp_path, scenario, profile, runs):
 
 
 @pytest.mark.parametrize(("scenario", "profile"), BACKENDS)
-def test_the_hook_refuses_the_start_of_a_clone(tmp_path, scenario, profile):
+def test_the_hook_refuses_the_start_of_a_clone_until_the_original_is_deleted(tmp_path, scenario, profile):
     host = with_clone(tmp_path, scenario, profile, runs=False)
     xml = host.ports.hypervisor.find_domain("vm-clone").xml
     with pytest.raises(InUse, match=r"is the vGPU of VM vm, and vm-clone names it too") as raised:
         hook.prepare(host.ports, xml)
     assert raised.value.hint == "virsh detach-device-alias vm-clone ua-vgpuctl-0 --config"
-
-
-def test_the_original_can_be_deleted_while_the_clone_is_off(tmp_path):
-    host = with_clone(tmp_path, "a100-40", "A100-4C", runs=False)
     delete(host.ports, "vm")
-    hook.prepare(host.ports, host.ports.hypervisor.find_domain("vm-clone").xml)
+    hook.prepare(host.ports, xml)
 
 
 def test_a_vm_that_reserves_only_while_it_runs_does_not_block_its_clone(tmp_path):

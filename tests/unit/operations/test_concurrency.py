@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import Watch, acting_before, error_of
+from tests.faults import Watch, error_of
 from tests.hosts import (
     Silent,
     SimulatedHost,
@@ -28,8 +28,8 @@ from tests.hosts import (
     run_reconcile,
     set_vm,
     start,
-    with_calls,
 )
+from tests.meanwhile import on_call, with_calls
 from tests.unit.operations.test_attach import FOREIGN
 from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.values import claim
@@ -305,7 +305,7 @@ def _claims_of_two_callers(host: SimulatedHost, *, locked: bool) -> int:
         with pytest.raises(Locked) if locked else nullcontext():
             ask(open_sim_host(host.directory, host.scenario).ports)
 
-    ask(acting_before(host.ports, "claims.add", second))
+    ask(on_call(host.ports, "claims.add", second, nth=1))
     return len(host.ports.claims.all())
 
 

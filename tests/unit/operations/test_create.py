@@ -11,18 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults import Watch
-from tests.hosts import (
-    SimulatedHost,
-    create,
-    delete,
-    open_sim_host,
-    picture,
-    rebooted,
-    request,
-    start,
-    unchanged,
-    with_calls,
-)
+from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, start
+from tests.meanwhile import rebooted, unchanged, with_calls
 from vgpuctl.errors import Exists, Failed, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, Stuck, VgpuctlError
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.operations import queries
@@ -195,11 +185,11 @@ def test_a_gpu_with_vfs_on_or_vgpus_is_not_given_away_whole(tmp_path):
 
 
 def test_a_dry_run_writes_nothing_and_shows_the_steps(host):
-    before, watch = picture(host), Watch()
-    done = create(watch.watch(host.ports), request("A100-4C"), dry_run=True)
+    watch = Watch()
+    with unchanged(host):
+        done = create(watch.watch(host.ports), request("A100-4C"), dry_run=True)
     assert done.dry_run
     assert [s.split()[0] for s in done.steps] == ["claim", "define", "create", "create", "create", "record", "start"]
-    assert picture(host) == before
     assert not {"sysfs.write", "hypervisor.define", "claims.add"} & set(watch.calls)
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import counted, failing
-from tests.hosts import context, create, open_sim_host, picture, request, unchanged, with_calls, yes
+from tests.hosts import context, create, open_sim_host, picture, request, yes
+from tests.meanwhile import unchanged, with_calls
 from tests.vgpus import make, spec_of
 from vgpuctl.doctor import CHECKS, select_checks
 from vgpuctl.doctor.check import Check, CheckContext, Finding, Verdict
@@ -46,8 +47,7 @@ def leaked(tmp_path):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_built_in_host_is_examined_and_left_as_it_was(tmp_path, scenario):
-    host = open_sim_host(tmp_path, scenario)
+def test_every_built_in_host_is_examined_and_left_as_it_was(host):
     with unchanged(host):
         data = diagnose(host.ports)
     assert [row.id for row in data.checks] == [check.id for check in CHECKS]
@@ -55,10 +55,12 @@ def test_every_built_in_host_is_examined_and_left_as_it_was(tmp_path, scenario):
     assert all(row.fix for row in data.checks if row.verdict in ("fail", "warn"))
 
 
-def test_a_host_in_order_fails_nothing(tmp_path):
-    result = verdicts(diagnose(open_sim_host(tmp_path).ports))
+def test_a_host_in_order_fails_nothing_and_has_nothing_to_fix(ports):
+    result = verdicts(diagnose(ports))
     assert "fail" not in result.values()
     assert result["iommu"] == result["libvirt"] == result["functions"] == "ok"
+    done = fix(ports)
+    assert (done.changed, done.steps, done.notes) == (False, (), (NOTHING_TO_FIX,))
 
 
 def test_a_host_without_what_vgpus_need_fails_there(tmp_path):
@@ -122,17 +124,11 @@ def test_nothing_is_fixed_without_confirmation_or_selection(tmp_path):
         assert details, "the steps are shown before the question"
         raise NeedsConfirmation("no")
 
-    before = picture(host)
-    with pytest.raises(NeedsConfirmation):
-        fix(host.ports, confirm=no)
-    other = fix(host.ports, "iommu", confirm=no)
+    with unchanged(host):
+        with pytest.raises(NeedsConfirmation):
+            fix(host.ports, confirm=no)
+        other = fix(host.ports, "iommu", confirm=no)
     assert (other.changed, other.notes) == (False, (NOTHING_TO_FIX,))
-    assert picture(host) == before
-
-
-def test_a_healthy_host_has_nothing_to_fix(tmp_path):
-    done = fix(open_sim_host(tmp_path).ports)
-    assert (done.changed, done.steps, done.notes) == (False, (), (NOTHING_TO_FIX,))
 
 
 def test_a_failure_is_explained_by_what_is_wrong_alone(tmp_path):

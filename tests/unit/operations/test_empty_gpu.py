@@ -7,16 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import (
-    SimulatedHost,
-    context,
-    create,
-    delete,
-    request,
-    stop,
-    unchanged,
-    with_calls,
-)
+from tests.hosts import SimulatedHost, context, create, delete, request, stop
+from tests.meanwhile import unchanged, with_calls
 from tests.reserving_vms import taken, vm_of
 from tests.unit.operations.test_moves import TWO, gpus_of, scattered
 from vgpuctl.errors import InvalidInput, NoCapacity
@@ -62,6 +54,8 @@ def test_the_vms_of_a_gpu_go_to_another_and_are_as_they_were(tmp_path: Path, kin
 
 def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_new_gpu(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=False)
+    with pytest.raises(InvalidInput, match="'A100' matches 2 GPUs here"):
+        leave(host.ports, "A100")
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
     delete(host.ports, "first")
     create(host.ports, request("A100-20C", name="bound", gpu=source))
@@ -109,12 +103,6 @@ def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Pa
     )
     stop(host.ports, "lent")
     assert leave(host.ports, source).data.stays == ()
-
-
-def test_a_model_that_several_gpus_have_is_refused(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
-    with pytest.raises(InvalidInput, match="'A100' matches 2 GPUs here"):
-        leave(host.ports, "A100")
 
 
 def test_a_host_with_one_gpu_keeps_everything(host: SimulatedHost) -> None:

@@ -7,7 +7,8 @@ import itertools
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, open_sim_host, picture, request, set_vm, stop, unchanged
+from tests.hosts import SimulatedHost, context, open_sim_host, picture, request, set_vm, stop
+from tests.meanwhile import unchanged
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
 from vgpuctl.model.outcome import Outcome
@@ -15,6 +16,7 @@ from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.value import replace
 
 TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line"}
+TYPICAL = request("A100-4C", name="vm", sources=TYPED)
 
 
 def ensure(host: SimulatedHost, wanted: VmRequest, state: str, *, dry_run: bool = False) -> Outcome:
@@ -24,9 +26,8 @@ def ensure(host: SimulatedHost, wanted: VmRequest, state: str, *, dry_run: bool 
 
 @pytest.mark.parametrize("scenario", ["a100-40", "t4", "a16"])
 @pytest.mark.parametrize("state", ["present", "started", "stopped", "absent"])
-def test_ensuring_twice_changes_nothing_the_second_time(tmp_path, scenario, state):
+def test_ensuring_twice_changes_nothing_the_second_time(host, scenario, state):
     profile = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}[scenario]
-    host = open_sim_host(tmp_path, scenario)
     wanted = request(profile, name="vm", sources=TYPED)
     first = ensure(host, wanted, state)
     after = picture(host)
@@ -38,12 +39,11 @@ def test_ensuring_twice_changes_nothing_the_second_time(tmp_path, scenario, stat
 
 
 def test_the_state_is_changed_in_place(host):
-    wanted = request("A100-4C", name="vm", sources=TYPED)
-    assert ensure(host, wanted, "stopped").data.state == "stopped"
-    started = ensure(host, wanted, "started")
+    assert ensure(host, TYPICAL, "stopped").data.state == "stopped"
+    started = ensure(host, TYPICAL, "started")
     assert (started.changed, started.data.before.state, started.data.state) == (True, "stopped", "running")
-    assert ensure(host, wanted, "stopped").changed
-    gone = ensure(host, wanted, "absent")
+    assert ensure(host, TYPICAL, "stopped").changed
+    gone = ensure(host, TYPICAL, "absent")
     assert (gone.changed, gone.data.before.name, gone.data.after) == (True, "vm", None)
 
 
@@ -52,13 +52,10 @@ def test_the_state_is_changed_in_place(host):
     [({"memory_mib": 2048}, "memory"), ({"vcpus": 8}, "vcpus"), ({"profiles": (("A100-5C", 1),)}, "profile")],
 )
 def test_any_other_difference_is_refused_with_before_and_after(host, changes, field):
-    wanted = request("A100-4C", name="vm", sources=TYPED)
-    ensure(host, wanted, "present")
-    before = picture(host)
-    with pytest.raises(SpecDiffers) as raised:
-        ensure(host, replace(wanted, **changes), "present")
+    ensure(host, TYPICAL, "present")
+    with unchanged(host), pytest.raises(SpecDiffers) as raised:
+        ensure(host, replace(TYPICAL, **changes), "present")
     assert list(raised.value.facts["before"]) == list(raised.value.facts["after"]) == [field]
-    assert picture(host) == before
 
 
 def test_a_default_that_changed_makes_no_difference(host):

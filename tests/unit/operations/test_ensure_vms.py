@@ -8,8 +8,9 @@ from functools import partial
 
 import pytest
 
-from tests.faults import CHANGING, NEVER_RAISE, Trial, Watch, acting_before, counted, failing, outcome, sampled
-from tests.hosts import Silent, context, create, delete, open_sim_host, picture, request, run_reconcile, stop, unchanged
+from tests.faults import CHANGING, NEVER_RAISE, Trial, Watch, counted, failing, outcome, sampled
+from tests.hosts import Silent, context, create, delete, open_sim_host, picture, request, run_reconcile, stop
+from tests.meanwhile import on_call, unchanged
 from vgpuctl.errors import (
     Interrupted,
     InvalidInput,
@@ -198,7 +199,7 @@ def test_a_signal_reports_existing_vms(host):
 @pytest.mark.parametrize(("count", "fits"), [(9, True), (10, False)])
 def test_what_another_takes_between_the_look_and_the_lock_is_chosen_around(tmp_path, host, count, fits):
     other = open_sim_host(tmp_path).ports
-    watched = acting_before(host.ports, "claims.lock", lambda: create(other, request("A100-4C", name="other")))
+    watched = on_call(host.ports, "claims.lock", lambda: create(other, request("A100-4C", name="other")), nth=1)
     if fits:
         assert len(ensure(watched, request("A100-4C"), names(count)).data.vms) == count
     else:

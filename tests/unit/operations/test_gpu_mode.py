@@ -8,20 +8,9 @@ import errno
 import pytest
 
 from tests.faults import counted, failing, outcome, sampled
-from tests.hosts import (
-    context,
-    create,
-    delete,
-    open_sim_host,
-    picture,
-    rebooted,
-    request,
-    run_reconcile,
-    start,
-    stop,
-    with_calls,
-)
+from tests.hosts import context, create, delete, open_sim_host, picture, request, run_reconcile, start, stop
 from tests.layouts import A16, A100, FLEX, RTX, T4, V710, Signals, Struck, configured_modes, do, stand
+from tests.meanwhile import rebooted, unchanged, with_calls
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import (
     Busy,
@@ -50,9 +39,14 @@ gpus: [{{address: "{gpu}", model: {model}}}]
 """
 
 
+def set_up(host):
+    """Return how the GPUs are set up, and what host.yaml says of it."""
+    return stand(host), configured_modes(host)
+
+
 @pytest.fixture
-def host(tmp_path):
-    return open_sim_host(tmp_path, "mixed")
+def scenario():
+    return "mixed"
 
 
 def test_nvidias_vfs_go_on_and_vgpus_can_be_made(host):
@@ -90,9 +84,8 @@ def test_passthrough_turns_vfs_off_and_keeps_the_gpu_for_it(tmp_path):
 
 
 def test_unmanaged_changes_no_device_and_nothing_is_placed_there(host):
-    before = stand(host)
-    assert do(host.ports, T4, "unmanaged").changed
-    assert stand(host) == before
+    with unchanged(host, stand):
+        assert do(host.ports, T4, "unmanaged").changed
     with pytest.raises(NoCapacity, match="T4-4Q"):
         create(host.ports, request("T4-4Q"))
 
@@ -103,12 +96,10 @@ def test_nothing_changes_while_a_vm_uses_or_reserves_the_gpu(tmp_path, mode):
     create(host.ports, request("A100-4C", name="vm"))
     for act in (lambda: None, lambda: stop(host.ports, "vm")):
         act()
-        before = stand(host)
         for drain in (False, True):
-            with pytest.raises(InUse) as raised:
+            with unchanged(host, set_up), pytest.raises(InUse) as raised:
                 do(host.ports, A100, mode, drain=drain)
             assert raised.value.facts["vms"] == ["vm"]
-        assert (stand(host), configured_modes(host)) == (before, {})
 
 
 def test_drain_stops_running_vms_and_starts_them_again_on_the_same_vf(host):
@@ -130,11 +121,9 @@ def test_a_guest_that_does_not_shut_down_keeps_the_gpu_as_it_was(tmp_path):
     text = SMALL.format(gpu=FLEX, model="Flex 170, vfs: {enabled: 8}")
     host = open_sim_host(tmp_path, text=text + 'faults: [{on: shutdown, match: "*", kind: lost}]\n')
     create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
-    before = stand(host)
-    with pytest.raises(Busy, match="did not shut down") as raised:
+    with unchanged(host, set_up), pytest.raises(Busy, match="did not shut down") as raised:
         do(host.ports, FLEX, "sriov", 6, drain=True)
     assert "shuts down later: vgpuctl start-vm vm " in str(raised.value.hint)
-    assert (stand(host), configured_modes(host)) == (before, {})
 
 
 def test_a_stopped_vm_whose_vf_would_not_come_back_is_named_and_not_to_be_deleted_for_that(host):
@@ -166,10 +155,8 @@ def test_a_stopped_vm_whose_vf_would_not_come_back_is_named_and_not_to_be_delete
     ],
 )  # fmt: skip
 def test_impossible_modes_are_refused_before_any_write(host, gpu, mode, vfs, kind, text):
-    before = stand(host)
-    with pytest.raises(kind, match=text):
+    with unchanged(host, set_up), pytest.raises(kind, match=text):
         do(host.ports, gpu, mode, vfs)
-    assert (stand(host), configured_modes(host)) == (before, {})
 
 
 def test_a_gpu_that_another_process_sets_up_is_left_to_it_and_its_vms_wait(host):
@@ -203,10 +190,11 @@ def test_a_process_that_died_in_it_leaves_a_claim_that_reconcile_takes_away(host
     assert host.ports.claims.all() == ()
 
 
-def test_after_a_boot_every_gpu_is_set_up_as_host_yaml_says_and_only_once(host):
-    do(host.ports, A16, "vgpu")
+@pytest.mark.parametrize("a16", [A16, "A16"])
+def test_after_a_boot_every_gpu_is_set_up_as_host_yaml_says_and_only_once(host, a16):
+    host.sim.host_file.write_text(f'version: 1\ngpus:\n  all: {{mode: unmanaged}}\n  "{a16}": {{mode: vgpu}}\n')
+    restore_gpus(host.ports, context(), parse_host_spec(host.ports.host_file.read(), "host.yaml").gpus)
     do(host.ports, FLEX, "sriov", 5)
-    do(host.ports, T4, "unmanaged")
     create(host.ports, request("A16-2Q", gpu=A16, name="vm"))
     host = rebooted(host)
     host.sim.host_file.write_text(host.ports.host_file.read() + '  "0000:99:00.0": {mode: vgpu}\n')
@@ -218,10 +206,11 @@ def test_after_a_boot_every_gpu_is_set_up_as_host_yaml_says_and_only_once(host):
         (FLEX, 1, type(None)),
         ("0000:99:00.0", 0, NotFound),
     ]
-    assert {stand(host)[0][a] for a in (A16, FLEX)} == {16, 5}
+    assert (stand(host)[0][A16], stand(host)[0][FLEX]) == (16, 5)
     again = restore_gpus(host.ports, context(), spec.gpus)
     assert [r.steps for r in again] == [(), (), ()]
     assert host.ports.host_file.read() == before
+    assert not do(host.ports, A16, "vgpu").changed
     start(host.ports, "vm")
 
 
@@ -291,39 +280,24 @@ def booted(tmp_path, names):
     return host.again()
 
 
-def test_after_a_boot_gpus_named_by_model_or_all_are_set_up_too(host):
-    text = "version: 1\ngpus:\n  all: {mode: unmanaged}\n  A16: {mode: vgpu}\n"
-    host.sim.host_file.write_text(f'{text}  "{FLEX}": {{mode: sriov, vfs: 5}}\n')
-    spec = parse_host_spec(host.ports.host_file.read(), "host.yaml")
-    restored = restore_gpus(host.ports, context(), spec.gpus)
-    assert [(r.address, len(r.steps), r.error) for r in restored] == [(A16, 1, None), (FLEX, 1, None)]
-    assert not do(host.ports, A16, "vgpu").changed
-    assert (stand(host)[0][A16], stand(host)[0][FLEX]) == (16, 5)
-
-
 def test_a_gpu_that_boots_with_another_number_of_vfs_is_set_to_its_own_without_libvirt(tmp_path):
-    host = booted(tmp_path, ["vm"])
-    done = after_boot(host, 4)
-    assert (done.error, len(done.steps), stand(host)[0][FLEX]) == (None, 1, 4)
-    assert host.ports.claims.all() == ()
-    start(host.ports, "vm")
-
-
-def test_after_a_boot_no_vm_loses_its_vf(tmp_path):
     host = booted(tmp_path, ["one", "two"])
     done = after_boot(host, 1)
     assert isinstance(done.error, InUse)
-    assert (done.error.facts["vms"], stand(host)[0][FLEX]) == (["two"], 3)
+    assert (done.error.facts["vms"], stand(host)[0][FLEX]) == (["two"], 3), "no VM loses its VF"
+    done = after_boot(host, 4)
+    assert (done.error, len(done.steps), stand(host)[0][FLEX]) == (None, 1, 4)
+    assert host.ports.claims.all() == ()
+    start(host.ports, "one")
 
 
 def test_a_restore_takes_no_vf_from_a_vm_that_runs(tmp_path):
     host = open_sim_host(tmp_path, text=BOOTED)
     create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
-    before = stand(host)
-    done = after_boot(host, 4)
+    with unchanged(host, stand):
+        done = after_boot(host, 4)
     assert isinstance(done.error, InUse)
     assert "guest=vm" in done.error.message
-    assert stand(host) == before
 
 
 def test_a_signal_ends_a_restore(tmp_path):

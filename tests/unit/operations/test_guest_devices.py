@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, create, open_sim_host, request, stop, unchanged
+from tests.hosts import SimulatedHost, context, create, open_sim_host, request, stop
+from tests.meanwhile import unchanged
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, SpecDiffers, VgpuctlError
 from vgpuctl.model.outcome import Outcome

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests import EVERYTHING
-from tests.faults import CHANGING, Trial, acting_before
-from tests.hosts import SimulatedHost, create, open_sim_host, picture, rebooted, request, run_reconcile
+from tests.faults import CHANGING, Trial
+from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, run_reconcile
+from tests.meanwhile import on_call, rebooted, unchanged
 from tests.unit.operations.test_apply import diff, run
 from tests.unit.operations.test_faults import HOSTS
 from tests.vgpus import drop, finding_kinds, make, spec_of
@@ -29,8 +30,8 @@ def listing(vgpus, gpus="", card=CARD):
     return f"version: 1\n{gpus}vgpus:\n{''.join(lines)}"
 
 
-def keeping(profile, *carriers, gpus="", card=CARD):
-    return listing([(profile, carrier) for carrier in carriers], gpus, card)
+def keeping(profile, *carriers, card=CARD):
+    return listing([(profile, carrier) for carrier in carriers], card=card)
 
 
 def devices(host):
@@ -38,11 +39,14 @@ def devices(host):
     return {*seen.mdevs, *seen.types}
 
 
+def everything(host):
+    return picture(host), host.ports.host_file.read()
+
+
 @pytest.mark.parametrize(
     ("scenario", "profile", "carriers"), [("t4", "T4-2Q", UUIDS), ("a16", "A16-2Q", UUIDS), ("a100-40", "A100-4C", VFS)]
 )
-def test_new_entries_are_made_and_then_the_file_is_host_yaml(tmp_path, scenario, profile, carriers):
-    host = open_sim_host(tmp_path, scenario)
+def test_new_entries_are_made_and_then_the_file_is_host_yaml(host, profile, carriers):
     text, before = keeping(profile, *carriers), picture(host)
     shown = diff(host.ports, file=text)
     assert shown.changed
@@ -78,12 +82,11 @@ def test_a_missing_device_of_host_yaml_is_a_difference_and_is_made(tmp_path):
 def test_no_room_for_all_of_them_is_refused_before_anything_is_written(tmp_path):
     host = open_sim_host(tmp_path, "t4")
     create(host.ports, request("T4-8Q", name="vm", gpu=CARD))
-    before, text = picture(host), keeping("T4-8Q", *UUIDS)
-    with pytest.raises(NoCapacity, match="v1") as raised:
+    text = keeping("T4-8Q", *UUIDS)
+    with unchanged(host, everything), pytest.raises(NoCapacity, match="v1") as raised:
         run(host.ports, "gpus[all].cordoned=true", file=text)
     assert "vm" in raised.value.message
     assert "v0" in raised.value.message
-    assert (picture(host), host.ports.host_file.read()) == (before, None)
     assert [w for w in diff(host.ports, file=text).warnings if "no room for vGPU v1" in w]
     run(host.ports, file=keeping("T4-8Q", UUIDS[0]))
 
@@ -97,15 +100,12 @@ def test_the_place_of_a_vm_that_is_off_is_not_taken(tmp_path):
 
 
 @pytest.mark.parametrize(("scenario", "profile"), [("t4", "T4-2Q"), ("a100-40", "A100-4C")])
-def test_a_carrier_of_a_vm_is_refused_whether_its_device_is_there_or_not(tmp_path, scenario, profile):
-    host = open_sim_host(tmp_path, scenario)
+def test_a_carrier_of_a_vm_is_refused_whether_its_device_is_there_or_not(host, profile):
     create(host.ports, request(profile, name="vm", gpu=CARD))
     (carrier,) = picture(host).claims
     for _ in range(2):
-        before = picture(host)
-        with pytest.raises((InUse, Busy), match=r"taken by .*vm"):
+        with unchanged(host, everything), pytest.raises((InUse, Busy), match=r"taken by .*vm"):
             run(host.ports, file=keeping(profile, carrier))
-        assert (picture(host), host.ports.host_file.read()) == (before, None)
         host = rebooted(host)
 
 
@@ -130,10 +130,8 @@ def test_what_no_gpu_can_have_is_refused_before_anything_is_written(tmp_path):
         (keeping("A100-4C", VFS[0], card="0000:99:00.0"), HostCannot, "the GPU 0000:99:00.0 does not exist"),
         (keeping("A40-4C", VFS[0]), NoCapacity, "does not offer A40-4C"),
     ]:
-        before = picture(host)
-        with pytest.raises(kind, match=output):
+        with unchanged(host, everything), pytest.raises(kind, match=output):
             run(host.ports, file=text)
-        assert (picture(host), host.ports.host_file.read()) == (before, None)
 
 
 def test_a_gpu_that_is_set_up_by_the_same_apply_has_its_vgpus_made_then(tmp_path):
@@ -172,8 +170,7 @@ def with_gpu(output, *profiles):
         ("rtx-pro-6000", "mode: vgpu, mixed_size: true", ("DC-2B", "DC-3Q")),
     ],
 )
-def test_gpu_instances_and_mixed_sizes_have_room_for_what_was_counted(tmp_path, scenario, output, profiles):
-    host = open_sim_host(tmp_path, scenario)
+def test_gpu_instances_and_mixed_sizes_have_room_for_what_was_counted(host, output, profiles):
     run(host.ports, file=with_gpu(output, *profiles))
     assert sorted(c.profile for c in host.ports.claims.all()) == sorted(profiles)
     assert (len(devices(host)), finding_kinds(host.again()), run(host.ports).changed) == (len(profiles), [], False)
@@ -193,7 +190,7 @@ def test_one_gpu_instance_too_few_is_refused_and_several_refusals_after_a_gpu_wa
 
 def test_what_is_taken_while_the_claims_are_written_is_seen(tmp_path):
     host = open_sim_host(tmp_path, text=SMALL)
-    ports = acting_before(host.ports, "claims.lock", lambda: create(host.ports, request("A100-40C", name="vm")))
+    ports = on_call(host.ports, "claims.lock", lambda: create(host.ports, request("A100-40C", name="vm")), nth=1)
     with pytest.raises((InUse, Busy), match="vm"):
         run(ports, file=keeping("A100-40C", VFS[0]))
     assert (len(picture(host).claims), host.ports.host_file.read()) == (1, None)

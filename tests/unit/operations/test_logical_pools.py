@@ -9,17 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import Trial
-from tests.hosts import (
-    Silent,
-    SimulatedHost,
-    create,
-    delete,
-    open_sim_host,
-    picture,
-    request,
-    run_reconcile,
-    unchanged,
-)
+from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile
+from tests.meanwhile import unchanged
 from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.unit.operations.test_refresh import refresh, the_vm
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB
@@ -165,13 +156,7 @@ class Percentages(Silent):
             raise Interrupted("stopped by SIGINT", signal_number=2)
 
 
-def test_the_copy_reports_its_progress(tmp_path: Path) -> None:
-    host, progress = empty(tmp_path), Percentages()
-    make(host.ports, start=True, progress=progress)
-    assert progress.seen == [0.0, 50.0, 100.0]
-
-
-def test_a_signal_during_the_copy_undoes_everything(tmp_path: Path) -> None:
+def test_the_copy_reports_its_progress_and_a_signal_during_it_undoes_everything(tmp_path: Path) -> None:
     host = empty(tmp_path)
     before = picture(host)
     with pytest.raises(Interrupted) as caught:
@@ -179,6 +164,9 @@ def test_a_signal_during_the_copy_undoes_everything(tmp_path: Path) -> None:
     assert caught.value.undone
     assert not caught.value.left
     assert (picture(host), logical_volumes(host)) == (before, {})
+    progress = Percentages()
+    make(host.ports, start=True, progress=progress)
+    assert progress.seen == [0.0, 50.0, 100.0]
 
 
 def test_refresh_makes_a_new_copy_and_needs_room_for_it(tmp_path: Path) -> None:

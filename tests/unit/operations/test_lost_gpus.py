@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import SimulatedHost, create, open_sim_host, request, start, unchanged, with_calls
+from tests.hosts import SimulatedHost, create, open_sim_host, request, start
+from tests.meanwhile import unchanged, with_calls
 from tests.unit.doctor.check_results import run_check
 from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.observe import ReadScope, observe

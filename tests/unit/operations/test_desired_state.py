@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What export prints matches the host; what import prints of mdevctl's mdevs is accepted and created by apply."""
+"""cordon, export and import: what they write into host.yaml, or print as one.
+
+A cordoned GPU takes nothing new, existing vGPUs stay, and the user's other text in host.yaml stays. What export prints
+matches the host; what import prints of mdevctl's mdevs is accepted and created by apply.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,20 @@ import json
 
 import pytest
 
-from tests.hosts import context, open_sim_host, picture, rebooted, with_calls
+from tests.faults import counted, failing, outcome
+from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile, start, stop
 from tests.layouts import A100, FLEX, do
+from tests.meanwhile import rebooted, with_calls
 from tests.unit.operations.test_apply import run
 from tests.vgpus import finding_kinds
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.config.import_formats import parse_import
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 from vgpuctl.host.absent import AbsentNvml
 from vgpuctl.model.gpu import MigSpec
+from vgpuctl.operations import queries
 from vgpuctl.operations.apply import apply_host, diff_host
-from vgpuctl.operations.desired_state import HostFileText, export_host, read_desired_state
+from vgpuctl.operations.desired_state import HostFileText, cordon, export_host, read_desired_state
 from vgpuctl.operations.import_host import import_host
 from vgpuctl.sim.host import SCENARIOS
 from vgpuctl.value import replace
@@ -122,8 +130,7 @@ def dump(parent: str, type_id: str) -> str:
 @pytest.mark.parametrize(
     ("scenario", "parent", "type_id"), [("t4", "0000:3b:00.0", "nvidia-231"), ("a16", "0000:3b:00.4", "nvidia-712")]
 )
-def test_what_mdevctl_dumps_is_made_or_taken_over_by_apply(tmp_path, scenario, parent, type_id, started):
-    host = open_sim_host(tmp_path, scenario)
+def test_what_mdevctl_dumps_is_made_or_taken_over_by_apply(host, parent, type_id, started):
     path = f"/sys/bus/pci/devices/{parent}/mdev_supported_types/{type_id}/create"
     if started:
         host.ports.sysfs.write(path, UUID)
@@ -137,3 +144,91 @@ def test_what_mdevctl_dumps_is_made_or_taken_over_by_apply(tmp_path, scenario, p
     host = rebooted(host)
     assert run(host.ports).changed
     assert set(picture(host).mdevs) == {UUID, OTHER}
+
+
+def set_cordon(ports, gpu=A100, *, cordoned=True, dry_run=False):
+    return cordon(ports, context(dry_run=dry_run), gpu, cordoned=cordoned)
+
+
+def test_a_cordoned_gpu_gets_nothing_new_and_keeps_what_it_has(host):
+    create(host.ports, request("A100-4C", name="vm"))
+    done = set_cordon(host.ports)
+    assert (done.changed, done.data.cordoned) == (True, True)
+    with pytest.raises(NoCapacity):
+        create(host.ports, request("A100-4C"))
+    assert queries.list_profiles(host.ports).data == ()
+    assert all(t.free == 0 for t in queries.show_gpu(host.ports, A100).data.types)
+    assert "cordoned" in queries.explain(host.ports, "A100-4C").data.gpus[0].reasons[0]
+    stop(host.ports, "vm")
+    assert start(host.ports, "vm").data.state == "running"
+    assert not run_reconcile(host.ports).changed
+    before = picture(host)
+    host = rebooted(host)
+    assert queries.list_gpus(host.ports).data[0].cordoned
+    start(host.ports, "vm")
+    assert picture(host) == before
+    assert set_cordon(host.ports, cordoned=False).changed
+    create(host.ports, request("A100-4C"))
+
+
+@pytest.mark.parametrize(("mode", "gpu"), [("sriov", "0000:86:00.0"), ("passthrough", "0000:d8:00.0")])
+def test_a_cordon_covers_plain_vfs_and_whole_gpus(tmp_path, mode, gpu):
+    host = open_sim_host(tmp_path, "mixed")
+    set_cordon(host.ports, gpu)
+    with pytest.raises(NoCapacity) as raised:
+        create(host.ports, request(mode=mode, gpu=gpu))
+    assert f"uncordon {gpu}" in str(raised.value.hint)
+
+
+def test_it_is_idempotent_and_a_dry_run_only_plans(host):
+    planned = set_cordon(host.ports, dry_run=True)
+    assert (planned.changed, len(planned.steps), host.ports.host_file.read()) == (True, 1, None)
+    assert not set_cordon(host.ports, cordoned=False).changed
+    assert set_cordon(host.ports, "A100").changed
+    written = host.ports.host_file.read()
+    assert not set_cordon(host.ports).changed
+    assert host.ports.host_file.read() == written
+
+
+def test_one_gpu_overrides_a_cordon_of_all_and_can_return_to_it(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    host.sim.host_file.write_text("version: 1\ngpus:\n  all: {cordoned: true}\n")
+    assert not set_cordon(host.ports).changed
+    assert set_cordon(host.ports, cordoned=False).data.cordoned is False
+    assert host.ports.host_file.read().endswith(f'  "{A100}":\n    cordoned: false\n')
+    create(host.ports, request("A100-4C"))
+    assert set_cordon(host.ports).changed
+    with pytest.raises(NoCapacity):
+        create(host.ports, request("A100-4C"))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "gpu", "kind", "text"),
+    [
+        ("mixed", "0000:99:00.0", NotFound, "0000:99:00.0"),
+        ("mixed", "mtty", InvalidInput, "no PCI address"),
+        ("l40s-x4", "L40S", InvalidInput, "4 GPUs"),
+    ],
+)
+def test_which_gpu_must_be_clear(tmp_path, scenario, gpu, kind, text):
+    with pytest.raises(kind, match=text):
+        set_cordon(open_sim_host(tmp_path, scenario).ports, gpu)
+
+
+def test_a_broken_host_yaml_is_not_touched(host):
+    host.sim.host_file.write_text("version: 1\ngpu: {}\n")
+    with pytest.raises(InvalidInput, match=r"host\.yaml:2:1"):
+        set_cordon(host.ports)
+    assert host.sim.host_file.read_text() == "version: 1\ngpu: {}\n"
+
+
+def test_whatever_fails_the_file_is_the_old_or_the_new(tmp_path):
+    card = f'version: 1\ntitle: one card\ngpus: [{{model: T4, address: "{A100}"}}]\n'
+    calls = counted(open_sim_host(tmp_path / "dry", text=card).ports, set_cordon)
+    for at in range(1, len(calls) + 1):
+        host = open_sim_host(tmp_path / str(at), text=card)
+        host.sim.host_file.write_text("version: 1  # ours\n")
+        error = outcome(lambda at=at, host=host: set_cordon(failing(host.ports, at)))
+        text = host.sim.host_file.read_text()
+        assert text.startswith("version: 1  # ours\n")
+        assert ("cordoned: true" in text) or error is not None
