@@ -19,7 +19,7 @@ from tests.hosts import (
     start,
     stop,
 )
-from tests.meanwhile import unchanged
+from tests.meanwhile import rebooted, unchanged
 from tests.reserving_vms import vm_of
 from vgpuctl.domain.domain_edit import count_root_ports
 from vgpuctl.domain.record import record_to_xml
@@ -69,6 +69,10 @@ def test_a_vgpu_comes_and_goes_and_nothing_is_left(host: SimulatedHost, scenario
     assert picture(host) == before
     assert unplug(host).changed
     assert not unplug(host).changed
+    stop(host.ports, "vm")
+    host = rebooted(host)
+    start(host.ports, "vm")
+    assert (picture(host).types, picture(host).mdevs) == ({}, {}), "it is not made again"
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
 
@@ -110,6 +114,14 @@ def test_without_a_free_port_it_is_refused_with_their_number_and_off_it_works(ho
     assert "stop-vm" in str(caught.value.hint)
     stop(host.ports, "vm")
     plug(host, "A100-4C")
+
+
+def test_no_room_and_an_unknown_carrier_are_refused_and_change_nothing(host: SimulatedHost) -> None:
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    with unchanged(host), pytest.raises(NoCapacity):
+        plug(host, "A100-4C", count=10)
+    with unchanged(host), pytest.raises(NotFound, match=r"no vGPU 0000:ff:00\.0"):
+        unplug(host, "vm", "0000:ff:00.0")
 
 
 def test_a_guest_that_does_not_let_go_keeps_it_until_it_does(tmp_path: Path) -> None:
@@ -159,18 +171,6 @@ def test_a_guest_that_refuses_later_is_not_waited_for_any_longer(tmp_path: Path)
     assert (now.claims, now.types, now.running) == (before.claims, before.types, before.running)
     unplug(host.again())
     assert picture(host).claims == {}
-
-
-def test_no_room_changes_nothing(host: SimulatedHost) -> None:
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    with unchanged(host), pytest.raises(NoCapacity):
-        plug(host, "A100-4C", count=10)
-
-
-def test_an_unknown_carrier_is_not_found(host: SimulatedHost) -> None:
-    create(host.ports, request("A100-4C", name="vm"))
-    with pytest.raises(NotFound, match=r"no vGPU 0000:ff:00\.0"):
-        unplug(host, "vm", "0000:ff:00.0")
 
 
 def test_a_dry_run_says_the_steps_and_changes_nothing(host: SimulatedHost) -> None:

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
-from tests.hosts import context, create, delete, open_sim_host, picture, request, run_reconcile
+from tests.hosts import context, create, delete, open_sim_host, picture, request
+from tests.unit.operations.test_change import ensure
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InvalidInput, SpecDiffers
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
 from vgpuctl.model.vm import DiskRole, VmState
 from vgpuctl.operations.create import render_xml
-from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.images import list_images
 
@@ -110,19 +108,6 @@ def test_ensure_vm_compares_the_path_alone(host):
     create(host.ports, wanted(name="bare", seed=None))
     with pytest.raises(SpecDiffers, match=r"cloud_init: none -> /root/user-data"):
         ensure(host, wanted(name="bare", sources={"cloud_init": "command-line"}))
-
-
-def test_the_simulated_host_keeps_the_digest_over_a_restart(host):
-    host.ports.storage.create_pool("default", "/var/lib/libvirt/images")
-    host.ports.storage.create_private_volume("default", "a.iso", b"data")
-    host.sim.close()
-    (file,) = [f for p, f in host.again().sim._core.read_state().files.items() if p.endswith("a.iso")]
-    assert (file.digest, file.size) == (hashlib.sha256(b"data").hexdigest(), 4)
-    assert not run_reconcile(host.ports).data.findings
-
-
-def ensure(host, what):
-    return ensure_vm(host.ports, context(wait_seconds=5), what, state="present")
 
 
 def with_address(name, address, **changes):

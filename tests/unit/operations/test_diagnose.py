@@ -260,14 +260,11 @@ def test_expensive_reads_happen_only_for_checks_that_need_them(tmp_path):
     assert not [call for call in counted(amd, diagnose) if call.startswith(COSTLY)]
 
 
-def test_who_holds_the_driver_is_named_where_vfs_are_off(tmp_path):
-    row = checks_by_id(open_sim_host(tmp_path, text=HELD).ports, "driver-holders")["driver-holders"]
-    assert row.verdict == "warn"
-    assert any("nv-hostengine (pid " in line for line in row.evidence)
-
-
-def test_mig_pending_a_reset_is_found_with_its_holders(tmp_path):
+def test_who_holds_the_driver_is_named_where_vfs_are_off_or_mig_waits_for_a_reset(tmp_path):
     host = open_sim_host(tmp_path, text=HELD)
+    row = checks_by_id(host.ports, "driver-holders")["driver-holders"]
+    assert row.verdict == "warn", "VFs are off"
+    assert any("nv-hostengine (pid " in line for line in row.evidence)
     host.ports.nvml.set_mig(H100, enabled=True)
     seen = checks_by_id(host.ports, "mig-mode", "driver-holders")
     assert {row.verdict for row in seen.values()} == {"warn"}

@@ -7,21 +7,14 @@ import itertools
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, open_sim_host, picture, request, set_vm, stop
+from tests.hosts import open_sim_host, picture, request, set_vm, stop
 from tests.meanwhile import unchanged
-from vgpuctl.config.vm_request import VmRequest
+from tests.unit.operations.test_change import ensure
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, Unmanaged
-from vgpuctl.model.outcome import Outcome
-from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.value import replace
 
 TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line"}
 TYPICAL = request("A100-4C", name="vm", sources=TYPED)
-
-
-def ensure(host: SimulatedHost, wanted: VmRequest, state: str, *, dry_run: bool = False) -> Outcome:
-    """Ensure a VM."""
-    return ensure_vm(host.ports, context(dry_run=dry_run), wanted, state=state)
 
 
 @pytest.mark.parametrize("scenario", ["a100-40", "t4", "a16"])

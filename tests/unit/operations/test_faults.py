@@ -14,18 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import (
-    CHANGING,
-    NEVER_RAISE,
-    READING,
-    Trial,
-    acts_on_backends,
-    counted,
-    failing,
-    fault_points,
-    outcome,
-)
-from tests.hosts import SimulatedHost, copied, create, delete, open_sim_host, picture, request, run_reconcile, start
+from tests.faults import CHANGING, NEVER_RAISE, READING, Trial, acts_on_backends, failing, fault_points, outcome
+from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile, start
+from tests.meanwhile import unchanged
 from tests.processes import clean
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.ports.host import Host
@@ -60,15 +51,15 @@ def do(ports: Host, kind: str, act: str) -> object:
 
 @pytest.mark.parametrize(("act", "kind"), acts_on_backends(["create", "delete", "start"], HOSTS))
 def test_whatever_call_fails_everything_is_undone_or_the_error_says_what_is_left(tmp_path, kind, act):
-    made = prepared(tmp_path / "made", kind, act)
-    calls = counted(copied(made, tmp_path / "dry").ports, lambda w: do(w, kind, act))
+    trial = Trial(tmp_path, partial(prepared, kind=kind, act=act), partial(do, kind=kind, act=act))
+    calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 3
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=kind == "vendor-vf"):
         where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = copied(made, tmp_path / f"{number}{done}{for_good}")
+        host = trial.host(f"{number}{done}{for_good}")
         before = picture(host)
-        error = outcome(partial(do, failing(host.ports, number, done=done, for_good=for_good), kind, act))
+        error = outcome(partial(trial.act, failing(host.ports, number, done=done, for_good=for_good)))
         host.sim.close()
         if error is None:
             assert picture(host) != before, where
@@ -153,11 +144,9 @@ faults:
 )
 def test_a_write_that_is_lost_is_noticed_by_create_vm_and_undone(tmp_path, call, match):
     host = open_sim_host(tmp_path, text=LOST % (call, match, 1))
-    before = picture(host)
     params = PARAMS if "params" in match else ()
-    with pytest.raises(VerifyFailed) as raised:
+    with unchanged(host), pytest.raises(VerifyFailed) as raised:
         create(host.ports, request("A100-4C", name="vm", vgpu_params=params))
-    assert picture(host) == before
     assert raised.value.undone
 
 

@@ -10,12 +10,11 @@ import pytest
 
 from tests.hosts import SimulatedHost, context, create, open_sim_host, request, stop
 from tests.meanwhile import unchanged
+from tests.unit.operations.test_change import ensure
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, SpecDiffers, VgpuctlError
-from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import Nic
 from vgpuctl.operations.attach import detach
-from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.value import replace
 
@@ -42,10 +41,6 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 def wanted(profile: str = "L40S-8Q", **changes: Any) -> VmRequest:
     return request(profile, **{"name": "vm", "sources": TYPED, **changes})
-
-
-def ensure(host: SimulatedHost, asked: VmRequest, state: str = "present") -> Outcome[Any]:
-    return ensure_vm(host.ports, context(), asked, state=state)
 
 
 def test_a_vm_gets_what_it_was_asked_for_and_does_not_differ_afterwards(host: SimulatedHost) -> None:

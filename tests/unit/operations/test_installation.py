@@ -20,14 +20,7 @@ from vgpuctl.extras import PACKAGE_PYTHON
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.operations.installation import install_host, uninstall_host
-from vgpuctl.operations.plans.installation import (
-    HOOK_PATH,
-    MAIN_HOOK_PATH,
-    PACKAGE_UNIT_PATH,
-    UNIT_PATH,
-    UNIT_WANTS_LINK,
-    unit_text,
-)
+from vgpuctl.operations.plans.installation import HOOK_PATH, PACKAGE_UNIT_PATH, UNIT_PATH, UNIT_WANTS_LINK, unit_text
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -177,7 +170,7 @@ def test_a_file_changed_by_hand_stays_and_is_named(ports: Host, root: Path, path
 
 
 @pytest.mark.parametrize(
-    ("path", "text"), [(MAIN_HOOK_PATH, "#!/bin/sh\nexit 0\n"), ("/etc/vgpuctl/host.yaml", "version: 1\n")]
+    ("path", "text"), [("/etc/libvirt/hooks/qemu", "#!/bin/sh\nexit 0\n"), ("/etc/vgpuctl/host.yaml", "version: 1\n")]
 )
 def test_what_people_wrote_stays_as_it_is(ports: Host, root: Path, path: str, text: str):
     real = root / path[1:]
