@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many processes at once, all released at a barrier: never more VMs than slots, and every failure has its reason.
-
-Size: every command against every other one, by the same two functions that run them at once.
-"""
+"""Many processes at once, all released at a barrier: never more VMs than slots, and every failure has its reason."""
 
 from __future__ import annotations
 

@@ -28,6 +28,11 @@ from vgpuctl.operations.diagnose import diagnose
 from vgpuctl.value import replace
 
 
+@pytest.fixture
+def host(tmp_path):
+    return drained(tmp_path)
+
+
 class Deadly:
     """A port in which the process dies at the calls that `at` accepts."""
 
@@ -84,8 +89,7 @@ def test_vms_that_a_killed_set_mode_left_off_are_started_by_reconcile(tmp_path, 
     assert not run_reconcile(later.ports, dry_run=True).data.findings
 
 
-def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopped(tmp_path):
-    host = drained(tmp_path)
+def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopped(host):
     do(host.ports, FLEX, "sriov", 6, drain=True)
     stop(host.ports, "one")
     later = host.again()
@@ -94,8 +98,7 @@ def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopp
 
 
 @pytest.mark.parametrize("off", [True, False])
-def test_one_that_somebody_stops_stays_off(tmp_path, off):
-    host = drained(tmp_path)
+def test_one_that_somebody_stops_stays_off(host, off):
     uuid = noted(host)
     if off:
         host.ports.hypervisor.destroy(uuid)
@@ -166,8 +169,7 @@ def test_a_guest_that_is_slow_to_power_off_is_started_again_if_it_is_off_in_its_
     assert (uuid in picture(later).running) is starts
 
 
-def test_the_note_of_a_living_operation_stays(tmp_path):
-    host = drained(tmp_path)
+def test_the_note_of_a_living_operation_stays(host):
     uuid = host.ports.hypervisor.find_domain("two").uuid
     operation = living_operation(host.ports)
     host.ports.claims.add_drained_vm(DrainedVm(uuid, FLEX, operation.process, operation=operation.id))
@@ -176,8 +178,7 @@ def test_the_note_of_a_living_operation_stays(tmp_path):
 
 
 @pytest.mark.parametrize("by", ["delete-vm", "virsh"])
-def test_the_note_of_a_deleted_vm_is_dropped(tmp_path, by):
-    host = drained(tmp_path)
+def test_the_note_of_a_deleted_vm_is_dropped(host, by):
     uuid = noted(host)
     if by == "delete-vm":
         delete(host.ports, "two")
@@ -189,9 +190,8 @@ def test_the_note_of_a_deleted_vm_is_dropped(tmp_path, by):
 
 
 @pytest.mark.parametrize("observed", ["reconcile --dry-run", "set-mode --dry-run", "doctor"])
-def test_a_look_drops_no_note(tmp_path, observed):
+def test_a_look_drops_no_note(host, observed):
     """The note is for a VM that runs again, so the next reconcile drops it."""
-    host = drained(tmp_path)
     uuid = noted(host)
     {
         "reconcile --dry-run": lambda: run_reconcile(host.ports, dry_run=True),
@@ -203,9 +203,8 @@ def test_a_look_drops_no_note(tmp_path, observed):
     assert host.ports.claims.drained_vms() == ()
 
 
-def test_a_vm_that_was_noted_after_the_look_keeps_its_note(tmp_path):
+def test_a_vm_that_was_noted_after_the_look_keeps_its_note(host):
     """A snapshot is older than the notes read after it: a VM that runs in it may have been shut down since."""
-    host = drained(tmp_path)
     claims = host.ports.claims
 
     def drained_vms():
@@ -219,8 +218,8 @@ def test_a_vm_that_was_noted_after_the_look_keeps_its_note(tmp_path):
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_a_signal_while_vms_are_drained_brings_all_of_them_back(tmp_path, error):
-    host, signals = drained(tmp_path), Signals()
+def test_a_signal_while_vms_are_drained_brings_all_of_them_back(host, error):
+    signals = Signals()
     running = picture(host).running
     if error is not None:
         signals.come = lambda: (_ for _ in ()).throw(error)
@@ -231,8 +230,8 @@ def test_a_signal_while_vms_are_drained_brings_all_of_them_back(tmp_path, error)
     assert (configured_modes(host), raised.value.left) == ({}, [])
 
 
-def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
-    host, signals = drained(tmp_path), Signals()
+def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(host):
+    signals = Signals()
     before = stand(host)
     asked = []
 
@@ -252,8 +251,7 @@ def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["find_domain", "shutdown"])
-def test_a_signal_just_before_the_first_request_to_shut_down_leaves_all_running(tmp_path, call):
-    host = drained(tmp_path)
+def test_a_signal_just_before_the_first_request_to_shut_down_leaves_all_running(host, call):
     signals = StrikesTheRequest(host.ports.hypervisor, call)
     before, begun = stand(host), host.ports.clock.monotonic()
     with pytest.raises(Interrupted) as raised:
@@ -262,8 +260,8 @@ def test_a_signal_just_before_the_first_request_to_shut_down_leaves_all_running(
     assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
 
 
-def test_a_signal_during_vm_restart_is_raised_after_all_run(tmp_path):
-    host, signals = drained(tmp_path), Signals()
+def test_a_signal_during_vm_restart_is_raised_after_all_run(host):
+    signals = Signals()
     running = picture(host).running
     struck = replace(host.ports, hypervisor=Struck(host.ports.hypervisor, signals, starts(1)))
     with pytest.raises(Interrupted, match="SIGINT") as raised:

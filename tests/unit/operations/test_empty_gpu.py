@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, create, delete, request, stop
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request, stop
 from tests.meanwhile import unchanged, with_calls
 from tests.reserving_vms import taken, vm_of
 from tests.unit.operations.test_moves import TWO, gpus_of, scattered
@@ -19,6 +19,11 @@ from vgpuctl.model.vm import VmState
 from vgpuctl.operations.moves import empty_gpu
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
+
+
+@pytest.fixture
+def host(tmp_path):
+    return scattered(tmp_path, "vendor-vf", running=False)
 
 
 def leave(ports: Host, gpu: str, *, dry_run: bool = False) -> Outcome[MovesResult]:
@@ -52,8 +57,7 @@ def test_the_vms_of_a_gpu_go_to_another_and_are_as_they_were(tmp_path: Path, kin
     assert not leave(host.ports, source).changed
 
 
-def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_new_gpu(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_new_gpu(host: SimulatedHost) -> None:
     with pytest.raises(InvalidInput, match="'A100' matches 2 GPUs here"):
         leave(host.ports, "A100")
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
@@ -63,8 +67,7 @@ def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_ne
     assert (gpus_of(host, "bound"), restrictions(host, "bound")) == ([target], target)
 
 
-def test_a_restriction_to_a_model_holds_and_stays_as_it_was(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_a_restriction_to_a_model_holds_and_stays_as_it_was(host: SimulatedHost) -> None:
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
     delete(host.ports, "first")
     create(host.ports, request("A100-20C", name="any", gpu=("A100",), placement="depth"))
@@ -74,8 +77,7 @@ def test_a_restriction_to_a_model_holds_and_stays_as_it_was(tmp_path: Path) -> N
     assert (gpus_of(host, "any"), restrictions(host, "any")) == ([target], "A100")
 
 
-def test_vms_that_run_get_the_room_first(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_vms_that_run_get_the_room_first(host: SimulatedHost) -> None:
     (source,) = gpus_of(host, "first")
     create(host.ports, request("A100-20C", name="running", gpu=source))
     error = refused(host.ports, source)
@@ -86,8 +88,7 @@ def test_vms_that_run_get_the_room_first(tmp_path: Path) -> None:
     assert str(error.hint).startswith("vgpuctl stop-vm first turns them off")
 
 
-def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_saved_memory_and_places_only_while_running_keep_a_vm_there(host: SimulatedHost) -> None:
     (source,) = gpus_of(host, "first")
 
     def leftovers(uuid: str) -> DomainLeftovers:
@@ -105,7 +106,8 @@ def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Pa
     assert leave(host.ports, source).data.stays == ()
 
 
-def test_a_host_with_one_gpu_keeps_everything(host: SimulatedHost) -> None:
+def test_a_host_with_one_gpu_keeps_everything(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm"))
     (gpu,) = gpus_of(host, "vm")
     with unchanged(host):
