@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts import create, open_sim_host, request
+from tests.hosts import create, open_sim_host, request, start
 from tests.meanwhile import with_calls
 from vgpuctl.errors import Busy, HostCannot, NotFound, Refused
 from vgpuctl.model.port_values import GuestAddress
@@ -49,11 +49,13 @@ def test_a_vm_that_is_not_there_is_answered_with_near_names(ports, observed):
     assert raised.value.facts["near"] == ["vdi-001"]
 
 
-@pytest.mark.parametrize("observed", [read_console, read_addresses])
-def test_without_libvirt_the_host_cannot(tmp_path, observed):
+@pytest.mark.parametrize("act", [read_console, read_addresses, start])
+def test_without_libvirt_the_host_cannot_and_no_vm_is_called_missing(tmp_path, act):
     text = "version: 1\nlibvirt: {running: false}\ngpus: [{model: A100}]\n"
-    with pytest.raises(HostCannot, match="libvirt does not answer"):
-        observed(open_sim_host(tmp_path, text=text).ports, "vm")
+    where = " at qemu:///system" if act is start else ""
+    with pytest.raises(HostCannot, match=f"libvirt does not answer{where}: Failed to connect socket") as raised:
+        act(open_sim_host(tmp_path, text=text).ports, "vm")
+    assert raised.value.facts["check"] == "libvirt"
 
 
 def test_a_guest_that_booted_a_system_has_a_lease(ports):
