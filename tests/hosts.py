@@ -231,10 +231,12 @@ def take_over(
         return tx.hand_over()
 
 
-def create(ports: Host, wanted: VmRequest, *, start: bool = True, dry_run: bool = False) -> Outcome:
+def create(
+    ports: Host, wanted: VmRequest, *, start: bool = True, dry_run: bool = False, progress: Progress | None = None
+) -> Outcome:
     """Run create-vm."""
     with operation(ports):
-        return create_vm(ports, context(dry_run=dry_run), wanted, start=start)
+        return create_vm(ports, context(dry_run=dry_run, progress=progress), wanted, start=start)
 
 
 def delete(ports: Host, name: str, *, keep_disks: bool = False, confirm: Confirm | None = None) -> Outcome:

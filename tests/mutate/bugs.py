@@ -349,7 +349,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/placement/constraints.py",
         old="    if gpu.cordoned:\n",
         new="    if False:\n",
-        tests=("tests/unit/placement/test_constraints.py", "tests/unit/operations/test_cordon.py"),
+        tests=("tests/unit/placement/test_constraints.py", "tests/unit/operations/test_desired_state.py"),
     ),
     Bug(
         name="weighted-share-shown",
@@ -576,7 +576,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/operations/gpu_transaction.py",
         old="    tx.take_over(tuple(_with_holder_of(claim, other) for other in others), include_missing=False)\n",
         new="",
-        tests=("tests/unit/operations/test_gpu_transaction.py",),
+        tests=("tests/unit/operations/test_drained_vms.py",),
     ),
     Bug(
         name="journal-line-lost",

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
+from functools import partial
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, outcome, sampled
+from tests.faults import CHANGING, Trial, counted, failing, outcome, sampled
 from tests.hosts import context, create, open_sim_host, picture, request, run_reconcile
-from tests.layouts import A16, A100, FLEX, T4, configured_modes, do, stand
+from tests.layouts import A16, A100, FLEX, T4, configured_modes, stand
+from tests.meanwhile import with_calls
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, NotFound, PartlyApplied, Refused, VerifyFailed
 from vgpuctl.operations import queries
@@ -35,7 +35,13 @@ gpus:
   - {{address: "{A16}", model: A16, backend: mdev-vf, vfs: {{total: 2, enabled: 0}}}}
   - {{address: "{FLEX}", model: Flex 170, vfs: {{total: 3, enabled: 2}}}}
 """
+CARRIER = "0d77c06c-0000-5c06-ab36-267c38df4355"
 SETS = (f"gpus[{A16}].mode=vgpu", f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs=1")
+
+
+@pytest.fixture
+def scenario():
+    return "mixed"
 
 
 def run(ports, *sets, file=None, drain=False, dry_run=False):
@@ -44,17 +50,15 @@ def run(ports, *sets, file=None, drain=False, dry_run=False):
 
 
 def diff(ports, *sets, file=None):
-    return diff_host(
-        ports, read_desired_state(ports, None if file is None else HostFileText(file, "FILE"), sets), drain=False
-    )
+    asked = read_desired_state(ports, None if file is None else HostFileText(file, "FILE"), sets)
+    return diff_host(ports, asked, drain=False)
 
 
 def rows(outcome):
     return [(g.address, d.key, d.wanted, d.is_) for g in outcome.data.gpus for d in g.differences]
 
 
-def test_a_file_makes_the_host_and_becomes_host_yaml_as_it_is(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
+def test_a_file_makes_the_host_and_becomes_host_yaml_as_it_is(host):
     result = diff(host.ports, file=WANTED)
     assert rows(result) == [
         (A16, "mode", "vgpu", "unmanaged"),
@@ -76,8 +80,7 @@ def test_a_file_makes_the_host_and_becomes_host_yaml_as_it_is(tmp_path):
     assert (diff(host.ports).changed, rows(diff(host.ports))) == (False, [])
 
 
-def test_set_edits_host_yaml_and_keeps_its_comments(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
+def test_set_edits_host_yaml_and_keeps_its_comments(host):
     host.sim.host_file.write_text("# ours\nversion: 1\ngpus:\n  all: {cordoned: true}  # fans\n")
     run(host.ports, f"gpus[{A16}].mode=vgpu", "gpus[A100].scheduler.policy=equal_share")
     text = host.ports.host_file.read()
@@ -87,19 +90,44 @@ def test_set_edits_host_yaml_and_keeps_its_comments(tmp_path):
     assert not run(host.ports, f"gpus[{A16}].mode=vgpu").changed
 
 
-def test_a_file_with_changes_becomes_the_edited_file(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
+def test_a_file_with_changes_becomes_the_edited_file(host):
     run(host.ports, f"gpus[{FLEX}].vfs=2", file=WANTED)
     assert host.ports.host_file.read() == WANTED.replace("vfs: 4", "vfs: 2")
     assert stand(host)[0][FLEX] == 2
 
 
-def test_a_gpu_that_is_not_named_is_left_alone(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
+def test_a_gpu_that_is_not_named_is_left_alone(host):
     before = stand(host)
     assert not run(host.ports).changed
     run(host.ports, "gpus[A100].cordoned=true")
+    same = diff(host.ports, f"gpus[{FLEX}].mode=sriov")
+    assert ([g.address for g in same.data.gpus], rows(same)) == ([A100, FLEX], []), "it has that mode already"
+    assert rows(diff(host.ports, file="version: 1\n")) == [(A100, "cordoned", None, True)]
     assert stand(host) == before
+
+
+def test_a_problem_of_a_file_names_the_file(host):
+    with pytest.raises(InvalidInput, match=r"FILE:1:1"):
+        run(host.ports, file="versoin: 1\n")
+    host.sim.host_file.write_text("version: 2\n")
+    with pytest.raises(InvalidInput, match=r"host\.yaml:1"):
+        run(host.ports)
+
+
+def test_what_a_wider_entry_says_of_mig_counts_for_gpus_of_the_mode_vgpu_alone(tmp_path):
+    ports = open_sim_host(tmp_path, "h100-mig").ports
+    wide = ("gpus[all].mode=vgpu", "gpus[all].mig={A100-1-5C: 4}")
+    apart, other = diff(ports, *wide, f"gpus[{A100}].mode=passthrough").data.gpus
+    assert (apart.address, apart.refused) == (A100, None)
+    assert "has no vGPU profile A100-1-5C" in str(other.refused)
+
+
+def test_a_profile_that_a_gpu_can_never_offer_is_noted_with_its_line(host):
+    text = f"version: 1\ngpus:\n  '{A100}':\n    profiles: [A100-4C, L40S-8Q]\n  A16: {{profiles: [A16-2Qx]}}\n"
+    assert [note.split("(")[0].strip() for note in diff(host.ports, file=text).notes] == [
+        f"FILE:4: gpus.{A100}: {A100} can never offer the profile L40S-8Q",
+        f"FILE:5: gpus.A16: {A16} can never offer the profile A16-2Qx",
+    ]
 
 
 def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(tmp_path):
@@ -112,8 +140,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     assert "no GPU of this host is" in result.notes[0]
 
 
-def test_every_refusal_of_every_gpu_comes_before_the_first_write(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
+def test_every_refusal_of_every_gpu_comes_before_the_first_write(host):
     create(host.ports, request("A100-4C", name="vm"))
     before = stand(host)
     sets = (f"gpus[{A16}].mode=vgpu", f"gpus[{A100}].mode=passthrough", f"gpus[{T4}].mode=passthrough")
@@ -124,13 +151,17 @@ def test_every_refusal_of_every_gpu_comes_before_the_first_write(tmp_path):
     with pytest.raises(Refused) as raised:
         run(host.ports, *sets[1:], f"gpus[{FLEX}].mode=vgpu")
     assert {r["code"] for r in raised.value.facts["refused"]} == {"in-use", "host-cannot"}
+    vgpu = f'version: 1\nvgpus:\n  one: {{profile: T4-4Q, gpu: "0000:99:00.0", carrier: {CARRIER}}}\n'
+    with pytest.raises(Refused) as raised:
+        run(host.ports, sets[1], file=vgpu)
+    assert str(raised.value).startswith("1 GPU cannot be set up and 1 vGPU cannot be created, so nothing was changed:")
+    assert [r["code"] for r in raised.value.facts["refused"]] == ["in-use", "host-cannot"]
     result = diff(host.ports, *sets)
     assert [g.refused is None for g in result.data.gpus] == [True, False, False]
     assert len([w for w in result.warnings if "in use by" in w]) == 2
 
 
-def test_drain_stops_running_vms_and_restarts_them(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
+def test_drain_stops_running_vms_and_restarts_them(host):
     create(host.ports, request(mode="sriov", gpu=FLEX, name="vm"))
     running = picture(host).running
     with pytest.raises(InUse, match="vm"):
@@ -139,21 +170,17 @@ def test_drain_stops_running_vms_and_restarts_them(tmp_path):
     assert (stand(host)[0][FLEX], picture(host).running) == (6, running)
 
 
-def test_new_vfs_get_the_scheduler_requested_with_them(tmp_path):
+@pytest.mark.parametrize("mode", ["passthrough", "unmanaged"])
+def test_new_vfs_get_the_scheduler_requested_with_them(tmp_path, mode):
     host = open_sim_host(tmp_path)
-    do(host.ports, A100, "passthrough")
-    run(host.ports, f"gpus[{A100}].mode=vgpu", f"gpus[{A100}].scheduler.policy=fixed_share")
+    scheduler = f"gpus[{A100}].scheduler.policy=fixed_share"
+    run(host.ports, f"gpus[{A100}].mode={mode}")
+    assert len(diff(host.ports, scheduler).steps) == 1, "without VFs it is only written into host.yaml"
+    run(host.ports, f"gpus[{A100}].mode=vgpu", scheduler)
     (gpu,) = queries.list_gpus(host.ports).data
     assert (gpu.vfs.enabled, gpu.scheduler.running.policy) == (16, "fixed_share")
-    run(host.ports, f"gpus[{A100}].mode=passthrough")
+    run(host.ports, f"gpus[{A100}].mode={mode}")
     assert not run(host.ports).changed
-
-
-def test_a_gpu_that_was_unmanaged_may_be_set_up_with_all_of_it_at_once(tmp_path):
-    host = open_sim_host(tmp_path)
-    run(host.ports, f"gpus[{A100}].mode=unmanaged")
-    run(host.ports, f"gpus[{A100}].mode=vgpu", f"gpus[{A100}].scheduler.policy=fixed_share")
-    assert queries.list_gpus(host.ports).data[0].scheduler.running.policy == "fixed_share"
 
 
 @pytest.mark.parametrize(
@@ -165,25 +192,21 @@ def test_a_gpu_that_was_unmanaged_may_be_set_up_with_all_of_it_at_once(tmp_path)
         ([f"gpus[{FLEX}].scheduler.policy=fixed_share"], HostCannot, "only NVIDIA's"),
     ],
 )
-def test_what_a_gpu_cannot_be_is_refused_before_host_yaml_says_it(tmp_path, sets, kind, text):
-    host = open_sim_host(tmp_path, "mixed")
+def test_what_a_gpu_cannot_be_is_refused_before_host_yaml_says_it(host, sets, kind, text):
     with pytest.raises(kind, match=text):
         run(host.ports, *sets)
     assert host.ports.host_file.read() is None
 
 
-def test_a_file_that_drops_a_vgpu_without_a_vm_is_refused(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
-    carrier = "0d77c06c-0000-5c06-ab36-267c38df4355"
-    entry = f'version: 1\nvgpus:\n  one: {{profile: T4-4Q, gpu: "{T4}", carrier: {carrier}}}\n'
+def test_a_file_that_drops_a_vgpu_without_a_vm_is_refused(host):
+    entry = f'version: 1\nvgpus:\n  one: {{profile: T4-4Q, gpu: "{T4}", carrier: {CARRIER}}}\n'
     host.sim.host_file.write_text(entry)
     with pytest.raises(Refused, match="vGPU one"):
         run(host.ports, file="version: 1\n")
     assert run(host.ports, file=f"# new\n{entry}").changed
 
 
-def test_a_file_may_not_come_in_the_place_of_one_that_changed_meanwhile(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
+def test_a_file_may_not_come_in_the_place_of_one_that_changed_meanwhile(host):
     asked = read_desired_state(host.ports, HostFileText(WANTED, "FILE"), ())
     host.sim.host_file.write_text("version: 1\n")
     error = outcome(lambda: apply_host(host.ports, context(), asked, drain=False))
@@ -191,21 +214,14 @@ def test_a_file_may_not_come_in_the_place_of_one_that_changed_meanwhile(tmp_path
     assert host.ports.host_file.read() == "version: 1\n"
 
 
-def test_what_is_taken_away_after_it_was_read_back_is_noticed(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
-
-    class Wiped:
+def test_what_is_taken_away_after_it_was_read_back_is_noticed(host):
+    def replace(text, expected, *, is_undo=False):
         """The driver loses the VF count once host.yaml contains it."""
-
-        def __getattr__(self, name):
-            return getattr(host.ports.host_file, name)
-
-        def replace(self, text, expected, *, is_undo=False):
-            host.ports.host_file.replace(text, expected)
-            host.ports.sysfs.write(f"/sys/bus/pci/devices/{FLEX}/sriov_numvfs", "0\n")
+        host.ports.host_file.replace(text, expected)
+        host.ports.sysfs.write(f"/sys/bus/pci/devices/{FLEX}/sriov_numvfs", "0\n")
 
     with pytest.raises(VerifyFailed, match="vfs is 0, not 4"):
-        run(replace(host.ports, host_file=Wiped()), f"gpus[{FLEX}].vfs=4", f"gpus[{FLEX}].mode=sriov")
+        run(with_calls(host.ports, "host_file", replace=replace), f"gpus[{FLEX}].vfs=4", f"gpus[{FLEX}].mode=sriov")
 
 
 def test_placement_respects_profiles_and_reservations(tmp_path):
@@ -237,7 +253,7 @@ def whole(host):
 
 @pytest.mark.parametrize("done", [False, True])
 def test_any_failure_leaves_each_gpu_as_before_or_set_up_and_reports_the_rest(tmp_path, done):
-    calls = counted(open_sim_host(tmp_path / "dry", text=TWO).ports, lambda w: run(w, *SETS))
+    calls = counted(open_sim_host(tmp_path / "dry", text=TWO).ports, apply_sets)
     first = open_sim_host(tmp_path / "first", text=TWO)
     before = whole(first)
     run(first.ports, *SETS)
@@ -262,16 +278,12 @@ def test_any_failure_leaves_each_gpu_as_before_or_set_up_and_reports_the_rest(tm
 def test_a_gpu_that_fails_after_another_was_set_up_says_which_stays(tmp_path):
     host = open_sim_host(tmp_path, text=TWO)
 
-    class Deaf:
-        def __getattr__(self, name):
-            return getattr(host.ports.sysfs, name)
-
-        def write(self, path, text):
-            if not (path.endswith("sriov_numvfs") and FLEX in path):
-                host.ports.sysfs.write(path, text)
+    def write(path, text):
+        if not (path.endswith("sriov_numvfs") and FLEX in path):
+            host.ports.sysfs.write(path, text)
 
     with pytest.raises(PartlyApplied) as raised:
-        run(replace(host.ports, sysfs=Deaf()), *SETS)
+        run(with_calls(host.ports, "sysfs", write=write), *SETS)
     assert [line for line in raised.value.left if A16 in line]
     assert "host.yaml does not have this yet" in str(raised.value.hint)
     assert configured_modes(host) == {}
@@ -279,21 +291,19 @@ def test_a_gpu_that_fails_after_another_was_set_up_says_which_stays(tmp_path):
     assert set(configured_modes(host)) == {A16, FLEX}
 
 
-def test_killed_at_any_change_it_is_finished_by_the_same_command(tmp_path):
-    calls = counted(open_sim_host(tmp_path / "dry", text=TWO).ports, lambda w: run(w, *SETS))
-    changing = [n for n, call in enumerate(calls, 1) if call in CHANGING]
-    assert len(changing) > 3
-    for at in sampled(changing):
-        host = open_sim_host(tmp_path / str(at), text=TWO)
-        child = os.fork()
-        if not child:
-            try:
-                run(dying(host.ports, at), *SETS)
-            finally:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        host = host.again()
-        run_reconcile(host.ports)
-        run(host.ports, *SETS)
-        assert stand(host)[0] == {A16: 2, FLEX: 1}, calls[at - 1]
-        assert host.ports.claims.all() == ()
+def apply_sets(ports):
+    return run(ports, *SETS)
+
+
+def finished(host, where):
+    """Check that the same command finishes what a killed one began."""
+    apply_sets(host.ports)
+    assert stand(host)[0] == {A16: 2, FLEX: 1}, where
+    assert host.ports.claims.all() == (), where
+
+
+def test_killed_at_any_change_it_is_finished_by_the_same_command(tmp_path, spawn):
+    trial = Trial(tmp_path, partial(open_sim_host, text=TWO), apply_sets, finished)
+    calls = trial.calls()
+    assert len([call for call in calls if call in CHANGING]) > 3
+    trial.deaths(calls, spawn)

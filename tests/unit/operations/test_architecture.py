@@ -39,8 +39,7 @@ def test_a_cd_rom_and_a_whole_gpu_are_accepted_there(tmp_path, os):
     assert "model='virtio-scsi'" in xml
 
 
-def test_an_x86_host_keeps_its_pc(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_an_x86_host_keeps_its_pc(host):
     create(host.ports, request("A100-4C", name="one"))
     xml = host.ports.hypervisor.find_domain("one").xml
     assert "arch='x86_64' machine='pc-q35-8.2'" in xml

@@ -19,8 +19,9 @@ from tests.hosts import (
     start,
     stop,
 )
+from tests.meanwhile import rebooted, unchanged
+from tests.reserving_vms import vm_of
 from vgpuctl.domain.domain_edit import count_root_ports
-from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import Busy, NoCapacity, NotFound, Refused, Unmanaged
 from vgpuctl.model.outcome import Outcome
@@ -50,17 +51,9 @@ def unplug(host: SimulatedHost, name: str = "vm", *carriers: str, dry_run: bool 
     return detach(host.ports, context(dry_run=dry_run, wait_seconds=5), name, carriers)
 
 
-def live_xml(host: SimulatedHost, name: str = "vm") -> str:
-    """Return the running VM's XML."""
-    record = host.ports.hypervisor.find_domain(name)
-    assert record is not None
-    return record.live_xml or ""
-
-
 @pytest.mark.parametrize("scenario", HOSTS)
 @pytest.mark.parametrize("running", [True, False])
-def test_a_vgpu_comes_and_goes_and_nothing_is_left(tmp_path: Path, scenario: str, running: bool) -> None:
-    host = open_sim_host(tmp_path, scenario)
+def test_a_vgpu_comes_and_goes_and_nothing_is_left(host: SimulatedHost, scenario: str, running: bool) -> None:
     create(host.ports, request(HOSTS[scenario], name="vm"), start=running)
     before = picture(host)
     outcome = plug(host, HOSTS[scenario])
@@ -72,13 +65,18 @@ def test_a_vgpu_comes_and_goes_and_nothing_is_left(tmp_path: Path, scenario: str
     assert set(after.claims) == carriers
     assert set(after.running.get(next(iter(after.domains)), ())) == (carriers if running else set())
     new = carriers - set(before.claims)
-    unplug(host, "vm", *new)
+    assert unplug(host, "vm", *new).changed
     assert picture(host) == before
+    assert unplug(host).changed
+    assert not unplug(host).changed
+    stop(host.ports, "vm")
+    host = rebooted(host)
+    start(host.ports, "vm")
+    assert (picture(host).types, picture(host).mdevs) == ({}, {}), "it is not made again"
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
 
-def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(host: SimulatedHost) -> None:
     host.ports.hypervisor.define(FOREIGN)
     host.ports.hypervisor.start("11111111-2222-4333-8444-555555555555")
     before = picture(host)
@@ -88,50 +86,42 @@ def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(tmp_path: Pa
         delete(host.ports, "desk")
     stop(host.ports, "desk")
     start(host.ports, "desk")
+    host.ports.hypervisor.set_record(data.uuid, None)
+    assert [f.kind for f in run_reconcile(host.ports).data.findings] == ["record-lost"]
+    with pytest.raises(Unmanaged):
+        delete(host.ports, "desk")
     unplug(host, "desk")
     assert picture(host) == before
 
 
-def test_its_rebuilt_record_does_not_permit_deletion(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "t4")
-    uuid = host.ports.hypervisor.define(FOREIGN).uuid
-    plug(host, "T4-2Q", "desk")
-    host.ports.hypervisor.set_record(uuid, None)
-    assert [f.kind for f in run_reconcile(host.ports).data.findings] == ["record-lost"]
-    with pytest.raises(Unmanaged):
-        delete(host.ports, "desk")
-
-
 @pytest.mark.parametrize("scenario", HOSTS)
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_over_a_record_that_cannot_be_read_nothing_is_written(tmp_path: Path, scenario: str, dry_run: bool) -> None:
-    host = open_sim_host(tmp_path, scenario)
+def test_a_record_that_cannot_be_read_is_not_written_over(host: SimulatedHost, scenario: str, dry_run: bool) -> None:
     uuid = create(host.ports, request(HOSTS[scenario], name="vm"), start=False).data.uuid
-    domain = host.ports.hypervisor.find_domain(str(uuid))
-    assert domain is not None
-    record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
-    assert record is not None
-    newer = record_to_xml(record).replace('state="ready"', 'state="parked"')
+    newer = record_to_xml(vm_of(host, "vm").record).replace('state="ready"', 'state="parked"')
     host.ports.hypervisor.set_record(str(uuid), newer)
-    before = picture(host)
-    with pytest.raises(Unmanaged, match="a newer one may have written it"):
+    with unchanged(host), pytest.raises(Unmanaged, match="a newer one may have written it"):
         plug(host, HOSTS[scenario], dry_run=dry_run)
-    assert picture(host) == before
 
 
-def test_without_a_free_port_it_is_refused_with_their_number_and_off_it_works(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_without_a_free_port_it_is_refused_with_their_number_and_off_it_works(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm", hotplug_slots=1))
-    assert count_root_ports(live_xml(host)).free == 1
+    assert count_root_ports(host.ports.hypervisor.find_domain("vm").live_xml).free == 1
     plug(host, "A100-4C")
-    before = picture(host)
-    with pytest.raises(Refused, match=r"0 of \d+ PCI ports free") as caught:
+    with unchanged(host), pytest.raises(Refused, match=r"0 of \d+ PCI ports free") as caught:
         plug(host, "A100-4C")
     assert caught.value.facts["ports_free"] == 0
     assert "stop-vm" in str(caught.value.hint)
-    assert picture(host) == before
     stop(host.ports, "vm")
     plug(host, "A100-4C")
+
+
+def test_no_room_and_an_unknown_carrier_are_refused_and_change_nothing(host: SimulatedHost) -> None:
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    with unchanged(host), pytest.raises(NoCapacity):
+        plug(host, "A100-4C", count=10)
+    with unchanged(host), pytest.raises(NotFound, match=r"no vGPU 0000:ff:00\.0"):
+        unplug(host, "vm", "0000:ff:00.0")
 
 
 def test_a_guest_that_does_not_let_go_keeps_it_until_it_does(tmp_path: Path) -> None:
@@ -166,10 +156,8 @@ def test_what_a_guest_let_go_later_reconcile_finishes(tmp_path: Path) -> None:
 def test_a_guest_that_refuses_keeps_config_and_device(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, text=DEAF % "error")
     create(host.ports, request("A100-4C", name="vm"))
-    before = picture(host)
-    with pytest.raises(Busy, match="refuses"):
+    with unchanged(host), pytest.raises(Busy, match="refuses"):
         unplug(host)
-    assert picture(host) == before
 
 
 def test_a_guest_that_refuses_later_is_not_waited_for_any_longer(tmp_path: Path) -> None:
@@ -185,34 +173,9 @@ def test_a_guest_that_refuses_later_is_not_waited_for_any_longer(tmp_path: Path)
     assert picture(host).claims == {}
 
 
-def test_no_room_changes_nothing(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    before = picture(host)
-    with pytest.raises(NoCapacity):
-        plug(host, "A100-4C", count=10)
-    assert picture(host) == before
-
-
-def test_an_unknown_carrier_is_not_found(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_a_dry_run_says_the_steps_and_changes_nothing(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"))
-    with pytest.raises(NotFound, match=r"no vGPU 0000:ff:00\.0"):
-        unplug(host, "vm", "0000:ff:00.0")
-
-
-def test_a_dry_run_says_the_steps_and_changes_nothing(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
-    before = picture(host)
-    assert [s.split()[0] for s in plug(host, "A100-4C", dry_run=True).steps] == ["claim", "record", "create", "attach"]
-    steps = unplug(host, dry_run=True).steps
-    assert [s.split()[0] for s in steps] == ["detach", "remove", "record", "release"]
-    assert picture(host) == before
-
-
-def test_detaching_twice_does_nothing_the_second_time(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    assert unplug(host).changed
-    assert not unplug(host).changed
+    with unchanged(host):
+        plugged, unplugged = plug(host, "A100-4C", dry_run=True).steps, unplug(host, dry_run=True).steps
+    assert [s.split()[0] for s in plugged] == ["claim", "record", "create", "attach"]
+    assert [s.split()[0] for s in unplugged] == ["detach", "remove", "record", "release"]

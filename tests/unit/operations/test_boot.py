@@ -10,11 +10,13 @@ from functools import partial
 import pytest
 
 from tests.hosts import EagerClock, SimulatedHost, context, create, open_sim_host, request
+from tests.meanwhile import with_calls
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec
 from vgpuctl.errors import Failed, LibvirtFailed
 from vgpuctl.host.absent import AbsentHypervisor
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import VmState
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
 
@@ -78,8 +80,6 @@ class Boot:
         return self.waits
 
     def vgpus(self, name: str):
-        from vgpuctl.observe import ReadScope, observe
-
         snapshot = observe(self.host.ports, ReadScope(models=False))
         return [v for v in snapshot.vgpus if v.vm == name]
 
@@ -92,15 +92,11 @@ class Boot:
     def restore(self, spec: HostSpec) -> Outcome:
         outer, ports = self, self.host.ports
 
-        class Sysfs:
-            def __getattr__(self, name: str) -> object:
-                return outer.listdir if name == "listdir" else getattr(ports.sysfs, name)
-
         class Hypervisor:
             def __getattr__(self, name: str) -> object:
                 return getattr(outer.hypervisor, name)
 
-        seen = replace(ports, sysfs=Sysfs(), hypervisor=Hypervisor(), system=self)
+        seen = replace(with_calls(ports, "sysfs", listdir=self.listdir), hypervisor=Hypervisor(), system=self)
         timer = partial(ClockTimer, self.clock)
         return restore_host(seen, context(wait_seconds=5.0), spec, make_timer=timer)
 
@@ -138,8 +134,9 @@ def test_a_gpu_that_comes_late_holds_libvirt_for_so_long_and_its_vm_is_started_w
     assert (boot.state("early"), boot.state("late")) == (VmState.RUNNING, VmState.RUNNING)
 
 
-def test_a_vm_that_libvirt_does_not_start_is_not_started_here(tmp_path):
-    boot = booted(tmp_path, ready_after=6, autostart=("early",))
+@pytest.mark.parametrize("more", [{"autostart": ("early",)}, {"waits": False}], ids=["no autostart", "no unit waits"])
+def test_a_vm_that_libvirt_does_not_start_is_not_started_here(tmp_path, more):
+    boot = booted(tmp_path, ready_after=6, **more)
     assert boot.restore(BRIEF).data.started == ()
     assert boot.state("late") is VmState.STOPPED
 
@@ -157,12 +154,6 @@ def test_one_that_its_user_shut_down_again_is_left_off(tmp_path):
     assert boot.state("early") is VmState.STOPPED
 
 
-def test_without_a_unit_that_waits_no_vm_is_started(tmp_path):
-    boot = booted(tmp_path, ready_after=6, waits=False)
-    assert boot.restore(BRIEF).data.started == ()
-    assert boot.state("late") is VmState.STOPPED
-
-
 def test_a_gpu_that_never_gets_ready_fails_at_the_deadline_and_the_others_were_not_held_up(tmp_path):
     boot = booted(tmp_path, ready_after=10_000)
     absent = {"0000:99:00.0": GpuSpec(mode="vgpu")}
@@ -176,18 +167,14 @@ def test_a_gpu_that_never_gets_ready_fails_at_the_deadline_and_the_others_were_n
 
 def test_a_vm_that_cannot_be_started_then_is_named(tmp_path):
     boot = booted(tmp_path, ready_after=6)
-    bind, real = boot.clock.act, boot.host.ports.hypervisor
+    bind = boot.clock.act
 
-    class Refuses:
-        def start(self, uuid: str) -> None:
-            raise LibvirtFailed("no memory", libvirt_code=1, call="virDomainCreate")
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(real, name)
+    def start(uuid: str) -> None:
+        raise LibvirtFailed("no memory", libvirt_code=1, call="virDomainCreate")
 
     def act() -> None:
         bind()
-        boot.hypervisor = Refuses()
+        boot.hypervisor = with_calls(boot.host.ports, "hypervisor", start=start).hypervisor
 
     boot.clock.act = act
     with pytest.raises(Failed, match=r"vm late: .*no memory") as raised:

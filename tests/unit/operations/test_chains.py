@@ -10,13 +10,13 @@ import pytest
 
 from tests.faults import Watch, counted
 from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request
+from tests.meanwhile import with_calls
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused
 from vgpuctl.model.request import ExistingDisk
 from vgpuctl.operations.images import list_images
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.ports.host import Host
-from vgpuctl.value import replace
 
 BASE = "/srv/images/base.qcow2"
 SCENARIO = """version: 1
@@ -46,17 +46,6 @@ def theirs(ports: Host, source: str, below: str = "", kind: str = "file", form: 
     ports.hypervisor.define(FOREIGN.format(kind=kind, source=source, below=below, format=form))
 
 
-class Storage:
-    """A storage in which some calls are replaced."""
-
-    def __init__(self, real: Any, **calls: Any) -> None:
-        self._real = real
-        self.__dict__ |= calls
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
 def refresh(ports: Host, name: str, image: str) -> None:
     """Give a VM a new clone of an image."""
     refresh_vm(ports, context(wait_seconds=1.0), name, image, drain=False)
@@ -71,7 +60,7 @@ def without_server(ports: Host) -> Host:
         assert not far, f"hangs at {far[0]}"
         return result
 
-    return replace(ports, storage=Storage(ports.storage, image_files=image_files))
+    return with_calls(ports, "storage", image_files=image_files)
 
 
 def without_list(ports: Host, broken: str) -> Host:
@@ -82,7 +71,7 @@ def without_list(ports: Host, broken: str) -> Host:
             raise LibvirtFailed(f"cannot list the volumes of storage pool {pool}: it is gone")
         return ports.storage.volumes(pool, refresh=refresh)
 
-    return replace(ports, storage=Storage(ports.storage, volumes=volumes))
+    return with_calls(ports, "storage", volumes=volumes)
 
 
 def with_disk(path: str, name: str = "v2") -> VmRequest:

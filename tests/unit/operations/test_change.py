@@ -23,6 +23,7 @@ from tests.hosts import (
     start,
     stop,
 )
+from tests.meanwhile import unchanged
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, NoCapacity, NotFound, Refused, SpecDiffers
 from vgpuctl.model.outcome import Outcome
@@ -35,6 +36,9 @@ FULL = """version: 1
 gpus:
   - {model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-4C, A100-20C]}
 """
+
+
+REFUSES = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
 
 
 def reprofile(host: SimulatedHost, profile: str, *, dry_run: bool = False, count: int = 1) -> Outcome:
@@ -51,21 +55,15 @@ def ensure(host: SimulatedHost, wanted: VmRequest, state: str = "present", *, dr
 
 def xml_of(host: SimulatedHost) -> str:
     """Return the VM's config."""
-    record = host.ports.hypervisor.find_domain("vm")
-    assert record is not None
-    return record.xml
+    return host.ports.hypervisor.find_domain("vm").xml
 
 
 def by_hand(host: SimulatedHost) -> None:
     """Change the VM as an admin would with virsh edit."""
     root = etree.fromstring(xml_of(host))
     etree.SubElement(root, "title").text = "of the drawing office"
-    hostdev = root.find("devices/hostdev")
-    assert hostdev is not None
-    etree.SubElement(hostdev, "rom", {"bar": "off"})
-    graphics = root.find("devices/graphics")
-    assert graphics is not None
-    graphics.set("passwd", "secret")
+    etree.SubElement(root.find("devices/hostdev"), "rom", {"bar": "off"})
+    root.find("devices/graphics").set("passwd", "secret")
     host.ports.hypervisor.redefine(str(root.findtext("uuid")), etree.tostring(root, encoding="unicode"))
 
 
@@ -74,15 +72,12 @@ def lines(xml: str) -> list[str]:
     root = etree.fromstring(xml)
     for path in ("metadata", "devices/hostdev/source", "devices/hostdev/alias"):
         for element in root.findall(path):
-            parent = element.getparent()
-            assert parent is not None
-            parent.remove(element)
+            element.getparent().remove(element)
     return sorted(etree.tostring(e, encoding="unicode") for e in root.iter() if len(e) == 0 or e.tag == "hostdev")
 
 
 @pytest.mark.parametrize("scenario", HOSTS)
-def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(tmp_path: Path, scenario: str) -> None:
-    host = open_sim_host(tmp_path, scenario)
+def test_another_profile_replaces_the_first_and_nothing_else_changes(host: SimulatedHost, scenario: str) -> None:
     first, second = HOSTS[scenario]
     create(host.ports, request(first, name="vm"), start=False)
     by_hand(host)
@@ -103,8 +98,7 @@ def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(t
     assert (picture(host).types, picture(host).mdevs, picture(host).claims) == ({}, {}, {})
 
 
-def test_its_record_keeps_what_was_typed(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_its_record_keeps_what_was_typed(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"), start=False)
     reprofile(host, "GRID A100-5C")
     assert json.loads(etree.fromstring(xml_of(host)).findtext(".//{urn:vgpuctl:1}spec") or "")["profile"] == [
@@ -113,50 +107,34 @@ def test_its_record_keeps_what_was_typed(tmp_path: Path) -> None:
     assert not reprofile(host, "A100-5C").changed
 
 
-def test_a_running_vm_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_a_running_vm_is_refused_with_what_to_do(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"))
-    before = picture(host)
-    with pytest.raises(InUse) as caught:
+    with unchanged(host), pytest.raises(InUse) as caught:
         reprofile(host, "A100-5C")
     assert (caught.value.status, "stop-vm vm" in str(caught.value.hint)) == (3, True)
-    assert picture(host) == before
 
 
-def test_no_room_for_the_new_profile_leaves_it_exactly_as_it_was(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, text=FULL)
-    create(host.ports, request("A100-4C", name="other"))
+@pytest.mark.parametrize("why", ["another VM", "the driver refuses"])
+def test_no_room_for_the_new_profile_leaves_it_exactly_as_it_was(tmp_path: Path, why: str) -> None:
+    host = open_sim_host(tmp_path, text=FULL + (REFUSES if why == "the driver refuses" else ""))
+    if why == "another VM":
+        create(host.ports, request("A100-4C", name="other"))
     create(host.ports, request("A100-4C", name="vm"), start=False)
-    before = picture(host)
-    with pytest.raises(NoCapacity):
+    with unchanged(host), pytest.raises(NoCapacity):
         reprofile(host, "A100-20C")
-    assert picture(host) == before
-
-
-def test_a_driver_that_refuses_the_new_one_gets_the_old_one_back(tmp_path: Path) -> None:
-    fault = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
-    host = open_sim_host(tmp_path, text=FULL + fault)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    before = picture(host)
-    with pytest.raises(NoCapacity):
-        reprofile(host, "A100-20C")
-    assert picture(host) == before
 
 
 def test_a_driver_that_refuses_is_left_out_and_the_next_gpu_tried(tmp_path: Path) -> None:
-    second = FULL + '  - {model: A100, address: "0000:5e:00.0", vfs: {total: 4, enabled: 4}}\n'
-    fault = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
-    host = open_sim_host(
-        tmp_path, text=second.replace("{model: A100, vfs", '{model: A100, address: "0000:3b:00.0", vfs') + fault
-    )
+    first = FULL.replace("A100, vfs", 'A100, address: "0000:3b:00.0", vfs')
+    second = '  - {model: A100, address: "0000:5e:00.0", vfs: {total: 4, enabled: 4}}\n'
+    host = open_sim_host(tmp_path, text=first + second + REFUSES)
     create(host.ports, request("A100-4C", name="vm"), start=False)
     vgpus = reprofile(host, "A100-20C").data.vgpus
     assert [v.profile for v in vgpus] == ["A100-20C"]
     assert len(picture(host).types) == len(picture(host).claims) == 1
 
 
-def test_more_and_fewer_of_the_same_profile(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_more_and_fewer_of_the_same_profile(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"), start=False)
     first = set(picture(host).claims)
     assert len(reprofile(host, "A100-4C", count=3).data.vgpus) == 3
@@ -165,24 +143,26 @@ def test_more_and_fewer_of_the_same_profile(tmp_path: Path) -> None:
     assert set(picture(host).claims) == first
 
 
-def test_a_whole_gpu_has_no_profile_to_change(tmp_path: Path) -> None:
+def test_a_whole_gpu_has_no_profile_to_change_and_a_gpu_must_be_there(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, "mixed")
     create(host.ports, request(name="vm", mode="passthrough"), start=False)
     with pytest.raises(Refused, match="no profile"):
         reprofile(host, "A100-4C")
+    create(host.ports, request("A100-4C", name="other"), start=False)
+    with pytest.raises(NotFound, match="H100"):
+        set_vm(host.ports, request("A100-4C", name="other", gpu="H100"))
 
 
-def test_a_dry_run_shows_what_would_be_and_changes_nothing(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_a_dry_run_shows_what_would_be_and_changes_nothing(host: SimulatedHost) -> None:
     create(host.ports, request("A100-4C", name="vm"), start=False)
-    before = picture(host)
-    planned = reprofile(host, "A100-5C", dry_run=True)
+    with unchanged(host):
+        planned = reprofile(host, "A100-5C", dry_run=True)
     assert [s.split()[0] for s in planned.steps] == ["claim", "remove", "create", "change", "release"]
     assert [v.profile for v in planned.data.vgpus] == ["A100-5C"]
-    assert picture(host) == before
 
 
 TYPED = {"profile": "command-line", "memory": "command-line", "vcpus": "command-line", "networks": "command-line"}
+TYPICAL = request("A100-4C", name="vm", sources=TYPED)
 TWO_NETWORKS = """version: 1
 networks: [{name: default}, {name: lab}, {name: down, active: false}]
 gpus:
@@ -192,10 +172,9 @@ gpus:
 
 def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, text=TWO_NETWORKS)
-    first = request("A100-4C", name="vm", sources=TYPED)
-    ensure(host, first, "stopped")
+    ensure(host, TYPICAL, "stopped")
     by_hand(host)
-    wanted = replace(first, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, nics=(Nic(network="lab"),))
+    wanted = replace(TYPICAL, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, nics=(Nic(network="lab"),))
     planned = ensure(host, wanted, dry_run=True).data
     outcome = ensure(host, wanted)
     sides = [outcome.data.before, outcome.data.after]
@@ -226,11 +205,9 @@ def test_another_gpu_in_the_spec_moves_a_stopped_vm_there(tmp_path: Path) -> Non
     assert [(v.gpu, v.profile) for v in after.vgpus] == [(first, "L40S-8Q")]
 
 
-def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
-    first = request("A100-4C", name="vm", sources=TYPED)
-    ensure(host, first, "stopped")
-    wanted = replace(first, vcpus=2)
+def test_ensure_started_changes_it_and_then_starts_it(host: SimulatedHost) -> None:
+    ensure(host, TYPICAL, "stopped")
+    wanted = replace(TYPICAL, vcpus=2)
     assert ensure(host, wanted, "started", dry_run=True).steps[-1] == "start VM vm"
     outcome = ensure(host, wanted, "started")
     assert (outcome.data.state, outcome.data.vcpus, len(outcome.steps)) == ("running", 2, 2)
@@ -239,32 +216,18 @@ def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", ["nothing", "down"])
 def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str) -> None:
     host = open_sim_host(tmp_path, text=TWO_NETWORKS)
-    first = request("A100-4C", name="vm", sources=TYPED)
-    ensure(host, first, "stopped")
-    before = picture(host)
-    with pytest.raises(HostCannot):
-        ensure(host, replace(first, nics=(Nic(network=network),)))
-    assert picture(host) == before
+    ensure(host, TYPICAL, "stopped")
+    with unchanged(host), pytest.raises(HostCannot):
+        ensure(host, replace(TYPICAL, nics=(Nic(network=network),)))
 
 
-def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
+def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(host: SimulatedHost) -> None:
     first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "command-line"})
     ensure(host, first, "started")
     with pytest.raises(SpecDiffers) as caught:
         ensure(host, replace(first, vcpus=2))
     assert "stop-vm vm" in str(caught.value.hint)
     stop(host.ports, "vm")
-    before = picture(host)
-    with pytest.raises(SpecDiffers) as caught:
+    with unchanged(host), pytest.raises(SpecDiffers) as caught:
         ensure(host, replace(first, vcpus=2, hotplug_slots=1))
     assert str(caught.value.hint).startswith("hotplug_slots cannot be changed in place")
-    assert picture(host) == before
-
-
-def test_a_missing_gpu_is_refused_even_if_nothing_would_change(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "a100-40")
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    same = request("A100-4C", name="vm", gpu="T4")
-    with pytest.raises(NotFound, match="T4"):
-        set_vm(host.ports, same)

@@ -9,23 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial, acts_on_backends
-from tests.hosts import (
-    SimulatedHost,
-    context,
-    create,
-    open_sim_host,
-    picture,
-    request,
-    run_reconcile,
-    set_vm,
-    start,
-    stop,
-)
-from tests.unit.operations.test_faults import HOSTS, spawn
+from tests.hosts import SimulatedHost, context, create, open_sim_host, picture, request, run_reconcile, set_vm, start
+from tests.unit.operations.test_faults import HOSTS
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.ports.host import Host
 
-__all__ = ["spawn"]
 OTHER = {"vendor-vf": "A100-5C", "mdev-pf": "T4-4Q", "mdev-vf": "A16-4Q"}
 ACTS = ["attach", "attach-off", "detach", "detach-off", "set-vm"]
 
@@ -78,12 +66,3 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str, spawn) -> None:
     trial = trial_of(tmp_path, kind, act)
     assert trial.deaths(trial.calls(), spawn) >= 1
-
-
-def test_stopping_and_starting_after_a_detach_makes_nothing_again(tmp_path: Path) -> None:
-    host = prepared(tmp_path, "vendor-vf", "detach")
-    do(host.ports, "vendor-vf", "detach")
-    stop(host.ports, "vm")
-    host.sim.reboot()
-    start(host.ports, "vm")
-    assert picture(host).types == {}

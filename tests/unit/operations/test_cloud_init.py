@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
-from tests.hosts import context, create, delete, open_sim_host, picture, request, run_reconcile
+from tests.hosts import context, create, delete, open_sim_host, picture, request
+from tests.unit.operations.test_change import ensure
 from vgpuctl.domain.cloud_init_seed import build_seed_image
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InvalidInput, SpecDiffers
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
 from vgpuctl.model.vm import DiskRole, VmState
 from vgpuctl.operations.create import render_xml
-from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.images import list_images
 
@@ -37,8 +35,7 @@ def seeds(host):
     return {p: f for p, f in host.sim._core.read_state().files.items() if p.endswith("-seed.iso")}
 
 
-def test_the_seed_is_a_cdrom_with_the_vms_uuid_and_name(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_the_seed_is_a_cdrom_with_the_vms_uuid_and_name(host):
     made = create(host.ports, wanted(name="my_vm", disks=(NewDisk(1024),)))
     vm = only_vm(host)
     ((path, file),) = seeds(host).items()
@@ -50,17 +47,12 @@ def test_the_seed_is_a_cdrom_with_the_vms_uuid_and_name(tmp_path):
     assert (row.device, row.size_bytes, row.made) == ("cdrom", None, True)
 
 
-def test_an_installers_cdrom_comes_first_and_is_the_one_that_is_compared(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_an_installers_cdrom_comes_first_and_is_the_one_that_is_compared(host):
     installer = "/srv/images/debian-12-netinst.iso"
     create(host.ports, wanted(image=None, cdrom=installer))
     assert only_vm(host).disks[0].source == installer
-    same = wanted(
-        image=None,
-        cdrom=installer,
-        sources={"cdrom": "command-line", "cloud_init": "command-line", "disk": "command-line"},
-    )
-    assert not ensure(host, same).changed
+    sources = dict.fromkeys(("cdrom", "cloud_init", "disk"), "command-line")
+    assert not ensure(host, wanted(image=None, cdrom=installer, sources=sources)).changed
 
 
 def test_the_text_is_not_in_the_record_the_simulated_host_or_the_output(tmp_path):
@@ -77,8 +69,7 @@ def test_the_text_is_not_in_the_record_the_simulated_host_or_the_output(tmp_path
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_the_seed_is_deleted_with_the_vm_even_if_disks_stay(tmp_path, keep):
-    host = open_sim_host(tmp_path)
+def test_the_seed_is_deleted_with_the_vm_even_if_disks_stay(host, keep):
     before = set(picture(host).files)
     create(host.ports, wanted())
     delete(host.ports, "vm", keep_disks=keep)
@@ -86,8 +77,7 @@ def test_the_seed_is_deleted_with_the_vm_even_if_disks_stay(tmp_path, keep):
     assert len(set(picture(host).files) - before) == (1 if keep else 0)
 
 
-def test_without_a_system_there_is_nothing_to_set_up(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_without_a_system_there_is_nothing_to_set_up(host):
     with pytest.raises(InvalidInput, match="cloud-init needs an operating system"):
         create(host.ports, wanted(image=None))
     assert not picture(host).domains
@@ -95,51 +85,29 @@ def test_without_a_system_there_is_nothing_to_set_up(tmp_path):
     assert len(seeds(host)) == 1
 
 
-def test_several_vms_have_a_seed_each_with_an_identity_of_its_own(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_several_vms_have_a_seed_each_with_an_identity_of_its_own(host):
     names = ("vdi-1", "vdi-2")
     ensure_vms(host.ports, context(wait_seconds=5), wanted(name=None), names, start=False, parallel=2)
     assert len({file.digest for file in seeds(host).values()}) == 2
 
 
-def test_a_seed_whose_vm_was_undefined_by_hand_is_listed_as_an_orphan(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_seed_whose_vm_was_undefined_by_hand_is_listed_as_an_orphan(host):
     create(host.ports, wanted(), start=False)
     host.ports.hypervisor.undefine(only_vm(host).uuid)
     roles = {row.path: row.role for row in list_images(host.ports).data}
     assert [roles[path] for path in seeds(host)] == ["orphan"]
 
 
-def test_ensure_vm_compares_the_path_alone(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_ensure_vm_compares_the_path_alone(host):
     typed = {"cloud_init": "command-line", "image": "command-line", "storage_pool": "command-line"}
     create(host.ports, wanted())
-    assert not ensure(
-        host, wanted(sources=typed, seed=CloudInit(CloudInitFile(DATA.paths[0], "#cloud-config\na: 1\n")))
-    ).changed
+    other_text = CloudInit(CloudInitFile(DATA.paths[0], "#cloud-config\na: 1\n"))
+    assert not ensure(host, wanted(sources=typed, seed=other_text)).changed
     with pytest.raises(SpecDiffers, match=r"cloud_init: /root/user-data -> /root/other"):
         ensure(host, wanted(sources=typed, seed=CloudInit(CloudInitFile("/root/other", TEXT))))
-
-
-def test_a_vm_without_a_seed_differs_from_a_spec_with_one(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, wanted(seed=None))
+    create(host.ports, wanted(name="bare", seed=None))
     with pytest.raises(SpecDiffers, match=r"cloud_init: none -> /root/user-data"):
-        ensure(host, wanted(sources={"cloud_init": "command-line"}))
-
-
-def test_the_simulated_host_keeps_the_digest_over_a_restart(tmp_path):
-    host = open_sim_host(tmp_path)
-    host.ports.storage.create_pool("default", "/var/lib/libvirt/images")
-    host.ports.storage.create_private_volume("default", "a.iso", b"data")
-    host.sim.close()
-    (file,) = [f for p, f in host.again().sim._core.read_state().files.items() if p.endswith("a.iso")]
-    assert (file.digest, file.size) == (hashlib.sha256(b"data").hexdigest(), 4)
-    assert not run_reconcile(host.ports).data.findings
-
-
-def ensure(host, what):
-    return ensure_vm(host.ports, context(confirm=lambda question, details: None, wait_seconds=5), what, state="present")
+        ensure(host, wanted(name="bare", sources={"cloud_init": "command-line"}))
 
 
 def with_address(name, address, **changes):
@@ -147,8 +115,7 @@ def with_address(name, address, **changes):
     return wanted(name=name, seed=CloudInit(network_config=CloudInitFile(f"/root/{name}", text)), **changes)
 
 
-def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(host):
     assert create(host.ports, with_address("web-1", "192.0.2.10/24")).warnings == ()
     assert create(host.again().ports, with_address("web-2", "192.0.2.11/24")).warnings == ()
     second = create(host.again().ports, with_address("web-3", "192.0.2.10/25"), dry_run=True)
@@ -167,8 +134,7 @@ def test_a_static_address_that_another_vm_has_is_warned_of_by_its_name(tmp_path)
     assert create(host.again().ports, with_address("web-3", "192.0.2.10/24")).warnings == ()
 
 
-def test_the_address_in_the_record_makes_no_difference_to_a_later_request(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_the_address_in_the_record_makes_no_difference_to_a_later_request(host):
     create(host.ports, with_address("vm", "192.0.2.10/24"))
     assert only_vm(host).record.request_fields["static_addresses"] == ["192.0.2.10"]
     sources = {"network_config": "command-line"}
@@ -176,7 +142,6 @@ def test_the_address_in_the_record_makes_no_difference_to_a_later_request(tmp_pa
     assert not again.changed
 
 
-def test_windows_needs_cloudbase_init_in_the_image(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_windows_needs_cloudbase_init_in_the_image(host):
     made = create(host.ports, with_address("vm", "192.0.2.10/24", os="windows11", memory_mib=4096, vcpus=2))
     assert "/root/vm: Windows applies it only if cloudbase-init is in the image" in made.warnings

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from tests.faults import Watch
 from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, start
-from vgpuctl.errors import Exists, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, Stuck, VgpuctlError
+from tests.meanwhile import rebooted, unchanged, with_calls
+from vgpuctl.errors import Exists, Failed, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, Stuck, VgpuctlError
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.operations import queries
+from vgpuctl.operations.facts import TEMPLATE_DIRECTORY, read_template
 from vgpuctl.value import replace
 
 SMALL_L40S = "version: 1\ngpus:\n  - {model: L40S, count: 2}\n"
@@ -99,10 +101,8 @@ def test_without_nvml_the_number_is_unknown_and_the_driver_decides(tmp_path):
     for _ in range(10):
         assert queries.explain(host.ports, "A100-4C").data.free is None
         create(host.ports, request("A100-4C"))
-    before = picture(host)
-    with pytest.raises(NoCapacity):
+    with unchanged(host), pytest.raises(NoCapacity):
         create(host.ports, request("A100-4C"))
-    assert picture(host) == before
 
 
 def test_a_refusal_of_the_driver_makes_create_try_the_next_gpu(tmp_path):
@@ -117,19 +117,15 @@ def test_a_refusal_of_the_driver_makes_create_try_the_next_gpu(tmp_path):
 def test_when_every_driver_refuses_it_is_no_capacity_and_all_is_undone(tmp_path):
     text = NO_NVML + 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", errno: EIO}\n'
     host = open_sim_host(tmp_path, text=text)
-    before = picture(host)
-    with pytest.raises(NoCapacity) as raised:
+    with unchanged(host), pytest.raises(NoCapacity) as raised:
         create(host.ports, request("A100-4C"))
     assert "the driver refused it" in str(raised.value)
-    assert picture(host) == before
 
 
-def test_a_missing_vgpu_of_a_record_keeps_its_place(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_missing_vgpu_of_a_record_keeps_its_place(host):
     for number in range(5):
         create(host.ports, request("A100-8C", name=f"vm-{number}"))
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     assert not picture(host).types
     assert queries.explain(host.ports, "A100-8C").data.free == 0
     with pytest.raises(NoCapacity):
@@ -139,12 +135,9 @@ def test_a_missing_vgpu_of_a_record_keeps_its_place(tmp_path):
     assert len(picture(host).types) == len(picture(host).running) == 5
 
 
-def test_several_vgpus_of_one_vm_are_made_all_or_none(tmp_path):
-    host = open_sim_host(tmp_path)
-    before = picture(host)
-    with pytest.raises(NoCapacity):
+def test_several_vgpus_of_one_vm_are_made_all_or_none(host):
+    with unchanged(host), pytest.raises(NoCapacity):
         create(host.ports, request("A100-8C", 6))
-    assert picture(host) == before
     done = create(host.ports, request("A100-8C", 5, name="all"))
     assert len({v.carrier for v in done.data.vgpus}) == 5
     assert picture(host).running[done.data.uuid] == tuple(v.carrier for v in done.data.vgpus)
@@ -153,10 +146,8 @@ def test_several_vgpus_of_one_vm_are_made_all_or_none(tmp_path):
 @pytest.mark.parametrize("profiles", [(("T4-2B", 2),), (("T4-4Q", 1), ("A100-4C", 1)), (("T4-2B", 1), ("T4-4Q", 1))])
 def test_vgpus_that_may_not_share_a_vm_are_refused_before_anything_is_written(tmp_path, profiles):
     host = open_sim_host(tmp_path, "mixed")
-    before = picture(host)
-    with pytest.raises(Refused):
+    with unchanged(host), pytest.raises(Refused):
         create(host.ports, replace(request(), profiles=profiles))
-    assert picture(host) == before
 
 
 @pytest.mark.parametrize("gpu", ["0000:3b:00.0", "3B:00.0", "00000000:3B:00.0", "A100"])
@@ -193,26 +184,23 @@ def test_a_gpu_with_vfs_on_or_vgpus_is_not_given_away_whole(tmp_path):
         create(host.ports, request(mode="passthrough", gpu="0000:5e:00.0"))
 
 
-def test_a_dry_run_writes_nothing_and_shows_the_steps(tmp_path):
-    host = open_sim_host(tmp_path)
-    before, watch = picture(host), Watch()
-    done = create(watch.watch(host.ports), request("A100-4C"), dry_run=True)
+def test_a_dry_run_writes_nothing_and_shows_the_steps(host):
+    watch = Watch()
+    with unchanged(host):
+        done = create(watch.watch(host.ports), request("A100-4C"), dry_run=True)
     assert done.dry_run
     assert [s.split()[0] for s in done.steps] == ["claim", "define", "create", "create", "create", "record", "start"]
-    assert picture(host) == before
     assert not {"sysfs.write", "hypervisor.define", "claims.add"} & set(watch.calls)
 
 
-def test_a_name_that_is_taken_is_refused_with_the_state_of_its_vm(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_name_that_is_taken_is_refused_with_the_state_of_its_vm(host):
     create(host.ports, request("A100-4C", name="vm"))
     with pytest.raises(Exists) as raised:
         create(host.ports, request("A100-4C", name="vm"))
     assert "vm already exists (running)" in str(raised.value)
 
 
-def test_a_read_only_host_is_not_changed(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_read_only_host_is_not_changed(host):
     with pytest.raises(InvalidInput):
         create(replace(host.ports, read_only_reason="a captured tree"), request("A100-4C"))
 
@@ -229,25 +217,35 @@ def test_a_read_only_host_is_not_changed(tmp_path):
         ("title: x", request("A100-4C", gpu="0000:99:00.0"), NotFound, ("0000:99:00.0",)),
         ("title: x", request("A100-4C", image="/no/such.qcow2"), NotFound, ("/no/such.qcow2",)),
         ("title: x", request("A100-4C", storage_pool="fast"), NotFound, ("fast",)),
-        ("title: x", request("A100-4C", template="mine"), NotFound, ("mine",)),
-        (
-            "storage: {filesystem_gib: 10, used_gib: 10, pools: [{name: default}]}",
-            request("A100-4C"),
-            NoCapacity,
-            ("MiB",),
-        ),
+        (FULL_POOL, request("A100-4C"), NoCapacity, ("MiB",)),
     ],
 )
 def test_blockers_are_reported_with_a_hint_before_the_first_write(tmp_path, text, wanted, kind, words):
     host = open_sim_host(tmp_path, text=f"version: 1\n{text}\ngpus:\n  - {{model: A100}}\n")
-    before = picture(host)
-    with pytest.raises(VgpuctlError) as raised:
+    with unchanged(host), pytest.raises(VgpuctlError) as raised:
         create(host.ports, wanted)
     assert isinstance(raised.value, kind)
     assert all(word in str(raised.value) for word in words)
     assert raised.value.hint
     assert raised.value.facts
-    assert picture(host) == before
+    assert kind is not HostCannot or raised.value.facts["check"]
+
+
+def test_the_admins_template_comes_first_and_one_that_cannot_be_read_does_not_count_as_missing(ports):
+    path = f"{TEMPLATE_DIRECTORY}/vm.xml.j2"
+
+    def closed(asked):
+        if asked != path:
+            return ports.sysfs.read(asked)
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(Failed) as failed:
+        create(with_calls(ports, "sysfs", read=closed), request("A100-4C"))
+    assert failed.value.facts["path"] == path
+    with pytest.raises(NotFound) as raised:
+        create(ports, request("A100-4C", template="mine"))
+    assert "built-in template: " in str(raised.value.hint)
+    assert read_template(with_calls(ports, "sysfs", read=lambda _: "<domain/>"), "vm") == "<domain/>"
 
 
 @pytest.mark.parametrize("nvml", ["present", "absent"])

@@ -7,6 +7,7 @@ import pytest
 
 from tests.faults import counted, failing
 from tests.hosts import context, create, open_sim_host, picture, request, yes
+from tests.meanwhile import unchanged, with_calls
 from tests.vgpus import make, spec_of
 from vgpuctl.doctor import CHECKS, select_checks
 from vgpuctl.doctor.check import Check, CheckContext, Finding, Verdict
@@ -46,20 +47,20 @@ def leaked(tmp_path):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_built_in_host_is_examined_and_left_as_it_was(tmp_path, scenario):
-    host = open_sim_host(tmp_path, scenario)
-    before = picture(host)
-    data = diagnose(host.ports)
-    assert picture(host) == before
+def test_every_built_in_host_is_examined_and_left_as_it_was(host):
+    with unchanged(host):
+        data = diagnose(host.ports)
     assert [row.id for row in data.checks] == [check.id for check in CHECKS]
     assert all(row.evidence for row in data.checks)
     assert all(row.fix for row in data.checks if row.verdict in ("fail", "warn"))
 
 
-def test_a_host_in_order_fails_nothing(tmp_path):
-    result = verdicts(diagnose(open_sim_host(tmp_path).ports))
+def test_a_host_in_order_fails_nothing_and_has_nothing_to_fix(ports):
+    result = verdicts(diagnose(ports))
     assert "fail" not in result.values()
     assert result["iommu"] == result["libvirt"] == result["functions"] == "ok"
+    done = fix(ports)
+    assert (done.changed, done.steps, done.notes) == (False, (), (NOTHING_TO_FIX,))
 
 
 def test_a_host_without_what_vgpus_need_fails_there(tmp_path):
@@ -69,8 +70,7 @@ def test_a_host_without_what_vgpus_need_fails_there(tmp_path):
     assert verdicts(data)["uefi"] == "warn"
 
 
-def test_only_the_named_checks_are_made_and_only_their_files_read(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_only_the_named_checks_are_made_and_only_their_files_read(host):
     data = diagnose(host.ports, ("machine-id",))
     assert verdicts(data) == {"machine-id": "ok"}
     observed = gather_check_context(host.ports, select_checks(("machine-id",)))
@@ -80,26 +80,19 @@ def test_only_the_named_checks_are_made_and_only_their_files_read(tmp_path):
         diagnose(host.ports, ("machine",))
 
 
-def test_a_failed_read_stops_no_check(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_failed_read_stops_no_check(host):
     for at in range(len(counted(host.ports, diagnose))):
         data = diagnose(failing(host.ports, at, for_good=True))
         assert len(data.checks) == len(CHECKS)
         assert not [row for row in data.checks if "stumbled" in " ".join(row.evidence)]
 
 
-def test_claims_that_may_not_be_read_are_unknown(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_claims_that_may_not_be_read_are_unknown(host):
+    def closed(carriers=None):
+        raise PermissionError(13, "Permission denied", "/run/vgpuctl/claims")
 
-    class Closed:
-        is_locked = False
-
-        def read(self, carriers=None):
-            raise PermissionError(13, "Permission denied", "/run/vgpuctl/claims")
-
-        stuck_writes = drained_vms = vms_in_progress = read
-
-    result = verdicts(diagnose(replace(host.ports, claims=Closed())))
+    calls = dict.fromkeys(("read", "stuck_writes", "drained_vms", "vms_in_progress"), closed)
+    result = verdicts(diagnose(with_calls(host.ports, "claims", **calls)))
     assert result["claims"] == result["leftovers"] == result["stuck-writes"] == "unknown"
     assert result["iommu"] == "ok"
 
@@ -131,17 +124,11 @@ def test_nothing_is_fixed_without_confirmation_or_selection(tmp_path):
         assert details, "the steps are shown before the question"
         raise NeedsConfirmation("no")
 
-    before = picture(host)
-    with pytest.raises(NeedsConfirmation):
-        fix(host.ports, confirm=no)
-    other = fix(host.ports, "iommu", confirm=no)
+    with unchanged(host):
+        with pytest.raises(NeedsConfirmation):
+            fix(host.ports, confirm=no)
+        other = fix(host.ports, "iommu", confirm=no)
     assert (other.changed, other.notes) == (False, (NOTHING_TO_FIX,))
-    assert picture(host) == before
-
-
-def test_a_healthy_host_has_nothing_to_fix(tmp_path):
-    done = fix(open_sim_host(tmp_path).ports)
-    assert (done.changed, done.steps, done.notes) == (False, (), (NOTHING_TO_FIX,))
 
 
 def test_a_failure_is_explained_by_what_is_wrong_alone(tmp_path):
@@ -153,15 +140,13 @@ def test_a_failure_is_explained_by_what_is_wrong_alone(tmp_path):
     assert explain_failure(open_sim_host(tmp_path / "b").ports, "host-cannot", "iommu") == []
 
 
-def test_domains_are_not_listed_to_explain_what_libvirt_refused(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_domains_are_not_listed_to_explain_what_libvirt_refused(ports):
     calls = counted(ports, lambda w: explain_failure(w, "libvirt-failed", None))
     assert not [call for call in calls if "domain" in call]
     assert [c for c in counted(ports, lambda w: explain_failure(w, "no-capacity", None)) if "domains" in c]
 
 
-def test_a_run_directory_that_others_can_write_is_made_private(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_run_directory_that_others_can_write_is_made_private(host):
     host.sim.run_dir.chmod(0o777)
     assert verdicts(diagnose(host.ports))["run-directory"] == "fail"
     assert fix(host.ports, dry_run=True).steps == ("change the mode of /run/vgpuctl from 0777 to 0700",)
@@ -216,8 +201,7 @@ def test_vgpus_that_fit_no_partition_are_reported(tmp_path):
     assert "mig is" not in row.evidence[0]
 
 
-def test_a_vgpu_that_host_yaml_keeps_is_made_again(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_vgpu_that_host_yaml_keeps_is_made_again(host):
     make(host.ports)
     function = spec_of(host).vgpus["spare"].carrier
     host.ports.sysfs.write(f"/sys/bus/pci/devices/{function}/nvidia/current_vgpu_type", "0\n")
@@ -226,19 +210,13 @@ def test_a_vgpu_that_host_yaml_keeps_is_made_again(tmp_path):
     assert (done.changed, verdicts(done.data)) == (True, {"kept-vgpus": "ok"})
 
 
-def test_a_partition_as_host_yaml_asks_is_in_order(tmp_path):
-    host = asks(open_sim_host(tmp_path, "h100-mig"), "{mode: vgpu, mig: [3g.40gb, 1g.10gb, 1g.10gb]}")
-    assert verdicts(diagnose(host.ports, ("partition",))) == {"partition": "ok"}
-
-
 def test_a_partition_that_a_vm_blocks_is_left_to_the_admin(tmp_path):
     host = open_sim_host(tmp_path, "rtx-pro-6000")
     create(host.ports, request("DC-4Q"))
     asks(host, "{mode: vgpu, mixed_size: true}")
-    before = picture(host)
-    done = fix(host.ports, "partition")
+    with unchanged(host):
+        done = fix(host.ports, "partition")
     assert (done.changed, done.notes, verdicts(done.data)) == (False, (NOTHING_TO_FIX,), {"partition": "warn"})
-    assert picture(host) == before
 
 
 H100, OTHER = "0000:3b:00.0", "0000:3f:00.0"
@@ -256,19 +234,6 @@ NVIDIAS = (
     "driver-messages",
 )
 COSTLY = ("system_log.kernel_lines", "system_log.service_lines", "processes.find_holders", "nvml.ecc", "nvml.guests")
-
-
-class Log:
-    """Return a log with these lines."""
-
-    def __init__(self, kernel=(), **services):
-        self._kernel, self._services = kernel, services
-
-    def kernel_lines(self, *containing):
-        return tuple(line for line in self._kernel if any(text in line for text in containing))
-
-    def service_lines(self, service):
-        return self._services.get(service.replace("-", "_"), ())
 
 
 def checks_by_id(ports, *ids):
@@ -295,14 +260,11 @@ def test_expensive_reads_happen_only_for_checks_that_need_them(tmp_path):
     assert not [call for call in counted(amd, diagnose) if call.startswith(COSTLY)]
 
 
-def test_who_holds_the_driver_is_named_where_vfs_are_off(tmp_path):
-    row = checks_by_id(open_sim_host(tmp_path, text=HELD).ports, "driver-holders")["driver-holders"]
-    assert row.verdict == "warn"
-    assert any("nv-hostengine (pid " in line for line in row.evidence)
-
-
-def test_mig_pending_a_reset_is_found_with_its_holders(tmp_path):
+def test_who_holds_the_driver_is_named_where_vfs_are_off_or_mig_waits_for_a_reset(tmp_path):
     host = open_sim_host(tmp_path, text=HELD)
+    row = checks_by_id(host.ports, "driver-holders")["driver-holders"]
+    assert row.verdict == "warn", "VFs are off"
+    assert any("nv-hostengine (pid " in line for line in row.evidence)
     host.ports.nvml.set_mig(H100, enabled=True)
     seen = checks_by_id(host.ports, "mig-mode", "driver-holders")
     assert {row.verdict for row in seen.values()} == {"warn"}
@@ -319,10 +281,13 @@ def test_mig_without_instances_is_found_and_explains_that_there_is_no_room(tmp_p
     assert "mig-instances" in {row.id for row in explain_failure(host.ports, "no-capacity", None)}
 
 
-def test_log_lines_are_shown_and_explain_libvirt_refusals(tmp_path):
-    ports = replace(
-        open_sim_host(tmp_path).ports,
-        system_log=Log((XID,), nvidia_vgpud=(FAILED,), nvidia_vgpu_mgr=(RM_CLIENT,)),
+def test_log_lines_are_shown_and_explain_libvirt_refusals(ports):
+    services = {"nvidia-vgpud": (FAILED,), "nvidia-vgpu-mgr": (RM_CLIENT,)}
+    ports = with_calls(
+        ports,
+        "system_log",
+        kernel_lines=lambda *words: (XID,) if any(word in XID for word in words) else (),
+        service_lines=lambda service: services.get(service, ()),
     )
     seen = checks_by_id(ports, "driver-messages", "vgpu-services")
     assert {row.verdict for row in seen.values()} == {"fail"}
@@ -332,13 +297,11 @@ def test_log_lines_are_shown_and_explain_libvirt_refusals(tmp_path):
     assert {"driver-messages", "vgpu-services"} <= {r.id for r in explain_failure(ports, "libvirt-failed", None)}
 
 
-def test_a_host_whose_logs_or_processes_cannot_be_seen_is_unknown_there(tmp_path):
-    class Blind:
-        def __getattr__(self, name):
-            raise PermissionError(13, "Permission denied", "/proc/1/fd")
+def test_a_host_whose_logs_or_processes_cannot_be_seen_is_unknown_there(host):
+    def find_holders(nodes):
+        raise PermissionError(13, "Permission denied", "/proc/1/fd")
 
-    ports = replace(open_sim_host(tmp_path).ports, system_log=None)
+    ports = replace(host.ports, system_log=None)
     assert checks_by_id(ports, "driver-messages")["driver-messages"].verdict == "unknown"
-    observed = gather_check_context(replace(ports, processes=Blind()), select_checks(("driver-holders",)))
-    (finding,) = run_checks(observed, select_checks(("driver-holders",)))
-    assert (finding.verdict, finding.evidence) == (Verdict.UNKNOWN, ("/proc/1/fd: Permission denied",))
+    row = checks_by_id(with_calls(ports, "processes", find_holders=find_holders), "driver-holders")["driver-holders"]
+    assert (row.verdict, row.evidence) == ("unknown", ("/proc/1/fd: Permission denied",))

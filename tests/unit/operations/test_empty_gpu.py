@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, picture, request, stop
+from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request, stop
+from tests.meanwhile import unchanged, with_calls
 from tests.reserving_vms import taken, vm_of
 from tests.unit.operations.test_moves import TWO, gpus_of, scattered
 from vgpuctl.errors import InvalidInput, NoCapacity
@@ -18,6 +19,11 @@ from vgpuctl.model.vm import VmState
 from vgpuctl.operations.moves import empty_gpu
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
+
+
+@pytest.fixture
+def host(tmp_path):
+    return scattered(tmp_path, "vendor-vf", running=False)
 
 
 def leave(ports: Host, gpu: str, *, dry_run: bool = False) -> Outcome[MovesResult]:
@@ -33,9 +39,7 @@ def refused(ports: Host, gpu: str, *, dry_run: bool = False) -> NoCapacity:
 
 
 def restrictions(host: SimulatedHost, name: str) -> object:
-    record = vm_of(host, name).record
-    assert record is not None
-    return record.request_fields.get("gpu")
+    return vm_of(host, name).record.request_fields.get("gpu")
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
@@ -43,9 +47,8 @@ def restrictions(host: SimulatedHost, name: str) -> object:
 def test_the_vms_of_a_gpu_go_to_another_and_are_as_they_were(tmp_path: Path, kind: str, running: bool) -> None:
     host = scattered(tmp_path, kind, running=running)
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
-    before = picture(host)
-    planned = leave(host.ports, source, dry_run=True)
-    assert picture(host) == before
+    with unchanged(host):
+        planned = leave(host.ports, source, dry_run=True)
     done = leave(host.ports, source)
     assert planned.steps == done.steps
     assert gpus_of(host, "first") == gpus_of(host, "second") == [target]
@@ -54,8 +57,9 @@ def test_the_vms_of_a_gpu_go_to_another_and_are_as_they_were(tmp_path: Path, kin
     assert not leave(host.ports, source).changed
 
 
-def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_new_gpu(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_new_gpu(host: SimulatedHost) -> None:
+    with pytest.raises(InvalidInput, match="'A100' matches 2 GPUs here"):
+        leave(host.ports, "A100")
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
     delete(host.ports, "first")
     create(host.ports, request("A100-20C", name="bound", gpu=source))
@@ -63,8 +67,7 @@ def test_a_restriction_to_the_gpu_itself_does_not_hold_and_becomes_one_to_the_ne
     assert (gpus_of(host, "bound"), restrictions(host, "bound")) == ([target], target)
 
 
-def test_a_restriction_to_a_model_holds_and_stays_as_it_was(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_a_restriction_to_a_model_holds_and_stays_as_it_was(host: SimulatedHost) -> None:
     (source,), (target,) = gpus_of(host, "first"), gpus_of(host, "second")
     delete(host.ports, "first")
     create(host.ports, request("A100-20C", name="any", gpu=("A100",), placement="depth"))
@@ -74,8 +77,7 @@ def test_a_restriction_to_a_model_holds_and_stays_as_it_was(tmp_path: Path) -> N
     assert (gpus_of(host, "any"), restrictions(host, "any")) == ([target], "A100")
 
 
-def test_vms_that_run_get_the_room_first(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_vms_that_run_get_the_room_first(host: SimulatedHost) -> None:
     (source,) = gpus_of(host, "first")
     create(host.ports, request("A100-20C", name="running", gpu=source))
     error = refused(host.ports, source)
@@ -86,21 +88,13 @@ def test_vms_that_run_get_the_room_first(tmp_path: Path) -> None:
     assert str(error.hint).startswith("vgpuctl stop-vm first turns them off")
 
 
-def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
+def test_saved_memory_and_places_only_while_running_keep_a_vm_there(host: SimulatedHost) -> None:
     (source,) = gpus_of(host, "first")
 
-    class Saved:
-        def __init__(self, real: object) -> None:
-            self._real = real
+    def leftovers(uuid: str) -> DomainLeftovers:
+        return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._real, name)
-
-        def leftovers(self, uuid: str) -> DomainLeftovers:
-            return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
-
-    saved = refused(replace(host.ports, hypervisor=Saved(host.ports.hypervisor)), source, dry_run=True)
+    saved = refused(with_calls(host.ports, "hypervisor", leftovers=leftovers), source, dry_run=True)
     assert saved.facts["details"] == ["first (A100-20C): its memory is saved, or its GPU is blocked"]
     delete(host.ports, "first")
     create(host.ports, request("A100-20C", name="lent", gpu=source, reserve="running"))
@@ -112,17 +106,10 @@ def test_saved_memory_and_places_only_while_running_keep_a_vm_there(tmp_path: Pa
     assert leave(host.ports, source).data.stays == ()
 
 
-def test_a_model_that_several_gpus_have_is_refused(tmp_path: Path) -> None:
-    host = scattered(tmp_path, "vendor-vf", running=False)
-    with pytest.raises(InvalidInput, match="'A100' matches 2 GPUs here"):
-        leave(host.ports, "A100")
-
-
 def test_a_host_with_one_gpu_keeps_everything(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "a100-40")
+    host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm"))
     (gpu,) = gpus_of(host, "vm")
-    before = picture(host)
-    error = refused(host.ports, gpu)
+    with unchanged(host):
+        error = refused(host.ports, gpu)
     assert (error.changed, error.result, error.facts["stays"]) == (False, None, ["vm"])
-    assert picture(host) == before

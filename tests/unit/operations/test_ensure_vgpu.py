@@ -21,8 +21,7 @@ def ensure(ports: Host, *profiles: str, state: str = "present", dry_run: bool = 
     return ensure_vgpu(ports, context(dry_run=dry_run), wanted, state=state)
 
 
-def test_the_second_run_changes_nothing_and_a_dry_run_says_what_the_first_does(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_the_second_run_changes_nothing_and_a_dry_run_says_what_the_first_does(host):
     before = picture(host)
     planned = ensure(host.ports, "A100-4C", dry_run=True)
     assert (planned.changed, picture(host)) == (True, before)
@@ -38,8 +37,7 @@ def test_the_second_run_changes_nothing_and_a_dry_run_says_what_the_first_does(t
     assert not ensure(host.ports, gpu="A100").changed, "a model is a GPU too"
 
 
-def test_one_whose_device_was_changed_by_hand_is_not_present(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_one_whose_device_was_changed_by_hand_is_not_present(host):
     carrier = ensure(host.ports, "A100-4C").data.carrier
     for type_id in ("0", "469"):
         host.ports.sysfs.write(f"/sys/bus/pci/devices/{carrier}/nvidia/current_vgpu_type", type_id)
@@ -68,8 +66,7 @@ def test_another_profile_gpu_or_parameter_is_refused_with_both_sides(tmp_path):
     assert picture(host) == seen
 
 
-def test_it_is_removed_once(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_it_is_removed_once(host):
     before = picture(host)
     assert not ensure(host.ports, state="absent").changed
     made = make(host.ports)
@@ -80,8 +77,7 @@ def test_it_is_removed_once(tmp_path):
     assert not ensure(host.ports, state="absent").changed
 
 
-def test_what_cannot_be_made_says_what_is_missing(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_what_cannot_be_made_says_what_is_missing(host):
     with pytest.raises(InvalidInput, match="cannot be created without a profile"):
         ensure(host.ports)
     make(host.ports)

@@ -4,24 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from tests.faults import CHANGING, NEVER_RAISE, Watch, counted, dying, failing, outcome, sampled
+from tests.faults import CHANGING, NEVER_RAISE, Trial, Watch, counted, error_of, failing, outcome, sampled
 from tests.hosts import Silent, context, create, delete, open_sim_host, picture, request, run_reconcile, stop
-from tests.processes import clean
-from vgpuctl.errors import (
-    Interrupted,
-    InvalidInput,
-    NoCapacity,
-    NotFound,
-    PartlyApplied,
-    SomeVmsFailed,
-    SpecDiffers,
-    VgpuctlError,
-)
-from vgpuctl.host.processes import HostClock
+from tests.meanwhile import on_call, unchanged
+from vgpuctl.errors import Interrupted, InvalidInput, NoCapacity, NotFound, PartlyApplied, SomeVmsFailed, SpecDiffers
 from vgpuctl.model.request import ExistingDisk
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.value import replace
@@ -44,46 +34,36 @@ def typed(profile, **changes):
     )
 
 
-def test_they_are_made_and_the_second_time_nothing_is(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_they_are_made_and_the_second_time_nothing_is(host):
     first = ensure(host.ports, request("A100-4C"), names(6))
     assert first.changed
     assert [(vm.name, vm.state, vm.changed) for vm in first.data.vms] == [(name, "running", True) for name in names(6)]
     assert len({v.carrier for vm in first.data.vms for v in vm.vgpus}) == 6
-    before = picture(host)
-    again = ensure(host.ports, request("A100-4C"), names(6))
+    with unchanged(host):
+        again = ensure(host.ports, request("A100-4C"), names(6))
     assert not again.changed
     assert [vm.changed for vm in again.data.vms] == [False] * 6
-    assert picture(host) == before
 
 
-def test_only_the_missing_ones_are_made_and_one_that_is_off_stays_off(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_only_the_missing_ones_are_made_and_one_that_is_off_stays_off(ports):
     ensure(ports, request("A100-4C"), names(4))
     delete(ports, "vm-2")
     stop(ports, "vm-3")
-    rows = ensure(ports, request("A100-4C"), names(5)).data.vms
+    rows = ensure(ports, request("A100-4C"), names(5), start=False).data.vms
     assert [vm.changed for vm in rows] == [False, True, False, False, True]
-    assert rows[2].state == "stopped"
-
-
-def test_they_can_be_left_off(tmp_path):
-    rows = ensure(open_sim_host(tmp_path).ports, request("A100-4C"), names(2), start=False).data.vms
-    assert [vm.state for vm in rows] == ["stopped", "stopped"]
+    assert [vm.state for vm in rows] == ["running", "stopped", "stopped", "running", "stopped"]
 
 
 def test_all_that_differ_are_named_before_anything_is_made(tmp_path):
     host = open_sim_host(tmp_path, text="version: 1\ngpus:\n  - {model: A100, count: 2}\n")
     for name in ("vm-1", "vm-3"):
         create(host.ports, typed("A100-8C", name=name))
-    before = picture(host)
-    with pytest.raises(SpecDiffers, match="2 of 4") as raised:
+    with unchanged(host), pytest.raises(SpecDiffers, match="2 of 4") as raised:
         ensure(host.ports, typed("A100-4C"), names(4))
     assert [entry["vm"] for entry in raised.value.facts["vms"]] == ["vm-1", "vm-3"]
     assert raised.value.message.endswith("nothing was changed: vm-1 (and 1 more): profile: A100-8C -> A100-4C")
     assert "details" not in raised.value.facts
     assert raised.value.hint == "vgpuctl stop-vm vm-1 vm-3, then: vgpuctl set-vm vm-1 vm-3 --profile A100-4C"
-    assert picture(host) == before
 
 
 def test_a_misspelt_profile_is_named_as_such_although_the_vms_exist(tmp_path):
@@ -102,8 +82,7 @@ def test_a_profile_that_gpus_in_use_may_hide_is_doubted(tmp_path):
     assert str(raised.value.hint).startswith("check the name A100-7C: no GPU offers it now")
 
 
-def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(ports):
     ensure(ports, typed("A100-4C"), names(2))
     create(ports, typed("A100-4C", name="vm-3", memory_mib=8192))
     wanted = typed("A100-4C", memory_mib=2048, owner="cad", hotplug_slots=2)
@@ -123,34 +102,24 @@ def test_vms_that_differ_in_several_ways_are_one_line_for_each_way(tmp_path):
     ]
 
 
-def test_too_many_make_none_and_the_error_says_how_many_fit(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_too_many_make_none_and_the_error_says_how_many_fit(host):
     create(host.ports, request("A100-4C"))
-    before = picture(host)
-    with pytest.raises(NoCapacity, match="9 fit now") as raised:
+    with unchanged(host), pytest.raises(NoCapacity, match="9 fit now") as raised:
         ensure(host.ports, request("A100-4C"), names(10))
     assert raised.value.facts["fits"] == 9
-    assert picture(host) == before
     assert len(ensure(host.ports, request("A100-4C"), names(9)).data.vms) == 9
 
 
-def test_a_dry_run_shows_all_and_writes_nothing(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_dry_run_shows_all_and_writes_nothing(host):
     create(host.ports, request("A100-4C", name="vm-2"))
-    before = picture(host)
-    shown = ensure(host.ports, request("A100-4C"), names(3), dry_run=True)
+    with unchanged(host):
+        shown = ensure(host.ports, request("A100-4C"), names(3), dry_run=True)
     assert (shown.changed, shown.dry_run) == (True, True)
-    assert [(vm.name, vm.state) for vm in shown.data.vms] == [
-        ("vm-1", "absent"),
-        ("vm-2", "running"),
-        ("vm-3", "absent"),
-    ]
+    assert [vm.state for vm in shown.data.vms] == ["absent", "running", "absent"]
     assert [line for line in shown.steps if "start VM" in line] == ["vm-1: start VM vm-1", "vm-3: start VM vm-3"]
-    assert picture(host) == before
 
 
-def test_shared_steps_are_listed_once(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_shared_steps_are_listed_once(host):
     pool = "create storage pool default at /var/lib/libvirt/images"
     for dry_run in (True, False):
         steps = ensure(host.ports, request("A100-4C"), names(3), dry_run=dry_run).steps
@@ -164,26 +133,22 @@ def test_several_alike_on_one_pf_are_claimed_one_by_one(tmp_path):
     assert [line.partition(":")[0] for line in steps if ": claim" in line] == ["vm-1", "vm-2"]
 
 
-def test_a_request_without_a_profile_works_only_if_all_vms_exist(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_a_request_without_a_profile_works_only_if_all_vms_exist(ports):
     ensure(ports, request("A100-4C"), names(2))
     assert not ensure(ports, request(), names(2)).changed
     with pytest.raises(InvalidInput, match="has no profile"):
         ensure(ports, request(), names(3))
 
 
-def test_one_disk_is_not_given_to_several(tmp_path):
-    ports = open_sim_host(tmp_path).ports
+def test_one_disk_is_not_given_to_several(ports):
     with pytest.raises(InvalidInput, match="only one VM"):
         ensure(ports, request("A100-4C", disks=(ExistingDisk("/var/lib/libvirt/images/debian-12.qcow2"),)), names(2))
 
 
-def test_one_that_fails_is_undone_alone_and_the_same_command_makes_it(tmp_path):
-    host = open_sim_host(tmp_path)
-
+def test_one_that_fails_is_undone_alone_and_the_same_command_makes_it(host):
     def refuse(number, call, args):
         if call == "hypervisor.define" and "<name>vm-2</name>" in args[0]:
-            raise VgpuctlError("the domain is refused")
+            raise error_of(call)
 
     with pytest.raises(SomeVmsFailed) as raised:
         ensure(Watch(before=refuse).watch(host.ports), request("A100-4C"), names(3))
@@ -192,11 +157,7 @@ def test_one_that_fails_is_undone_alone_and_the_same_command_makes_it(tmp_path):
     assert [entry.name for entry in error.facts["failed"]] == ["vm-2"]
     assert [vm.name for vm in error.facts["vms"]] == ["vm-1", "vm-3"]
     assert len(picture(host).claims) == len(picture(host).types) == 2
-    assert [vm.changed for vm in ensure(host.ports, request("A100-4C"), names(3)).data.vms] == [
-        False,
-        True,
-        False,
-    ]
+    assert [vm.changed for vm in ensure(host.ports, request("A100-4C"), names(3)).data.vms] == [False, True, False]
 
 
 def test_what_a_full_card_refuses_is_made_on_the_next_one(tmp_path):
@@ -212,9 +173,7 @@ def test_what_a_full_card_refuses_is_made_on_the_next_one(tmp_path):
     assert len(picture(host).claims) == 20
 
 
-def test_a_signal_reports_existing_vms(tmp_path):
-    host = open_sim_host(tmp_path)
-
+def test_a_signal_reports_existing_vms(host):
     class Stopping(Silent):
         def on_vm_finish(self, done, total, failed, text):
             raise Interrupted("stopped by SIGINT", signal_number=2)
@@ -229,38 +188,25 @@ def test_a_signal_reports_existing_vms(tmp_path):
 
 
 @pytest.mark.parametrize(("count", "fits"), [(9, True), (10, False)])
-def test_what_another_takes_between_the_look_and_the_lock_is_chosen_around(tmp_path, count, fits):
-    host = open_sim_host(tmp_path)
+def test_what_another_takes_between_the_look_and_the_lock_is_chosen_around(tmp_path, host, count, fits):
     other = open_sim_host(tmp_path).ports
-    came = []
-
-    def meanwhile(number, call, args):
-        if call == "claims.lock" and not came:
-            came.append(create(other, request("A100-4C", name="other")))
-
-    watched = Watch(before=meanwhile).watch(host.ports)
+    watched = on_call(host.ports, "claims.lock", lambda: create(other, request("A100-4C", name="other")), nth=1)
     if fits:
         assert len(ensure(watched, request("A100-4C"), names(count)).data.vms) == count
     else:
         with pytest.raises(NoCapacity, match="9 fit now"):
             ensure(watched, request("A100-4C"), names(count))
-    assert came
     assert len(picture(host).claims) == len(picture(host).types) == (10 if fits else 1)
 
 
-def test_a_host_unreadable_afterwards_gives_a_warning(tmp_path):
-    host = open_sim_host(tmp_path)
-
+def test_a_host_unreadable_afterwards_gives_a_warning(host):
     def fail(number, call, args):
         if call == "hypervisor.domains" and len(picture(host).running) == 2:
-            raise VgpuctlError("libvirt is gone")
+            raise error_of(call)
 
     made = ensure(Watch(before=fail).watch(host.ports), request("A100-4C"), names(2))
-    assert [(vm.name, vm.state, vm.changed) for vm in made.data.vms] == [
-        ("vm-1", "unknown", True),
-        ("vm-2", "unknown", True),
-    ]
-    assert "libvirt is gone" in made.warnings[-1]
+    assert [(vm.state, vm.changed) for vm in made.data.vms] == [("unknown", True), ("unknown", True)]
+    assert "injected: hypervisor.domains failed" in made.warnings[-1]
 
 
 def make_three(ports):
@@ -286,59 +232,20 @@ def test_whatever_fails_once_leaves_no_half_made_vm_and_the_same_command_complet
             assert len(make_three(host.again().ports).data.vms) == 3, where
 
 
-@pytest.fixture(scope="module")
-def processes():
-    return clean()
-
-
-def _die(directory, at):
-    host = open_sim_host(Path(directory), str(Path(directory) / "scenario.yaml"))
-    ensure(dying(host.ports, at), request("T4-4Q"), names(3), parallel=2)
-
-
-def test_after_a_kill_in_the_middle_reconcile_leaves_nothing_half_made_and_the_command_completes(tmp_path, processes):
-    calls = counted(open_sim_host(tmp_path / "dry", text=T4).ports, make_three)
-    changes = [n for n, call in enumerate(calls, 1) if call in CHANGING]
-    left = 0
-    for at in changes[2::3]:
-        host = open_sim_host(tmp_path / str(at), text=T4)
-        child = processes.Process(target=_die, args=(str(host.directory), at))
-        child.start()
-        child.join(60)
-        assert child.exitcode == -9
-        left += len(run_reconcile(host.again().ports, dry_run=True).data.findings)
-        run_reconcile(host.again().ports)
-        assert not run_reconcile(host.again().ports, dry_run=True).data.findings
-        seen = picture(host)
-        assert len(seen.domains) == len(seen.mdevs) == len(seen.claims) == len(seen.files)
-        rows = ensure(host.again().ports, request("T4-4Q"), names(3)).data.vms
-        assert [vm.name for vm in rows] == list(names(3))
-        assert all(v.present for vm in rows for v in vm.vgpus)
-    assert left
-
-
-def _call(directory, stem, ready, answers):
-    host = open_sim_host(Path(directory), str(Path(directory) / "scenario.yaml"), clock=HostClock())
-    ready.wait(120)
-    try:
-        rows = ensure(host.ports, request("A100-4C"), names(6, stem)).data.vms
-        answers.put((len(rows), None))
-    except VgpuctlError as error:
-        answers.put((error.code, error.facts.get("fits")))
-    except Exception as error:  # noqa: BLE001 - the parent needs the error, or it waits forever
-        answers.put((repr(error), None))
-
-
-def test_of_two_callers_for_six_each_on_ten_slots_one_gets_six_and_the_other_none(tmp_path, processes):
-    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present")
-    ready, answers = processes.Barrier(2), processes.Queue()
-    children = [processes.Process(target=_call, args=(str(host.directory), s, ready, answers)) for s in ("a", "b")]
-    for child in children:
-        child.start()
-    result = sorted((answers.get(timeout=120) for _ in children), key=str)
-    for child in children:
-        child.join(120)
-    assert result == [("no-capacity", 4), (6, None)] or result == [(6, None), ("no-capacity", 4)]
+def whole(host, where):
+    """Check that no VM is half made, and that the same command completes them."""
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings, where
     seen = picture(host)
-    assert len(seen.domains) == len(seen.types) == len(seen.claims) == len(seen.running) == 6
-    assert len({name[0] for name, _ in seen.domains.values()}) == 1
+    assert len(seen.domains) == len(seen.mdevs) == len(seen.claims) == len(seen.files), where
+    rows = make_three(host.again().ports).data.vms
+    assert [vm.name for vm in rows] == list(names(3)), where
+    assert all(v.present for vm in rows for v in vm.vgpus), where
+
+
+def make_two_at_once(ports):
+    return ensure(ports, request("T4-4Q"), names(3), parallel=2)
+
+
+def test_after_a_kill_in_the_middle_reconcile_leaves_nothing_half_made_and_the_command_completes(tmp_path, spawn):
+    trial = Trial(tmp_path, partial(open_sim_host, text=T4), make_two_at_once, whole)
+    assert trial.deaths(counted(trial.host("dry").ports, make_three), spawn)

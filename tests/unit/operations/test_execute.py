@@ -54,6 +54,11 @@ class Claims:
         self._log.append("undo claim")
 
 
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
 def run(*steps: Step, undo: bool = True, done: Any = ()) -> tuple[VgpuctlError | None, list[str]]:
     log = steps[0].log
     try:
@@ -63,14 +68,12 @@ def run(*steps: Step, undo: bool = True, done: Any = ()) -> tuple[VgpuctlError |
     return None, log
 
 
-def test_each_step_is_done_and_read_back_in_order():
-    log: list[str] = []
+def test_each_step_is_done_and_read_back_in_order(log):
     assert run(Step("a", log), Step("b", log)) == (None, ["perform a", "verify a", "perform b", "verify b"])
 
 
 @pytest.mark.parametrize("at", ["perform", "verify"])
-def test_a_failure_undoes_the_failed_step_and_those_before_it_in_reverse(at):
-    log: list[str] = []
+def test_a_failure_undoes_the_failed_step_and_those_before_it_in_reverse(at, log):
     error, log = run(Step("a", log), Step("b", log, VerifyFailed("no"), at), Step("c", log))
     assert [line for line in log if line.startswith("undo")] == ["undo b", "undo a"]
     assert isinstance(error, VerifyFailed)
@@ -79,15 +82,13 @@ def test_a_failure_undoes_the_failed_step_and_those_before_it_in_reverse(at):
 
 
 @pytest.mark.parametrize("error", [InUse("theirs"), FileExistsError(17, "there")])
-def test_what_somebody_else_has_is_not_undone(error):
-    log: list[str] = []
+def test_what_somebody_else_has_is_not_undone(error, log):
     _, log = run(Step("a", log), Step("b", log, error))
     assert "undo b" not in log
     assert "undo a" in log
 
 
-def test_a_failed_undo_is_reported_and_the_rest_goes_on():
-    log: list[str] = []
+def test_a_failed_undo_is_reported_and_the_rest_goes_on(log):
     steps = (Step("a", log), Step("b", log, Failed("stays"), "undo"), Step("c", log, Failed("boom")))
     error, log = run(*steps)
     assert isinstance(error, PartlyApplied)
@@ -96,8 +97,7 @@ def test_a_failed_undo_is_reported_and_the_rest_goes_on():
     assert "reconcile" in str(error.hint)
 
 
-def test_the_claim_stays_while_something_is_left():
-    log: list[str] = []
+def test_the_claim_stays_while_something_is_left(log):
     held = TakeClaim(claim(assigned(a100(), A4C), 1))
     error, log = run(Step("a", log, Failed("stays"), "undo"), Step("b", log, Failed("boom")), done=(held,))
     assert error is not None
@@ -106,16 +106,14 @@ def test_the_claim_stays_while_something_is_left():
     assert error.left[1].startswith("claim 0000:3b:00.4")
 
 
-def test_a_removal_is_not_undone_and_the_error_lists_what_is_still_to_do():
-    log: list[str] = []
+def test_a_removal_is_not_undone_and_the_error_lists_what_is_still_to_do(log):
     error, log = run(Step("a", log), Step("b", log, InUse("held")), Step("c", log), undo=False)
     assert isinstance(error, PartlyApplied)
     assert error.left == ["b", "c"]
     assert not [line for line in log if line.startswith("undo")]
 
 
-def test_the_first_signal_undoes_and_the_second_stops_the_undo():
-    log: list[str] = []
+def test_the_first_signal_undoes_and_the_second_stops_the_undo(log):
     steps = (Step("a", log), Step("b", log, KeyboardInterrupt(), "undo"), Step("c", log, KeyboardInterrupt()))
     error, log = run(*steps)
     assert isinstance(error, Interrupted)
@@ -123,22 +121,19 @@ def test_the_first_signal_undoes_and_the_second_stops_the_undo():
     assert error.left == ["b", "a"]
 
 
-def test_an_os_error_is_reported_with_its_number():
-    log: list[str] = []
+def test_an_os_error_is_reported_with_its_number(log):
     error, _ = run(Step("a", log, OSError(5, "Input/output error", "/sys/x")))
     assert error is not None
     assert (str(error), error.facts["errno"]) == ("Input/output error: /sys/x", 5)
 
 
-def test_facts_named_cause_do_no_harm():
-    log: list[str] = []
+def test_facts_named_cause_do_no_harm(log):
     error, _ = run(Step("a", log, Failed("no", cause="x")), undo=False)
     assert error is not None
     assert error.facts["cause"] == "failed"
 
 
-def test_a_write_that_the_kernel_has_parked_says_try_again_though_it_cannot_be_taken_back():
-    log: list[str] = []
+def test_a_write_that_the_kernel_has_parked_says_try_again_though_it_cannot_be_taken_back(log):
     parked = Stuck("it waits", hint="let go")
     error, log = run(Step("a", log), Step("b", log, parked), Step("c", log))
     assert not error.left, "everything was undone"

@@ -2,19 +2,21 @@
 """Every call of every port fails once, fails for good, or is the last one of a killed process.
 
 After a failure everything is undone, or the error says what is left. What a killed process leaves is finished or
-undone by `reconcile`, without a second implementation.
+undone by `reconcile`, without a second implementation. No method of a port can be left out of these tests.
 """
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, Trial, acts_on_backends, counted, failing, fault_points, outcome
-from tests.hosts import SimulatedHost, copied, create, delete, open_sim_host, picture, request, run_reconcile, start
+from tests.faults import CHANGING, NEVER_RAISE, READING, Trial, acts_on_backends, failing, fault_points, outcome
+from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile, start
+from tests.meanwhile import unchanged
 from tests.processes import clean
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.ports.host import Host
@@ -49,15 +51,15 @@ def do(ports: Host, kind: str, act: str) -> object:
 
 @pytest.mark.parametrize(("act", "kind"), acts_on_backends(["create", "delete", "start"], HOSTS))
 def test_whatever_call_fails_everything_is_undone_or_the_error_says_what_is_left(tmp_path, kind, act):
-    made = prepared(tmp_path / "made", kind, act)
-    calls = counted(copied(made, tmp_path / "dry").ports, lambda w: do(w, kind, act))
+    trial = Trial(tmp_path, partial(prepared, kind=kind, act=act), partial(do, kind=kind, act=act))
+    calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 3
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=kind == "vendor-vf"):
         where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = copied(made, tmp_path / f"{number}{done}{for_good}")
+        host = trial.host(f"{number}{done}{for_good}")
         before = picture(host)
-        error = outcome(partial(do, failing(host.ports, number, done=done, for_good=for_good), kind, act))
+        error = outcome(partial(trial.act, failing(host.ports, number, done=done, for_good=for_good)))
         host.sim.close()
         if error is None:
             assert picture(host) != before, where
@@ -142,11 +144,9 @@ faults:
 )
 def test_a_write_that_is_lost_is_noticed_by_create_vm_and_undone(tmp_path, call, match):
     host = open_sim_host(tmp_path, text=LOST % (call, match, 1))
-    before = picture(host)
     params = PARAMS if "params" in match else ()
-    with pytest.raises(VerifyFailed) as raised:
+    with unchanged(host), pytest.raises(VerifyFailed) as raised:
         create(host.ports, request("A100-4C", name="vm", vgpu_params=params))
-    assert picture(host) == before
     assert raised.value.undone
 
 
@@ -191,3 +191,34 @@ def test_a_lost_undo_is_detected_and_left_for_reconcile(tmp_path):
     later = host.again()
     assert [f.kind for f in run_reconcile(later.ports).data.findings] == ["half-made"]
     assert picture(later) == before
+
+
+PORTS = Path(__file__).resolve().parents[3] / "vgpuctl" / "ports"
+
+
+def _methods() -> set[str]:
+    """Return PORT.METHOD for each method of the protocols that are fields of `Host`."""
+    classes = {
+        node.name: node
+        for path in PORTS.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    fields = {
+        field.target.id: ast.unparse(field.annotation).removesuffix(" | None")
+        for field in classes["Host"].body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+    return {
+        f"{name}.{method.name}"
+        for name, kind in fields.items()
+        if kind in classes
+        for method in classes[kind].body
+        if isinstance(method, ast.FunctionDef)
+    }
+
+
+def test_each_method_of_a_port_changes_something_or_reads_or_never_raises() -> None:
+    lists = (CHANGING, NEVER_RAISE, READING)
+    assert _methods() == set().union(*lists)
+    assert sum(map(len, lists)) == len(set().union(*lists)), "a method is in two lists"

@@ -7,6 +7,7 @@ import pytest
 
 from tests.hosts import create, open_sim_host, picture, request, start, stop
 from tests.layouts import A16, A100, do
+from tests.meanwhile import on_call, rebooted, unchanged
 from tests.schedulers import (
     BEST,
     EQUAL,
@@ -29,30 +30,20 @@ from vgpuctl.operations.queries import list_gpus, show_gpu
 from vgpuctl.value import replace
 
 
-def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(host):
+    planned = act(host.ports, TWO_MS, dry_run=True)
+    assert planned.steps[0] == "set the scheduler of 0000:3b:00.0 to fixed_share, time slice 2 ms (NVML)"
+    assert everything(host)[:2] == (BEST, None)
     done = act(host.ports, TWO_MS)
-    assert done.changed
+    assert (done.changed, done.steps) == (True, planned.steps)
     assert (runs(host), configured_scheduler(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
     pair = list_gpus(host.ports).data[0].scheduler
     assert pair.configured == TWO_MS
     assert (pair.running.policy, pair.running.time_slice_us) == ("fixed_share", 2000)
     assert not act(host.ports, TWO_MS).changed
     assert host.ports.claims.all() == ()
-
-
-def test_a_dry_run_changes_nothing(tmp_path):
-    host = open_sim_host(tmp_path)
-    done = act(host.ports, TWO_MS, dry_run=True)
-    assert done.steps[0] == "set the scheduler of 0000:3b:00.0 to fixed_share, time slice 2 ms (NVML)"
-    assert everything(host)[:2] == (BEST, None)
-
-
-def test_leaving_a_slice_out_gives_it_back_to_the_driver(tmp_path):
-    host = open_sim_host(tmp_path)
-    act(host.ports, TWO_MS)
     assert act(host.ports, SchedulerSpec(FIXED)).changed
-    assert runs(host) == SchedulerState(FIXED, True, 1_041_666, 33)
+    assert runs(host) == SchedulerState(FIXED, True, 1_041_666, 33), "without a time slice the driver chooses"
 
 
 def test_vgpus_block_it_unless_drain_is_given(tmp_path):
@@ -69,17 +60,13 @@ def test_vgpus_block_it_unless_drain_is_given(tmp_path):
     assert done.steps == planned.steps
     assert (runs(host), configured_scheduler(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
     assert picture(host) == before[2]
-    start(host.ports, "off")
-
-
-def test_a_stopped_vms_devices_need_drain_too(tmp_path):
-    host = with_vms(open_sim_host(tmp_path))
     stop(host.ports, "on")
-    before = picture(host)
+    stopped = picture(host)
     with pytest.raises(InUse):
-        act(host.ports, TWO_MS)
-    assert act(host.ports, TWO_MS, drain=True).changed
-    assert picture(host) == before
+        act(host.ports, SchedulerSpec(EQUAL))
+    assert act(host.ports, SchedulerSpec(EQUAL), drain=True).changed
+    assert picture(host) == stopped
+    start(host.ports, "off")
 
 
 @pytest.mark.parametrize(
@@ -103,31 +90,17 @@ def test_new_vfs_come_also_where_nvml_cannot_set_a_scheduler(tmp_path):
     assert configured_scheduler(host) == TWO_MS
 
 
-def test_an_unmanaged_vgpu_is_never_removed(tmp_path):
-    host = open_sim_host(tmp_path)
-    vf = "/sys/bus/pci/devices/0000:3b:00.6/nvidia/current_vgpu_type"
-    host.ports.sysfs.write(vf, "468\n")
-    before = everything(host)
-    with pytest.raises(InUse, match="does not remove"):
+def test_an_unmanaged_vgpu_is_never_removed(host):
+    host.ports.sysfs.write("/sys/bus/pci/devices/0000:3b:00.6/nvidia/current_vgpu_type", "468\n")
+    with unchanged(host, everything), pytest.raises(InUse, match="does not remove"):
         act(host.ports, TWO_MS, drain=True)
-    assert everything(host) == before
 
 
-def test_a_vgpu_that_comes_between_the_looks_is_seen(tmp_path):
-    host = open_sim_host(tmp_path)
-
-    class Late:
-        def __getattr__(self, name):
-            return getattr(host.ports.claims, name)
-
-        def lock(self, wait_seconds):
-            vf = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
-            if host.ports.sysfs.read(vf).strip() == "0":
-                host.ports.sysfs.write(vf, "468\n")
-            return host.ports.claims.lock(wait_seconds)
-
+def test_a_vgpu_that_comes_between_the_looks_is_seen(host):
+    vf = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
+    ports = on_call(host.ports, "claims.lock", lambda: host.ports.sysfs.write(vf, "468\n"), nth=1)
     with pytest.raises(InUse, match="does not remove"):
-        act(replace(host.ports, claims=Late()), TWO_MS)
+        act(ports, TWO_MS)
     assert (runs(host), host.ports.claims.all()) == (BEST, ())
 
 
@@ -141,10 +114,9 @@ def test_a_vgpu_that_comes_between_the_looks_is_seen(tmp_path):
 )
 def test_what_a_gpu_cannot_have_is_refused_before_anything_is_touched(tmp_path, gpu, wanted, text):
     host = open_sim_host(tmp_path, "mixed")
-    before = picture(host)
-    with pytest.raises(HostCannot, match=text):
+    with unchanged(host), pytest.raises(HostCannot, match=text):
         act(host.ports, wanted, gpu=gpu, drain=True)
-    assert (picture(host), configured_scheduler(host, gpu)) == (before, None)
+    assert configured_scheduler(host, gpu) is None
 
 
 def test_a_driver_with_adaptive_round_robin_alone_has_no_slice(tmp_path):
@@ -174,15 +146,12 @@ def test_a_lost_scheduler_write_is_detected(tmp_path):
 )
 def test_an_nvml_refusal_is_undone_and_its_reason_reported(tmp_path, code, kind, text):
     fault = f'{{on: nvml-set-scheduler, match: "*", code: {code}, message: injected}}'
-    host = with_vms(small(tmp_path, more=f"storage: {{pools: [{{name: default}}]}}\nfaults: [{fault}]"))
-    before = everything(host)
-    with pytest.raises(kind, match=text):
+    host = with_vms(small(tmp_path, more=f"{POOL}\nfaults: [{fault}]"))
+    with unchanged(host, everything), pytest.raises(kind, match=text):
         act(host.ports, TWO_MS, drain=True)
-    assert everything(host) == before
 
 
-def test_new_vfs_get_the_scheduler_that_host_yaml_asks_for(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_new_vfs_get_the_scheduler_that_host_yaml_asks_for(host):
     act(host.ports, TWO_MS)
     do(host.ports, A100, "passthrough")
     done = do(host.ports, A100, "vgpu")
@@ -194,8 +163,7 @@ def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
     host = with_vms(open_sim_host(tmp_path))
     act(host.ports, TWO_MS, drain=True)
     types = picture(host).types
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     assert (runs(host), picture(host).types) == (BEST, {})
     done = restore(host)
     assert [entry.kind for entry in done.data.restored] == ["gpu", "vm", "vm"]
@@ -203,11 +171,22 @@ def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
     assert not restore(host).changed
 
 
+def test_a_restore_sets_it_after_the_vfs_of_a_gpu_that_has_vgpus_alone(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    do(host.ports, A16, "vgpu")
+    for gpu in (A16, A100):
+        act(host.ports, TWO_MS, gpu=gpu)
+    do(host.ports, A100, "passthrough")
+    host = rebooted(host)
+    assert sorted(entry.name for entry in restore(host).data.restored) == [A16, A100]
+    assert (runs(host, A16), runs(host, A100)) == (SchedulerState(FIXED, False, 2_000_000), BEST)
+    assert not restore(host).changed
+
+
 def test_a_restore_that_comes_after_libvirts_hook_names_the_command_that_sets_it(tmp_path):
     host = with_vms(open_sim_host(tmp_path))
     act(host.ports, TWO_MS, drain=True)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     start(replace(host.ports, nvml=AbsentNvml("libvirt's hook has none")), "on")
     with pytest.raises(Failed, match=f"1 of 3 could not be restored: gpu {A100} has 1 vGPU of on, and") as raised:
         restore(host)
@@ -215,34 +194,12 @@ def test_a_restore_that_comes_after_libvirts_hook_names_the_command_that_sets_it
     assert str(raised.value.hint).startswith(wanted)
 
 
-def test_a_restore_sets_it_after_the_vfs(tmp_path):
-    host = open_sim_host(tmp_path, "mixed")
-    do(host.ports, A16, "vgpu")
-    act(host.ports, TWO_MS, gpu=A16)
-    host.sim.reboot()
-    host = host.again()
-    restore(host)
-    assert runs(host, A16) == SchedulerState(FIXED, False, 2_000_000)
-    assert not restore(host).changed
-
-
-def test_a_passthrough_gpu_is_restored_without_its_scheduler(tmp_path):
-    host = open_sim_host(tmp_path)
-    act(host.ports, TWO_MS)
-    do(host.ports, A100, "passthrough")
-    host.sim.reboot()
-    host = host.again()
-    assert [entry.name for entry in restore(host).data.restored] == [A100]
-    assert runs(host) == BEST
-
-
-def test_a_vgpu_without_a_vm_is_drained_and_restored(tmp_path):
-    host = with_vms(open_sim_host(tmp_path))
+def test_a_vgpu_without_a_vm_is_drained_and_restored(host):
+    with_vms(host)
     make(host.ports)
-    before = picture(host)
-    with pytest.raises(InUse, match="off, on, vGPU spare"):
-        act(host.ports, TWO_MS)
-    act(host.ports, TWO_MS, drain=True)
-    assert picture(host) == before
+    with unchanged(host):
+        with pytest.raises(InUse, match="off, on, vGPU spare"):
+            act(host.ports, TWO_MS)
+        act(host.ports, TWO_MS, drain=True)
     assert configured_scheduler(host) == TWO_MS
     assert [s.name for s in show_gpu(host.ports, A100).data.shares] == [None, None, "spare"]

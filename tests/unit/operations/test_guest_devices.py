@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import SimulatedHost, context, create, open_sim_host, picture, request, stop
+from tests.hosts import SimulatedHost, context, create, open_sim_host, request, stop
+from tests.meanwhile import unchanged
+from tests.unit.operations.test_change import ensure
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, SpecDiffers, VgpuctlError
-from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import Nic
-from vgpuctl.operations import attach
-from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.operations.attach import detach
 from vgpuctl.operations.ensure_vms import ensure_vms
-from vgpuctl.operations.facts import read_bridge, read_topology
 from vgpuctl.value import replace
 
 HOST = """version: 1
@@ -42,10 +41,6 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 def wanted(profile: str = "L40S-8Q", **changes: Any) -> VmRequest:
     return request(profile, **{"name": "vm", "sources": TYPED, **changes})
-
-
-def ensure(host: SimulatedHost, asked: VmRequest, state: str = "present") -> Outcome[Any]:
-    return ensure_vm(host.ports, context(), asked, state=state)
 
 
 def test_a_vm_gets_what_it_was_asked_for_and_does_not_differ_afterwards(host: SimulatedHost) -> None:
@@ -108,23 +103,33 @@ def test_what_the_host_cannot_give_is_refused_and_nothing_is_written(
     create(host.ports, wanted(name="other", nics=(CARD,)))
     if changes.get("mode") == "passthrough":
         changes = {**changes, "gpu": ("0000:d8:00.0",)}
-    before = picture(host)
-    with pytest.raises(error) as caught:
+    with unchanged(host), pytest.raises(error) as caught:
         create(host.ports, wanted(**changes))
     assert words in caught.value.message
     assert caught.value.hint
-    assert picture(host) == before
 
 
-def test_what_a_vlan_on_a_bridge_lacks_is_one_error(tmp_path: Path) -> None:
-    ports = open_sim_host(tmp_path, text=HOST.replace("11.3.0", "10.2.0")).ports
-    with pytest.raises(HostCannot) as caught:
-        create(ports, wanted(nics=(Nic(bridge="br1", vlan=3),)))
-    assert caught.value.message == (
-        "VLAN 3 on the Linux bridge 'br1' needs libvirt 11.0 (this host has 10.2.0, which sets no VLAN there) "
-        "and a bridge that filters VLANs (this one does not)"
-    )
-    assert "br1.3" in str(caught.value.hint)
+@pytest.mark.parametrize(
+    ("version", "changes", "message", "hint"),
+    [
+        ("10.0.0", {"display": True}, "needs libvirt 10.2", ""),
+        ("10.2.0", {"nics": (CARD,)}, "VLAN 30 on the Linux bridge 'br0' needs libvirt 11.0", "br0.30"),
+        (
+            "10.2.0",
+            {"nics": (Nic(bridge="br1", vlan=3),)},
+            r"^VLAN 3 on the Linux bridge 'br1' needs libvirt 11\.0 \(this host has 10\.2\.0, which sets no VLAN"
+            r" there\) and a bridge that filters VLANs \(this one does not\)$",
+            "br1.3",
+        ),
+    ],
+)
+def test_what_an_older_libvirt_lacks_is_one_error_with_what_the_bridge_lacks(
+    tmp_path: Path, version: str, changes: dict[str, Any], message: str, hint: str
+) -> None:
+    ports = open_sim_host(tmp_path, text=HOST.replace("11.3.0", version)).ports
+    with pytest.raises(HostCannot, match=message) as caught:
+        create(ports, wanted(**changes))
+    assert hint in str(caught.value.hint)
 
 
 def test_the_command_that_reserves_huge_pages_names_the_node_and_the_number(host: SimulatedHost) -> None:
@@ -134,26 +139,16 @@ def test_the_command_that_reserves_huge_pages_names_the_node_and_the_number(host
     assert caught.value.hint == f"echo 1024 | sudo tee {path}"
 
 
-def test_several_vms_need_pages_for_all_and_no_common_mac_address(host: SimulatedHost) -> None:
-    def several(asked: VmRequest) -> None:
-        names = ("a", "b", "c", "d")
-        ensure_vms(host.ports, context(), asked, names, start=True, parallel=1)
-
-    with pytest.raises(HostCannot, match="4 VMs need 2048 huge pages"):
-        several(wanted(name=None, hugepages="2MiB", memory_mib=1024))
-    with pytest.raises(InvalidInput, match="MAC address of one VM only"):
-        several(wanted(name=None, nics=(CARD,)))
-
-
 @pytest.mark.parametrize(
-    ("version", "words"), [("10.0.0", "needs libvirt 10.2"), ("10.2.0", "VLAN 30 on the Linux bridge 'br0' needs")]
+    ("changes", "error", "words"),
+    [
+        ({"hugepages": "2MiB", "memory_mib": 1024}, HostCannot, "4 VMs need 2048 huge pages"),
+        ({"nics": (CARD,)}, InvalidInput, "MAC address of one VM only"),
+    ],
 )
-def test_an_older_libvirt_is_named(tmp_path: Path, version: str, words: str) -> None:
-    host = open_sim_host(tmp_path, text=HOST.replace("11.3.0", version))
-    asked = wanted(display=True) if version == "10.0.0" else wanted(nics=(CARD,))
-    with pytest.raises(HostCannot) as caught:
-        create(host.ports, asked)
-    assert words in caught.value.message
+def test_several_vms_need_pages_for_all_and_no_common_mac_address(host, changes, error, words) -> None:
+    with pytest.raises(error, match=words):
+        ensure_vms(host.ports, context(), wanted(name=None, **changes), ("a", "b", "c", "d"), start=True, parallel=1)
 
 
 def test_the_node_of_a_gpu_that_the_kernel_does_not_know_is_asked_for(tmp_path: Path) -> None:
@@ -167,14 +162,10 @@ def test_the_node_of_a_gpu_that_the_kernel_does_not_know_is_asked_for(tmp_path: 
 
 def test_a_running_vms_display_cannot_be_unplugged(host: SimulatedHost) -> None:
     create(host.ports, wanted(display=True))
-
-    def detach() -> Outcome[Any]:
-        return attach.detach(host.ports, context(), "vm")
-
     with pytest.raises(InUse, match="QEMU cannot unplug"):
-        detach()
+        detach(host.ports, context(), "vm")
     stop(host.ports, "vm")
-    assert detach().changed
+    assert detach(host.ports, context(), "vm").changed
 
 
 def test_another_profile_keeps_the_display_unless_it_has_none(host: SimulatedHost) -> None:
@@ -183,10 +174,3 @@ def test_another_profile_keeps_the_display_unless_it_has_none(host: SimulatedHos
     assert ensure(host, wanted("L40S-4Q", display=True)).data.after.display
     with pytest.raises(InvalidInput, match="A100-4C has no display"):
         ensure(host, wanted("A100-4C", display=True))
-
-
-def test_a_host_without_these_files_has_no_bridges_and_no_nodes(host: SimulatedHost) -> None:
-    assert read_bridge(host.ports, "br7") is None
-    topology = read_topology(host.ports)
-    assert {node: len(cpus) for node, cpus in topology.node_cpus.items()} == {0: 16, 1: 16}
-    assert len(topology.online_cpus) == 32

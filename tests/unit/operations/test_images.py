@@ -21,12 +21,16 @@ gpus: [{model: A100}]
 """
 
 
+@pytest.fixture
+def ports(tmp_path):
+    return open_sim_host(tmp_path, text=SCENARIO).ports
+
+
 def rows(ports, **options):
     return {row.path: row for row in list_images(ports, **options).data}
 
 
-def test_a_base_outside_of_the_pools_is_listed_with_its_clones(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_a_base_outside_of_the_pools_is_listed_with_its_clones(ports):
     create(ports, request("A100-4C", name="b", image=BASE))
     create(ports, request("A100-4C", name="a", image=BASE))
     result = rows(ports)
@@ -38,19 +42,18 @@ def test_a_base_outside_of_the_pools_is_listed_with_its_clones(tmp_path):
     assert list(result) == sorted(result)
 
 
-def test_a_managed_volume_name_is_an_orphan_only_if_no_vm_uses_it(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_a_managed_volume_name_is_an_orphan_only_if_no_vm_uses_it(ports):
     create(ports, request("A100-4C", name="vm"))
     (path,) = rows(ports)
     assert rows(ports)[path].role == "disk"
     delete(ports, "vm", keep_disks=True)
     assert (rows(ports)[path].role, rows(ports)[path].vms) == ("orphan", ())
-    ports.storage.create_volume("default", "somebody.qcow2", 1 << 30)
+    ports.storage.create_volume("default", "somebody.qcow2", 1 << 30, path, "qcow2")
     assert rows(ports)["/var/lib/libvirt/images/somebody.qcow2"].role == "other"
+    assert rows(ports)[path].role == "base", "something is a clone of it"
 
 
-def test_what_only_an_unreadable_record_names_is_in_use_and_its_base_a_base(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_what_only_an_unreadable_record_names_is_in_use_and_its_base_a_base(ports):
     gold = ports.storage.create_volume("fast", "gold-0123abcd.qcow2", 1 << 30)
     disk = ports.storage.create_volume("fast", "vm-4567abcd.qcow2", 1 << 30)
     uuid = create(ports, request("A100-4C", name="vm"), start=False).data.uuid
@@ -62,15 +65,7 @@ def test_what_only_an_unreadable_record_names_is_in_use_and_its_base_a_base(tmp_
     assert "orphan" not in {row.role for row in result.values()}
 
 
-def test_an_orphan_that_something_is_a_clone_of_is_a_base(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
-    base = ports.storage.create_volume("fast", "gold-0123abcd.qcow2", 1 << 30)
-    ports.storage.create_volume("default", "clone.qcow2", 1 << 30, base.path, "qcow2")
-    assert rows(ports)[base.path].role == "base"
-
-
-def test_one_pool_shows_its_volumes_and_the_bases_of_these(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_one_pool_shows_its_volumes_and_the_bases_of_these(ports):
     base = ports.storage.create_volume("fast", "gold.qcow2", 1 << 30)
     clone = ports.storage.create_volume("default", "clone.qcow2", 1 << 30, base.path, "qcow2")
     other = ports.storage.create_volume("fast", "other.qcow2", 1 << 30)
@@ -79,8 +74,7 @@ def test_one_pool_shows_its_volumes_and_the_bases_of_these(tmp_path):
     assert rows(ports, pool="fast")[base.path].children == (CloneResult(clone.path, ()),)
 
 
-def test_exactly_the_named_images_are_listed_also_without_clones(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_exactly_the_named_images_are_listed_also_without_clones(ports):
     other = ports.storage.create_volume("fast", "other.qcow2", 1 << 30)
     (before,) = list_images(ports, [BASE]).data
     assert (before.path, before.children, before.role, before.size_bytes) == (BASE, (), "other", 20 << 30)
@@ -92,8 +86,7 @@ def test_exactly_the_named_images_are_listed_also_without_clones(tmp_path):
     ]
 
 
-def test_a_missing_image_is_an_error_that_names_its_clones_and_shows_the_others(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_a_missing_image_is_an_error_that_names_its_clones_and_shows_the_others(ports):
     gold = ports.storage.create_volume("fast", "gold.qcow2", 1 << 30)
     create(ports, request("A100-4C", name="a", image=gold.path))
     ports.storage.remove_volume("fast", "gold.qcow2")
@@ -108,16 +101,14 @@ def test_a_missing_image_is_an_error_that_names_its_clones_and_shows_the_others(
         list_images(ports, [BASE], pool="fast")
 
 
-def test_the_seed_of_cloud_init_is_no_disk(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_the_seed_of_cloud_init_is_no_disk(ports):
     seed = CloudInit(CloudInitFile("/root/user-data", "#cloud-config\na: 1\n"))
     create(ports, request("A100-4C", name="vm", image=BASE, seed=seed))
     roles = {path.rpartition(".")[2]: row.role for path, row in rows(ports).items() if path != BASE}
     assert roles == {"qcow2": "disk", "iso": "seed"}
 
 
-def test_a_pool_that_is_off_is_a_warning_and_one_that_is_not_there_an_error(tmp_path):
-    ports = open_sim_host(tmp_path, text=SCENARIO).ports
+def test_a_pool_that_is_off_is_a_warning_and_one_that_is_not_there_an_error(ports):
     assert list_images(ports).warnings == ("storage pool old is not started; its volumes are not listed",)
     with pytest.raises(NotFound, match="storage pool nothing does not exist") as caught:
         list_images(ports, pool="nothing")

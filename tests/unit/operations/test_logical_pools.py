@@ -9,30 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.faults import Trial
-from tests.hosts import (
-    Silent,
-    SimulatedHost,
-    context,
-    create,
-    delete,
-    open_sim_host,
-    operation,
-    picture,
-    request,
-    run_reconcile,
-)
-from tests.unit.operations.test_faults import spawn
+from tests.hosts import Silent, SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile
+from tests.meanwhile import unchanged
+from tests.unit.operations.test_ensure_vms import ensure, names
 from tests.unit.operations.test_refresh import refresh, the_vm
 from vgpuctl.config.arguments import DEFAULT_DISK_GIB
 from vgpuctl.errors import HostCannot, Interrupted, NoSpace
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
-from vgpuctl.operations.create import create_vm
-from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.images import list_images
 from vgpuctl.ports.host import Host
 
-__all__ = ["spawn"]
 SCENARIO = """version: 1
 storage:
   pools:
@@ -53,9 +40,15 @@ def empty(directory: Path) -> SimulatedHost:
     return open_sim_host(directory, text=SCENARIO)
 
 
-def make(ports: Host, name: str = "vm", **changes: object) -> Outcome:
-    start = bool(changes.pop("start", False))
-    return create(ports, wanted(name, **changes), start=start)
+@pytest.fixture
+def host(tmp_path):
+    return empty(tmp_path)
+
+
+def make(
+    ports: Host, name: str = "vm", *, start: bool = False, progress: Progress | None = None, **changes: object
+) -> Outcome:
+    return create(ports, wanted(name, **changes), start=start, progress=progress)
 
 
 def wanted(name: str = "vm", **changes: object) -> object:
@@ -70,8 +63,7 @@ def logical_volumes(host: SimulatedHost) -> dict[str, int]:
     return {v.name: v.capacity_bytes for v in host.ports.storage.volumes("vg0")}
 
 
-def test_the_disks_are_raw_volumes_of_full_size_and_the_first_a_copy(tmp_path: Path) -> None:
-    host = empty(tmp_path)
+def test_the_disks_are_raw_volumes_of_full_size_and_the_first_a_copy(host: SimulatedHost) -> None:
     made = make(host.ports, disks=(NewDisk(5),), seed=SEED, start=True)
     vm = the_vm(host)
     stem = f"vm-{vm.uuid[:8]}"
@@ -94,8 +86,7 @@ def test_the_disks_are_raw_volumes_of_full_size_and_the_first_a_copy(tmp_path: P
     assert free(host) == before + 20 * GIB + (12 << 20)
 
 
-def test_without_an_image_the_disk_is_empty(tmp_path: Path) -> None:
-    host = empty(tmp_path)
+def test_without_an_image_the_disk_is_empty(host: SimulatedHost) -> None:
     made = make(host.ports, image=None)
     assert any("LVM does not erase" in note for note in made.notes)
     assert not make(host.ports, "other").notes
@@ -103,8 +94,7 @@ def test_without_an_image_the_disk_is_empty(tmp_path: Path) -> None:
     assert (disk.image, disk.capacity_bytes, disk.format) == (None, DEFAULT_DISK_GIB * GIB, "raw")
 
 
-def test_a_copy_is_no_clone_so_its_image_may_be_used_and_deleted(tmp_path: Path) -> None:
-    host = empty(tmp_path)
+def test_a_copy_is_no_clone_so_its_image_may_be_used_and_deleted(host: SimulatedHost) -> None:
     make(host.ports)
     rows = {row.path: row for row in list_images(host.ports, pool="vg0").data}
     (disk,) = the_vm(host).record.disks
@@ -119,43 +109,33 @@ def test_a_copy_is_no_clone_so_its_image_may_be_used_and_deleted(tmp_path: Path)
     ("changes", "needed"),
     [({"disks": (NewDisk(71 << 10),)}, 91 * GIB), ({"image": None, "disks": (NewDisk(91 << 10),)}, 91 * GIB)],
 )
-def test_a_full_volume_group_is_refused_with_the_numbers(tmp_path: Path, changes, needed) -> None:
-    host = empty(tmp_path)
-    before = picture(host)
-    with pytest.raises(NoSpace, match=r"need.? 91 GiB, .*'vg0' has 90 GiB of 100 GiB free") as caught:
+def test_a_full_volume_group_is_refused_with_the_numbers(host: SimulatedHost, changes, needed) -> None:
+    with unchanged(host), pytest.raises(NoSpace, match=r"need.? 91 GiB, .*'vg0' has 90 GiB of 100 GiB free") as caught:
         make(host.ports, **changes)
     assert (caught.value.facts["needed_bytes"], caught.value.facts["available_bytes"]) == (needed, 90 * GIB)
-    assert picture(host) == before
 
 
-def test_several_vms_must_fit_together(tmp_path: Path) -> None:
-    host = empty(tmp_path)
-    before = picture(host)
-    names = tuple(f"vm-{n}" for n in range(5))
-    with operation(host.ports), pytest.raises(NoSpace, match="5 disks need 100 GiB"):
-        ensure_vms(host.ports, context(wait_seconds=5), wanted(), names, start=True, parallel=2)
-    assert picture(host) == before
-    with operation(host.ports):
-        ensure_vms(host.ports, context(wait_seconds=5), wanted(), names[:4], start=True, parallel=2)
+def test_several_vms_must_fit_together(host: SimulatedHost) -> None:
+    with unchanged(host), pytest.raises(NoSpace, match="5 disks need 100 GiB"):
+        ensure(host.ports, wanted(), names(5))
+    ensure(host.ports, wanted(), names(4))
     assert free(host) == 10 * GIB
 
 
-def test_space_that_goes_meanwhile_is_refused_by_the_pool_and_undone(tmp_path: Path) -> None:
+def test_space_that_goes_meanwhile_is_refused_by_the_pool_and_undone(host: SimulatedHost) -> None:
     class Taken(Silent):
         def on_step_start(self, number: int, text: str) -> None:
             if text.startswith("create disk"):
                 host.ports.storage.create_volume("vg0", "somebody", 80 * GIB)
 
-    host = empty(tmp_path)
-    with operation(host.ports), pytest.raises(NoSpace):
-        create_vm(host.ports, context(wait_seconds=5, progress=Taken()), wanted(), start=True)
+    with pytest.raises(NoSpace):
+        make(host.ports, start=True, progress=Taken())
     assert logical_volumes(host) == {"somebody": 80 * GIB}
     assert not picture(host).domains
     assert not picture(host).claims
 
 
-def test_other_kinds_of_pools_are_refused_by_name(tmp_path: Path) -> None:
-    host = empty(tmp_path)
+def test_other_kinds_of_pools_are_refused_by_name(host: SimulatedHost) -> None:
     with pytest.raises(HostCannot, match=r"'ceph' is of kind rbd; .* dir, fs, netfs, logical"):
         make(host.ports, storage_pool="ceph")
 
@@ -174,25 +154,19 @@ class Percentages(Silent):
             raise Interrupted("stopped by SIGINT", signal_number=2)
 
 
-def test_the_copy_reports_its_progress(tmp_path: Path) -> None:
-    host, progress = empty(tmp_path), Percentages()
-    with operation(host.ports):
-        create_vm(host.ports, context(wait_seconds=5, progress=progress), wanted(), start=True)
-    assert progress.seen == [0.0, 50.0, 100.0]
-
-
-def test_a_signal_during_the_copy_undoes_everything(tmp_path: Path) -> None:
-    host = empty(tmp_path)
+def test_the_copy_reports_its_progress_and_a_signal_during_it_undoes_everything(host: SimulatedHost) -> None:
     before = picture(host)
-    with operation(host.ports), pytest.raises(Interrupted) as caught:
-        create_vm(host.ports, context(wait_seconds=5, progress=Percentages(stop_at=50.0)), wanted(), start=True)
+    with pytest.raises(Interrupted) as caught:
+        make(host.ports, start=True, progress=Percentages(stop_at=50.0))
     assert caught.value.undone
     assert not caught.value.left
     assert (picture(host), logical_volumes(host)) == (before, {})
+    progress = Percentages()
+    make(host.ports, start=True, progress=progress)
+    assert progress.seen == [0.0, 50.0, 100.0]
 
 
-def test_refresh_makes_a_new_copy_and_needs_room_for_it(tmp_path: Path) -> None:
-    host = empty(tmp_path)
+def test_refresh_makes_a_new_copy_and_needs_room_for_it(host: SimulatedHost) -> None:
     make(host.ports, seed=SEED)
     old = the_vm(host).disks[0].source
     refresh(host.ports)
@@ -202,10 +176,8 @@ def test_refresh_makes_a_new_copy_and_needs_room_for_it(tmp_path: Path) -> None:
     assert old not in [f"/dev/vg0/{name}" for name in logical_volumes(host)]
     assert f"<source dev='{vm.disks[0].source}'/>" in host.ports.hypervisor.find_domain("vm").xml
     host.ports.storage.create_volume("vg0", "somebody", 60 * GIB)
-    before = picture(host)
-    with pytest.raises(NoSpace, match="needs 20 GiB"):
+    with unchanged(host), pytest.raises(NoSpace, match="needs 20 GiB"):
         refresh(host.ports, image="/old.qcow2")
-    assert picture(host) == before
 
 
 def whole(host: SimulatedHost, where: str) -> None:
