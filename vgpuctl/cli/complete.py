@@ -93,7 +93,7 @@ def hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
 
 def checks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the doctor's checks."""
-    from vgpuctl.library.names import check_names
+    from vgpuctl.library.targets import check_names
 
     return _items(check_names(), incomplete)
 

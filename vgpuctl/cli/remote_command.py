@@ -12,9 +12,8 @@ from vgpuctl.cli import command_line, entry, failures, field_options, remote_res
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library import text_file
 from vgpuctl.model.file_content import is_file_content
-from vgpuctl.remote import bootstrap, debian_package, fanout, ssh
-from vgpuctl.remote.session import RemoteCommand
-from vgpuctl.remote.target import expand_range, is_range, parse_url
+from vgpuctl.remote import bootstrap, fanout, ssh
+from vgpuctl.remote.session import RemoteCommand, expand_range, is_range, parse_url
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from vgpuctl.cli.global_options import Settings
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
-    from vgpuctl.remote.target import Target
+    from vgpuctl.remote.session import Target
 
 LOCAL_ONLY_COMMANDS = {
     "completion": "it works on this shell",
@@ -147,7 +146,7 @@ def _prepare_bootstrap(
     if package is None:
         return None
     return bootstrap.plan_package(
-        debian_package.read_package(package),
+        bootstrap.read_package(package),
         remote_args,
         dry_run=bool(context.params["dry_run"]),
         report_line=report_line,

@@ -23,7 +23,7 @@ from vgpuctl.version import __version__
 if TYPE_CHECKING:
     from vgpuctl.cli.global_options import Settings
     from vgpuctl.remote.fanout import HostReply
-    from vgpuctl.remote.target import Target
+    from vgpuctl.remote.session import Target
 
 SOME_FAILED = "some-hosts-failed"
 MAX_NAMES = 5

@@ -43,8 +43,8 @@ from vgpuctl.model.names import PCI_IN_TEXT, normalize_device
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
+from vgpuctl.scheduler.registry_dword import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.value import Value
 
 VGPUD, VGPU_MGR = NVIDIA_SERVICES

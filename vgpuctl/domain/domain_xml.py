@@ -13,8 +13,14 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.host_devices import carrier_of, find_hostdevs
-from vgpuctl.domain.record import ROOT_TAG, UnfinishedExchange, find_named_files, parse_record
+from vgpuctl.domain.record import (
+    ROOT_TAG,
+    UnfinishedExchange,
+    carrier_of,
+    find_hostdevs,
+    find_named_files,
+    parse_record,
+)
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.numbers import parse_integer, parse_ranges
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmRecord, VmState

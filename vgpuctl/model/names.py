@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spelling of names: PCI addresses in the one that vgpuctl uses, and the parts of an NVIDIA profile's name.
+"""The spelling of names: PCI addresses, the parts of an NVIDIA profile's name, and which characters are visible.
 
 A PCI address is `0000:3b:00.0`, lower case, a domain of at least four digits. nvidia-smi and NVML print an eight-digit
 domain in upper case (`00000000:3B:00.0`), sysfs four digits in lower case, and people omit the domain. Two spellings of
@@ -9,11 +9,14 @@ as they need, `10000:01:00.0`. So nothing but this module may count digits.
 
 A profile's name is `A100-4C`, `A100-1-5CME`, or `4C`, which omits the board. vgpu-device-manager writes the GPU
 instance's attribute after it: ME, NOME, MEALL or GFX (pkg/types/vgpu_type.go).
+
+A character that is not visible could control a terminal or make two names look alike.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.value import Value
@@ -29,6 +32,14 @@ _NVIDIA = re.compile(
     re.IGNORECASE,
 )
 _SHORT_NAME = re.compile(r"\w.*-\d\w*")
+
+_INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
+"""Letters that display nothing but that Python calls printable: Default_Ignorable_Code_Point of Unicode's
+DerivedCoreProperties.txt, without the variation selectors that emoji use."""
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories: controls (C0 and C1); format characters, such as direction marks, zero-width marks and tags;
+surrogates; line and paragraph separators."""
+_NONCHARACTER = 0xFFFE
 
 
 def normalize_pci(text: str) -> str | None:
@@ -122,3 +133,12 @@ def strip_board(profile: str) -> str:
     """Return an NVIDIA profile's name without the board: `2B`, `1-10C`; another vendor's name stays whole."""
     parsed = parse_profile_name(profile)
     return parsed.without_board if parsed is not None else profile
+
+
+def is_visible(character: str) -> bool:
+    """Return whether the character is visible; a space counts as visible."""
+    if character.isprintable():
+        return character not in _INVISIBLE_LETTERS
+    return (
+        unicodedata.category(character) not in _INVISIBLE_CATEGORIES and ord(character) & _NONCHARACTER != _NONCHARACTER
+    )

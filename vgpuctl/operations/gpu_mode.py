@@ -21,7 +21,7 @@ from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.observe.host_file import HOST_FILE_PATH
-from vgpuctl.observe.modprobe import driver_version
+from vgpuctl.observe.nvml_facts import driver_version
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.desired_state import ALL_FUNCTIONS_SCOPE, host_file_steps

@@ -29,7 +29,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import GpuScheduler
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
+from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations import queries
 from vgpuctl.operations.guards import find_vm, require_libvirt
 from vgpuctl.operations.moves import find_pinned_vms
@@ -50,8 +50,8 @@ from vgpuctl.placement.constraints import match_gpus, select_gpus
 from vgpuctl.placement.fit import none_beside, total_left
 from vgpuctl.placement.fleet import build_fleet_state
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
-from vgpuctl.scheduler.driver_texts import LOG_MARKER, parse_scheduler_log
 from vgpuctl.scheduler.modprobe_files import ModprobeFile
+from vgpuctl.scheduler.registry_dword import LOG_MARKER, parse_scheduler_log
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:

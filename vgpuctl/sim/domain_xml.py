@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.model.names import format_pci
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
+from vgpuctl.sim.refusals import VirError, VirErrorNumber
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ from vgpuctl.cli import failures, remote_result
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.remote.reply import Reply
 from vgpuctl.remote.fanout import HostReply
-from vgpuctl.remote.target import Target
+from vgpuctl.remote.session import Target
 done = {"steps": ["cordon it"], "notes": [], "dry_run": False, "findings": [
     {"kind": "leaked", "what": "a claim", "action": "removed"}]}
 error = {"code": "busy", "message": "it works", "hint": None, "facts": {}, "exit_status": 75, "undone": [], "left": []}

@@ -19,7 +19,7 @@ from vgpuctl.cli.shown import Table
 from vgpuctl.errors import worst_status
 from vgpuctl.remote.fanout import HostReply
 from vgpuctl.remote.reply import Reply
-from vgpuctl.remote.target import Target
+from vgpuctl.remote.session import Target
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from vgpuctl.doctor.virtualization import KERNEL_RELEASE
 from vgpuctl.model.gpu import GiProfile, GpuInstance, GpuMode, MigSpec, MigState, Ownership, PlacementSpan, Vgpu
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION
 from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH, PER_GPU_PARAMETER
+from vgpuctl.scheduler.registry_dword import MODULE_VERSION
 from vgpuctl.value import replace
 
 ONE = GiProfile(19, "1g.5gb", 1, 4864, 7, tuple(PlacementSpan(n, 1) for n in range(7)))

@@ -19,8 +19,7 @@ from vgpuctl.domain.domain_xml import (
     parse_hostdevs,
     parse_root,
 )
-from vgpuctl.domain.host_devices import find_hostdevs
-from vgpuctl.domain.record import record_to_xml
+from vgpuctl.domain.record import find_hostdevs, record_to_xml
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmState
 from vgpuctl.value import replace

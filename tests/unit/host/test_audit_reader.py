@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vgpuctl.errors import HostCannot
-from vgpuctl.host.audit_reader import journal_arguments, read_journal
+from vgpuctl.host.logs import journal_arguments, read_journal
 from vgpuctl.model.port_values import AuditEntries, AuditQuery
 
 ENTRY = {

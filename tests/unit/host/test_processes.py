@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes, the real ones and those of a captured /proc."""
+"""Processes, the real ones and those of a captured /proc.
+
+The clock.
+"""
 
 import contextlib
 import os
@@ -9,7 +12,7 @@ import sys
 
 import pytest
 
-from vgpuctl.host.processes import HostProcesses, redact_command
+from vgpuctl.host.processes import HostClock, HostProcesses, redact_command
 from vgpuctl.model.vm import ProcessId
 
 WAIT = "import sys; print(flush=True); sys.stdin.read()"
@@ -157,3 +160,11 @@ def test_the_command_is_named_without_its_directory():
 )
 def test_the_content_of_a_file_is_hidden(words, shown):
     assert redact_command(("vgpuctl", *words)) == shown
+
+
+def test_it_goes_on():
+    clock = HostClock()
+    before, wall = clock.monotonic(), clock.now()
+    clock.sleep(0.001)
+    assert clock.monotonic() >= before + 0.001
+    assert wall > 1_700_000_000

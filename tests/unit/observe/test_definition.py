@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A definition that another program changed: what is missing is put back, what differs refuses the start."""
+"""A definition that another program changed: what is missing is put back, what differs refuses the start.
+
+Every domain is read; an invalid one is named and does not affect the others.
+"""
 
 from __future__ import annotations
 

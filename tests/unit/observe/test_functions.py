@@ -16,7 +16,7 @@ from vgpuctl.hook import run as hook
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.vm import AssignedVgpu, HostdevRef, VmState
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.functions import require_function
+from vgpuctl.observe.definition import require_function
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.queries import list_vms, show_gpu, show_vm
 from vgpuctl.operations.vgpus import list_vgpus

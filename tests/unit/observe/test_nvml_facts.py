@@ -9,9 +9,9 @@ from tests.hosts import open_sim_host
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
+from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations.desired_state import ALL_FUNCTIONS_SCOPE
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION
+from vgpuctl.scheduler.registry_dword import MODULE_VERSION
 from vgpuctl.value import replace
 
 TEXT = "version: 1\nnvidia: {nvml: %s}\ngpus:\n  - {model: A100}\n"

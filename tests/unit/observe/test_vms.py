@@ -19,7 +19,7 @@ from vgpuctl.observe.claims import (
     living_operations,
     read_claims,
 )
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import read_vm
 from vgpuctl.value import replace
 
 

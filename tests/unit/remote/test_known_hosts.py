@@ -12,7 +12,7 @@ import pytest
 from vgpuctl.errors import HostKeyRefused
 from vgpuctl.remote import known_hosts, ssh_config
 from vgpuctl.remote.known_hosts import KnownKey
-from vgpuctl.remote.target import Target
+from vgpuctl.remote.session import Target
 
 KEY = base64.b64encode(b"a key").decode()
 TARGET = Target("gpu-01", "gpu-01", 2222, "root")

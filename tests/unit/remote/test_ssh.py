@@ -12,9 +12,9 @@ import time
 import pytest
 
 from vgpuctl.errors import InvalidInput, Unreachable
+from vgpuctl.remote.session import Target
 from vgpuctl.remote.ssh import ProxyProcess, SshConnector, load_key, open_socket
 from vgpuctl.remote.ssh_config import resolve_login
-from vgpuctl.remote.target import Target
 
 GREETING = b"SSH-2.0-OpenSSH_9.9\r\n"
 KEXINIT = b"\x14" + bytes(16) + b"\x00\x00\x00\x02\xff\xff"

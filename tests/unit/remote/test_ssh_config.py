@@ -9,7 +9,7 @@ import pytest
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.remote import ssh_config
-from vgpuctl.remote.target import Target
+from vgpuctl.remote.session import Target
 
 
 def test_what_was_typed_wins_over_ssh_config():

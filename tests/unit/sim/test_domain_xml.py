@@ -8,7 +8,7 @@ import pytest
 from tests.unit.sim.hosts import domain_xml, mdev_device, pci_device, uuid
 from vgpuctl.sim import domain_xml as reading
 from vgpuctl.sim.domain_xml import SimHostdev
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
+from vgpuctl.sim.refusals import VirError, VirErrorNumber
 
 
 def normalised(xml: str):

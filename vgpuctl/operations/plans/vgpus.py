@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_edit import hostdev_xml
-from vgpuctl.domain.host_devices import TEXT_KIND
+from vgpuctl.domain.record import TEXT_KIND
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, Refused, SpecDiffers, Unmanaged
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model import hint_commands

@@ -17,7 +17,7 @@ from vgpuctl.errors import Busy, Exists, InUse, LibvirtFailed, Refused, VerifyFa
 from vgpuctl.model.port_values import DetachOutcome
 from vgpuctl.model.vm import RecordState, Vm, VmState
 from vgpuctl.observe import observe
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.create import prepare_vm
 from vgpuctl.operations.steps.attach import (
     DetachDevice,

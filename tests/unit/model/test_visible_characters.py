@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from vgpuctl.visible_characters import is_visible
+from vgpuctl.model.names import is_visible
 
 
 def test_control_format_line_end_and_surrogate_characters_are_hidden() -> None:

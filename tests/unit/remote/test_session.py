@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.remote.target import Target, expand_range, parse_url
+from vgpuctl.remote.session import Target, expand_range, parse_url
 
 
 @pytest.mark.parametrize(
