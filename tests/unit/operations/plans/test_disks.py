@@ -34,7 +34,7 @@ from vgpuctl.operations.refresh import (
     refuse_saved_states,
     refuse_unbootable,
 )
-from vgpuctl.operations.resize_disk import resize_plan
+from vgpuctl.operations.resize_disk import resize_plan, select_disk
 from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.value import replace
 
@@ -198,3 +198,8 @@ def test_lvm_alone_may_have_rounded_the_size_up(kind: str, rounded: bool) -> Non
     for volume in (8, 11):
         with pytest.raises(Refused, match=f"has {volume} GiB"):
             resize_plan(machine, record, disk, 10 * gib + gib // 2, pool, volume * gib, live=False)
+
+
+def test_a_seed_is_no_disk_to_make_larger() -> None:
+    with pytest.raises(Refused, match="no disk that vgpuctl made"):
+        select_disk(WHOLE, replace(RECORD, disks=(SEED,)), None)

@@ -30,6 +30,7 @@ from vgpuctl.operations.plans.guest_devices import (
     HostTopology,
     HugepagePool,
     Pins,
+    check_hugepages,
     check_windows,
     hugepages_kib,
     hugepages_text,
@@ -167,6 +168,13 @@ def test_a_node_without_cpus_is_refused(node: int | None) -> None:
     with pytest.raises(HostCannot) as caught:
         on_node(node, "auto")
     assert "--cpu-pin=CPUS" in (caught.value.hint or "")
+
+
+def test_huge_pages_count_on_the_bound_nodes_only() -> None:
+    check_hugepages(30, "2MiB", "", TOPOLOGY)
+    for memory, nodes, text in ((32, "", "free"), (12, "1", "free"), (10, "2", "no huge pages of 2MiB")):
+        with pytest.raises(HostCannot, match=text):
+            check_hugepages(memory, "2MiB", nodes, TOPOLOGY)
 
 
 @pytest.mark.parametrize(("size", "kib"), [("2MiB", 2048), ("1GiB", 1 << 20)])

@@ -7,7 +7,7 @@ import pytest
 
 from tests.values import a100, snapshot, taken
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.gpu_setup.partition_steps import SetMixedSize
+from vgpuctl.gpu_setup.partition_steps import DestroyGpuInstance, SetMig, SetMixedSize
 from vgpuctl.gpu_setup.set_scheduler import SetScheduler
 from vgpuctl.model.gpu import GiProfile, GpuInstance, MigSpec, MigState, PlacementSpan, VgpuType
 from vgpuctl.model.port_values import NvmlStatus
@@ -20,6 +20,7 @@ from vgpuctl.operations.plans.partition_plan import (
     is_reset_allowed,
     plan_in_place_change,
     refuse_missing_mode,
+    vf_recreation_steps,
 )
 from vgpuctl.value import replace
 
@@ -99,6 +100,12 @@ def test_what_is_pending_counts_as_a_change():
     assert planned(gpu(pending), MigSpec()).mig_mode is False
     assert planned(gpu(pending), MigSpec(("1g.5gb",))).mig_mode is True
     assert planned(gpu(OFF), MigSpec()) == PartitionChange()
+
+
+def test_without_vfs_the_instances_go_one_by_one_before_mig_goes_off():
+    bare = gpu(vfs=0)
+    steps = vf_recreation_steps(bare, 0, planned(bare, MigSpec(), number=0), None, autoprobe=True, kernel="6.8.0")
+    assert [type(s) for s in steps] == [DestroyGpuInstance] * 3 + [SetMig]
 
 
 def test_mixed_sizes_exclude_fixed_shares():

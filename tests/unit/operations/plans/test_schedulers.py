@@ -29,6 +29,7 @@ from vgpuctl.operations.plans.schedulers import (
     scheduler_word,
 )
 from vgpuctl.scheduler.modprobe_files import PER_GPU_PARAMETER, VGPUCTL_FILE, ModprobeFile
+from vgpuctl.value import replace
 
 FIXED = SchedulerSpec(SchedulerPolicy.FIXED_SHARE)
 RUNS = SchedulerState(SchedulerPolicy.FIXED_SHARE, True, 1_041_666, 33)
@@ -184,3 +185,12 @@ def test_every_vgpu_has_its_share_and_the_words_are_read_as_the_driver_does():
 def test_a_gpu_of_which_nothing_is_known_has_no_numbers():
     result = scheduler_details(snapshot(a100()), a100(), None, None, ())
     assert result == SchedulerDetails(None, None, None, ())
+
+
+def test_one_line_has_every_gpu_of_host_yaml_that_is_managed_and_can_have_its_setting():
+    one = replace(UNSETTABLE, address="0000:86:00.0", desired_scheduler=FIXED)
+    unmanaged = replace(one, address="0000:af:00.0", desired_mode=GpuMode.UNMANAGED)
+    unable = replace(one, address="0000:d8:00.0", desired_scheduler=SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 999))
+    error = find_not_loaded(snapshot(UNSETTABLE, one, unmanaged, unable), ((UNSETTABLE, TWO),), options())
+    value = "pci=0000:3b:00.0;RmPVMRL=0x00020013;pci=0000:86:00.0;RmPVMRL=0x00000011"
+    assert error.facts["line"] == f'options nvidia {PER_GPU_PARAMETER}="{value}"'
