@@ -22,9 +22,10 @@ from tests.hosts import (
     set_vm,
     start,
 )
-from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
+from tests.meanwhile import on_call, unchanged
+from tests.reserving_vms import SMALL, record_of, reserving_request, small, taken, vm_of
 from tests.unit.operations.test_change import HOSTS
-from tests.unit.operations.test_states_between import InState
+from tests.unit.operations.test_states_between import in_state
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import (
     Busy,
@@ -96,8 +97,7 @@ def test_another_gpu_takes_the_vgpus_that_keep_their_profile_too(tmp_path: Path)
     create(host.ports, request("L40S-4Q", name="vm", gpu=first), start=False)
     wanted = replace(request("L40S-4Q", name="vm"), gpu=(second,))
     assert [v.gpu for v in run(host.ports, wanted, "profile", "gpu").data.vgpus] == [second]
-    record = vm_of(host, "vm").record
-    assert record is not None
+    record = record_of(host, "vm")
     assert record.request_fields["gpu"] == second
 
 
@@ -107,13 +107,11 @@ def test_an_excluded_gpu_loses_the_vgpus_and_the_vm_keeps_the_model_that_it_was_
 ) -> None:
     host = open_sim_host(tmp_path, "l40s-x4")
     create(host.ports, request("L40S-4Q", name="vm", gpu="L40S"), start=on)
-    before = vm_of(host, "vm").record
-    assert before is not None
+    before = record_of(host, "vm")
     first = before.vgpus[0].gpu
     wanted = replace(request(name="vm"), not_gpu=(first,))
     assert [v.gpu == first for v in run(host.ports, wanted, "not_gpu", drain=on).data.vgpus] == [False]
-    record = vm_of(host, "vm").record
-    assert record is not None
+    record = record_of(host, "vm")
     assert record.request_fields["gpu"] == "L40S"
     assert not run(host.ports, wanted, "not_gpu").changed
 
@@ -121,17 +119,16 @@ def test_an_excluded_gpu_loses_the_vgpus_and_the_vm_keeps_the_model_that_it_was_
 @pytest.mark.parametrize("field", ["profile", "memory", "vcpus", "reserve", "hugepages"])
 def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str) -> None:
     host = with_vm(tmp_path, on=True)
-    before = picture(host)
     wanted = request("A100-5C", name="vm", memory_mib=9, vcpus=9, reserve="running", hugepages="2MiB", owner="ada")
-    with pytest.raises(InUse, match=f"vm is running; its {field} can be changed only while it is off") as raised:
+    message = f"vm is running; its {field} can be changed only while it is off"
+    with unchanged(host), pytest.raises(InUse, match=message) as raised:
         run(host.ports, wanted, field, "owner")
     assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again; or add --drain"
-    assert picture(host) == before
 
 
 def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(tmp_path: Path) -> None:
     host = with_vm(tmp_path, on=True)
-    ports = replace(host.ports, hypervisor=InState(host.ports.hypervisor, VmState.PAUSED))
+    ports = in_state(host.ports, VmState.PAUSED)
     assert run(ports, request(name="vm", owner="ada"), "owner").data.owner == "ada"
     with pytest.raises(InUse, match="vm is paused; its vcpus can be changed only while it is off") as raised:
         run(ports, request(name="vm", vcpus=2), "vcpus")
@@ -186,16 +183,14 @@ def test_drain_shuts_nothing_down_for_labels_or_for_a_vm_that_is_off(tmp_path: P
 
 def test_the_answer_no_leaves_the_vm_running_as_it_was(tmp_path: Path) -> None:
     host = with_vm(tmp_path, on=True)
-    before = picture(host)
 
     def refuse(question: str, steps: tuple[str, ...]) -> None:
         assert question == "Shut down VM vm, change it, and start it again?"
         assert [steps[0], steps[-1]] == ["shut down VM vm", "start VM vm"]
         raise NeedsConfirmation(question)
 
-    with pytest.raises(NeedsConfirmation):
+    with unchanged(host), pytest.raises(NeedsConfirmation):
         run(host.ports, request(name="vm", vcpus=2), "vcpus", drain=True, confirm=refuse)
-    assert picture(host) == before
 
 
 @pytest.mark.parametrize("reserve", ["always", "running"])
@@ -203,10 +198,8 @@ def test_no_room_is_known_before_the_vm_is_shut_down(tmp_path: Path, reserve: st
     host = open_sim_host(tmp_path, text=FULL)
     create(host.ports, request("A100-4C", name="other"))
     create(host.ports, request("A100-4C", name="vm", reserve=reserve))
-    before = picture(host)
-    with pytest.raises(NoCapacity):
+    with unchanged(host), pytest.raises(NoCapacity):
         run(host.ports, request("A100-40C", name="vm"), drain=True)
-    assert picture(host) == before
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -220,22 +213,16 @@ def test_its_own_room_counts_for_a_vm_that_is_drained(tmp_path: Path, kind: str)
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
 
+def refuse() -> None:
+    raise LibvirtFailed("no")
+
+
 def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(tmp_path: Path) -> None:
     host = with_vm(tmp_path, on=True)
     claims = picture(host).claims
-
-    def refuse(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "hypervisor.redefine":
-            raise LibvirtFailed("no")
-
+    ports = on_call(host.ports, "hypervisor.redefine", refuse)
     with pytest.raises(LibvirtFailed) as raised:
-        run(
-            Watch(before=refuse).watch(host.ports),
-            request("A100-5C", name="vm", vcpus=2),
-            "profile",
-            "vcpus",
-            drain=True,
-        )
+        run(ports, request("A100-5C", name="vm", vcpus=2), "profile", "vcpus", drain=True)
     vm = vm_of(host, "vm")
     assert (vm.state, vm.vcpus, raised.value.left) == (VmState.RUNNING, 1, [])
     assert picture(host).claims == claims
@@ -244,13 +231,9 @@ def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(tmp_path:
 
 def test_a_vm_that_does_not_start_again_is_reported_as_changed(tmp_path: Path) -> None:
     host = with_vm(tmp_path, on=True)
-
-    def refuse(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "hypervisor.start":
-            raise LibvirtFailed("no")
-
+    ports = on_call(host.ports, "hypervisor.start", refuse)
     with pytest.raises(PartlyApplied, match="vm is changed and stays off") as raised:
-        run(Watch(before=refuse).watch(host.ports), request(name="vm", vcpus=2), "vcpus", drain=True)
+        run(ports, request(name="vm", vcpus=2), "vcpus", drain=True)
     assert raised.value.hint == "vgpuctl start-vm vm"
     assert vm_of(host, "vm").vcpus == 2
 
@@ -261,17 +244,11 @@ def test_a_vm_that_is_deleted_after_the_first_look_does_not_exist(
     tmp_path: Path, fields: tuple[str, ...], drain: bool
 ) -> None:
     host = with_vm(tmp_path, on=drain)
-    other, reads = open_sim_host(tmp_path, "a100-40"), 0
-
-    def remove(number: int, call: str, args: tuple[Any, ...]) -> None:
-        nonlocal reads
-        reads += call == "hypervisor.domains"
-        if reads == 2 and picture(host).domains:
-            delete(other.ports, "vm")
-
+    other = open_sim_host(tmp_path, "a100-40")
+    ports = on_call(host.ports, "hypervisor.domains", lambda: delete(other.ports, "vm"), nth=2)
     wanted = request("A100-5C", name="vm", vcpus=2, owner="ada")
     with pytest.raises(NotFound) as raised:
-        run(Watch(before=remove).watch(host.ports), wanted, *fields, drain=drain)
+        run(ports, wanted, *fields, drain=drain)
     assert (raised.value.status, taken(host), picture(host).domains) == (2, set(), {})
     assert host.ports.claims.drained_vms() == ()
 
@@ -281,23 +258,12 @@ def test_a_vm_that_virsh_undefines_at_the_last_moment_is_not_defined_again(
     tmp_path: Path, call: str, field: str
 ) -> None:
     host = with_vm(tmp_path)
-
-    def remove(number: int, called: str, args: tuple[Any, ...]) -> None:
-        if called == call and picture(host).domains:
-            host.ports.hypervisor.undefine(vm_of(host, "vm").uuid)
-
+    ports = on_call(host.ports, call, lambda: host.ports.hypervisor.undefine(vm_of(host, "vm").uuid), nth=1)
     with pytest.raises(VgpuctlError):
-        run(Watch(before=remove).watch(host.ports), request(name="vm", vcpus=2, owner="ada"), field)
+        run(ports, request(name="vm", vcpus=2, owner="ada"), field)
     assert picture(host).domains == {}
     run_reconcile(host.again().ports)
     assert taken(host) == set()
-
-
-def test_labels_are_merged_with_those_that_it_has_at_that_moment(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, labels={"a": "1", "b": "2"})
-    wanted = replace(request(name="vm"), label_changes={"b": None, "c": "3"})
-    assert run(host.ports, wanted, "labels").data.labels == {"a": "1", "c": "3"}
-    assert not run(host.ports, wanted, "labels").changed
 
 
 def test_a_label_that_another_command_sets_meanwhile_is_not_lost(tmp_path: Path) -> None:
@@ -307,22 +273,12 @@ def test_a_label_that_another_command_sets_meanwhile_is_not_lost(tmp_path: Path)
     def label(ports: Host, key: str) -> None:
         run(ports, replace(request(name="vm"), label_changes={key: "1"}), "labels")
 
-    def interfere(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "claims.add_vm_in_progress" and not labels_of(host):
-            label(other.ports, "theirs")
-
+    ports = on_call(host.ports, "claims.add_vm_in_progress", lambda: label(other.ports, "theirs"), nth=1)
     with pytest.raises(Busy):
-        label(Watch(before=interfere).watch(host.ports), "mine")
-    assert labels_of(host) == {"theirs": "1"}
+        label(ports, "mine")
+    assert record_of(host, "vm").labels == {"theirs": "1"}
     label(host.ports, "mine")
-    assert labels_of(host) == {"mine": "1", "theirs": "1"}
-
-
-def labels_of(host: SimulatedHost) -> dict[str, str]:
-    """Return the VM's labels."""
-    record = vm_of(host, "vm").record
-    assert record is not None
-    return record.labels
+    assert record_of(host, "vm").labels == {"mine": "1", "theirs": "1"}
 
 
 def test_labels_are_merged_and_everything_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
