@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from tests import EVERYTHING
-from tests.faults import CHANGING, Trial, failing, fault_points, outcome
+from tests.failed_calls import failed_calls
+from tests.faults import CHANGING, Trial, outcome
 from tests.hosts import (
     SimulatedHost,
     context,
@@ -82,26 +83,15 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
     calls = trial.calls()
     assert any(call.startswith("nvml.") and call in CHANGING for call in calls)
     refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
-        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = trial.host(f"{number}{done}{for_good}")
-        before = everything(host)
-        error = outcome(partial(trial.act, failing(host.ports, number, done=done, for_good=for_good)))
-        now = everything(host)
-        host.sim.close()
-        if error is None:
-            assert now != before, where
-            continue
-        refused += 1
-        if now == before:
-            continue
-        told = error.left or error.code in ("partly-applied", "verify-failed")
-        assert told or calls[number - 1].startswith("claims."), (where, error)
-        later = host.again()
-        run_reconcile(later.ports)
-        change(later.ports, kind)
-        if before[3].running and not picture(later).running:
-            start(later.ports, "vm")
+    for one in failed_calls(trial, calls, everything):
+        refused += one.error is not None
+        if one.is_left:
+            assert one.is_told or one.error.code == "verify-failed", (one.where, one.error)
+            later = one.host.again()
+            run_reconcile(later.ports)
+            change(later.ports, kind)
+            if one.before[3].running and not picture(later).running:
+                start(later.ports, "vm")
     assert refused >= 2
 
 
@@ -314,25 +304,15 @@ def test_whatever_call_fails_while_instances_get_a_scheduler_it_is_undone_or_the
     calls = trial.calls()
     assert calls.count("nvml.set_scheduler") == 2, "one for each instance"
     refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False)[:: 1 if EVERYTHING else 3]:
-        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = trial.host(f"{number}{done}{for_good}")
-        before = seen(host)
-        error = outcome(partial(trial.act, failing(host.ports, number, done=done, for_good=for_good)))
-        now = seen(host)
-        host.sim.close()
-        if error is None:
-            assert now != before, where
-            continue
-        refused += 1
-        if now == before:
-            continue
-        assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
-        later = host.again()
-        run_reconcile(later.ports)
-        trial.act(later.ports)
-        start(later.ports, "on")
-        assert seen(later)["running"].keys() == before["running"].keys(), where
+    for one in failed_calls(trial, calls, seen, one_of=1 if EVERYTHING else 3):
+        refused += one.error is not None
+        if one.is_left:
+            assert one.is_told, one.where
+            later = one.host.again()
+            run_reconcile(later.ports)
+            trial.act(later.ports)
+            start(later.ports, "on")
+            assert seen(later)["running"].keys() == one.before["running"].keys(), one.where
     assert refused >= 2
 
 
