@@ -36,7 +36,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.vm import RecordState, VmState
+from vgpuctl.model.vm import Claim, RecordState, VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.ensure_vms import ensure_vms
@@ -87,9 +87,10 @@ def test_defining_it_takes_nothing_even_when_nothing_is_free(tmp_path: Path, kin
     assert not any("claim" in s or "create vGPU" in s for s in made.steps)
     assert [v.reason for v in made.data.vgpus] == ["reserved only while the VM runs"]
     assert made.data.reserve == "running"
-    for act in (lambda: start(host.ports, "vm"), lambda: create(host.ports, reserving_request(profile, "vm-2"))):
-        with unchanged(host), pytest.raises(NoCapacity):
-            act()
+    with unchanged(host), pytest.raises(NoCapacity):
+        start(host.ports, "vm")
+    with unchanged(host), pytest.raises(NoCapacity):
+        create(host.ports, reserving_request(profile, "vm-2"))
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -221,17 +222,21 @@ def test_a_cordoned_gpu_is_not_started_on_even_when_the_record_names_it(tmp_path
     text = f'version: 1\ngpus:\n  "{record.vgpus[0].gpu}": {{cordoned: true}}\n'
     host.ports.host_file.replace(text, None)
     start(host.ports, "vm")
-    now = record_of(host, "vm")
-    assert now.vgpus[0].gpu != record.vgpus[0].gpu
+    assert record_of(host, "vm").vgpus[0].gpu != record.vgpus[0].gpu
 
 
-def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
+def with_start_elsewhere(directory: Path) -> tuple[SimulatedHost, Claim]:
+    """Return a host with a VM "vm" that is off, and the claim of process 1, which starts it."""
+    host, profile = small(directory, "vendor-vf")
     create(host.ports, reserving_request(profile, "vm"))
     claim = host.ports.claims.all()[0]
     stop(host.ports, "vm")
     other = living_operation(host.ports)
-    init = replace(claim, process=replace(claim.process, pid=1), operation=other.id)
+    return host, replace(claim, process=replace(claim.process, pid=1), operation=other.id)
+
+
+def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
+    host, init = with_start_elsewhere(tmp_path)
     host.ports.claims.add(init)
     with pytest.raises(Busy, match="process 1 works on"):
         start(host.ports, "vm")
@@ -245,18 +250,11 @@ def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
 
 
 def test_a_delete_detects_a_start_in_progress(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, reserving_request(profile, "vm"))
-    claim = host.ports.claims.all()[0]
-    stop(host.ports, "vm")
-    other = living_operation(host.ports)
-    started = replace(claim, process=replace(claim.process, pid=1), operation=other.id)
-
+    host, started = with_start_elsewhere(tmp_path)
     ports = on_call(host.ports, "hypervisor.set_record", lambda: host.ports.claims.add(started), after=True)
     with pytest.raises(Busy, match="process 1 works on"):
         delete(ports, "vm")
-    record = record_of(host, "vm")
-    assert record.state is RecordState.REMOVING, "who starts it reads this and gives up"
+    assert record_of(host, "vm").state is RecordState.REMOVING, "who starts it reads this and gives up"
     with pytest.raises(Busy, match="is unfinished"):
         start(host.ports, "vm")
     host.ports.claims.remove(started.carrier, started.vm_uuid)

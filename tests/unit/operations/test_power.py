@@ -40,6 +40,12 @@ IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 DEAF = "version: 1\ngpus: [{model: A100}]\nfaults: [{on: reboot, match: deaf, kind: lost}]\n"
 
 
+def with_vm(directory: Path, name: str = "vm", *, on: bool = True, **options: Any) -> SimulatedHost:
+    host = open_sim_host(directory, **options)
+    create(host.ports, request("A100-4C", name=name), start=on)
+    return host
+
+
 def reboot(ports: Host, name: str = "vm", *, force: bool = False, dry_run: bool = False) -> Outcome:
     return reboot_vm(ports, context(dry_run=dry_run), name, force=force)
 
@@ -55,9 +61,12 @@ def test_create_then_delete_restores_the_host_exactly(tmp_path, scenario, profil
     assert picture(host) == before
 
 
-def test_a_stopped_vm_keeps_its_vgpu_and_starts_again(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
+@pytest.fixture
+def host(tmp_path):
+    return with_vm(tmp_path)
+
+
+def test_a_stopped_vm_keeps_its_vgpu_and_starts_again(host):
     made = picture(host).types
     assert stop(host.ports, "vm").data.state == "stopped"
     assert picture(host).types == made
@@ -77,9 +86,7 @@ def test_after_a_reboot_start_makes_the_device_again_at_its_place(tmp_path, scen
     assert picture(host) == before
 
 
-def test_after_a_reboot_a_vf_that_somebody_took_is_not_taken_back(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"))
+def test_after_a_reboot_a_vf_that_somebody_took_is_not_taken_back(host):
     host = rebooted(host)
     host.ports.sysfs.write("/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type", "469\n")
     with unchanged(host), pytest.raises(InUse) as raised:
@@ -117,8 +124,7 @@ def wait_for(ports: Host, name: str) -> Outcome:
 
 @pytest.mark.parametrize("act", [start, stop, delete, reboot, wait_for])
 def test_a_vm_that_is_not_there_is_answered_with_near_names(tmp_path, act):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="desktop-1"))
+    host = with_vm(tmp_path, "desktop-1")
     with pytest.raises(NotFound) as raised:
         act(host.ports, "desktop-2")
     assert "desktop-1" in str(raised.value.hint)
@@ -131,8 +137,7 @@ def test_a_vm_is_matched_by_uuid_too(tmp_path):
 
 
 def test_a_vm_that_was_given_another_profile_meanwhile_is_busy_and_not_without_room(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
+    host = with_vm(tmp_path, on=False)
     ports = on_call(host.again().ports, "claims.read", lambda: reprofile(host.again(), "A100-5C"), nth=1)
     with pytest.raises(Busy, match="has just been changed"):
         start(ports, "vm")
@@ -140,8 +145,7 @@ def test_a_vm_that_was_given_another_profile_meanwhile_is_busy_and_not_without_r
 
 
 def test_a_vm_started_during_the_deletion_prompt_keeps_running(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
+    host = with_vm(tmp_path, on=False)
     with pytest.raises(InUse, match="has been started since"):
         delete(host.ports, "vm", confirm=lambda *_: start(host.again().ports, "vm"))
     assert picture(host).claims
@@ -149,19 +153,12 @@ def test_a_vm_started_during_the_deletion_prompt_keeps_running(tmp_path):
     assert not start(host.ports, "vm").changed
 
 
-def with_vm(directory: Path, name: str = "vm", **options: Any) -> SimulatedHost:
-    host = open_sim_host(directory, **options)
-    create(host.ports, request("A100-4C", name=name))
-    return host
-
-
 def resets(host: SimulatedHost) -> list[int]:
     return [running.resets for running in host.sim._core.read_state().running.values()]
 
 
 @pytest.mark.parametrize(("force", "step"), [(False, "reboot VM vm"), (True, "reset VM vm")])
-def test_the_vm_keeps_its_vgpu_and_its_claim(tmp_path: Path, force: bool, step: str) -> None:
-    host = with_vm(tmp_path)
+def test_the_vm_keeps_its_vgpu_and_its_claim(host: SimulatedHost, force: bool, step: str) -> None:
     before = picture(host)
     done = reboot(host.ports, force=force)
     assert (done.changed, done.data.state, done.steps) == (True, "running", (step,))
@@ -169,8 +166,7 @@ def test_the_vm_keeps_its_vgpu_and_its_claim(tmp_path: Path, force: bool, step: 
     assert (picture(host), resets(host)) == (before, [1])
 
 
-def test_a_dry_run_resets_nothing(tmp_path: Path) -> None:
-    host = with_vm(tmp_path)
+def test_a_dry_run_resets_nothing(host: SimulatedHost) -> None:
     assert reboot(host.ports, dry_run=True).dry_run
     assert resets(host) == [0]
 
@@ -184,16 +180,14 @@ def test_a_guest_that_ignores_it_is_busy_and_force_resets_it(tmp_path: Path) -> 
     assert reboot(host.ports, "deaf", force=True).changed
 
 
-def test_a_vm_that_does_not_run_cannot_reboot(tmp_path: Path) -> None:
-    host = with_vm(tmp_path)
+def test_a_vm_that_does_not_run_cannot_reboot(host: SimulatedHost) -> None:
     stop(host.ports, "vm")
     with pytest.raises(Refused, match="vm is stopped: only a running VM can reboot") as off:
         reboot(host.ports)
     assert off.value.hint == "vgpuctl start-vm vm"
 
 
-def test_a_vm_on_which_another_command_works_is_busy(tmp_path: Path) -> None:
-    host = with_vm(tmp_path)
+def test_a_vm_on_which_another_command_works_is_busy(host: SimulatedHost) -> None:
     (claim,) = host.ports.claims.all()
     with host.ports.claims.lock(1):
         host.ports.claims.replace(replace(claim, operation=living_operation(host.ports).id))
@@ -217,21 +211,18 @@ def ending(host: SimulatedHost, outcome: RebootOutcome | BaseException) -> Host:
     return with_calls(host.ports, "hypervisor", watch_reboot=lambda uuid: contextlib.nullcontext(Ends(outcome)))
 
 
-def test_a_vm_that_goes_off_instead_is_left_and_named(tmp_path: Path) -> None:
-    host = with_vm(tmp_path)
+def test_a_vm_that_goes_off_instead_is_left_and_named(host: SimulatedHost) -> None:
     with pytest.raises(PartlyApplied, match="vm went off instead of rebooting") as caught:
         reboot(ending(host, RebootOutcome.OFF))
     assert (caught.value.left, caught.value.hint) == (["VM vm: it is off"], "vgpuctl start-vm vm")
 
 
-def test_a_reset_that_libvirt_does_not_report_is_no_success(tmp_path: Path) -> None:
-    host = with_vm(tmp_path)
+def test_a_reset_that_libvirt_does_not_report_is_no_success(host: SimulatedHost) -> None:
     with pytest.raises(Busy, match="has not reported that vm was reset"):
         reboot(ending(host, RebootOutcome.UNKNOWN), force=True)
 
 
-def test_a_signal_says_what_was_asked(tmp_path: Path) -> None:
-    host = with_vm(tmp_path)
+def test_a_signal_says_what_was_asked(host: SimulatedHost) -> None:
     with pytest.raises(Interrupted) as caught:
         reboot(ending(host, Interrupted("stopped", signal_number=2)))
     assert caught.value.left == ["VM vm: it was asked to reboot"]

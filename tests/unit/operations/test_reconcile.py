@@ -191,11 +191,9 @@ def test_a_vm_that_a_living_command_is_making_is_no_finding(tmp_path):
     host = open_sim_host(tmp_path)
     wanted = request("A100-4C", name="vm")
     making = Halted(host, "hypervisor", "set_record", lambda ports: create(ports, wanted, start=False))
-    before = picture(host)
-    assert len(before.claims) == len(before.domains) == 1
-    assert kinds(host, dry_run=True) == []
-    assert kinds(host) == []
-    assert picture(host) == before
+    assert len(picture(host).claims) == len(picture(host).domains) == 1
+    with unchanged(host):
+        assert kinds(host, dry_run=True) == kinds(host) == []
     assert making.finish() == 0
     assert queries.show_vm(host.ports, "vm").data.record == "ready"
 
@@ -215,11 +213,9 @@ def test_what_a_living_command_is_about_to_make_is_not_stray(tmp_path):
     host = open_sim_host(tmp_path)
     elsewhere(lambda: create(reopen(host).ports, request("A100-4C", name="vm"), start=False))
     attached = Halted(host, "hypervisor", "set_record", lambda ports: plug(replace(host, ports=ports), "A100-4C"))
-    before = picture(host)
-    assert len(before.claims) == 2
-    assert kinds(host, dry_run=True) == []
-    assert kinds(host) == []
-    assert picture(host) == before
+    assert len(picture(host).claims) == 2
+    with unchanged(host):
+        assert kinds(host, dry_run=True) == kinds(host) == []
     assert attached.finish() == 0
     assert len(queries.show_vm(host.ports, "vm").data.vgpus) == 2
 
