@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-vm changes what differs and nothing else: labels at any time, the rest of a VM that is off, or with drain."""
+"""set-vm changes what differs and nothing else: labels at any time, the rest of a VM that is off, or with drain.
+
+After a signal during a drain the VM runs again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import pytest
 import vgpuctl
 from tests.faults import CHANGING, Watch
 from tests.hosts import (
+    WAIT_SECONDS,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -22,6 +27,7 @@ from tests.hosts import (
     set_vm,
     start,
 )
+from tests.layouts import Signals, StrikesTheRequest
 from tests.meanwhile import on_call, unchanged
 from tests.reserving_vms import SMALL, record_of, reserving_request, small, taken, vm_of
 from tests.unit.operations.test_change import HOSTS
@@ -29,6 +35,7 @@ from tests.unit.operations.test_states_between import in_state
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import (
     Busy,
+    Interrupted,
     InUse,
     InvalidInput,
     LibvirtFailed,
@@ -41,6 +48,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import VmState
+from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -57,6 +65,12 @@ def with_vm(tmp_path: Path, scenario: str = "a100-40", *, on: bool = False, **mo
     return host
 
 
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    """Return a host with a VM that runs."""
+    return with_vm(tmp_path, on=True)
+
+
 def run(ports: Host, wanted: VmRequest, *fields: str, **options: Any) -> Outcome:
     """Run set-vm as a command of its own."""
     with operation(ports):
@@ -68,18 +82,16 @@ def test_several_fields_change_in_one_step_and_the_second_time_nothing_does(tmp_
     host = with_vm(tmp_path, scenario)
     fields = ("profile", "memory", "vcpus", "labels", "owner")
     wanted = request(HOSTS[scenario][1], name="vm", memory_mib=2048, vcpus=3, labels={"a": "1"}, owner="ada")
-    before = picture(host)
-    planned = run(host.ports, wanted, *fields, dry_run=True)
-    assert picture(host) == before
+    with unchanged(host):
+        planned = run(host.ports, wanted, *fields, dry_run=True)
     done = run(host.ports, wanted, *fields)
     assert len([step for step in done.steps if step.startswith("change VM")]) == 1
     for outcome in (planned, done):
         vm = outcome.data
         values = (vm.memory_mib, vm.vcpus, vm.labels, vm.owner, [v.profile for v in vm.vgpus])
         assert values == (2048, 3, {"a": "1"}, "ada", [HOSTS[scenario][1]])
-    after = picture(host)
-    assert not run(host.ports, wanted, *fields).changed
-    assert picture(host) == after
+    with unchanged(host):
+        assert not run(host.ports, wanted, *fields).changed
     start(host.ports, "vm")
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
@@ -97,8 +109,7 @@ def test_another_gpu_takes_the_vgpus_that_keep_their_profile_too(tmp_path: Path)
     create(host.ports, request("L40S-4Q", name="vm", gpu=first), start=False)
     wanted = replace(request("L40S-4Q", name="vm"), gpu=(second,))
     assert [v.gpu for v in run(host.ports, wanted, "profile", "gpu").data.vgpus] == [second]
-    record = record_of(host, "vm")
-    assert record.request_fields["gpu"] == second
+    assert record_of(host, "vm").request_fields["gpu"] == second
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -107,18 +118,15 @@ def test_an_excluded_gpu_loses_the_vgpus_and_the_vm_keeps_the_model_that_it_was_
 ) -> None:
     host = open_sim_host(tmp_path, "l40s-x4")
     create(host.ports, request("L40S-4Q", name="vm", gpu="L40S"), start=on)
-    before = record_of(host, "vm")
-    first = before.vgpus[0].gpu
+    first = record_of(host, "vm").vgpus[0].gpu
     wanted = replace(request(name="vm"), not_gpu=(first,))
     assert [v.gpu == first for v in run(host.ports, wanted, "not_gpu", drain=on).data.vgpus] == [False]
-    record = record_of(host, "vm")
-    assert record.request_fields["gpu"] == "L40S"
+    assert record_of(host, "vm").request_fields["gpu"] == "L40S"
     assert not run(host.ports, wanted, "not_gpu").changed
 
 
 @pytest.mark.parametrize("field", ["profile", "memory", "vcpus", "reserve", "hugepages"])
-def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str) -> None:
-    host = with_vm(tmp_path, on=True)
+def test_a_running_vm_is_refused_and_nothing_changes(host: SimulatedHost, field: str) -> None:
     wanted = request("A100-5C", name="vm", memory_mib=9, vcpus=9, reserve="running", hugepages="2MiB", owner="ada")
     message = f"vm is running; its {field} can be changed only while it is off"
     with unchanged(host), pytest.raises(InUse, match=message) as raised:
@@ -126,8 +134,7 @@ def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str)
     assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again; or add --drain"
 
 
-def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
+def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(host: SimulatedHost) -> None:
     ports = in_state(host.ports, VmState.PAUSED)
     assert run(ports, request(name="vm", owner="ada"), "owner").data.owner == "ada"
     with pytest.raises(InUse, match="vm is paused; its vcpus can be changed only while it is off") as raised:
@@ -136,8 +143,7 @@ def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(tmp_path: Path
     assert "--drain" not in str(raised.value.hint)
 
 
-def test_a_field_that_has_its_value_already_needs_no_vm_that_is_off(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
+def test_a_field_that_has_its_value_already_needs_no_vm_that_is_off(host: SimulatedHost) -> None:
     wanted = request("GRID A100-4C", name="vm", labels={"a": "1"})
     assert run(host.ports, wanted, "profile", "memory", "vcpus", "labels").data.labels == {"a": "1"}
 
@@ -154,18 +160,17 @@ def test_a_misspelt_profile_is_named_as_such_although_the_vm_runs(tmp_path: Path
 def test_drain_shuts_it_down_changes_it_and_starts_it_again(tmp_path: Path, scenario: str, reserve: str) -> None:
     host = with_vm(tmp_path, scenario, on=True, reserve=reserve)
     wanted = request(HOSTS[scenario][1], name="vm", memory_mib=2048)
-    before = picture(host)
-    planned = run(host.ports, wanted, "profile", "memory", drain=True, dry_run=True)
-    assert (picture(host), planned.steps[0], planned.steps[-1]) == (before, "shut down VM vm", "start VM vm")
+    with unchanged(host):
+        planned = run(host.ports, wanted, "profile", "memory", drain=True, dry_run=True)
+    assert (planned.steps[0], planned.steps[-1]) == ("shut down VM vm", "start VM vm")
     done = run(host.ports, wanted, "profile", "memory", drain=True)
     for outcome in (planned, done):
         vm = outcome.data
         values = (vm.state, vm.memory_mib, vm.reserve, [v.profile for v in vm.vgpus])
         assert values == ("running", 2048, reserve, [HOSTS[scenario][1]])
-    after = picture(host)
-    assert len(after.claims) == 1
-    assert not run(host.ports, wanted, "profile", "memory", drain=True).changed
-    assert picture(host) == after
+    assert len(picture(host).claims) == 1
+    with unchanged(host):
+        assert not run(host.ports, wanted, "profile", "memory", drain=True).changed
     assert host.ports.claims.drained_vms() == ()
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
@@ -181,8 +186,7 @@ def test_drain_shuts_nothing_down_for_labels_or_for_a_vm_that_is_off(tmp_path: P
     assert (picture(off).running, asked) == ({}, [("", ()), ("", ())])
 
 
-def test_the_answer_no_leaves_the_vm_running_as_it_was(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
+def test_the_answer_no_leaves_the_vm_running_as_it_was(host: SimulatedHost) -> None:
 
     def refuse(question: str, steps: tuple[str, ...]) -> None:
         assert question == "Shut down VM vm, change it, and start it again?"
@@ -217,8 +221,7 @@ def refuse() -> None:
     raise LibvirtFailed("no")
 
 
-def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
+def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(host: SimulatedHost) -> None:
     claims = picture(host).claims
     ports = on_call(host.ports, "hypervisor.redefine", refuse)
     with pytest.raises(LibvirtFailed) as raised:
@@ -229,8 +232,7 @@ def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(tmp_path:
     assert host.ports.claims.drained_vms() == ()
 
 
-def test_a_vm_that_does_not_start_again_is_reported_as_changed(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
+def test_a_vm_that_does_not_start_again_is_reported_as_changed(host: SimulatedHost) -> None:
     ports = on_call(host.ports, "hypervisor.start", refuse)
     with pytest.raises(PartlyApplied, match="vm is changed and stays off") as raised:
         run(ports, request(name="vm", vcpus=2), "vcpus", drain=True)
@@ -313,3 +315,24 @@ def test_a_display_that_the_profile_cannot_have_is_refused_before_anything_is_cl
     with pytest.raises(InvalidInput, match="A100-4C has no display"):
         run(watch.watch(host.ports), request(name="vm", display=True), "display")
     assert not set(watch.calls) & CHANGING
+
+
+@pytest.mark.parametrize("call", ["find_domain", "shutdown"])
+def test_a_signal_just_before_the_request_to_shut_down_leaves_it_running(host: SimulatedHost, call: str) -> None:
+    signals: Any = StrikesTheRequest(host.ports.hypervisor, call)
+    begun = host.ports.clock.monotonic()
+    struck = replace(host.ports, hypervisor=signals.port())
+    with pytest.raises(Interrupted) as raised:
+        with_vm_stopped(struck, context(progress=signals), vm_of(host, "vm"), list, "done")
+    assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])
+    assert host.ports.claims.drained_vms() == ()
+    assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
+    assert (raised.value.hint is None) is (call == "find_domain")
+
+
+def test_a_guest_that_got_the_request_before_the_signal_is_started_again(host: SimulatedHost) -> None:
+    signals = Signals()
+    ports = on_call(host.ports, "hypervisor.shutdown", signals.come, after=True)
+    with pytest.raises(Interrupted) as raised:
+        with_vm_stopped(ports, context(), vm_of(host, "vm"), list, "done")
+    assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])
