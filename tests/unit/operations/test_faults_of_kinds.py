@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults import CHANGING, Trial, acts_on_backends, failing, fault_points, outcome
+from tests.failed_calls import failed_calls
+from tests.faults import CHANGING, Trial, acts_on_backends
 from tests.hosts import (
     SimulatedHost,
     context,
@@ -189,15 +190,10 @@ def test_whatever_call_fails_no_vgpu_is_without_an_owner(tmp_path: Path, name: s
     calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 3
     refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
-        where = f"{name}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = trial.host(f"{number}{done}{for_good}")
-        before, text = picture(host), host.ports.host_file.read()
-        error = outcome(partial(trial.act, failing(host.ports, number, done=done, for_good=for_good)))
-        refused += error is not None
-        changed = (picture(host), host.ports.host_file.read()) != (before, text)
-        if error is not None and changed and name.startswith("create") and spec_of(host).vgpus:
-            assert error.left or for_good, where
-        trial.whole(host.again(), where)
-        host.sim.close()
+    for one in failed_calls(trial, calls, lambda host: (picture(host), host.ports.host_file.read())):
+        refused += one.error is not None
+        later = one.host.again()
+        if one.is_left and name.startswith("create") and spec_of(later).vgpus:
+            assert one.error.left or one.for_good, one.where
+        trial.whole(later, one.where)
     assert refused >= 3

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.faults import CHANGING, Trial, failing, fault_points, outcome
+from tests.failed_calls import failed_calls
+from tests.faults import CHANGING, Trial
 from tests.hosts import create, open_sim_host, picture, request, run_reconcile, start
 from tests.layouts import A100, Signals
 from tests.meanwhile import on_call, rebooted, unchanged, with_calls
@@ -172,24 +173,15 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
     calls = trial.calls()
     assert "nvml.set_scheduler" in calls
     refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
-        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = trial.host(f"{number}{done}{for_good}")
-        before = everything(host)
-        error = outcome(partial(change, failing(host.ports, number, done=done, for_good=for_good)))
-        now = everything(host)
-        host.sim.close()
-        if error is None:
-            assert now != before, where
-            continue
-        refused += 1
-        if now != before:
-            assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
-            later = host.again()
+    for one in failed_calls(trial, calls, everything):
+        refused += one.error is not None
+        if one.is_left:
+            assert one.is_told, one.where
+            later = one.host.again()
             run_reconcile(later.ports)
             if not picture(later).running:
                 start(later.ports, "on")
-            assert picture(later).types == before[2].types, where
+            assert picture(later).types == one.before[2].types, one.where
     assert refused >= 2
     assert len(set(calls) & CHANGING) >= 2
 

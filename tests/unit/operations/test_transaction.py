@@ -15,7 +15,6 @@ from tests.hosts import (
     context,
     create,
     delete,
-    kill_operation,
     living_operation,
     open_sim_host,
     operation,
@@ -88,20 +87,6 @@ def test_where_a_driver_refuses_the_other_gpu_gets_it_and_nothing_of_the_first_t
     assert tried
     assert made.data.vgpus[0].gpu != first
     assert len(picture(host).claims) == len(picture(host).domains) == 2
-
-
-def test_a_vm_on_which_another_operation_works_is_refused_until_that_has_ended(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    vm = observe(host.ports, ReadScope()).vms[0]
-    other = open_sim_host(host.directory, host.scenario)
-    with Transaction(other.ports, CONTEXT) as tx:
-        tx.take_over_vm(vm, vm.record, ReadScope())
-    with pytest.raises(Busy, match="works on VM vm"), Transaction(host.ports, CONTEXT) as tx, operation(host.ports):
-        tx.take_over_vm(vm, vm.record, ReadScope())
-    kill_operation(other.ports)
-    with Transaction(host.ports, CONTEXT) as tx, operation(host.ports):
-        assert tx.take_over_vm(vm, vm.record, ReadScope()).vm("vm") == vm
 
 
 def test_a_vm_that_was_changed_before_its_claims_were_taken_is_refused(tmp_path: Path) -> None:

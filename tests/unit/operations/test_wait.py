@@ -7,11 +7,11 @@ import pytest
 
 from tests.hosts import EagerClock, Silent, context, create, delete, open_sim_host, request, start, stop
 from tests.meanwhile import with_calls
-from vgpuctl.errors import Busy, Interrupted, InvalidInput, NotFound, PartlyApplied, Refused
+from vgpuctl.errors import Busy, Interrupted, NotFound, PartlyApplied, Refused
 from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.model.results.vms import GuestResult
 from vgpuctl.model.vm import VmState
-from vgpuctl.operations.guest import check_wait_options, wait, wait_for_guest
+from vgpuctl.operations.guest import wait, wait_for_guest
 
 
 class ThenOff(EagerClock):
@@ -94,15 +94,6 @@ def test_a_dry_run_says_that_it_would_wait(tmp_path):
     planned = create(ports, request("A100-4C", name="vm"), dry_run=True)
     steps = wait_for_guest(ports, context(), planned, 60).steps
     assert steps == (*planned.steps, "wait until the guest of vm answers (at most 60 s)")
-
-
-def test_what_cannot_come_is_refused_before_anything_is_made():
-    with pytest.raises(InvalidInput, match="--no-start"):
-        check_wait_options(wait_for="guest", timeout=None, start=False)
-    with pytest.raises(InvalidInput, match="--wait-timeout"):
-        check_wait_options(wait_for=None, timeout=5.0, start=True)
-    check_wait_options(wait_for=None, timeout=None, start=False)
-    check_wait_options(wait_for="guest", timeout=5.0, start=True)
 
 
 def waited(ports, *names, event, timeout=30.0):
