@@ -18,6 +18,17 @@ libvirt: {version: "12.0.0", qemu: "10.2.1"}
 nvidia: {driver: "595.45.04"}
 """
 SOFTWARE = {"mdev-vf": 'kernel: "5.14.0"\n', "mig": NEWEST}
+ON_TWO = {
+    "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
+    "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
+    "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
+    "mig": (
+        "{model: RTX PRO 6000, vfs: {total: 4, enabled: 4}, mig: [1g.24gb+gfx], profiles: [DC-1-12Q, DC-1-24Q]}",
+        "DC-1-12Q",
+        "DC-1-24Q",
+    ),
+}
+"""For each kind, a GPU, a profile that fits on it twice, and one that fits on it once."""
 STANDS = {"a": ("DC-24Q", 24), "b": ("DC-24Q", 72), "c": ("DC-16Q", 0), "d": ("DC-12Q", 60)}
 """The vGPUs of a mixed-size GPU. 8 and 12 GiB are free. Only one way makes room for 16 GiB, between 36 and 60."""
 MIXED = f"version: 1\n{NEWEST}gpus:\n  - {{model: RTX PRO 6000, vfs: {{total: 6, enabled: 6}}}}\n"
@@ -56,4 +67,13 @@ def stood(
         create(host.ports, request(profile, name=name), start=on)
     for address in addresses:
         cordon(host.ports, context(), address, cordoned=False)
+    return host.again()
+
+
+def on_two_gpus(directory: Path, kind: str, vms: dict[str, str], *, running: bool, more: str = "") -> SimulatedHost:
+    """Return a host with two GPUs and VMs with these profiles, created in this order; `more` of its scenario."""
+    gpus = f"  - {ON_TWO[kind][0]}\n" * 2
+    host = open_sim_host(directory, text=f"version: 1\n{SOFTWARE.get(kind, '')}{more}gpus:\n{gpus}")
+    for name, profile in vms.items():
+        create(host.ports, request(profile, name=name), start=running)
     return host.again()

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.hosts import SimulatedHost, open_sim_host, picture, request
+from tests.hosts import SimulatedHost, create, open_sim_host, picture, request, run_reconcile, start
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import Vm, VmRecord
 
 SMALL = {
     "vendor-vf": ("{model: A100, vfs: {total: 8, enabled: 8}, profiles: [A100-20C]}", "A100-20C"),
@@ -52,3 +53,36 @@ def taken(host: SimulatedHost) -> set[str]:
     """Return every carrier with a claim or a device."""
     now = picture(host)
     return {*now.claims, *now.mdevs, *now.types}
+
+
+def record_of(host: SimulatedHost, name: str) -> VmRecord:
+    """Return a VM's record."""
+    record = vm_of(host, name).record
+    assert record is not None
+    return record
+
+
+def all_start(host: SimulatedHost, where: str, names: Iterable[str]) -> None:
+    """Check that nothing is left over, and that these VMs start, each with one vGPU that it has claimed."""
+    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
+    now = picture(host)
+    assert {*now.types, *now.mdevs} <= set(now.claims), where
+    for name in names:
+        start(host.ports, name)
+    now = picture(host)
+    held = sorted(carrier for running in now.running.values() for carrier in running)
+    assert len(held) == len(now.running), where
+    assert held == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
+
+
+def with_lent(directory: Path, kind: str = "vendor-vf", gpus: int = 1) -> tuple[SimulatedHost, str]:
+    """Return a host with a VM "lent" that is off and reserves nothing, and the profile."""
+    host, profile = small(directory, kind, gpus)
+    create(host.ports, reserving_request(profile, "lent"), start=False)
+    return host, profile
+
+
+def fill(host: SimulatedHost, profile: str, gpu: str | None = None) -> None:
+    """Start the VMs "kept-1" and "kept-2", for which there is room on one GPU."""
+    for name in ("kept-1", "kept-2"):
+        create(host.ports, request(profile, name=name, gpu=gpu))

@@ -616,7 +616,9 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/operations/steps/domain.py",
         old="            error.changed_nothing = not (requested and host.hypervisor.wait_stopped(self.uuid, seconds))\n",
         new="            error.changed_nothing = False\n",
-        tests=("tests/unit/operations/test_with_vm_stopped.py",),
+        tests=(
+            "tests/unit/operations/test_set_vm.py::test_a_signal_just_before_the_request_to_shut_down_leaves_it_running",
+        ),
     ),
     Bug(
         name="interrupted-start-stays",
@@ -648,7 +650,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/operations/plans/chains.py",
         old="        if current is None:\n            continue\n        is_above",
         new="        if current is None or current.source != disk.path:\n            continue\n        is_above",
-        tests=("tests/unit/operations/test_moved_disks.py",),
+        tests=("tests/unit/operations/test_disks.py",),
     ),
     Bug(
         name="secret-quoted",

@@ -17,7 +17,6 @@ import pytest
 from tests.faults import CHANGING, NEVER_RAISE, READING, Trial, acts_on_backends, failing, fault_points, outcome
 from tests.hosts import SimulatedHost, create, delete, open_sim_host, picture, request, run_reconcile, start
 from tests.meanwhile import unchanged
-from tests.processes import clean
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.ports.host import Host
 
@@ -115,11 +114,6 @@ def test_whatever_call_a_process_dies_in_reconcile_finishes_or_undoes_it(tmp_pat
             start(later.ports, "vm")
             assert picture(later).running, where
     assert left_behind >= (1 if act != "start" else 0)
-
-
-@pytest.fixture(scope="module")
-def spawn():
-    return clean()
 
 
 LOST = """version: 1

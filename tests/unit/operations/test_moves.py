@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VMs that are stopped, given another place and started so that more fits; on simulated hosts.
 
 Size: planning, moving and what comes between, on the same scattered hosts.
@@ -5,13 +6,14 @@ Size: planning, moving and what comes between, on the same scattered hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.blocked_hosts import ON_TWO, SOFTWARE, STANDS, crowded, gpu_of, on_two_gpus, stood
 from tests.faults import CHANGING, Trial, acts_on_backends
 from tests.hosts import (
     SimulatedHost,
@@ -19,50 +21,41 @@ from tests.hosts import (
     create,
     delete,
     open_sim_host,
-    picture,
     request,
     run_reconcile,
     set_vm,
     start,
+    stop,
 )
+from tests.meanwhile import on_call, unchanged, with_calls
 from tests.mixed_sizes import FORMS, Q24, Q48, mixed, overlapping, placed
-from tests.reserving_vms import carriers, taken, vm_of
-from tests.unit.operations.test_faults import spawn
+from tests.reserving_vms import all_start, carriers, record_of, taken, vm_of
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, NeedsConfirmation, NoCapacity, NotFound
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.port_values import DomainInfo, DomainLeftovers
 from vgpuctl.model.results.moves import CountResult
 from vgpuctl.model.vm import VmState
+from vgpuctl.operations.attach import attach
 from vgpuctl.operations.change import move_vgpu
 from vgpuctl.operations.moves import defragment, make_room, query_fit
 from vgpuctl.operations.plans.vm_update import MoveTarget
 from vgpuctl.operations.queries import explain, list_profiles
 from vgpuctl.ports.host import Host
-from vgpuctl.value import replace
+from vgpuctl.value import Value, replace
 
-__all__ = ["spawn"]
-TWO = {
-    "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
-    "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
-    "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
-}
+TWO = {kind: ON_TWO[kind] for kind in ("vendor-vf", "mdev-pf", "mdev-vf")}
 
 
 def scattered(directory: Path, kind: str, *, running: bool, more: str = "") -> SimulatedHost:
     """Return a host with two GPUs and one small vGPU on each, where both had room on one; `more` of its scenario."""
-    gpu, small, _ = TWO[kind]
-    kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
-    host = open_sim_host(directory, text=f"version: 1\n{kernel}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
-    for name in ("gone", "first", "second"):
-        create(host.ports, request(small, name=name), start=running)
+    vms = dict.fromkeys(("gone", "first", "second"), TWO[kind][1])
+    host = on_two_gpus(directory, kind, vms, running=running, more=more)
     delete(host.ports, "gone")
     return host.again()
 
 
 def gpus_of(host: SimulatedHost, name: str) -> list[str]:
-    record = vm_of(host, name).record
-    assert record is not None
-    return [v.gpu for v in record.vgpus]
+    return [v.gpu for v in record_of(host, name).vgpus]
 
 
 def room(ports: Host, profile: str, number: int = 1, *, yes: bool = True, most: int | None = None) -> Outcome:
@@ -90,31 +83,28 @@ def test_one_move_makes_room_and_the_vm_is_as_it_was_elsewhere(tmp_path: Path, k
 
 def test_in_a_dry_run_nothing_is_moved_and_the_plan_is_shown(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
-    before = picture(host)
-    shown = room(host.ports, "A100-40C", yes=False)
+    with unchanged(host):
+        shown = room(host.ports, "A100-40C", yes=False)
     assert shown.dry_run
     assert shown.steps[0].startswith("stop, move and start VM ")
     assert shown.data.places[0].profile == "A100-40C"
-    assert picture(host) == before
 
 
 def test_what_is_not_confirmed_is_not_done(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
-    before = picture(host)
 
     def refuse(question: str, steps: tuple[str, ...]) -> None:
         raise NeedsConfirmation(question, lines=list(steps))
 
-    with pytest.raises(NeedsConfirmation, match="Move 1 VM") as refused:
+    with unchanged(host), pytest.raises(NeedsConfirmation, match="Move 1 VM") as refused:
         make_room(host.ports, context(confirm=refuse), [("A100-40C", 1)], max_moves=None)
     assert refused.value.facts["lines"][0].startswith("stop, move and start VM ")
-    assert picture(host) == before
 
 
 def test_nothing_is_moved_for_what_fits_as_it_is(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
     done = room(host.ports, "A100-20C", 2)
-    assert (done.changed, done.data.moves) == (False, ())
+    assert (done.changed, done.steps, done.data.moves) == (False, (), ())
     assert len(done.data.places) == 2
 
 
@@ -137,52 +127,28 @@ def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) 
 def test_a_guest_that_does_not_shut_down_stays_where_it_is_and_the_rest_is_not_moved(tmp_path: Path) -> None:
     lost = "faults: [{on: shutdown, match: first, kind: lost}, {on: shutdown, match: second, kind: lost}]\n"
     host = scattered(tmp_path, "vendor-vf", running=True, more=lost)
-    before = picture(host)
-    with pytest.raises(Busy, match="did not shut down within") as failed:
+    with unchanged(host), pytest.raises(Busy, match="did not shut down within") as failed:
         room(host.ports, "A100-40C")
     assert "the same command again" in str(failed.value.hint)
-    assert picture(host) == before
 
 
 def test_a_failure_after_the_first_move_says_what_is_not_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
     host, plan = two_moves(tmp_path)
     second = plan[1].vm
     record = host.ports.hypervisor.find_domain(second)
-    assert record is not None
 
-    class Gone:
-        """A hypervisor on which the second VM cannot be shut down."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(host.ports.hypervisor, name)
-
-        def shutdown(self, uuid: str) -> None:
-            if uuid == record.uuid:
-                raise LibvirtFailed("cannot shut down", libvirt_code=1)
-            host.ports.hypervisor.shutdown(uuid)
+    def shutdown(uuid: str) -> None:
+        if uuid == record.uuid:
+            raise LibvirtFailed("cannot shut down", libvirt_code=1)
+        host.ports.hypervisor.shutdown(uuid)
 
     with pytest.raises(LibvirtFailed) as failed:
-        room(replace(host.ports, hypervisor=Gone()), "A100-40C", 2)
+        room(with_calls(host.ports, "hypervisor", shutdown=shutdown), "A100-40C", 2)
     assert failed.value.changed
     assert gpus_of(host, plan[0].vm) == [plan[0].to_gpu]
     rest = room(host.again().ports, "A100-40C", 2).data.moves
     assert len(rest) == 1
     assert query_fit(host.ports, [("A100-40C", 2)]).data.fits is True
-
-
-class Meanwhile:
-    """A hypervisor on which something happens before the first guest shutdown."""
-
-    def __init__(self, inner: Any, happens: Callable[[], object]) -> None:
-        self._inner, self._happens = inner, happens
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def shutdown(self, uuid: str) -> None:
-        happens, self._happens = self._happens, lambda: None
-        happens()
-        self._inner.shutdown(uuid)
 
 
 def two_moves(directory: Path) -> tuple[SimulatedHost, list[Any]]:
@@ -201,7 +167,7 @@ def two_moves(directory: Path) -> tuple[SimulatedHost, list[Any]]:
 
 def test_a_vm_deleted_before_its_move_is_reported_and_others_stay(tmp_path: Path) -> None:
     host, (first, second) = two_moves(tmp_path)
-    ports = replace(host.ports, hypervisor=Meanwhile(host.ports.hypervisor, lambda: delete(host.ports, second.vm)))
+    ports = on_call(host.ports, "hypervisor.shutdown", lambda: delete(host.ports, second.vm), nth=1)
     with pytest.raises(NotFound, match="has just been deleted") as failed:
         room(ports, "A100-40C", 2)
     assert not any("not started again" in line for line in failed.value.left)
@@ -214,16 +180,13 @@ def test_a_vm_is_not_shut_down_for_a_place_that_is_gone_when_its_turn_comes(tmp_
     taken = request("A100-20C", name="faster", gpu=second.to_gpu)
     stopped: list[str] = []
 
-    class Seen(Meanwhile):
-        """Logs which VM is shut down."""
+    def shutdown(uuid: str) -> None:
+        stopped.append(uuid)
+        host.ports.hypervisor.shutdown(uuid)
 
-        def shutdown(self, uuid: str) -> None:
-            stopped.append(uuid)
-            super().shutdown(uuid)
-
-    ports = replace(host.ports, hypervisor=Seen(host.ports.hypervisor, lambda: create(host.ports, taken)))
+    ports = with_calls(host.ports, "hypervisor", shutdown=shutdown)
     with pytest.raises(NoCapacity):
-        room(ports, "A100-40C", 2)
+        room(on_call(ports, "hypervisor.shutdown", lambda: create(host.ports, taken), nth=1), "A100-40C", 2)
     assert second.uuid not in stopped
     assert vm_of(host, second.vm).state is VmState.RUNNING
 
@@ -231,42 +194,32 @@ def test_a_vm_is_not_shut_down_for_a_place_that_is_gone_when_its_turn_comes(tmp_
 def test_a_vm_paused_after_the_plan_is_not_shut_down(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
     (move,) = room(host.ports, "A100-40C", yes=False).data.moves
-    observations = 0
+    states = itertools.chain([VmState.RUNNING], itertools.repeat(VmState.PAUSED))
 
-    class Paused(Meanwhile):
-        """Reports the VM as paused after the plan."""
+    def domains() -> tuple[DomainInfo, ...]:
+        state = next(states)
+        return tuple(replace(r, state=state) if r.uuid == move.uuid else r for r in host.ports.hypervisor.domains())
 
-        def domains(self) -> tuple[DomainInfo, ...]:
-            nonlocal observations
-            observations += 1
-            state = VmState.PAUSED if observations > 1 else VmState.RUNNING
-            return tuple(replace(r, state=state) if r.uuid == move.uuid else r for r in host.ports.hypervisor.domains())
-
-        def shutdown(self, uuid: str) -> None:
-            raise AssertionError(uuid)
+    def shutdown(uuid: str) -> None:
+        raise AssertionError(uuid)
 
     with pytest.raises(Busy, match="it is paused now"):
-        room(replace(host.ports, hypervisor=Paused(host.ports.hypervisor, lambda: None)), "A100-40C")
+        room(with_calls(host.ports, "hypervisor", domains=domains, shutdown=shutdown), "A100-40C")
 
 
 def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=False)
     (carrier,) = carriers(host, "first")
-    before = picture(host)
 
-    class Saved(Meanwhile):
-        """Has saved the memory of every VM that is off."""
+    def leftovers(uuid: str) -> DomainLeftovers:
+        return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
 
-        def leftovers(self, uuid: str) -> DomainLeftovers:
-            return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
-
-    ports = replace(host.ports, hypervisor=Saved(host.ports.hypervisor, lambda: None))
+    ports = with_calls(host.ports, "hypervisor", leftovers=leftovers)
     goal = MoveTarget(gpus_of(host, "second")[0])
-    with pytest.raises(InUse, match="first has a managed save"):
+    with unchanged(host), pytest.raises(InUse, match="first has a managed save"):
         move_vgpu(ports, context(), "first", carrier, goal)
-    with pytest.raises(InUse, match="first has a managed save"):
+    with unchanged(host), pytest.raises(InUse, match="first has a managed save"):
         set_vm(ports, request("A100-40C", name="first"))
-    assert picture(host) == before
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -295,13 +248,11 @@ def test_a_target_placement_taken_meanwhile_is_refused_and_the_vm_unchanged(tmp_
     host = host.again()
     at, gpu = placed(host), gpus_of(host, "a")[0]
     (carrier,) = carriers(host, "a")
-    before = picture(host)
     goal = MoveTarget(gpu, at["b"])
-    with pytest.raises(NoCapacity, match="is no longer free"):
+    with unchanged(host), pytest.raises(NoCapacity, match="is no longer free"):
         move_vgpu(host.ports, context(), "a", carrier, goal)
-    with pytest.raises(Busy, match="no longer has"):
+    with unchanged(host), pytest.raises(Busy, match="no longer has"):
         move_vgpu(host.ports, context(), "a", "gone", goal)
-    assert picture(host) == before
 
 
 def test_several_profiles_fit_together_or_the_fewest_that_do_not_are_named(tmp_path: Path) -> None:
@@ -354,22 +305,13 @@ def do(ports: Host, kind: str) -> object:
     return room(ports, TWO[kind][2])
 
 
-def whole(host: SimulatedHost, where: str) -> None:
-    """Check that both VMs exist, that record, devices, definition and claims agree, and that both start."""
-    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
-    now = picture(host)
-    devices = set(now.types) | set(now.mdevs)
-    assert devices <= set(now.claims), where
-    for name in ("first", "second"):
-        start(host.ports, name)
-    now = picture(host)
-    held = sorted(carrier for running in now.running.values() for carrier in running)
-    assert len(held) == 2, where
-    assert held == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
-
-
 def trial_of(directory: Path, kind: str, *, running: bool) -> Trial:
-    return Trial(directory, partial(scattered, kind=kind, running=running), partial(do, kind=kind), whole)
+    return Trial(
+        directory,
+        partial(scattered, kind=kind, running=running),
+        partial(do, kind=kind),
+        partial(all_start, names=("first", "second")),
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for _, kind in acts_on_backends(["move"], TWO)])
@@ -384,3 +326,107 @@ def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: 
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, spawn, state: str) -> None:
     trial = trial_of(tmp_path, kind, running=state == "running")
     assert trial.deaths(trial.calls(), spawn) >= 1
+
+
+class Sizes(Value):
+    """A GPU in a scenario, of which four small vGPUs or fewer large ones fit on one; `twin` is as large as small."""
+
+    gpu: str
+    small: str
+    twin: str
+    large: str
+
+
+STOOD = {
+    "vendor-vf": Sizes("model: L40S", "L40S-12Q", "L40S-12A", "L40S-24Q"),
+    "mdev-vf": Sizes("model: A16", "A16-4Q", "A16-4A", "A16-8Q"),
+    "mig": Sizes("model: RTX PRO 6000, mig: [1g.24gb+gfx]", "DC-1-6Q", "DC-1-6A", "DC-1-24Q"),
+}
+
+
+def with_vfs(directory: Path, kind: str, *, on: bool) -> SimulatedHost:
+    """Return a host with GPUs of one and of four VFs: a small vGPU on the first, a large one on the second."""
+    sizes = STOOD[kind]
+    profiles = f"{sizes.small}, {sizes.twin}, {sizes.large}"
+    gpus = "".join(f"  - {{{sizes.gpu}, vfs: {{total: {n}, enabled: {n}}}, profiles: [{profiles}]}}\n" for n in (1, 4))
+    placed_on = {"a": (sizes.small, 0), "b": (sizes.large, 1)}
+    return stood(directory, gpus, placed_on, software=SOFTWARE.get(kind, ""), on=on)
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", STOOD)
+def test_two_vms_change_places_although_the_one_vf_is_taken(tmp_path: Path, kind: str, on: bool) -> None:
+    """The only VF of the first GPU is the one from which its VM goes."""
+    host = with_vfs(tmp_path, kind, on=on)
+    before = [gpu_of(host, name) for name in "ab"]
+    shown = room(host.ports, STOOD[kind].twin, 2, yes=False)
+    assert [(m.waits, m.round) for m in shown.data.moves] == [(False, 2), (True, 3)]
+    assert len(shown.steps) == 3
+    done = room(host.ports, STOOD[kind].twin, 2, yes=True)
+    assert done.steps == shown.steps
+    assert not done.warnings
+    assert [gpu_of(host, name) for name in "ab"] == before[::-1]
+    assert all(vm_of(host, name).state is (VmState.RUNNING if on else VmState.STOPPED) for name in "ab")
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
+
+
+def test_defragmentation_changes_places_too(tmp_path: Path) -> None:
+    """With the two at each other's places one more large one fits; the first GPU has no other function."""
+    sizes = STOOD["vendor-vf"]
+    gpus = "".join(f"  - {{{sizes.gpu}, vfs: {{total: {number}, enabled: {number}}}}}\n" for number in (1, 4))
+    host = stood(tmp_path, gpus, {"a": (sizes.large, 0), "b": (sizes.small, 1)}, on=True)
+    before = [gpu_of(host, name) for name in "ab"]
+    for dry_run in (True, False):
+        done = defragment(host.ports, context(dry_run=dry_run, confirm=lambda question, steps: None), max_moves=None)
+        assert [m.waits for m in done.data.moves] == [False, True]
+    assert [gpu_of(host, name) for name in "ab"] == before[::-1]
+    create(host.ports, request(sizes.large, name="c"))
+
+
+def test_where_vms_are_in_each_others_way_one_that_is_off_waits(tmp_path: Path) -> None:
+    for running, waits in (("a", "b"), ("b", "a")):
+        host = with_vfs(tmp_path / running, "vendor-vf", on=False)
+        start(host.ports, running)
+        shown = room(host.ports, STOOD["vendor-vf"].twin, 2, yes=False)
+        assert [m.vm for m in shown.data.moves if m.waits] == [waits]
+        assert shown.steps[0].startswith(f"give up the place of VM {waits} on ")
+
+
+def test_on_a_full_host_plan_moves_says_that_nothing_makes_room(tmp_path: Path) -> None:
+    sizes = STOOD["vendor-vf"]
+    gpus = f"  - {{{sizes.gpu}, profiles: [{sizes.large}]}}\n" * 2
+    host = stood(tmp_path, gpus, {name: (sizes.large, number // 2) for number, name in enumerate("abcd")}, on=True)
+    with unchanged(host), pytest.raises(NoCapacity, match=r"no moves make room for .*; 4 VMs may move"):
+        room(host.ports, sizes.large, 1, yes=False)
+    assert explain(host.ports, sizes.large).data.moves is None
+
+
+def test_a_vm_does_not_wait_for_its_own_place(tmp_path: Path) -> None:
+    """Two VMs could make that room, as the next test shows; one that has both vGPUs cannot."""
+    host = crowded(tmp_path, "abc")
+    stop(host.ports, "a")
+    attach(host.ports, context(), request("DC-12Q", name="a"))
+    _, vgpu = record_of(host, "a").vgpus
+    if vgpu.placement_id != 60:
+        goal = MoveTarget(vgpu.gpu, 60)
+        move_vgpu(host.ports, context(), "a", vgpu.carrier, goal)
+    with pytest.raises(NoCapacity, match="no moves make room"):
+        room(host.ports, "DC-16Q", yes=False, most=2)
+
+
+def test_a_plan_says_who_waits_and_carries_it_out(tmp_path: Path) -> None:
+    host = crowded(tmp_path)
+    with pytest.raises(NoCapacity, match="with 1 moves or fewer"):
+        room(host.ports, "DC-16Q", yes=False, most=1)
+    shown = room(host.ports, "DC-16Q", yes=False)
+    moves = [(m.vm, m.round, m.waits) for m in shown.data.moves]
+    assert moves in ([("a", 2, False), ("d", 3, True)], [("d", 2, False), ("a", 3, True)])
+    assert [step.partition(" VM ")[0] for step in shown.steps] == ["stop", "stop, move and start", "move and start"]
+    assert " and give up its place on " in shown.steps[0]
+    room(host.ports, "DC-16Q", yes=True)
+    to = {m.vm: m.to_placement_id for m in shown.data.moves}
+    assert placed(host) == {name: place for name, (_, place) in STANDS.items()} | to
+    assert all(vm_of(host, name).state is VmState.RUNNING for name in STANDS)
+    create(host.ports, request("DC-16Q", name="large"))
+    assert overlapping(host) == []
+    assert not run_reconcile(host.again().ports, dry_run=True).data.findings

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM that reserves its places only while it runs: it takes none while off, and starts wherever there is room."""
+"""A VM that reserves its places only while it runs: it takes none while off, and starts wherever there is room.
+
+What changes it while it is off takes and frees nothing either.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.faults import Watch
 from tests.hosts import (
     Silent,
     SimulatedHost,
@@ -20,21 +22,26 @@ from tests.hosts import (
     picture,
     request,
     run_reconcile,
+    set_vm,
     start,
     stop,
 )
 from tests.layouts import FLEX, do
-from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
+from tests.meanwhile import on_call, rebooted, unchanged
+from tests.reserving_vms import SMALL, carriers, fill, record_of, reserving_request, small, taken, vm_of, with_lent
+from tests.unit.operations.test_change import ensure
 from vgpuctl.backends.mdev import carrier_uuid
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.vm import RecordState, VmState
+from vgpuctl.model.vm import Claim, RecordState, VmState
 from vgpuctl.observe import ReadScope, observe
+from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.operations.power import start_vm
+from vgpuctl.operations.queries import list_vms
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.value import replace
 
@@ -74,20 +81,16 @@ def test_more_can_be_defined_than_fit_and_each_starts_when_another_stops(tmp_pat
 @pytest.mark.parametrize("kind", SMALL)
 def test_defining_it_takes_nothing_even_when_nothing_is_free(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    for name in ("full-1", "full-2"):
-        create(host.ports, request(profile, name=name))
-    before = taken(host)
-    made = create(host.ports, reserving_request(profile, "vm"), start=False)
-    assert taken(host) == before
+    fill(host, profile)
+    with unchanged(host, taken):
+        made = create(host.ports, reserving_request(profile, "vm"), start=False)
     assert not any("claim" in s or "create vGPU" in s for s in made.steps)
     assert [v.reason for v in made.data.vgpus] == ["reserved only while the VM runs"]
     assert made.data.reserve == "running"
-    with pytest.raises(NoCapacity):
+    with unchanged(host), pytest.raises(NoCapacity):
         start(host.ports, "vm")
-    with pytest.raises(NoCapacity):
+    with unchanged(host), pytest.raises(NoCapacity):
         create(host.ports, reserving_request(profile, "vm-2"))
-    assert host.ports.hypervisor.find_domain("vm-2") is None
-    assert taken(host) == before
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -107,15 +110,12 @@ def test_twenty_are_defined_with_one_command(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_always_vms_keep_their_vgpus_while_off(tmp_path: Path, kind: str) -> None:
-    host, profile = small(tmp_path, kind)
-    create(host.ports, reserving_request(profile, "lent"), start=False)
-    create(host.ports, request(profile, name="kept-1"))
-    create(host.ports, request(profile, name="kept-2"))
+    host, profile = with_lent(tmp_path, kind)
+    fill(host, profile)
     stop(host.ports, "kept-1")
     with pytest.raises(NoCapacity):
         start(host.ports, "lent")
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     with pytest.raises(NoCapacity):
         start(host.ports, "lent")
     start(host.ports, "kept-1")
@@ -123,8 +123,7 @@ def test_always_vms_keep_their_vgpus_while_off(tmp_path: Path, kind: str) -> Non
 
 
 def test_a_vm_whose_function_another_one_has_is_moved_to_a_free_one(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path)
     old = carriers(host, "lent")
     create(host.ports, request(profile, name="kept"))
     assert carriers(host, "kept") == old, "this test needs both on one function"
@@ -147,15 +146,11 @@ def test_a_vm_whose_function_another_one_has_is_moved_to_a_free_one(tmp_path: Pa
 
 
 def test_an_mdev_is_made_on_any_gpu_with_room(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.ports, reserving_request(profile, "lent"), start=False)
-    first = vm_of(host, "lent").record
-    assert first is not None
-    for name in ("kept-1", "kept-2"):
-        create(host.ports, request(profile, name=name, gpu=first.vgpus[0].gpu))
+    host, profile = with_lent(tmp_path, "mdev-pf", gpus=2)
+    first = record_of(host, "lent")
+    fill(host, profile, first.vgpus[0].gpu)
     start(host.ports, "lent")
-    now = vm_of(host, "lent").record
-    assert now is not None
+    now = record_of(host, "lent")
     assert now.vgpus[0].carrier == first.vgpus[0].carrier == carrier_uuid(first.vm_uuid, 0)
     assert now.vgpus[0].gpu != first.vgpus[0].gpu
     assert picture(host).mdevs[now.vgpus[0].carrier][0] == now.vgpus[0].function
@@ -188,33 +183,27 @@ def test_one_that_still_has_its_place_starts_in_it(tmp_path: Path, kind: str) ->
     host, profile = small(tmp_path, kind)
     create(host.ports, reserving_request(profile, "a"))
     host.sim.hypervisor.shutdown(vm_of(host, "a").uuid)
-    before = taken(host)
-    host = host.again()
-    done = start(host.ports, "a")
+    with unchanged(host, taken):
+        done = start(host.again().ports, "a")
     assert [s for s in done.steps if "create" in s or "claim" in s] == []
-    assert taken(host) == before
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_deleting_one_leaves_what_others_have(tmp_path: Path, kind: str) -> None:
-    host, profile = small(tmp_path, kind)
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path, kind)
     create(host.ports, request(profile, name="kept"))
-    before = taken(host)
-    delete(host.ports, "lent")
-    assert taken(host) == before
+    with unchanged(host, taken):
+        delete(host.ports, "lent")
+        create(host.ports, reserving_request(profile, "runs"))
+        delete(host.ports, "runs")
+    assert [vm.name for vm in list_vms(host.ports).data if vm.state == "running"] == ["kept"]
     assert host.ports.hypervisor.find_domain("lent") is None
-    assert vm_of(host, "kept").state is VmState.RUNNING
-    create(host.ports, reserving_request(profile, "runs"))
-    delete(host.ports, "runs")
-    assert taken(host) == before
 
 
 def test_a_boot_leaves_it_alone_and_two_records_on_one_function_are_no_conflict(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
     create(host.ports, reserving_request(profile, "a"))
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     done = restore_host(host.ports, context(wait_seconds=5), HostSpec(1))
     assert done.data.restored == ()
     assert taken(host) == set()
@@ -229,23 +218,25 @@ def test_a_boot_leaves_it_alone_and_two_records_on_one_function_are_no_conflict(
 def test_a_cordoned_gpu_is_not_started_on_even_when_the_record_names_it(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
     create(host.ports, reserving_request(profile, "vm"), start=False)
-    record = vm_of(host, "vm").record
-    assert record is not None
+    record = record_of(host, "vm")
     text = f'version: 1\ngpus:\n  "{record.vgpus[0].gpu}": {{cordoned: true}}\n'
     host.ports.host_file.replace(text, None)
     start(host.ports, "vm")
-    now = vm_of(host, "vm").record
-    assert now is not None
-    assert now.vgpus[0].gpu != record.vgpus[0].gpu
+    assert record_of(host, "vm").vgpus[0].gpu != record.vgpus[0].gpu
 
 
-def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
+def with_start_elsewhere(directory: Path) -> tuple[SimulatedHost, Claim]:
+    """Return a host with a VM "vm" that is off, and the claim of process 1, which starts it."""
+    host, profile = small(directory, "vendor-vf")
     create(host.ports, reserving_request(profile, "vm"))
     claim = host.ports.claims.all()[0]
     stop(host.ports, "vm")
     other = living_operation(host.ports)
-    init = replace(claim, process=replace(claim.process, pid=1), operation=other.id)
+    return host, replace(claim, process=replace(claim.process, pid=1), operation=other.id)
+
+
+def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
+    host, init = with_start_elsewhere(tmp_path)
     host.ports.claims.add(init)
     with pytest.raises(Busy, match="process 1 works on"):
         start(host.ports, "vm")
@@ -259,22 +250,11 @@ def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
 
 
 def test_a_delete_detects_a_start_in_progress(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, reserving_request(profile, "vm"))
-    claim = host.ports.claims.all()[0]
-    stop(host.ports, "vm")
-    other = living_operation(host.ports)
-    started = replace(claim, process=replace(claim.process, pid=1), operation=other.id)
-
-    def begin(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "hypervisor.set_record":
-            host.ports.claims.add(started)
-
+    host, started = with_start_elsewhere(tmp_path)
+    ports = on_call(host.ports, "hypervisor.set_record", lambda: host.ports.claims.add(started), after=True)
     with pytest.raises(Busy, match="process 1 works on"):
-        delete(Watch(after=begin).watch(host.ports), "vm")
-    record = vm_of(host, "vm").record
-    assert record is not None
-    assert record.state is RecordState.REMOVING, "who starts it reads this and gives up"
+        delete(ports, "vm")
+    assert record_of(host, "vm").state is RecordState.REMOVING, "who starts it reads this and gives up"
     with pytest.raises(Busy, match="is unfinished"):
         start(host.ports, "vm")
     host.ports.claims.remove(started.carrier, started.vm_uuid)
@@ -310,3 +290,91 @@ def test_a_whole_gpu_is_given_to_one_of_several_at_a_time(tmp_path: Path) -> Non
     create(host.ports, request(name="c", mode="passthrough", gpu=address), start=False)
     with pytest.raises((NoCapacity, InUse)):
         start(host.ports, "b")
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_always_becomes_running_and_frees_its_place(tmp_path: Path, kind: str) -> None:
+    host, profile = small(tmp_path, kind)
+    create(host.ports, request(profile, name="vm"), start=False)
+    assert len(picture(host).claims) == 1
+    wanted = replace(request(profile, name="vm", reserve="running"), sources={"reserve": "command-line"})
+    planned = ensure(host, wanted, dry_run=True)
+    assert planned.data.after.reserve == "running"
+    assert len(picture(host).claims) == 1
+    done = ensure(host, wanted)
+    assert done.data.reserve == "running"
+    assert taken(host) == set()
+    assert not ensure(host, wanted).changed
+    start(host.ports, "vm")
+    assert len(picture(host).claims) == 1
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_running_becomes_always_and_takes_a_place_or_says_that_none_is_free(tmp_path: Path, kind: str) -> None:
+    host, profile = small(tmp_path, kind)
+    create(host.ports, reserving_request(profile, "vm"), start=False)
+    fill(host, profile)
+    wanted = replace(request(profile, name="vm"), sources={"reserve": "command-line"})
+    with unchanged(host), pytest.raises(NoCapacity) as refused:
+        ensure(host, wanted)
+    assert refused.value.status == 4
+    delete(host.ports, "kept-2")
+    done = ensure(host, wanted)
+    assert done.data.reserve == "always"
+    assert [v.present for v in done.data.vgpus] == [True]
+    assert taken(host) == {*carriers(host, "kept-1"), *carriers(host, "vm")}
+    host = host.again()
+    assert run_reconcile(host.ports).data.findings == ()
+    start(host.ports, "vm")
+
+
+@pytest.mark.parametrize(("scenario", "first", "second"), [("a100-40", "A100-4C", "A100-5C"), ("t4", "T4-2Q", "T4-4Q")])
+def test_its_profile_changes_without_taking_a_place(tmp_path: Path, scenario: str, first: str, second: str) -> None:
+    host = open_sim_host(tmp_path, scenario)
+    create(host.ports, reserving_request(first, "vm"), start=False)
+    create(host.ports, request(first, name="kept"))
+    with unchanged(host, taken):
+        set_vm(host.ports, request(second, name="vm"))
+    record = record_of(host, "vm")
+    assert [v.profile for v in record.vgpus] == [second]
+    assert record.reserve == "running"
+    delete(host.ports, "kept")
+    start(host.ports, "vm")
+    assert taken(host) == set(carriers(host, "vm"))
+
+
+@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
+def test_attach_and_detach_of_one_that_is_off_take_and_free_nothing(tmp_path: Path, kind: str) -> None:
+    host, profile = small(tmp_path, kind)
+    create(host.ports, reserving_request(profile, "vm"), start=False)
+    old = carriers(host, "vm")
+    create(host.ports, request(profile, name="kept"))
+    with unchanged(host, taken):
+        attach(host.ports, context(wait_seconds=5), request(profile, name="vm"))
+    assert len(carriers(host, "vm")) == 2
+    with unchanged(host, taken):
+        detach(host.ports, context(wait_seconds=5), "vm", old)
+    assert len(carriers(host, "vm")) == 1
+    assert vm_of(host, "kept").state is VmState.RUNNING
+    with unchanged(host, taken):
+        start(host.ports, "vm")
+        stop(host.ports, "vm")
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", SMALL)
+def test_what_a_vm_that_is_off_gets_is_not_where_it_is_already(tmp_path: Path, kind: str, full: bool) -> None:
+    host, profile = small(tmp_path, kind)
+    for name in ("attached", "changed"):
+        create(host.ports, reserving_request(profile, name), start=False)
+    if full:
+        fill(host, profile)
+    with unchanged(host, taken):
+        attach(host.ports, context(wait_seconds=5), request(profile, name="attached"))
+        set_vm(host.ports, request(profile, count=2, name="changed"))
+    for name in ("attached", "changed"):
+        assert len(set(carriers(host, name))) == 2
+    for name in ("kept-1", "kept-2") if full else ():
+        delete(host.ports, name)
+    start(host.ports, "attached")
+    assert taken(host) == set(carriers(host, "attached"))

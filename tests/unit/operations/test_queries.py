@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.hosts import create, open_sim_host, picture, request, start
+import vgpuctl
+from tests.hosts import create, open_sim_host, request, start
+from tests.meanwhile import unchanged
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound
+from vgpuctl.model.request import NewDisk
 from vgpuctl.model.results.gpus import RoomResult, VfsResult
 from vgpuctl.operations import queries
 from vgpuctl.value import field_names
 
+NO_NVML = "version: 1\nnvidia: {nvml: absent}\ngpus:\n  - {model: A100}\n"
 GPU = {"address", "model", "backend", "mode", "driver", "framebuffer_mib", "numa_node", "vfs", "vgpus"}
 PROFILE = {"free_at_least", "profile", "name", "type_id", "framebuffer_mib", "max_per_gpu", "free", "excludes", "gpus"}
 
@@ -34,14 +40,6 @@ def test_a_gpu_whose_vfs_are_off_has_no_backend_and_a_warning(tmp_path):
     assert any("0000:17:00.0" in w and "VFs are off" in w for w in answer.warnings)
 
 
-POOLS = """version: 1
-libvirt: {running: true}
-storage: {pools: [{name: default}]}
-networks: [{name: default}]
-gpus: [{model: MODEL}]
-"""
-
-
 def fits(host, profile, gpu):
     try:
         return create(host.ports, request(profile, gpu=gpu), start=False).changed
@@ -61,7 +59,7 @@ def fits(host, profile, gpu):
     ],
 )
 def test_types_of_one_pool_leave_room_for_recorded_missing_vgpus(tmp_path, model, gpu, assigned, profile):
-    host = open_sim_host(tmp_path, text=POOLS.replace("MODEL", model))
+    host = open_sim_host(tmp_path, text=f"version: 1\ngpus: [{{model: {model}}}]\n")
     names = [create(host.ports, request(kind, gpu=gpu), start=False).data.name for kind in assigned]
     host.sim.reboot()
     (row,) = [p for p in queries.list_profiles(host.ports, gpu=gpu, everything=True).data if p.profile == profile]
@@ -77,7 +75,7 @@ def test_types_of_one_pool_leave_room_for_recorded_missing_vgpus(tmp_path, model
 @pytest.mark.parametrize(("driver", "free"), [("535.161.05", 0), ("550.90.05", 15)])
 @pytest.mark.parametrize("nvml", ["present", "absent"])
 def test_an_old_driver_takes_one_type_at_a_time(tmp_path, driver, free, nvml):
-    text = POOLS.replace("MODEL", "T4") + f'nvidia: {{driver: "{driver}", nvml: {nvml}}}\n'
+    text = f'version: 1\ngpus: [{{model: T4}}]\nnvidia: {{driver: "{driver}", nvml: {nvml}}}\n'
     host = open_sim_host(tmp_path, text=text)
     create(host.ports, request("T4-1Q", name="vm"), start=False)
     host.sim.reboot()
@@ -119,7 +117,7 @@ def test_list_profiles_counts_what_fits_on_the_host_together(tmp_path):
 
 
 def test_without_nvml_what_is_not_known_is_none_and_never_zero(tmp_path):
-    host = open_sim_host(tmp_path, text="version: 1\nnvidia: {nvml: absent}\ngpus:\n  - {model: A100}\n")
+    host = open_sim_host(tmp_path, text=NO_NVML)
     for profile in queries.list_profiles(host.ports).data:
         assert profile.free is profile.max_per_gpu is profile.framebuffer_mib is None
     assert queries.list_gpus(host.ports).data[0].framebuffer_mib is None
@@ -156,11 +154,13 @@ def test_explain_shows_the_blockers_on_each_gpu(tmp_path):
     assert reasons["0000:3b:00.0"] == ("its driver does not offer this profile",)
 
 
-def test_without_libvirt_gpus_are_shown_and_the_warning_says_what_is_missing(tmp_path):
+def test_without_libvirt_gpus_are_shown_with_a_warning_and_a_list_of_vms_is_an_error_and_not_empty(tmp_path):
     host = open_sim_host(tmp_path, text="version: 1\nlibvirt: {running: false}\ngpus:\n  - {model: A100}\n")
     answer = queries.list_gpus(host.ports)
     assert len(answer.data) == 1
     assert any("VMs are unknown" in w for w in answer.warnings)
+    with pytest.raises(HostCannot, match="libvirt"):
+        queries.list_vms(host.ports)
 
 
 def test_a_bad_device_is_left_out_and_named_and_the_others_are_shown(tmp_path):
@@ -172,16 +172,31 @@ def test_a_bad_device_is_left_out_and_named_and_the_others_are_shown(tmp_path):
 
 def test_looking_changes_nothing(tmp_path):
     host = open_sim_host(tmp_path, "mixed")
-    before = picture(host)
-    queries.list_gpus(host.ports, everything=True)
-    queries.list_profiles(host.ports)
-    queries.list_vms(host.ports)
-    queries.show_vm(host.ports, "old-desktop")
-    queries.explain(host.ports, "T4-4Q")
-    assert picture(host) == before
-
-
-def test_without_libvirt_a_list_of_vms_is_an_error_and_not_empty(tmp_path):
-    host = open_sim_host(tmp_path, text="version: 1\nlibvirt: {running: false}\ngpus:\n  - {model: A100}\n")
-    with pytest.raises(HostCannot, match="libvirt"):
+    with unchanged(host):
+        queries.list_gpus(host.ports, everything=True)
+        queries.list_profiles(host.ports)
         queries.list_vms(host.ports)
+        queries.show_vm(host.ports, "old-desktop")
+        queries.explain(host.ports, "T4-4Q")
+
+
+def test_gpus_of_a_model_need_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    host = vgpuctl.open_host("sim:l40s-x4")
+    every = [row.name for row in host.select_gpus(everything=True).data]
+    assert len(every) == 4
+    assert [row.name for row in host.select_gpus("L40S", everything=True).data] == every
+    assert [row.name for row in host.select_gpus("l40*").data] == every
+    assert [row.name for row in host.select_gpus(every[2], "0000:*").data] == [every[2], every[0], every[1], every[3]]
+    with pytest.raises(InvalidInput, match="means 4 GPUs"):
+        host.select_gpus("L40S")
+    with pytest.raises(NotFound):
+        host.select_gpus("0000:ff:00.0")
+
+
+def test_a_vm_that_was_made_is_reported_although_the_last_look_fails(tmp_path):
+    host = open_sim_host(tmp_path, text=NO_NVML + "faults:\n  - {on: find-domain, nth: 5}\n")
+    done = create(host.ports, request("A100-4C", name="vm", disks=(NewDisk(1024),)))
+    assert (done.changed, done.data.name, done.data.state) == (True, "vm", "unknown")
+    assert len(done.data.vgpus) == len(done.data.disks) == 1
+    assert "could not be checked again" in done.warnings[-1]

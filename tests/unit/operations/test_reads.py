@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a large host costs: 16 GPUs, 32 VFs each, 40 mdev types on every VF, counted read by read."""
+"""What a large host costs: 16 GPUs, 32 VFs each, 40 mdev types on every VF, counted read by read.
+
+A verb that changes one VM reads that VM's GPUs: the number of PCI functions does not grow with the host's GPUs.
+"""
 
 from __future__ import annotations
 
 import errno
+import re
 import time
 from collections import Counter
-from contextlib import contextmanager
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from tests.hosts import create, open_sim_host, request
+import pytest
+
+from tests.faults import Watch
+from tests.hosts import SimulatedHost, create, open_sim_host, request, stop, yes
+from vgpuctl.library import GpuHost
+from vgpuctl.model.outcome import CallSettings, NoProgress
 from vgpuctl.observe import ReadScope, observe, observe_devices
 from vgpuctl.operations import queries
 from vgpuctl.operations.claim import recheck_scope
@@ -121,26 +131,74 @@ def test_what_is_read_under_the_lock_is_one_gpu_and_one_type(tmp_path, capsys):
 def test_create_vm_holds_the_lock_for_a_bounded_number_of_reads_and_no_change(tmp_path):
     host = open_sim_host(tmp_path, "l40s-x4")
     under: Counter[str] = Counter()
-
-    class Claims:
-        @contextmanager
-        def lock(self, wait_seconds: float) -> Any:
-            with host.ports.claims.lock(wait_seconds):
-                yield
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(host.ports.claims, name)
-
-    class Counting:
-        def __init__(self, name: str, inner: Any) -> None:
-            self._name, self._inner = name, inner
-
-        def __getattr__(self, name: str) -> Any:
-            if host.ports.claims.is_locked:
-                under[f"{self._name}.{name}"] += 1
-            return getattr(self._inner, name)
-
-    ports = {name: Counting(name, getattr(host.ports, name)) for name in ("sysfs", "nvml", "hypervisor", "storage")}
-    create(replace(host.ports, claims=Claims(), **ports), request("L40S-12Q"))
-    assert set(under) <= {"sysfs.read", "sysfs.listdir", "sysfs.readlink"}
+    watch = Watch(before=lambda number, call, args: under.update([call] if host.ports.claims.is_locked else []))
+    create(watch.watch(host.ports), request("L40S-12Q"))
+    others = {call for call in under if not call.startswith(("claims.", "operations.", "processes.", "host_file."))}
+    assert others <= {"sysfs.read", "sysfs.listdir", "sysfs.readlink"}
     assert 0 < under["sysfs.read"] <= 200
+
+
+SCENARIO = """version: 1
+storage: {{pools: [{{name: default, path: /pool}}]}}
+images: [{{path: /old.qcow2, size_gib: 20}}, {{path: /new.qcow2, size_gib: 20}}]
+networks: [{{name: default}}]
+gpus: [{{model: L40S, count: {gpus}}}]
+"""
+FEW, MANY = 2, 12
+_FUNCTION = re.compile(r"/sys/bus/pci/devices/([^/]+)/")
+VERBS: dict[str, tuple[str, Callable[[GpuHost], object]]] = {
+    "delete-vm": ("off", lambda host: host.delete_vm("vm")),
+    "delete-vm of a running one": ("on", lambda host: host.delete_vm("vm")),
+    "start-vm": ("off", lambda host: host.start_vm("vm")),
+    "start-vm that runs": ("on", lambda host: host.start_vm("vm")),
+    "stop-vm": ("on", lambda host: host.stop_vm("vm")),
+    "stop-vm --force": ("on", lambda host: host.stop_vm("vm", force=True)),
+    "reboot-vm": ("on", lambda host: host.reboot_vm("vm", force=True)),
+    "set-vm of labels": ("on", lambda host: host.set_vm("vm", labels={"team": "cad"})),
+    "set-vm of memory": ("off", lambda host: host.set_vm("vm", memory="3G")),
+    "resize-disk": ("off", lambda host: host.resize_disk("vm", size="30GiB")),
+    "refresh-vm": ("off", lambda host: host.refresh_vm("vm", "/new.qcow2")),
+    "refresh-vm --drain": ("on", lambda host: host.refresh_vm("vm", "/new.qcow2", drain=True)),
+    "detach-vgpu": ("off", lambda host: host.detach_vgpu("vm")),
+    "set-vm of the profile that it has": ("off", lambda host: host.set_vm("vm", profile="L40S-4Q")),
+    "ensure-vm": ("off", lambda host: host.ensure_vm("vm", state="present", profile="L40S-4Q")),
+    "ensure-vm --state started": ("off", lambda host: host.ensure_vm("vm", state="started")),
+    "ensure-vm --state absent": ("off", lambda host: host.ensure_vm("vm", state="absent")),
+    "ensure-vm with labels": ("on", lambda host: host.ensure_vm("vm", labels={"team": "cad"})),
+    "ensure-vm with memory": ("off", lambda host: host.ensure_vm("vm", state="stopped", memory="3GiB")),
+}
+
+
+def functions_read(host: SimulatedHost, act: Callable[[GpuHost], object]) -> set[str]:
+    """Return the PCI functions of which an act reads a file."""
+    functions: set[str] = set()
+
+    def note(_number: int, call: str, args: tuple[object, ...]) -> None:
+        match = _FUNCTION.match(str(args[0])) if call.startswith("sysfs.") else None
+        functions.update(match.groups() if match is not None else ())
+
+    act(GpuHost(Watch(before=note).watch(host.ports), CallSettings(5, NoProgress(), yes, lambda: False)))
+    return functions
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_a_verb_reads_does_not_grow_with_the_gpus(tmp_path: Path, verb: str) -> None:
+    state, act = VERBS[verb]
+    counts = []
+    for gpus in (FEW, MANY):
+        host = open_sim_host(tmp_path / str(gpus), text=SCENARIO.format(gpus=gpus))
+        create(host.ports, request("L40S-4Q", name="vm", image="/old.qcow2"))
+        if state == "off":
+            stop(host.ports, "vm")
+        counts.append(len(functions_read(host.again(), act)))
+    assert counts[0] == counts[1]
+
+
+def test_a_vm_that_is_not_there_costs_no_read_of_a_gpu(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, text=SCENARIO.format(gpus=FEW))
+
+    def ask(gpu_host: GpuHost) -> None:
+        with pytest.raises(Exception, match="there is no VM nobody"):
+            gpu_host.delete_vm("nobody")
+
+    assert functions_read(host, ask) == set()

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcome
+from tests.failed_calls import failed_calls
+from tests.faults import CHANGING, Trial, error_of, outcome
 from tests.hosts import (
     Silent,
     SimulatedHost,
     context,
-    copied,
     create,
     delete,
     open_sim_host,
@@ -29,19 +29,10 @@ from tests.hosts import (
     start,
     stop,
 )
+from tests.meanwhile import on_call, unchanged
+from tests.reserving_vms import vm_of
 from tests.unit.operations.test_change_faults import whole
-from tests.unit.operations.test_faults import spawn
-from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.errors import (
-    Busy,
-    HostCannot,
-    InUse,
-    InvalidInput,
-    NeedsConfirmation,
-    NotFound,
-    Refused,
-    Unmanaged,
-)
+from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NeedsConfirmation, NotFound, Refused, Unmanaged
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import CloudInit, CloudInitFile, ExistingDisk, NewDisk
 from vgpuctl.model.vm import Vm, VmState
@@ -51,7 +42,6 @@ from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
-__all__ = ["spawn"]
 SCENARIO = """version: 1
 storage: {pools: [{name: default}]}
 networks: [{name: default}]
@@ -86,8 +76,18 @@ def refresh(
 
 
 def the_vm(host: SimulatedHost) -> Vm:
-    record = host.ports.hypervisor.find_domain("vm")
-    return parse_domain(record.xml, record.state, host.ports.machine_id)
+    return vm_of(host, "vm")
+
+
+def half_refreshed(host: SimulatedHost) -> Any:
+    """Let the removal of the old disk fail, and return the error."""
+
+    def fail() -> None:
+        raise error_of("storage.remove_volume")
+
+    error = outcome(partial(refresh, on_call(host.ports, "storage.remove_volume", fail, nth=1)))
+    assert error is not None
+    return error
 
 
 def sound(host: SimulatedHost, where: str = "") -> str:
@@ -119,16 +119,19 @@ def test_only_the_system_disk_changes(tmp_path: Path, act: str) -> None:
     assert sound(host) == "/new.qcow2"
 
 
-def test_the_disk_never_shrinks_and_grows_with_a_larger_image(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+@pytest.fixture
+def host(tmp_path):
+    return prepared(tmp_path)
+
+
+def test_the_disk_never_shrinks_and_grows_with_a_larger_image(host: SimulatedHost) -> None:
     refresh(host.ports)
     assert the_vm(host).record.disks[0].capacity_bytes == 20 * GIB
     refresh(host.ports, image="/larger.qcow2")
     assert the_vm(host).record.disks[0].capacity_bytes == 30 * GIB
 
 
-def test_it_can_be_done_again_and_again_and_passes_over_names_that_are_taken(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+def test_it_can_be_done_again_and_again_and_passes_over_names_that_are_taken(host: SimulatedHost) -> None:
     stem = the_vm(host).record.disks[0].volume.removesuffix(".qcow2")
     host.ports.storage.create_volume("default", f"{stem}-2.qcow2", GIB)
     names = []
@@ -139,8 +142,7 @@ def test_it_can_be_done_again_and_again_and_passes_over_names_that_are_taken(tmp
     assert f"/var/lib/libvirt/images/{stem}-2.qcow2" in picture(host).files
 
 
-def test_list_images_shows_the_clone_below_its_image_before_and_after(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+def test_list_images_shows_the_clone_below_its_image_before_and_after(host: SimulatedHost) -> None:
 
     def children() -> dict[str, list[tuple[str, ...]]]:
         rows = list_images(host.ports).data
@@ -153,9 +155,8 @@ def test_list_images_shows_the_clone_below_its_image_before_and_after(tmp_path: 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
     host = prepared(tmp_path, "drain")
-    before = picture(host)
-    planned = refresh(host.ports, "drain", dry_run=True)
-    assert picture(host) == before
+    with unchanged(host):
+        planned = refresh(host.ports, "drain", dry_run=True)
     words = [step.split()[0] for step in planned.steps]
     assert words == ["shut", "record", "create", "change", "delete", "remove", "start"]
     disk = the_vm(host).record.disks[0].path
@@ -172,10 +173,8 @@ def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
         raise NeedsConfirmation("no")
 
     host = prepared(tmp_path, "drain")
-    before = picture(host)
-    with pytest.raises(NeedsConfirmation):
+    with unchanged(host), pytest.raises(NeedsConfirmation):
         refresh(host.ports, "drain", confirm=no)
-    assert picture(host) == before
 
 
 @pytest.mark.parametrize(
@@ -186,12 +185,9 @@ def test_without_a_yes_nothing_is_changed(tmp_path: Path) -> None:
         ("/bios.qcow2", InvalidInput, "boots only with BIOS, and vm has UEFI"),
     ],
 )
-def test_an_image_that_will_not_do_is_refused_before_anything_is_written(tmp_path, image, error, message) -> None:
-    host = prepared(tmp_path)
-    before = picture(host)
-    with pytest.raises(error, match=message):
+def test_an_image_that_will_not_do_is_refused_before_anything_is_written(host, image, error, message) -> None:
+    with unchanged(host), pytest.raises(error, match=message):
         refresh(host.ports, image=image)
-    assert picture(host) == before
 
 
 class Numbered(Silent):
@@ -213,7 +209,7 @@ def test_all_steps_are_numbered_through_and_the_loss_is_told_before(tmp_path: Pa
     host = prepared(tmp_path, "drain", reserve=reserve)
     progress = Numbered()
     made = refresh(host.ports, "drain", progress=progress)
-    assert made.notes == ()
+    assert (the_vm(host).state, len(host.ports.claims.all()), made.notes) == (VmState.RUNNING, 1, ())
     numbers = [number for number, _, _ in progress.lines]
     assert numbers == list(range(1, len(numbers) + 1))
     assert progress.lines[-1][:2] == (len(numbers), len(numbers))
@@ -222,20 +218,18 @@ def test_all_steps_are_numbered_through_and_the_loss_is_told_before(tmp_path: Pa
         assert [(number, total) for number, total, _ in progress.lines] == [(n, 7) for n in range(1, 8)]
 
 
-def test_from_leaves_a_vm_with_another_image_alone(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
-    before = picture(host)
-    left = refresh(host.ports, from_image="/larger.qcow2")
-    assert (left.changed, left.steps, picture(host)) == (False, (), before)
+def test_from_leaves_a_vm_with_another_image_alone(host: SimulatedHost) -> None:
+    with unchanged(host):
+        left = refresh(host.ports, from_image="/larger.qcow2")
+    assert (left.changed, left.steps) == (False, ())
     assert refresh(host.ports, from_image="/old.qcow2").changed
-    before = picture(host)
-    again = refresh(host.ports, from_image="/old.qcow2")
-    assert (again.changed, picture(host)) == (False, before)
+    with unchanged(host):
+        again = refresh(host.ports, from_image="/old.qcow2")
+    assert not again.changed
     assert again.notes == ("VMs whose first disk is not made from /old.qcow2 are left alone",)
 
 
-def test_a_vm_that_got_another_disk_after_the_question_is_left_alone(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+def test_a_vm_that_got_another_disk_after_the_question_is_left_alone(host: SimulatedHost) -> None:
 
     def refresh_meanwhile(question: str, details: tuple[str, ...]) -> None:
         refresh(host.again().ports)
@@ -247,30 +241,26 @@ def test_a_vm_that_got_another_disk_after_the_question_is_left_alone(tmp_path: P
 
 def test_a_vm_that_runs_is_refused_without_drain(tmp_path: Path) -> None:
     host = prepared(tmp_path, "drain")
-    before = picture(host)
-    with pytest.raises(InUse, match="vm is running") as caught:
+    with unchanged(host), pytest.raises(InUse, match="vm is running") as caught:
         refresh(host.ports)
     assert "--drain" in str(caught.value.hint)
-    assert picture(host) == before
 
 
-@pytest.mark.parametrize("changes", [{"image": None}, {"image": None, "disks": (ExistingDisk("/old.qcow2"),)}])
-def test_a_vm_without_a_clone_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
-    host = prepared(tmp_path, seed=None, **changes)
+@pytest.mark.parametrize("disks", [(NewDisk(1024),), (ExistingDisk("/old.qcow2"),)])
+def test_a_vm_without_a_clone_is_refused(tmp_path: Path, disks: tuple[object, ...]) -> None:
+    host = prepared(tmp_path, seed=None, image=None, disks=disks)
     with pytest.raises(Refused, match="no disk that vgpuctl made as a clone"):
         refresh(host.ports)
 
 
-def test_a_vm_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+def test_a_vm_of_somebody_else_is_refused(host: SimulatedHost) -> None:
     host.ports.hypervisor.set_record(the_vm(host).uuid, None)
     host.ports.claims.remove(*next(iter(picture(host).claims.items())))
     with pytest.raises(Unmanaged, match="was not created by vgpuctl"):
         refresh(host.ports)
 
 
-def test_a_vm_that_refers_to_another_disk_now_is_refused(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+def test_a_vm_that_refers_to_another_disk_now_is_refused(host: SimulatedHost) -> None:
     vm = the_vm(host)
     xml = host.ports.hypervisor.definition(vm.uuid)
     host.ports.hypervisor.redefine(
@@ -282,42 +272,34 @@ def test_a_vm_that_refers_to_another_disk_now_is_refused(tmp_path: Path) -> None
         refresh(host.ports)
 
 
-def test_a_vm_without_a_vgpu_is_refused(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+def test_a_vm_without_a_vgpu_is_refused(host: SimulatedHost) -> None:
     detach(host.ports, context(wait_seconds=5), "vm")
     with pytest.raises(Refused, match="has no vGPU"):
         refresh(host.ports)
 
 
-def test_a_disk_that_another_vm_clones_stays(tmp_path: Path) -> None:
-    host = prepared(tmp_path)
+def test_a_disk_that_another_vm_clones_stays(host: SimulatedHost) -> None:
     disk = the_vm(host).record.disks[0].path
     host.ports.hypervisor.define(
         host.ports.hypervisor.definition(the_vm(host).uuid)
         .replace(the_vm(host).uuid, "11111111-2222-4333-8444-555555555555")
         .replace("<name>vm</name>", "<name>other</name>")
     )
-    before = picture(host)
-    with pytest.raises(InUse, match=f"{disk} cannot be deleted: VM other") as caught:
+    with unchanged(host), pytest.raises(InUse, match=f"{disk} cannot be deleted: VM other") as caught:
         refresh(host.ports)
     assert "--keep-disks" not in str(caught.value.hint)
-    assert picture(host) == before
 
 
 def test_a_guest_that_does_not_shut_down_keeps_running_with_its_disk(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, text=f"{SCENARIO}faults: [{{on: shutdown, match: vm, kind: lost}}]\n")
     create(host.ports, request("A100-4C", name="vm", image="/old.qcow2"))
-    before = picture(host)
-    with pytest.raises(Busy, match="did not shut down"):
+    with unchanged(host), pytest.raises(Busy, match="did not shut down"):
         refresh(host.ports, "drain")
-    assert picture(host) == before
 
 
 def test_an_interrupted_refresh_is_finished_by_reconcile_before_another_one(tmp_path: Path) -> None:
     host = prepared(tmp_path)
-    calls = counted(prepared(tmp_path / "dry").ports, refresh)
-    at = calls.index("storage.remove_volume") + 1
-    error = outcome(partial(refresh, failing(host.ports, at)))
+    error = half_refreshed(host)
     assert error.code == "partly-applied"
     assert [line.split()[0] for line in error.left] == ["delete", "remove"]
     later = host.again()
@@ -330,42 +312,29 @@ def test_an_interrupted_refresh_is_finished_by_reconcile_before_another_one(tmp_
 
 def test_a_vm_that_is_half_refreshed_is_deleted_with_both_disks(tmp_path: Path) -> None:
     host = prepared(tmp_path)
-    calls = counted(prepared(tmp_path / "dry").ports, refresh)
-    assert outcome(partial(refresh, failing(host.ports, calls.index("storage.remove_volume") + 1))) is not None
+    half_refreshed(host)
     delete(host.again().ports, "vm")
     assert not [path for path in picture(host).files if path.startswith("/var")]
 
 
 def test_whatever_call_fails_the_vm_is_as_it_was_or_refreshed(tmp_path: Path) -> None:
-    act = "drain"
-    made = prepared(tmp_path / "made", act)
-    calls = counted(copied(made, tmp_path / "dry").ports, lambda w: refresh(w, act))
+    trial = Trial(tmp_path, partial(prepared, act="drain"), partial(refresh, act="drain"))
+    calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 4
     refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
-        where = f"{act}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = copied(made, tmp_path / f"{number}{done}{for_good}")
-        before = picture(host)
-        error = outcome(partial(refresh, failing(host.ports, number, done=done, for_good=for_good), act))
-        host.sim.close()
-        if error is None:
-            assert picture(host) != before, where
+    for one in failed_calls(trial, calls):
+        if one.error is None:
             continue
         refused += 1
-        same = replace_running(before) == replace_running(picture(host))
-        if picture(host).running != before.running:
-            assert error.left, where
-        if not same and not picture(host).domains[the_vm(host).uuid][1].count("/new.qcow2"):
-            assert error.left or (for_good and calls[number - 1].startswith("claims.")), where
-        later = host.again()
+        same = replace(one.before, running={}) == replace(one.now, running={})
+        if one.now.running != one.before.running:
+            assert one.error.left, one.where
+        later = one.host.again()
+        if not same and not one.now.domains[the_vm(later).uuid][1].count("/new.qcow2"):
+            assert one.error.left or (one.for_good and one.call.startswith("claims.")), one.where
         run_reconcile(later.ports)
-        assert sound(later, where) in ("/old.qcow2", "/new.qcow2"), where
+        assert sound(later, one.where) in ("/old.qcow2", "/new.qcow2"), one.where
     assert refused >= 2
-
-
-def replace_running(seen):
-    """Return a picture without the running VMs."""
-    return {**seen.__dict__, "running": None}
 
 
 @pytest.mark.parametrize("reserve", ["always", "running"])
@@ -388,8 +357,7 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole_and_starts_it(
 
 def test_the_old_disk_stays_when_the_new_one_is_missing(tmp_path: Path) -> None:
     host = prepared(tmp_path)
-    calls = counted(prepared(tmp_path / "dry").ports, refresh)
-    assert outcome(partial(refresh, failing(host.ports, calls.index("storage.remove_volume") + 1))) is not None
+    half_refreshed(host)
     host.ports.storage.remove_volume("default", the_vm(host).record.disks[0].volume)
     before = set(picture(host).files)
     with pytest.raises(Refused, match="may hold its last state"):

@@ -23,7 +23,8 @@ from tests.hosts import (
     stop,
 )
 from tests.layouts import FLEX, do
-from tests.reserving_vms import SMALL, carriers, reserving_request, small, taken, vm_of
+from tests.meanwhile import on_call, rebooted, unchanged
+from tests.reserving_vms import SMALL, carriers, fill, reserving_request, small, taken, vm_of, with_lent
 from tests.unit.operations.test_refresh import prepared, refresh, the_vm
 from tests.vgpus import drop, finding_kinds, make, spec_of
 from vgpuctl.config.host_spec import HostSpec
@@ -40,6 +41,7 @@ from vgpuctl.operations.plans.remove import vm_removal_plan
 from vgpuctl.operations.plans.results import vm_row
 from vgpuctl.operations.restore import restore_host
 from vgpuctl.operations.steps.attach import WriteRecord
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 
@@ -49,9 +51,10 @@ def spare(host: SimulatedHost) -> Vgpu:
 
 
 def test_a_vgpu_without_a_vm_uses_an_unreserved_function(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path)
     own = carriers(host, "lent")
+    make(host.ports, profile)
+    drop(host.ports)  # it is not refused for a VM that only had its function
     make(host.ports, profile)
     assert [spare(host).carrier] == own, "this test needs both on one function"
     assert (spare(host).vm, finding_kinds(host)) == (None, [])
@@ -63,24 +66,15 @@ def test_a_vgpu_without_a_vm_uses_an_unreserved_function(tmp_path: Path) -> None
     assert taken(host) == set()
 
 
-def test_deleting_it_is_not_refused_for_a_vm_that_only_had_its_function(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, reserving_request(profile, "lent"), start=False)
-    make(host.ports, profile)
-    drop(host.ports)
-    assert taken(host) == set()
-
-
 def test_a_vm_that_runs_on_the_function_of_a_vgpu_without_a_vm_is_its_user_and_stopping_it_leaves_it(
     tmp_path: Path,
 ) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path)
     make(host.ports, profile)
     host.ports.hypervisor.start(vm_of(host, "lent").uuid)  # by virsh, without a hook
     assert spare(host).vm == "lent"
     seen = observe(host.ports, ReadScope())
-    (shown,) = vm_row(seen, vm_of(host, "lent")).vgpus  # type: ignore[misc]
+    (shown,) = vm_row(seen, vm_of(host, "lent")).vgpus
     assert shown.name == "spare"
     with pytest.raises(InUse, match="lent"):
         drop(host.ports)
@@ -91,15 +85,13 @@ def test_a_vm_that_runs_on_the_function_of_a_vgpu_without_a_vm_is_its_user_and_s
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_a_starting_vm_never_takes_vgpus_of_host_yaml(tmp_path: Path, kind: str) -> None:
-    host, profile = small(tmp_path, kind)
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path, kind)
     for name in ("spare", "other"):
         make(host.ports, profile, name)
     with pytest.raises(NoCapacity):
         start(host.ports, "lent")
     spec = spec_of(host)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     with pytest.raises(NoCapacity):
         start(host.ports, "lent")
     restore_host(host.ports, context(wait_seconds=5), spec)
@@ -107,28 +99,23 @@ def test_a_starting_vm_never_takes_vgpus_of_host_yaml(tmp_path: Path, kind: str)
 
 
 def test_the_hook_spares_missing_vgpus_of_host_yaml(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "mdev-pf")
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path, "mdev-pf")
     for name in ("spare", "other"):
         make(host.ports, profile, name)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     vms, _ = read_domain_files(host.ports)
     (vm,) = vms
-    assert vm.record is not None
     with pytest.raises(NoCapacity):
         make_devices(host.ports, context(wait_seconds=5), vm, vm.record, vms)
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_claim_of_one_that_is_started_says_which_type_was_made(tmp_path: Path, kind: str) -> None:
-    host, profile = small(tmp_path, kind)
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, _ = with_lent(tmp_path, kind)
     start(host.ports, "lent")
     (claim,) = host.ports.claims.all()
     assert claim.type_id is not None
     vm = vm_of(host, "lent")
-    assert vm.record is not None
     seen = observe_carriers(host.ports, (vm.record,), (vm,))
     assert not lacks_devices(seen, vm, vm.record)
     other = replace(seen, claims=(replace(claim, type_id="1"),))
@@ -136,12 +123,9 @@ def test_the_claim_of_one_that_is_started_says_which_type_was_made(tmp_path: Pat
 
 
 def test_one_placed_elsewhere_than_recorded_lacks_nothing(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path, "mdev-pf", gpus=2)
     vm = vm_of(host, "lent")
-    assert vm.record is not None
-    for name in ("kept-1", "kept-2"):
-        create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
+    fill(host, profile, vm.record.vgpus[0].gpu)
     vms, _ = read_domain_files(host.ports)
     make_devices(host.ports, context(wait_seconds=5), vm, vm.record, vms)
     assert not lacks_devices(observe_carriers(host.ports, (vm.record,), (vm,)), vm, vm.record)
@@ -152,25 +136,16 @@ def test_a_refresh_of_one_that_is_off_takes_no_place_and_leaves_that_of_another_
     assert taken(host) == set()
     for number in (1, 2, 3):
         create(host.ports, request("A100-4C", name=f"other-{number}"))
-    before = taken(host)
     old = the_vm(host).disks[0].source
-    refresh(host.ports)
-    assert taken(host) == before
+    with unchanged(host, taken):
+        refresh(host.ports)
     assert the_vm(host).disks[0].source != old
     assert run_reconcile(host.ports).data.findings == ()
-
-
-def test_a_refresh_of_one_that_runs_starts_it_again(tmp_path: Path) -> None:
-    host = prepared(tmp_path, "drain", reserve="running")
-    refresh(host.ports, "drain")
-    assert the_vm(host).state is VmState.RUNNING
-    assert len(host.ports.claims.all()) == 1
 
 
 def test_of_two_that_change_a_record_at_once_the_second_sees_the_first(tmp_path: Path) -> None:
     host = prepared(tmp_path, reserve="running")
     vm = the_vm(host)
-    assert vm.record is not None
     first = WriteRecord(vm.name, vm.uuid, replace(vm.record, request_json='{"os": "linux"}'), vm.record)
     second = WriteRecord(vm.name, vm.uuid, replace(vm.record, request_json="{}"), vm.record)
     first.perform(host.ports)
@@ -191,23 +166,16 @@ def test_a_drained_one_is_started_again_and_its_note_goes(tmp_path: Path) -> Non
     assert finding_kinds(host) == []
 
 
-class Hooked:
-    """A libvirt with vgpuctl's hook, another process: a VM that stops releases its places before it counts as off."""
+def hooked(host: SimulatedHost) -> Host:
+    """Return the host with vgpuctl's hook, another process: its VM releases its places before it counts as off."""
+    hook = open_sim_host(host.directory, host.scenario).ports
 
-    def __init__(self, host: SimulatedHost) -> None:
-        self.real = host.ports.hypervisor
-        self.hook = open_sim_host(host.directory, host.scenario).ports
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def wait_stopped(self, uuid: str, seconds: float) -> bool:
-        stopped = self.real.wait_stopped(uuid, seconds)
-        (vm,) = (vm for vm in read_domain_files(self.hook)[0] if vm.uuid == uuid)
-        assert vm.record is not None
+    def release() -> None:
+        (vm,) = read_domain_files(hook)[0]
         with suppress(Busy):
-            release_devices(self.hook, context(wait_seconds=5), vm, vm.record)
-        return stopped
+            release_devices(hook, context(wait_seconds=5), vm, vm.record)
+
+    return on_call(host.ports, "hypervisor.wait_stopped", release, after=True)
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -219,22 +187,17 @@ def test_what_a_drained_one_has_stays_its_own_while_the_scheduler_is_set_also_wi
     for claim in host.ports.claims.all():
         host.ports.claims.remove(claim.carrier, claim.vm_uuid)
         host.ports.claims.add(replace(claim, operation=None))
-    before = taken(host)
-    ports = replace(host.ports, hypervisor=Hooked(host))
     job = SchedulerRequest(claim.gpu, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2), drain=True)
-    set_scheduler(ports, context(), job)
-    assert taken(host) == before
+    with unchanged(host, taken):
+        set_scheduler(hooked(host), context(), job)
     assert vm_of(host, "lent").state is VmState.RUNNING
     assert {(v.vm, v.owner) for v in observe(host.ports, ReadScope()).vgpus} == {("lent", Ownership.MANAGED)}
 
 
 def test_one_that_is_elsewhere_than_its_record_says_comes_back_where_it_was(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path, "mdev-pf", gpus=2)
     vm = vm_of(host, "lent")
-    assert vm.record is not None
-    for name in ("kept-1", "kept-2"):
-        create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
+    fill(host, profile, vm.record.vgpus[0].gpu)
     make_devices(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
     host.ports.hypervisor.start(vm.uuid)  # by virsh
     before = picture(host)
@@ -261,30 +224,13 @@ def test_vfs_of_stopped_vms_without_reservation_can_go(tmp_path: Path) -> None:
 
 
 def test_a_restore_ignores_the_former_vgpu_of_an_unreserved_vm(tmp_path: Path) -> None:
-    host, profile = small(tmp_path, "vendor-vf")
-    create(host.ports, reserving_request(profile, "lent"), start=False)
+    host, profile = with_lent(tmp_path)
     make(host.ports, profile)
     assert [spare(host).carrier] == carriers(host, "lent"), "this test needs both on one function"
     spec: HostSpec = spec_of(host)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     restore_host(host.ports, context(wait_seconds=5), spec)
     assert (spare(host).present, taken(host)) == (True, {spare(host).carrier})
-
-
-class Struck:
-    """A storage where something happens after a volume is created."""
-
-    def __init__(self, real: Any, act: Any) -> None:
-        self.real, self.act = real, act
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def create_volume(self, *words: Any, **more: Any) -> Any:
-        made = self.real.create_volume(*words, **more)
-        self.act()
-        return made
 
 
 def test_a_vm_removed_during_creation_is_not_reported_created(tmp_path: Path) -> None:
@@ -292,11 +238,10 @@ def test_a_vm_removed_during_creation_is_not_reported_created(tmp_path: Path) ->
 
     def removing() -> None:
         vm = vm_of(host, "lent")
-        assert vm.record is not None
         plan = vm_removal_plan(vm, vm.record, host.ports.hypervisor.leftovers(vm.uuid), keep_disks=False)
         plan.steps[0].perform(host.ports)
 
-    ports = replace(host.ports, storage=Struck(host.ports.storage, removing))
+    ports = on_call(host.ports, "storage.create_volume", removing, after=True)
     with pytest.raises(Busy, match="has just been changed"):
         create(ports, reserving_request(profile, "lent"), start=False)
     assert host.ports.hypervisor.find_domain("lent") is None
@@ -306,15 +251,12 @@ def test_a_vm_removed_during_creation_is_not_reported_created(tmp_path: Path) ->
 def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
     half: list[Vm] = []
-    ports = replace(host.ports, storage=Struck(host.ports.storage, lambda: half.append(vm_of(host, "lent"))))
+    ports = on_call(host.ports, "storage.create_volume", lambda: half.append(vm_of(host, "lent")), after=True)
     create(ports, reserving_request(profile, "lent"), start=False)
     (vm,) = half
-    assert vm.record is not None
-    before = picture(host)
     plan = vm_removal_plan(vm, vm.record, host.ports.hypervisor.leftovers(vm.uuid), keep_disks=False)
-    with pytest.raises(Busy, match="has just been changed"):
+    with unchanged(host), pytest.raises(Busy, match="has just been changed"):
         execute_plan(host.ports, plan, Silent())
-    assert picture(host) == before
 
 
 def test_on_a_gpu_reserved_for_it_it_gets_its_old_place(tmp_path: Path) -> None:
@@ -322,7 +264,6 @@ def test_on_a_gpu_reserved_for_it_it_gets_its_old_place(tmp_path: Path) -> None:
     host.sim.host_file.write_text("version: 1\ngpus:\n  all: {reserved_for: vdi-*}\n")
     create(host.ports, reserving_request(profile, "vdi-1"), start=False)
     vm = vm_of(host, "vdi-1")
-    assert vm.record is not None
     make_devices(host.ports, context(wait_seconds=5), vm, vm.record, read_domain_files(host.ports)[0])
     assert taken(host) == set(carriers(host, "vdi-1"))
 

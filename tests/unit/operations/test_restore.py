@@ -8,8 +8,9 @@ import pytest
 from tests.faults import Watch
 from tests.hosts import EagerClock, SimulatedHost, context, create, living_operation, open_sim_host, picture, request
 from tests.layouts import FLEX
+from tests.meanwhile import on_call, rebooted, unchanged, with_calls
+from tests.reserving_vms import record_of
 from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
-from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import Busy, Failed, InvalidInput
 from vgpuctl.gpu_setup.sriov import count_vfs
@@ -33,18 +34,23 @@ def restore(host: SimulatedHost, spec: HostSpec | None = None, *, dry_run: bool 
     return restore_host(ports, context(dry_run=dry_run, wait_seconds=5.0), spec or HostSpec(1))
 
 
+def with_vms(
+    directory, *names: str, scenario: str = "a100-40", profile: str = "A100-4C", clock: EagerClock | None = None
+) -> SimulatedHost:
+    """Return a host with VMs that are off."""
+    host = open_sim_host(directory, scenario, clock=clock)
+    for name in names:
+        create(host.ports, request(profile, name=name), start=False)
+    return host
+
+
 @pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
 def test_after_a_reboot_every_vgpu_is_where_it_was(tmp_path, scenario, profile):
-    host = open_sim_host(tmp_path, scenario)
-    for name in ("one", "two"):
-        create(host.ports, request(profile, name=name), start=False)
+    host = with_vms(tmp_path, "one", "two", scenario=scenario, profile=profile)
     before = picture(host)
-    host.sim.reboot()
-    host = host.again()
-    empty = picture(host)
-    planned = restore(host, dry_run=True)
-    assert planned.changed
-    assert picture(host) == empty
+    host = rebooted(host)
+    with unchanged(host):
+        assert restore(host, dry_run=True).changed
     done = restore(host)
     assert [entry.name for entry in done.data.restored] == ["one", "two"]
     assert picture(host) == before
@@ -53,11 +59,7 @@ def test_after_a_reboot_every_vgpu_is_where_it_was(tmp_path, scenario, profile):
 
 
 def test_one_vm_that_cannot_be_restored_stops_no_other_and_is_named(tmp_path):
-    host = open_sim_host(tmp_path)
-    for name in ("one", "two"):
-        create(host.ports, request("A100-4C", name=name), start=False)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(with_vms(tmp_path, "one", "two"))
     host.ports.sysfs.write(TYPE_FILE, "469\n")
     with pytest.raises(Failed) as raised:
         restore(host)
@@ -71,46 +73,27 @@ def test_one_vm_that_cannot_be_restored_stops_no_other_and_is_named(tmp_path):
 def test_what_does_not_change_is_read_once_however_many_vms_there_are(tmp_path, scenario, profile):
     asked = {}
     for number in (1, 4):
-        host = open_sim_host(tmp_path / str(number), scenario)
-        for name in range(number):
-            create(host.ports, request(profile, name=f"vm-{name}"), start=False)
-        host.sim.reboot()
-        watch = Watch()
+        names = [f"vm-{name}" for name in range(number)]
+        host = rebooted(with_vms(tmp_path / str(number), *names, scenario=scenario, profile=profile))
         constant = []
+        watch = Watch()
         watch.before = lambda number, call, args, constant=constant: constant.extend(
             [call] if call == "nvml.gpu" or (call == "sysfs.read" and str(args[0]).endswith("/description")) else []
         )
-        later = host.again()
-        restored = restore(SimulatedHost(watch.watch(later.ports), later.sim, later.directory, later.scenario))
-        assert len(restored.data.restored) == number
+        assert len(restore(replace(host, ports=watch.watch(host.ports))).data.restored) == number
         asked[number] = constant
     assert asked[4] == asked[1] != []
 
 
-class TurnsOn(EagerClock):
-    """A clock on which the driver becomes bound after a while."""
-
-    def __init__(self, after: float) -> None:
-        super().__init__()
-        self.end = self.seconds + after
-        self.act = lambda: None
-
-    def sleep(self, seconds: float) -> None:
-        super().sleep(seconds)
-        if self.seconds == self.end:
-            self.act()
+DRIVERS = "/sys/bus/pci/drivers/nvidia"
 
 
 def with_unbound_vf(tmp_path, clock: EagerClock) -> SimulatedHost:
-    host = open_sim_host(tmp_path, clock=clock)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
+    host = with_vms(tmp_path, "vm", clock=clock)
     host.sim.reboot()
-    drivers = "/sys/bus/pci/drivers/nvidia"
     host.ports.sysfs.write_uninterruptible(
-        f"{drivers}/unbind", "0000:3b:00.4\n", gpu="0000:3b:00.0", deadline_seconds=5
+        f"{DRIVERS}/unbind", "0000:3b:00.4\n", gpu="0000:3b:00.0", deadline_seconds=5
     )
-    if isinstance(clock, TurnsOn):
-        clock.act = lambda: host.ports.sysfs.write(f"{drivers}/bind", "0000:3b:00.4\n")
     return host
 
 
@@ -123,8 +106,7 @@ def test_what_a_vgpu_costs_does_not_grow_with_the_vfs_of_its_gpu(tmp_path):
         for count in (1, 3):
             for number in range(len(seen), count):
                 create(host.ports, request("A100-4C", name=f"vm-{number}"), start=False)
-            host.sim.reboot()
-            host = host.again()
+            host = rebooted(host)
             watch = Watch()
             restore(replace(host, ports=watch.watch(host.ports)))
             seen.append(sum(call.startswith("sysfs.") for call in watch.calls))
@@ -133,29 +115,24 @@ def test_what_a_vgpu_costs_does_not_grow_with_the_vfs_of_its_gpu(tmp_path):
 
 
 def test_a_vf_that_is_taken_after_the_first_look_is_not_written_over(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    host.sim.reboot()
-    host = host.again()
-
-    class Takes:
-        """Claims that are read just after an unmanaged type is set on the VF."""
-
-        def __getattr__(self, name):
-            if name == "lock" and host.ports.sysfs.read(TYPE_FILE) == "0\n":
-                host.ports.sysfs.write(TYPE_FILE, "469\n")
-            return getattr(host.ports.claims, name)
-
+    host = rebooted(with_vms(tmp_path, "vm"))
+    ports = on_call(host.ports, "claims.lock", lambda: host.ports.sysfs.write(TYPE_FILE, "469\n"), nth=1)
     with pytest.raises(Failed, match=r"0000:3b:00\.4 has A100-5C"):
-        restore(replace(host, ports=replace(host.ports, claims=Takes())))
+        restore(replace(host, ports=ports))
     assert host.ports.sysfs.read(TYPE_FILE) == "469\n"
 
 
 def test_a_driver_that_comes_late_is_waited_for(tmp_path):
-    clock = TurnsOn(after=7)
+    clock = EagerClock()
     host = with_unbound_vf(tmp_path, clock)
     begin = clock.seconds
-    assert len(restore(host).data.restored) == 1
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.seconds == begin + 7:
+            host.ports.sysfs.write(f"{DRIVERS}/bind", "0000:3b:00.4\n")
+
+    assert len(restore(replace(host, ports=with_calls(host.ports, "clock", sleep=sleep))).data.restored) == 1
     assert clock.seconds - begin == 7
 
 
@@ -207,8 +184,7 @@ def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tm
     set_mode(host.ports, context(), ModeRequest(A16, "vgpu"))
     create(host.ports, request("A16-2Q", gpu=A16, name="vm"), start=False)
     before = picture(host)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     spec = HostSpec(1, gpus={A16: GpuSpec(mode="vgpu"), "0000:99:00.0": GpuSpec(mode="sriov", vfs=2)})
     assert A16 in " ".join(restore(host, spec, dry_run=True).steps)
     with pytest.raises(Failed, match=r"1 of 3 could not be restored: gpu 0000:99:00\.0") as raised:
@@ -219,24 +195,18 @@ def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tm
 
 
 def test_a_record_with_a_strange_spec_stops_no_other_vm(tmp_path):
-    host = open_sim_host(tmp_path)
-    for name in ("one", "two"):
-        create(host.ports, request("A100-4C", name=name), start=False)
-    domain = host.ports.hypervisor.find_domain("one")
-    record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
+    host = with_vms(tmp_path, "one", "two")
+    record = record_of(host, "one")
     for spec in ("[]", "{", "null"):
-        host.ports.hypervisor.set_record(domain.uuid, record_to_xml(replace(record, request_json=spec)))
-        host.sim.reboot()
-        host = host.again()
+        host.ports.hypervisor.set_record(record.vm_uuid, record_to_xml(replace(record, request_json=spec)))
+        host = rebooted(host)
         assert [entry.name for entry in restore(host).data.restored] == ["one", "two"]
 
 
 def test_an_unreadable_host_yaml_is_reported_and_vms_are_restored(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
+    host = with_vms(tmp_path, "vm")
     before = picture(host)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     unread = InvalidInput("host.yaml:2:1: gpu: unknown field")
     with pytest.raises(Failed, match=r"^1 of 2 .*: file host\.yaml: host\.yaml:2:1: gpu: unknown field"):
         restore_host(host.ports, context(wait_seconds=5.0), HostSpec(1), host_file_error=unread)
@@ -252,33 +222,18 @@ def test_a_gpu_that_can_never_be_so_is_not_waited_for(tmp_path):
     assert clock.monotonic() - begun < 10
 
 
-class Unforeseen:
-    """Claims in which reading the drained VMs, as each GPU's plan does, raises a bug."""
+def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
+    host = with_vms(tmp_path, "vm")
+    before = picture(host).types
+    host = rebooted(host)
 
-    def __init__(self, real):
-        self.real = real
-
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-    def drained_vms(self):
+    def drained_vms():
         raise RuntimeError("unforeseen")
 
-
-def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    before = picture(host).types
-    host.sim.reboot()
-    host = host.again()
-    host = replace_ports(host, claims=Unforeseen(host.ports.claims))
+    spec = parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mode: vgpu}}', "host.yaml")
     with pytest.raises(Failed, match="RuntimeError: unforeseen"):
-        restore(host, parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mode: vgpu}}', "host.yaml"))
+        restore(replace(host, ports=with_calls(host.ports, "claims", drained_vms=drained_vms)), spec)
     assert picture(host).types == before
-
-
-def replace_ports(host, **ports):
-    return SimulatedHost(replace(host.ports, **ports), host.sim, host.directory, host.scenario)
 
 
 H100_DARK = """version: 1
@@ -333,9 +288,7 @@ def test_a_gpu_on_which_another_command_works_is_to_be_tried_later_and_names_it(
             operation=operation.id,
         )
     )
-    before = picture(host)
     message = f"process {operation.process.pid} works on .*: vgpuctl set-mode FLEX sriov"
-    with pytest.raises(Busy, match=message) as raised:
+    with unchanged(host), pytest.raises(Busy, match=message) as raised:
         restore(host, HostSpec(1, gpus={FLEX: GpuSpec(mode=GpuMode.SRIOV, vfs=6)}))
     assert raised.value.status == 75
-    assert picture(host) == before

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-vm changes what differs and nothing else: labels at any time, the rest of a VM that is off, or with drain."""
+"""set-vm changes what differs and nothing else: labels at any time, the rest of a VM that is off, or with drain.
+
+After a signal during a drain the VM runs again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import pytest
 import vgpuctl
 from tests.faults import CHANGING, Watch
 from tests.hosts import (
+    WAIT_SECONDS,
     SimulatedHost,
+    context,
     create,
     delete,
     open_sim_host,
@@ -22,12 +27,15 @@ from tests.hosts import (
     set_vm,
     start,
 )
-from tests.reserving_vms import SMALL, reserving_request, small, taken, vm_of
+from tests.layouts import Signals, StrikesTheRequest
+from tests.meanwhile import on_call, unchanged
+from tests.reserving_vms import SMALL, record_of, reserving_request, small, taken, vm_of
 from tests.unit.operations.test_change import HOSTS
-from tests.unit.operations.test_states_between import InState
+from tests.unit.operations.test_states_between import in_state
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import (
     Busy,
+    Interrupted,
     InUse,
     InvalidInput,
     LibvirtFailed,
@@ -40,6 +48,7 @@ from vgpuctl.errors import (
 )
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import VmState
+from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
@@ -56,6 +65,12 @@ def with_vm(tmp_path: Path, scenario: str = "a100-40", *, on: bool = False, **mo
     return host
 
 
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    """Return a host with a VM that runs."""
+    return with_vm(tmp_path, on=True)
+
+
 def run(ports: Host, wanted: VmRequest, *fields: str, **options: Any) -> Outcome:
     """Run set-vm as a command of its own."""
     with operation(ports):
@@ -67,18 +82,16 @@ def test_several_fields_change_in_one_step_and_the_second_time_nothing_does(tmp_
     host = with_vm(tmp_path, scenario)
     fields = ("profile", "memory", "vcpus", "labels", "owner")
     wanted = request(HOSTS[scenario][1], name="vm", memory_mib=2048, vcpus=3, labels={"a": "1"}, owner="ada")
-    before = picture(host)
-    planned = run(host.ports, wanted, *fields, dry_run=True)
-    assert picture(host) == before
+    with unchanged(host):
+        planned = run(host.ports, wanted, *fields, dry_run=True)
     done = run(host.ports, wanted, *fields)
     assert len([step for step in done.steps if step.startswith("change VM")]) == 1
     for outcome in (planned, done):
         vm = outcome.data
         values = (vm.memory_mib, vm.vcpus, vm.labels, vm.owner, [v.profile for v in vm.vgpus])
         assert values == (2048, 3, {"a": "1"}, "ada", [HOSTS[scenario][1]])
-    after = picture(host)
-    assert not run(host.ports, wanted, *fields).changed
-    assert picture(host) == after
+    with unchanged(host):
+        assert not run(host.ports, wanted, *fields).changed
     start(host.ports, "vm")
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
@@ -96,9 +109,7 @@ def test_another_gpu_takes_the_vgpus_that_keep_their_profile_too(tmp_path: Path)
     create(host.ports, request("L40S-4Q", name="vm", gpu=first), start=False)
     wanted = replace(request("L40S-4Q", name="vm"), gpu=(second,))
     assert [v.gpu for v in run(host.ports, wanted, "profile", "gpu").data.vgpus] == [second]
-    record = vm_of(host, "vm").record
-    assert record is not None
-    assert record.request_fields["gpu"] == second
+    assert record_of(host, "vm").request_fields["gpu"] == second
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -107,31 +118,24 @@ def test_an_excluded_gpu_loses_the_vgpus_and_the_vm_keeps_the_model_that_it_was_
 ) -> None:
     host = open_sim_host(tmp_path, "l40s-x4")
     create(host.ports, request("L40S-4Q", name="vm", gpu="L40S"), start=on)
-    before = vm_of(host, "vm").record
-    assert before is not None
-    first = before.vgpus[0].gpu
+    first = record_of(host, "vm").vgpus[0].gpu
     wanted = replace(request(name="vm"), not_gpu=(first,))
     assert [v.gpu == first for v in run(host.ports, wanted, "not_gpu", drain=on).data.vgpus] == [False]
-    record = vm_of(host, "vm").record
-    assert record is not None
-    assert record.request_fields["gpu"] == "L40S"
+    assert record_of(host, "vm").request_fields["gpu"] == "L40S"
     assert not run(host.ports, wanted, "not_gpu").changed
 
 
 @pytest.mark.parametrize("field", ["profile", "memory", "vcpus", "reserve", "hugepages"])
-def test_a_running_vm_is_refused_and_nothing_changes(tmp_path: Path, field: str) -> None:
-    host = with_vm(tmp_path, on=True)
-    before = picture(host)
+def test_a_running_vm_is_refused_and_nothing_changes(host: SimulatedHost, field: str) -> None:
     wanted = request("A100-5C", name="vm", memory_mib=9, vcpus=9, reserve="running", hugepages="2MiB", owner="ada")
-    with pytest.raises(InUse, match=f"vm is running; its {field} can be changed only while it is off") as raised:
+    message = f"vm is running; its {field} can be changed only while it is off"
+    with unchanged(host), pytest.raises(InUse, match=message) as raised:
         run(host.ports, wanted, field, "owner")
     assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again; or add --drain"
-    assert picture(host) == before
 
 
-def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
-    ports = replace(host.ports, hypervisor=InState(host.ports.hypervisor, VmState.PAUSED))
+def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(host: SimulatedHost) -> None:
+    ports = in_state(host.ports, VmState.PAUSED)
     assert run(ports, request(name="vm", owner="ada"), "owner").data.owner == "ada"
     with pytest.raises(InUse, match="vm is paused; its vcpus can be changed only while it is off") as raised:
         run(ports, request(name="vm", vcpus=2), "vcpus")
@@ -139,8 +143,7 @@ def test_a_paused_vm_gets_labels_and_is_not_offered_to_be_drained(tmp_path: Path
     assert "--drain" not in str(raised.value.hint)
 
 
-def test_a_field_that_has_its_value_already_needs_no_vm_that_is_off(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
+def test_a_field_that_has_its_value_already_needs_no_vm_that_is_off(host: SimulatedHost) -> None:
     wanted = request("GRID A100-4C", name="vm", labels={"a": "1"})
     assert run(host.ports, wanted, "profile", "memory", "vcpus", "labels").data.labels == {"a": "1"}
 
@@ -157,18 +160,17 @@ def test_a_misspelt_profile_is_named_as_such_although_the_vm_runs(tmp_path: Path
 def test_drain_shuts_it_down_changes_it_and_starts_it_again(tmp_path: Path, scenario: str, reserve: str) -> None:
     host = with_vm(tmp_path, scenario, on=True, reserve=reserve)
     wanted = request(HOSTS[scenario][1], name="vm", memory_mib=2048)
-    before = picture(host)
-    planned = run(host.ports, wanted, "profile", "memory", drain=True, dry_run=True)
-    assert (picture(host), planned.steps[0], planned.steps[-1]) == (before, "shut down VM vm", "start VM vm")
+    with unchanged(host):
+        planned = run(host.ports, wanted, "profile", "memory", drain=True, dry_run=True)
+    assert (planned.steps[0], planned.steps[-1]) == ("shut down VM vm", "start VM vm")
     done = run(host.ports, wanted, "profile", "memory", drain=True)
     for outcome in (planned, done):
         vm = outcome.data
         values = (vm.state, vm.memory_mib, vm.reserve, [v.profile for v in vm.vgpus])
         assert values == ("running", 2048, reserve, [HOSTS[scenario][1]])
-    after = picture(host)
-    assert len(after.claims) == 1
-    assert not run(host.ports, wanted, "profile", "memory", drain=True).changed
-    assert picture(host) == after
+    assert len(picture(host).claims) == 1
+    with unchanged(host):
+        assert not run(host.ports, wanted, "profile", "memory", drain=True).changed
     assert host.ports.claims.drained_vms() == ()
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
@@ -184,18 +186,15 @@ def test_drain_shuts_nothing_down_for_labels_or_for_a_vm_that_is_off(tmp_path: P
     assert (picture(off).running, asked) == ({}, [("", ()), ("", ())])
 
 
-def test_the_answer_no_leaves_the_vm_running_as_it_was(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
-    before = picture(host)
+def test_the_answer_no_leaves_the_vm_running_as_it_was(host: SimulatedHost) -> None:
 
     def refuse(question: str, steps: tuple[str, ...]) -> None:
         assert question == "Shut down VM vm, change it, and start it again?"
         assert [steps[0], steps[-1]] == ["shut down VM vm", "start VM vm"]
         raise NeedsConfirmation(question)
 
-    with pytest.raises(NeedsConfirmation):
+    with unchanged(host), pytest.raises(NeedsConfirmation):
         run(host.ports, request(name="vm", vcpus=2), "vcpus", drain=True, confirm=refuse)
-    assert picture(host) == before
 
 
 @pytest.mark.parametrize("reserve", ["always", "running"])
@@ -203,10 +202,8 @@ def test_no_room_is_known_before_the_vm_is_shut_down(tmp_path: Path, reserve: st
     host = open_sim_host(tmp_path, text=FULL)
     create(host.ports, request("A100-4C", name="other"))
     create(host.ports, request("A100-4C", name="vm", reserve=reserve))
-    before = picture(host)
-    with pytest.raises(NoCapacity):
+    with unchanged(host), pytest.raises(NoCapacity):
         run(host.ports, request("A100-40C", name="vm"), drain=True)
-    assert picture(host) == before
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -220,37 +217,25 @@ def test_its_own_room_counts_for_a_vm_that_is_drained(tmp_path: Path, kind: str)
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
 
-def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
+def refuse() -> None:
+    raise LibvirtFailed("no")
+
+
+def test_a_change_that_libvirt_refuses_is_undone_and_the_vm_runs_again(host: SimulatedHost) -> None:
     claims = picture(host).claims
-
-    def refuse(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "hypervisor.redefine":
-            raise LibvirtFailed("no")
-
+    ports = on_call(host.ports, "hypervisor.redefine", refuse)
     with pytest.raises(LibvirtFailed) as raised:
-        run(
-            Watch(before=refuse).watch(host.ports),
-            request("A100-5C", name="vm", vcpus=2),
-            "profile",
-            "vcpus",
-            drain=True,
-        )
+        run(ports, request("A100-5C", name="vm", vcpus=2), "profile", "vcpus", drain=True)
     vm = vm_of(host, "vm")
     assert (vm.state, vm.vcpus, raised.value.left) == (VmState.RUNNING, 1, [])
     assert picture(host).claims == claims
     assert host.ports.claims.drained_vms() == ()
 
 
-def test_a_vm_that_does_not_start_again_is_reported_as_changed(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, on=True)
-
-    def refuse(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "hypervisor.start":
-            raise LibvirtFailed("no")
-
+def test_a_vm_that_does_not_start_again_is_reported_as_changed(host: SimulatedHost) -> None:
+    ports = on_call(host.ports, "hypervisor.start", refuse)
     with pytest.raises(PartlyApplied, match="vm is changed and stays off") as raised:
-        run(Watch(before=refuse).watch(host.ports), request(name="vm", vcpus=2), "vcpus", drain=True)
+        run(ports, request(name="vm", vcpus=2), "vcpus", drain=True)
     assert raised.value.hint == "vgpuctl start-vm vm"
     assert vm_of(host, "vm").vcpus == 2
 
@@ -261,17 +246,11 @@ def test_a_vm_that_is_deleted_after_the_first_look_does_not_exist(
     tmp_path: Path, fields: tuple[str, ...], drain: bool
 ) -> None:
     host = with_vm(tmp_path, on=drain)
-    other, reads = open_sim_host(tmp_path, "a100-40"), 0
-
-    def remove(number: int, call: str, args: tuple[Any, ...]) -> None:
-        nonlocal reads
-        reads += call == "hypervisor.domains"
-        if reads == 2 and picture(host).domains:
-            delete(other.ports, "vm")
-
+    other = open_sim_host(tmp_path, "a100-40")
+    ports = on_call(host.ports, "hypervisor.domains", lambda: delete(other.ports, "vm"), nth=2)
     wanted = request("A100-5C", name="vm", vcpus=2, owner="ada")
     with pytest.raises(NotFound) as raised:
-        run(Watch(before=remove).watch(host.ports), wanted, *fields, drain=drain)
+        run(ports, wanted, *fields, drain=drain)
     assert (raised.value.status, taken(host), picture(host).domains) == (2, set(), {})
     assert host.ports.claims.drained_vms() == ()
 
@@ -281,23 +260,12 @@ def test_a_vm_that_virsh_undefines_at_the_last_moment_is_not_defined_again(
     tmp_path: Path, call: str, field: str
 ) -> None:
     host = with_vm(tmp_path)
-
-    def remove(number: int, called: str, args: tuple[Any, ...]) -> None:
-        if called == call and picture(host).domains:
-            host.ports.hypervisor.undefine(vm_of(host, "vm").uuid)
-
+    ports = on_call(host.ports, call, lambda: host.ports.hypervisor.undefine(vm_of(host, "vm").uuid), nth=1)
     with pytest.raises(VgpuctlError):
-        run(Watch(before=remove).watch(host.ports), request(name="vm", vcpus=2, owner="ada"), field)
+        run(ports, request(name="vm", vcpus=2, owner="ada"), field)
     assert picture(host).domains == {}
     run_reconcile(host.again().ports)
     assert taken(host) == set()
-
-
-def test_labels_are_merged_with_those_that_it_has_at_that_moment(tmp_path: Path) -> None:
-    host = with_vm(tmp_path, labels={"a": "1", "b": "2"})
-    wanted = replace(request(name="vm"), label_changes={"b": None, "c": "3"})
-    assert run(host.ports, wanted, "labels").data.labels == {"a": "1", "c": "3"}
-    assert not run(host.ports, wanted, "labels").changed
 
 
 def test_a_label_that_another_command_sets_meanwhile_is_not_lost(tmp_path: Path) -> None:
@@ -307,22 +275,12 @@ def test_a_label_that_another_command_sets_meanwhile_is_not_lost(tmp_path: Path)
     def label(ports: Host, key: str) -> None:
         run(ports, replace(request(name="vm"), label_changes={key: "1"}), "labels")
 
-    def interfere(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "claims.add_vm_in_progress" and not labels_of(host):
-            label(other.ports, "theirs")
-
+    ports = on_call(host.ports, "claims.add_vm_in_progress", lambda: label(other.ports, "theirs"), nth=1)
     with pytest.raises(Busy):
-        label(Watch(before=interfere).watch(host.ports), "mine")
-    assert labels_of(host) == {"theirs": "1"}
+        label(ports, "mine")
+    assert record_of(host, "vm").labels == {"theirs": "1"}
     label(host.ports, "mine")
-    assert labels_of(host) == {"mine": "1", "theirs": "1"}
-
-
-def labels_of(host: SimulatedHost) -> dict[str, str]:
-    """Return the VM's labels."""
-    record = vm_of(host, "vm").record
-    assert record is not None
-    return record.labels
+    assert record_of(host, "vm").labels == {"mine": "1", "theirs": "1"}
 
 
 def test_labels_are_merged_and_everything_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,3 +315,24 @@ def test_a_display_that_the_profile_cannot_have_is_refused_before_anything_is_cl
     with pytest.raises(InvalidInput, match="A100-4C has no display"):
         run(watch.watch(host.ports), request(name="vm", display=True), "display")
     assert not set(watch.calls) & CHANGING
+
+
+@pytest.mark.parametrize("call", ["find_domain", "shutdown"])
+def test_a_signal_just_before_the_request_to_shut_down_leaves_it_running(host: SimulatedHost, call: str) -> None:
+    signals: Any = StrikesTheRequest(host.ports.hypervisor, call)
+    begun = host.ports.clock.monotonic()
+    struck = replace(host.ports, hypervisor=signals.port())
+    with pytest.raises(Interrupted) as raised:
+        with_vm_stopped(struck, context(progress=signals), vm_of(host, "vm"), list, "done")
+    assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])
+    assert host.ports.claims.drained_vms() == ()
+    assert host.ports.clock.monotonic() - begun < WAIT_SECONDS, "it waited for a guest that nobody asked"
+    assert (raised.value.hint is None) is (call == "find_domain")
+
+
+def test_a_guest_that_got_the_request_before_the_signal_is_started_again(host: SimulatedHost) -> None:
+    signals = Signals()
+    ports = on_call(host.ports, "hypervisor.shutdown", signals.come, after=True)
+    with pytest.raises(Interrupted) as raised:
+        with_vm_stopped(ports, context(), vm_of(host, "vm"), list, "done")
+    assert (vm_of(host, "vm").state, raised.value.left) == (VmState.RUNNING, [])

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each state of libvirt has an answer in every command: a table of states and commands."""
+"""Each state of libvirt has an answer in every command: a table of states and commands.
+
+No command stops a VM that was undefined while it runs for a restart, and delete-vm removes it.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,19 @@ from tests.hosts import (
     request,
     set_vm,
     start,
+    stop,
 )
+from tests.layouts import FLEX, do, drained
+from tests.meanwhile import unchanged, with_calls
+from tests.reserving_vms import vm_of
 from tests.unit.doctor.check_results import run_check
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import Refused, VgpuctlError
 from vgpuctl.host.virt.constants import VM_STATES
 from vgpuctl.model.vm import VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.ensure_vm import ensure_vm
 from vgpuctl.operations.guest import wait
-from vgpuctl.operations.power import reboot_vm, stop_vm
+from vgpuctl.operations.power import reboot_vm
 from vgpuctl.operations.queries import list_vms
 from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.ports.host import Host
@@ -41,35 +48,25 @@ WAIT = "vgpuctl wait vm --for off, then vgpuctl start-vm vm"
 REASON = "virsh domstate --reason vm"
 
 
-class InState:
-    """A hypervisor that shows a running VM in another state."""
+def in_state(ports: Host, state: VmState) -> Host:
+    """Return the host with a hypervisor that shows a running VM in another state."""
+    real = ports.hypervisor
 
-    def __init__(self, inner: Any, state: VmState) -> None:
-        self._inner, self._state = inner, state
+    def shown(domain: Any) -> Any:
+        return replace(domain, state=state) if domain and domain.state is VmState.RUNNING else domain
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def _shown(self, domain: Any) -> Any:
-        return replace(domain, state=self._state) if domain.state is VmState.RUNNING else domain
-
-    def domains(self) -> tuple[Any, ...]:
-        return tuple(self._shown(domain) for domain in self._inner.domains())
-
-    def find_domain(self, name: str) -> Any:
-        domain = self._inner.find_domain(name)
-        return None if domain is None else self._shown(domain)
+    return with_calls(
+        ports,
+        "hypervisor",
+        domains=lambda: tuple(map(shown, real.domains())),
+        find_domain=lambda name: shown(real.find_domain(name)),
+    )
 
 
 def with_vm(tmp_path: Path, state: VmState) -> tuple[SimulatedHost, Host]:
     host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm", image=IMAGE))
-    return host, replace(host.ports, hypervisor=InState(host.ports.hypervisor, state))
-
-
-def stop(ports: Host, *, force: bool = False) -> object:
-    with operation(ports):
-        return stop_vm(ports, context(wait_seconds=5), "vm", force=force)
+    return host, in_state(host.ports, state)
 
 
 def ensure(state: str) -> Callable[[Host], object]:
@@ -81,9 +78,9 @@ def ensure(state: str) -> Callable[[Host], object]:
     return run
 
 
-def refresh(ports: Host) -> object:
+def refresh(ports: Host, name: str = "vm") -> object:
     with operation(ports):
-        return refresh_vm(ports, context(wait_seconds=5), "vm", IMAGE, drain=True)
+        return refresh_vm(ports, context(wait_seconds=5), name, IMAGE, drain=True)
 
 
 def change(ports: Host) -> object:
@@ -91,16 +88,12 @@ def change(ports: Host) -> object:
         return set_vm(ports, request("A100-5C", name="vm"), drain=True)
 
 
-def reboot(ports: Host) -> object:
-    return reboot_vm(ports, context(wait_seconds=5), "vm", force=False)
-
-
 COMMANDS: dict[str, Callable[[Host], object]] = {
     "start": lambda ports: start(ports, "vm"),
     "ensure started": ensure("started"),
-    "reboot": reboot,
+    "reboot": lambda ports: reboot_vm(ports, context(wait_seconds=5), "vm", force=False),
     "wait running": lambda ports: wait(ports, context(), ["vm"], "running", 2),
-    "stop": stop,
+    "stop": lambda ports: stop(ports, "vm", force=False),
     "ensure stopped": ensure("stopped"),
     "refresh --drain": refresh,
     "set-vm --drain": change,
@@ -132,13 +125,11 @@ def test_the_table_has_every_state_of_libvirt():
 @pytest.mark.parametrize(("state", "command", "hint"), ANSWERS)
 def test_a_state_between_is_refused_with_the_command_that_helps(tmp_path, state, command, hint):
     host, ports = with_vm(tmp_path, state)
-    before = picture(host)
-    with pytest.raises(VgpuctlError) as raised:
+    with unchanged(host), pytest.raises(VgpuctlError) as raised:
         COMMANDS[command](ports)
     assert str(state) in raised.value.message
     assert str(raised.value.hint).startswith(hint)
     assert raised.value.left == []
-    assert picture(host) == before
     assert ports.claims.drained_vms() == ()
 
 
@@ -153,7 +144,7 @@ def test_a_vm_that_may_react_is_asked_to_shut_down(tmp_path, state, command):
 @pytest.mark.parametrize("state", HINTS)
 def test_force_and_delete_work_in_every_state(tmp_path, state):
     host, ports = with_vm(tmp_path, state)
-    stop(ports, force=True)
+    stop(ports, "vm")
     assert host.ports.hypervisor.find_domain("vm").state is VmState.STOPPED
     host.ports.hypervisor.start(host.ports.hypervisor.find_domain("vm").uuid)
     questions: list[str] = []
@@ -171,3 +162,46 @@ def test_list_and_doctor_show_it(tmp_path, state):
         assert (finding.verdict, finding.evidence[0], finding.fix) == ("warn", f"VM vm is {state}", HINTS[state])
     else:
         assert finding.verdict == "ok"
+
+
+def forget(host: SimulatedHost, name: str) -> None:
+    """Do what `virsh undefine` does to a running VM."""
+    host.sim.hypervisor.make_transient(vm_of(host, name).uuid)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda ports: do(ports, FLEX, "sriov", 6, drain=True),
+        lambda ports: do(ports, FLEX, "sriov", 6, drain=True, dry_run=True),
+        lambda ports: refresh(ports, "one"),
+        lambda ports: stop(ports, "one", force=False),
+    ],
+    ids=["drain", "dry run", "refresh", "stop"],
+)
+def test_a_vm_without_a_definition_is_not_stopped_for_a_restart(tmp_path: Path, act: Callable[[Host], object]) -> None:
+    host = drained(tmp_path)
+    forget(host, "one")
+    with unchanged(host), pytest.raises(Refused, match="one: running without a definition"):
+        act(host.ports)
+
+
+def test_delete_vm_removes_all_of_a_vm_without_a_definition(tmp_path: Path) -> None:
+    host = drained(tmp_path)
+    forget(host, "one")
+    delete(host.ports, "one")
+    delete(host.ports, "two")
+    left, fresh = picture(host), picture(open_sim_host(tmp_path / "fresh", "mixed"))
+    assert (left.domains, left.claims, left.running) == (fresh.domains, fresh.claims, fresh.running)
+    assert left.files == fresh.files
+
+
+def test_one_that_is_defined_again_is_stopped_and_started_as_any_other(tmp_path: Path) -> None:
+    host = drained(tmp_path)
+    vm = vm_of(host, "one")
+    record = host.ports.hypervisor.find_domain(vm.uuid)
+    forget(host, "one")
+    host.ports.hypervisor.define(record.xml)
+    stop(host.ports, "one", force=False)
+    start(host.ports, "one")
+    assert vm_of(host, "one") == vm

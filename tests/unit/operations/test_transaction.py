@@ -1,16 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transaction claims is carried out or released, and a GPU whose driver refuses is left out."""
+"""What a transaction claims is carried out or released, a VM that it works on is left alone, and its death is seen."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults import Watch, error_of
-from tests.hosts import context, create, kill_operation, living_operation, open_sim_host, operation, picture, request
+from tests.halted import Halted, reopen
+from tests.hosts import (
+    SimulatedHost,
+    context,
+    create,
+    delete,
+    living_operation,
+    open_sim_host,
+    operation,
+    picture,
+    request,
+    run_reconcile,
+)
+from tests.meanwhile import unchanged
+from tests.unit.operations.test_ensure_vms import ensure
+from tests.unit.operations.test_refresh import prepared, refresh
 from tests.values import A4C, a100, assigned, claim
-from vgpuctl.errors import Busy, FileFailed, NoCapacity, VgpuctlError
+from vgpuctl.errors import Busy, Failed, FileFailed, NoCapacity, VgpuctlError
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.claim import claims_of_record
 from vgpuctl.operations.transaction import Transaction
@@ -73,26 +89,10 @@ def test_where_a_driver_refuses_the_other_gpu_gets_it_and_nothing_of_the_first_t
     assert len(picture(host).claims) == len(picture(host).domains) == 2
 
 
-def test_a_vm_on_which_another_operation_works_is_refused_until_that_has_ended(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path)
-    create(host.ports, request("A100-4C", name="vm"), start=False)
-    vm = observe(host.ports, ReadScope()).vms[0]
-    assert vm.record is not None
-    other = open_sim_host(host.directory, host.scenario)
-    with Transaction(other.ports, CONTEXT) as tx:
-        tx.take_over_vm(vm, vm.record, ReadScope())
-    with pytest.raises(Busy, match="works on VM vm"), Transaction(host.ports, CONTEXT) as tx, operation(host.ports):
-        tx.take_over_vm(vm, vm.record, ReadScope())
-    kill_operation(other.ports)
-    with Transaction(host.ports, CONTEXT) as tx, operation(host.ports):
-        assert tx.take_over_vm(vm, vm.record, ReadScope()).vm("vm") == vm
-
-
 def test_a_vm_that_was_changed_before_its_claims_were_taken_is_refused(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm"), start=False)
     vm = observe(host.ports, ReadScope()).vms[0]
-    assert vm.record is not None
     host.ports.hypervisor.start(vm.uuid)
     with pytest.raises(Busy, match="was changed or started in the meantime"), Transaction(host.ports, CONTEXT) as tx:
         tx.take_over_vm(vm, vm.record, ReadScope())
@@ -102,7 +102,6 @@ def test_a_claim_that_a_running_vm_uses_is_not_released(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path)
     create(host.ports, request("A100-4C", name="vm"))
     vm = observe(host.ports, ReadScope()).vms[0]
-    assert vm.record is not None
     (held,) = host.ports.claims.all()
     host.ports.claims.remove(held.carrier, held.vm_uuid)
     with pytest.raises(VgpuctlError), Transaction(host.ports, CONTEXT) as tx:  # noqa: PT012
@@ -131,3 +130,62 @@ def test_what_is_to_happen_on_failure_happens_before_the_notes_go_and_gets_the_e
     assert raised.value.left == ["the rest"]
     assert seen == [("os-error", 1)]
     assert ports.claims.vms_in_progress() == ()
+
+
+def reserving(name: str) -> Any:
+    return request("T4-2Q", name=name, reserve="running")
+
+
+def create_off(ports: Any) -> object:
+    return create(ports, reserving("vm"), start=False)
+
+
+def create_two(ports: Any) -> object:
+    one_at_a_time = 1  # where it halts, nothing else of that process goes on
+    return ensure(ports, reserving("vm-{}"), ("vm-1", "vm-2"), start=False, parallel=one_at_a_time)
+
+
+WORKS = {"create": create_off, "count": create_two, "refresh": refresh}
+
+
+def begun(tmp_path: Path, what: str) -> tuple[SimulatedHost, Halted]:
+    host = prepared(tmp_path, reserve="running") if what == "refresh" else open_sim_host(tmp_path, "t4")
+    return host, Halted(host, "hypervisor", "redefine" if what == "refresh" else "set_record", WORKS[what])
+
+
+@pytest.mark.parametrize("what", WORKS)
+def test_a_vm_without_a_place_is_left_alone_while_a_process_works_on_it(tmp_path, what):
+    host, halted = begun(tmp_path, what)
+    later = reopen(host)
+    with unchanged(later):
+        assert run_reconcile(later.ports).data.findings == ()
+    assert halted.finish() == 0
+    assert later.ports.claims.vms_in_progress() == ()
+    assert run_reconcile(reopen(host).ports).data.findings == ()
+
+
+@pytest.mark.parametrize("what", WORKS)
+def test_it_is_fixed_once_that_process_is_dead(tmp_path, what):
+    host, halted = begun(tmp_path, what)
+    halted.die()
+    later = reopen(host)
+    assert run_reconcile(later.ports).changed
+    assert len(picture(later).domains) == (what == "refresh")
+    assert run_reconcile(later.ports).data.findings == ()
+    assert later.ports.claims.vms_in_progress() == ()
+
+
+def test_a_delete_in_flight_is_left_alone_too(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    create_off(host.ports)
+    halted = Halted(host, "hypervisor", "undefine", lambda ports: delete(ports, "vm"))
+    assert run_reconcile(reopen(host).ports).data.findings == ()
+    assert halted.finish() == 0
+    assert picture(reopen(host)).domains == {}
+
+
+def test_nothing_is_made_when_the_work_cannot_be_noted(tmp_path):
+    host = open_sim_host(tmp_path, "t4")
+    (host.ports.claims._run_dir / "working").write_text("does not exist")
+    with unchanged(host), pytest.raises(Failed, match="cannot record"):
+        create_off(host.ports)

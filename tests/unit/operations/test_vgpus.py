@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs without a VM: listed in host.yaml, never reassigned, never leaked, restored after a boot, gone when deleted."""
+"""vGPUs without a VM: listed in host.yaml, never reassigned, never leaked, restored after a boot, gone when deleted.
+
+delete-vgpu with the UUID or address of a device in place of a name says whose it is, and what removes it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import pytest
 
 from tests.hosts import (
     WAIT_SECONDS,
-    SimulatedHost,
     context,
     create,
     living_operation,
@@ -17,17 +19,28 @@ from tests.hosts import (
     run_reconcile,
     take_over,
 )
+from tests.meanwhile import rebooted, unchanged, with_calls
+from tests.schedulers import TWO_MS
 from tests.unit.operations.test_restore import restore
 from tests.vgpus import drop, finding_kinds, make, spec_of
-from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NeedsConfirmation, NoCapacity, NotFound
+from vgpuctl.errors import (
+    Busy,
+    Exists,
+    InUse,
+    InvalidInput,
+    NeedsConfirmation,
+    NoCapacity,
+    NotFound,
+    Refused,
+    Unmanaged,
+)
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations import queries
 from vgpuctl.operations.boot import read_domain_files
 from vgpuctl.operations.desired_state import cordon
 from vgpuctl.operations.devices import make_devices
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
-from vgpuctl.operations.gpu_transaction import GpuTransaction
-from vgpuctl.operations.gpu_transaction import _replan as replan
+from vgpuctl.operations.gpu_scheduler import SchedulerRequest, set_scheduler
 from vgpuctl.operations.steps.claims import TakeClaim
 from vgpuctl.operations.steps.host_file import RemoveVgpuEntry
 from vgpuctl.operations.vgpus import list_vgpus
@@ -48,9 +61,8 @@ def test_it_is_created_shown_and_deleted_without_leftovers(tmp_path, scenario):
     assert (planned.changed, len(planned.steps), picture(host)) == (True, 3, before)
     assert host.ports.host_file.read() is None
     made = make(host.ports, PROFILES[scenario])
-    assert (made.data.name, made.data.present, made.data.ownership, made.data.vm) == (
-        "spare", True, "managed", None,
-    )  # fmt: skip
+    shown = made.data
+    assert (shown.name, shown.present, shown.ownership, shown.vm) == ("spare", True, "managed", None)
     for field in ("carrier", "hostdev", "usage", "gpu"):
         assert getattr(made.data, field) == getattr(planned.data, field)
     seen = picture(host)
@@ -73,14 +85,17 @@ def test_the_same_name_gives_the_same_mdev_again_and_another_name_another(tmp_pa
     assert make(host.ports, "T4-2Q").data.carrier == first
 
 
-def test_parameters_come_back_after_a_boot_with_the_device(tmp_path):
-    host = open_sim_host(tmp_path)
+@pytest.fixture
+def host(tmp_path):
+    return open_sim_host(tmp_path)
+
+
+def test_parameters_come_back_after_a_boot_with_the_device(host):
     make(host.ports, vgpu_params=(("disable_vnc", "1"), ("frame_rate_limiter", "0")))
     make(host.ports, name="other")
     before = picture(host)
     assert list(before.params.values()) == ["disable_vnc=1,frame_rate_limiter=0"]
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     assert finding_kinds(host) == ["vgpu-missing", "vgpu-missing"]
     assert [e.name for e in restore(host, spec_of(host)).data.restored] == ["other", "spare"]
     assert picture(host) == before
@@ -91,8 +106,7 @@ def test_parameters_come_back_after_a_boot_with_the_device(tmp_path):
 def test_one_that_is_missing_counts_as_taken_and_no_vm_gets_its_place(tmp_path):
     host = open_sim_host(tmp_path, text="version: 1\ngpus: [{model: A100, vfs: {total: 2, enabled: 2}}]\n")
     make(host.ports)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     with pytest.raises(NoCapacity):
         create(host.ports, request("A100-5C"))
     create(host.ports, request("A100-4C"), start=False)
@@ -140,11 +154,9 @@ def test_a_vm_that_names_it_only_in_qemus_arguments_keeps_it(tmp_path, scenario)
     host.ports.hypervisor.define(xml.replace("</domain>", f"<qemu:commandline>{argument}</qemu:commandline></domain>"))
     assert [v.vm for v in list_vgpus(host.ports).data] == ["desk"]
     assert list_vgpus(host.ports, unassigned=True).data == ()
-    before = picture(host)
-    with pytest.raises(InUse, match="is in use by desk") as raised:
+    with unchanged(host), pytest.raises(InUse, match="is in use by desk") as raised:
         drop(host.ports)
     assert "virsh edit desk" in str(raised.value.hint)
-    assert picture(host) == before
 
 
 def test_what_is_held_by_a_process_stays_and_nothing_is_changed(tmp_path):
@@ -152,50 +164,35 @@ def test_what_is_held_by_a_process_stays_and_nothing_is_changed(tmp_path):
     made = make(host.ports, "T4-2Q")
     host.ports.hypervisor.define(DESK % made.data.hostdev)
     host.ports.hypervisor.start("11111111-2222-4333-8444-555555555555")
-    before, text = picture(host), host.ports.host_file.read()
-    blind = replace(host.ports, hypervisor=_Blind(host.ports.hypervisor))
-    with pytest.raises(InUse, match="is in use by"):
-        drop(blind)
-    assert (picture(host), host.ports.host_file.read()) == (before, text)
+    unknown_to_libvirt = with_calls(host.ports, "hypervisor", domains=lambda: ())
+    with unchanged(host, with_host_file), pytest.raises(InUse, match="is in use by"):
+        drop(unknown_to_libvirt)
 
 
-class _Blind:
-    """A libvirt whose VMs are invisible: a holder that libvirt does not know."""
-
-    def __init__(self, real: object) -> None:
-        self._real = real
-
-    def domains(self) -> tuple[object, ...]:
-        return ()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._real, name)
+def with_host_file(host):
+    return picture(host), host.ports.host_file.read()
 
 
-def test_a_name_is_given_once_and_an_unknown_one_is_suggested(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_name_is_given_once_and_an_unknown_one_is_suggested(host):
     make(host.ports)
     with pytest.raises(Exists, match=r"a vGPU spare already exists: A100-4C on 0000:3b:00\.0"):
         make(host.ports)
-    with pytest.raises(NotFound) as raised:
+    with pytest.raises(NotFound, match=r"there is no vGPU sparre in host\.yaml") as raised:
         drop(host.ports, "sparre")
     assert raised.value.facts["near"] == ["spare"]
     assert make(host.ports, name=None).data.name.startswith("vgpu-")
 
 
-def test_nothing_is_deleted_before_the_question_is_answered(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_nothing_is_deleted_before_the_question_is_answered(host):
     make(host.ports)
-    before = picture(host)
 
     def no(question: str, details: tuple[str, ...]) -> None:
         assert "spare" in question
         assert len(details) == 3
         raise NeedsConfirmation("no")
 
-    with pytest.raises(NeedsConfirmation):
+    with unchanged(host), pytest.raises(NeedsConfirmation):
         drop(host.ports, confirm=no)
-    assert picture(host) == before
 
 
 def test_invalid_requests_are_refused_before_anything_is_written(tmp_path):
@@ -213,8 +210,7 @@ def test_invalid_requests_are_refused_before_anything_is_written(tmp_path):
     assert picture(host) == before
 
 
-def test_a_broken_host_yaml_stops_what_depends_on_it_and_leaves_the_claims_alone(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_broken_host_yaml_stops_what_depends_on_it_and_leaves_the_claims_alone(host):
     make(host.ports)
     whole = picture(host)
     host.sim.host_file.write_text("version: 1\nvgpu: {}\n# vgpus\n")
@@ -226,32 +222,24 @@ def test_a_broken_host_yaml_stops_what_depends_on_it_and_leaves_the_claims_alone
     assert picture(host) == whole
 
 
-def test_a_claim_that_was_lost_is_written_again(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_claim_that_was_lost_is_written_again(host):
     made = make(host.ports)
-    claims = host.ports.claims.all()
-    for claim in claims:
-        host.ports.claims.remove(claim.carrier, claim.vm_uuid)
+    (claim,) = host.ports.claims.all()
+    host.ports.claims.remove(claim.carrier, claim.vm_uuid)
     assert finding_kinds(host) == ["claim-lost"]
     run_reconcile(host.ports)
-    assert [(c.carrier, c.vm_uuid) for c in host.ports.claims.all()] == [(made.data.carrier, claims[0].vm_uuid)]
+    assert [(c.carrier, c.vm_uuid) for c in host.ports.claims.all()] == [(made.data.carrier, claim.vm_uuid)]
 
 
-def test_what_somebody_else_put_there_is_reported_and_stays(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_what_somebody_else_put_there_is_reported_and_stays(host):
     path = f"/sys/bus/pci/devices/{make(host.ports).data.carrier}/nvidia/current_vgpu_type"
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     host.ports.sysfs.write(path, "469\n")
-    assert "has A100-5C" in observed(host).reason
+    (observed,) = (v for v in observe(host.ports, ReadScope(types=True)).vgpus if v.name)
+    assert "has A100-5C" in observed.reason
     done = drop(host.ports)
     assert (len(done.notes), len(done.steps)) == (1, 2)
     assert host.ports.sysfs.read(path).strip() == "469"
-
-
-def observed(host: SimulatedHost):
-    """Return the one vGPU that host.yaml lists."""
-    return next(v for v in observe(host.ports, ReadScope(types=True)).vgpus if v.name)
 
 
 def test_vfs_are_not_taken_from_under_it(tmp_path):
@@ -261,8 +249,7 @@ def test_vfs_are_not_taken_from_under_it(tmp_path):
         set_mode(host.ports, context(), ModeRequest("0000:3b:00.0", "passthrough", drain=True))
 
 
-def test_a_vf_assigned_to_a_vm_is_not_used_for_it(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_vf_assigned_to_a_vm_is_not_used_for_it(host):
     carrier = create(host.ports, request("A100-4C", name="vm"), start=False).data.vgpus[0].carrier
     entry = f'{{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "{carrier}"}}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  spare: {entry}\n")
@@ -275,20 +262,16 @@ def test_a_vf_assigned_to_a_vm_is_not_used_for_it(tmp_path):
         restore(host.again(), spec_of(host))
 
 
-def test_two_entries_with_one_place_are_refused_before_anything_is_done(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_two_entries_with_one_place_are_refused_before_anything_is_done(host):
     entry = '{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "0000:3b:00.4"}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  one: {entry}\n  two: {entry}\n")
-    before = picture(host)
     says = r"host\.yaml:4:57: vgpus\.two\.carrier: 0000:3b:00\.4 is also the carrier of vGPU one"
     for act in (lambda: list_vgpus(host.ports), lambda: make(host.ports), lambda: drop(host.ports, "one")):
-        with pytest.raises(InvalidInput, match=says):
+        with unchanged(host), pytest.raises(InvalidInput, match=says):
             act()
-    assert picture(host) == before
 
 
-def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(host):
     make(host.ports)
     claim = host.ports.claims.all()[0]
     drop(host.ports)
@@ -310,15 +293,13 @@ def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_
     set_mode(host.ports, context(), ModeRequest(gpu, "vgpu"))
     carrier = make(host.ports, "A16-2Q", gpu=gpu).data.carrier
     before = picture(host)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     restore(host, spec_of(host))
     now = picture(host)
     assert (now.mdevs[carrier], now.claims) == (before.mdevs[carrier], before.claims)
 
 
-def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(host):
     create(host.ports, request("A100-4C", name="vm"))
     make(host.ports, "A100-4C")
     vm, spare = (next(v for v in observe(host.ports, ReadScope()).vgpus if v.vm == name) for name in ("vm", None))
@@ -333,8 +314,7 @@ def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
     assert {c.carrier: c.vm for c in host.ports.claims.all()}[spare.carrier] == "vgpu spare"
 
 
-def test_one_recreated_during_the_deletion_prompt_stays(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_one_recreated_during_the_deletion_prompt_stays(host):
     make(host.ports)
 
     def recreate(question, details):
@@ -348,8 +328,7 @@ def test_one_recreated_during_the_deletion_prompt_stays(tmp_path):
     assert finding_kinds(host.again()) == []
 
 
-def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(host):
     make(host.ports)
     (mine,) = observe(host.ports, ReadScope()).host_vgpus
     drop(host.ports)
@@ -360,8 +339,7 @@ def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path)
     assert host.ports.host_file.read() == before
 
 
-def test_messages_call_it_a_vgpu_and_no_vm(tmp_path):
-    host = open_sim_host(tmp_path)
+def test_messages_call_it_a_vgpu_and_no_vm(host):
     carrier = make(host.ports).data.carrier
     (claim,) = host.ports.claims.all()
     claim = replace(claim, operation=living_operation(host.ports).id)
@@ -374,11 +352,45 @@ def test_messages_call_it_a_vgpu_and_no_vm(tmp_path):
         with pytest.raises(Busy, match=says):
             take_over(host.ports, (later,), WAIT_SECONDS)
     with pytest.raises(Busy, match="works on vGPU spare"):
-        _replan_with_claim(host, claim)
+        set_scheduler(host.ports, context(wait_seconds=0), SchedulerRequest(claim.gpu, TWO_MS, drain=True))
 
 
-def _replan_with_claim(host, claim):
-    """Check which error another process that sets the GPU up gets."""
-    snapshot = observe(host.ports, ReadScope())
-    mine = replace(claim, vm_uuid="other", operation="other")
-    replan(host.ports, GpuTransaction(claim.gpu, lambda: snapshot, lambda s: None, lambda s: None), mine)
+UUID = "5bfcd486-c5eb-43e4-a5ee-97366690106f"
+VF = "0000:3b:00.4"
+
+
+@pytest.mark.parametrize("name", [UUID, UUID.upper()])
+@pytest.mark.parametrize("used", [False, True])
+def test_an_mdev_of_another_program(tmp_path, name, used):
+    host = open_sim_host(tmp_path, "t4")
+    gpu = observe(host.ports, ReadScope(types=True)).gpus[0]
+    type_id = next(t.type_id for t in gpu.types if t.profile == "T4-2Q")
+    host.ports.sysfs.write(f"/sys/bus/pci/devices/{gpu.address}/mdev_supported_types/{type_id}/create", UUID)
+    if used:
+        hostdev = f"<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{UUID}'/></source>"
+        host.ports.hypervisor.define(DESK % f"{hostdev}</hostdev>")
+    message = f"T4-2Q {UUID} on GPU .* is unmanaged: another program made it"
+    with unchanged(host), pytest.raises(Unmanaged, match=message) as raised:
+        drop(host.ports, name)
+    remove = f"mdevctl stop -u {UUID}; or echo 1 > /sys/bus/mdev/devices/{UUID}/remove"
+    stop = f"virsh edit desk: remove the device with {UUID}; then " if used else ""
+    assert (raised.value.status, raised.value.hint) == (3, stop + remove)
+
+
+@pytest.mark.parametrize("name", [VF, "3b:00.4", "0000:3B:00.4"])
+def test_a_function_of_another_program(host, name):
+    host.ports.sysfs.write(f"/sys/bus/pci/devices/{VF}/nvidia/current_vgpu_type", "469\n")
+    with pytest.raises(Unmanaged, match=f"A100-5C {VF} on GPU 0000:3b:00.0 is unmanaged") as raised:
+        drop(host.ports, name)
+    assert raised.value.hint == f"echo 0 > /sys/bus/pci/devices/{VF}/nvidia/current_vgpu_type"
+
+
+def test_the_vgpu_of_a_vm_and_one_with_a_name(host):
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    with pytest.raises(InUse, match=f"A100-4C {VF} .* is the vGPU of vm") as raised:
+        drop(host.ports, VF)
+    assert raised.value.hint == f"vgpuctl detach-vgpu vm --vgpu {VF}"
+    carrier = make(host.ports, name="spare").data.carrier
+    with pytest.raises(Refused, match="is vGPU spare") as named:
+        drop(host.ports, carrier)
+    assert named.value.hint == "vgpuctl delete-vgpu spare"

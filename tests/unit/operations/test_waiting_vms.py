@@ -5,25 +5,16 @@ Size: every way in which such moves end early, on the same hosts with two VMs in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests import EVERYTHING
-from tests.blocked_hosts import SOFTWARE, crowded, gpu_of, stood
-from tests.faults import (
-    CHANGING,
-    Trial,
-    Watch,
-    acts_on_backends,
-    counted,
-    failing,
-    fault_points,
-    outcome,
-    sampled,
-)
+from tests.blocked_hosts import ON_TWO, crowded, gpu_of, on_two_gpus, stood
+from tests.failed_calls import failed_calls
+from tests.faults import CHANGING, Trial, acts_on_backends, counted, outcome, sampled
 from tests.hosts import (
     SimulatedHost,
     context,
@@ -38,11 +29,13 @@ from tests.hosts import (
     stop,
 )
 from tests.layouts import Signals
+from tests.meanwhile import on_call, rebooted, unchanged
 from tests.mixed_sizes import overlapping, placed
-from tests.reserving_vms import carriers, vm_of
-from tests.unit.operations.test_faults import spawn
+from tests.reserving_vms import all_start, carriers, record_of, vm_of
+from tests.vgpus import finding_kinds
 from vgpuctl.errors import Busy, Interrupted, InUse, NoCapacity, NotFound, PartlyApplied
-from vgpuctl.model.vm import VmRecord, VmState
+from vgpuctl.model.outcome import Progress
+from vgpuctl.model.vm import VmState
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.operations.attach import attach, detach
 from vgpuctl.operations.change import change_vm, move_vgpu
@@ -54,33 +47,21 @@ from vgpuctl.operations.plans.vm_update import MoveTarget
 from vgpuctl.operations.unowned import give_place, give_up_place
 from vgpuctl.ports.host import Host
 
-__all__ = ["spawn"]
-TWO = {
-    "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
-    "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
-    "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
-    "mig": (
-        "{model: RTX PRO 6000, vfs: {total: 4, enabled: 4}, mig: [1g.24gb+gfx], profiles: [DC-1-12Q, DC-1-24Q]}",
-        "DC-1-12Q",
-        "DC-1-24Q",
-    ),
-}
 NAMES = ("first", "second", "third")
 
 
 def opposite(directory: Path, kind: str, *, running: bool, more: str = "") -> SimulatedHost:
     """Return a host with two GPUs that lock each other out: two small vGPUs on one, a large one on the other."""
-    gpu, small, large = TWO[kind]
-    host = open_sim_host(directory, text=f"version: 1\n{SOFTWARE.get(kind, '')}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
-    for name, profile in zip(NAMES, (small, large, small), strict=True):
-        create(host.ports, request(profile, name=name), start=running)
-    return host.again()
+    _, small, large = ON_TWO[kind]
+    return on_two_gpus(
+        directory, kind, dict(zip(NAMES, (small, large, small), strict=True)), running=running, more=more
+    )
 
 
-def record_of(host: SimulatedHost, name: str) -> VmRecord:
-    record = vm_of(host, name).record
-    assert record is not None
-    return record
+def devices_and_claims(host: SimulatedHost) -> object:
+    """Return what VMs hold on the GPUs."""
+    now = picture(host)
+    return now.claims, now.types, now.mdevs
 
 
 def order_from(ports: Host, leaving: Sequence[str], moving: Sequence[str]) -> tuple[MoveEntry, ...]:
@@ -97,15 +78,15 @@ def order_from(ports: Host, leaving: Sequence[str], moving: Sequence[str]) -> tu
     return (*leaves, *moves)
 
 
-def turned(ports: Host, leaving: Sequence[str] = ("second",)) -> None:
+def turned(ports: Host, leaving: Sequence[str] = ("second",), progress: Progress | None = None) -> None:
     """Put each VM on the other GPU."""
     moving = ("first", "third", "second") if "second" in leaving else ("second", "first", "third")
-    carry_out(ports, context(), order_from(ports, leaving, moving))
+    carry_out(ports, context(progress=progress), order_from(ports, leaving, moving))
 
 
 @pytest.mark.parametrize("leaving", [("second",), ("first", "third")], ids=["one", "two"])
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
-@pytest.mark.parametrize("kind", TWO)
+@pytest.mark.parametrize("kind", ON_TWO)
 def test_each_vm_is_as_it_was_at_the_others_place(
     tmp_path: Path, kind: str, running: bool, leaving: tuple[str, ...]
 ) -> None:
@@ -139,17 +120,9 @@ def whole(host: SimulatedHost, where: str) -> None:
         assert {f.kind for f in findings} <= {"no-place", "drained"}, where
         assert all(f.action.startswith("nothing") and "no room" in f.action for f in findings), where
         go_on(host)
-    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
     assert waiting(host) == [], where
-    now = picture(host)
-    assert {*now.types, *now.mdevs} <= set(now.claims), where
-    for name in NAMES:
-        start(host.ports, name)
-    now = picture(host)
-    held = sorted(carrier for running in now.running.values() for carrier in running)
-    assert len(held) == 3, where
-    assert held == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
-    assert held == sorted(carrier for name in NAMES for carrier in carriers(host, name)), where
+    all_start(host, where, NAMES)
+    assert sorted(picture(host).claims) == sorted(one for name in NAMES for one in carriers(host, name)), where
 
 
 def go_on(host: SimulatedHost) -> None:
@@ -172,42 +145,35 @@ def failures(trial: Trial, calls: tuple[str, ...], *, one_of: int = 1) -> int:
     """
     assert len(set(calls) & CHANGING) >= 4
     named = 0
-    for number, done, for_good in fault_points(calls, every_read=False)[::one_of]:
-        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = trial.host(f"{number}{done}{for_good}")
-        before = picture(host)
-        error = outcome(partial(trial.act, failing(host.ports, number, done=done, for_good=for_good)))
-        host.sim.close()
-        later = host.again()
-        if error is None:
-            assert picture(later) != before, where
-            trial.whole(later, where)
-            continue
-        assert picture(later) == before or error.left or error.changed, where
-        for name in [
-            vm.name for vm in observe(later.ports, ReadScope()).vms if vm.record and vm.record.waiting_vgpus()
-        ]:
-            assert any(f"VM {name} " in line for line in error.left), where
-            assert f"vgpuctl start-vm {name}" in str(error.hint) or error.code == "partly-applied", where
-            named += 1
-        run_reconcile(later.ports)
-        trial.whole(later, where)
+    for one in failed_calls(trial, calls, one_of=one_of):
+        later = one.host.again()
+        if one.error is not None:
+            assert not one.is_left or one.error.left or one.error.changed, one.where
+            vms = observe(later.ports, ReadScope()).vms
+            for name in [vm.name for vm in vms if vm.record and vm.record.waiting_vgpus()]:
+                assert any(f"VM {name} " in line for line in one.error.left), one.where
+                assert f"vgpuctl start-vm {name}" in str(one.error.hint) or one.error.code == "partly-applied", (
+                    one.where
+                )
+                named += 1
+            run_reconcile(later.ports)
+        trial.whole(later, one.where)
     return named
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind in acts_on_backends(["move"], TWO)])
+@pytest.mark.parametrize("kind", [kind for _, kind in acts_on_backends(["move"], ON_TWO)])
 def test_whatever_call_fails_no_vm_is_lost(tmp_path: Path, kind: str) -> None:
     trial = trial_of(tmp_path, kind, running=False)
     assert failures(trial, trial.calls()) >= (kind == "vendor-vf")
 
 
-@pytest.mark.parametrize(("state", "kind"), acts_on_backends(["running", "off"], TWO))
+@pytest.mark.parametrize(("state", "kind"), acts_on_backends(["running", "off"], ON_TWO))
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, spawn, state: str) -> None:
     trial = trial_of(tmp_path, kind, running=state == "running")
     assert trial.deaths(trial.calls(), spawn) >= 1
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind in acts_on_backends(["start"], TWO)])
+@pytest.mark.parametrize("kind", [kind for _, kind in acts_on_backends(["start"], ON_TWO)])
 def test_whatever_call_a_process_dies_in_start_vm_gives_the_vm_a_place(tmp_path: Path, kind: str, spawn) -> None:
     """Before reconcile has run; where the host is full, start-vm says so, and reconcile finds the same."""
     trial = trial_of(tmp_path, kind, running=False)
@@ -233,19 +199,9 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
         where = f"Ctrl-C in call {number} {calls[number - 1]}"
         host, signals = trial.host(str(number)), Signals()
         before = picture(host)
-
-        def come(
-            at: int, call: str, args: tuple[object, ...], number: int = number, signals: Signals = signals
-        ) -> None:
-            if at == number:
-                signals.come()
-
-        ports = Watch(before=come).watch(host.ports)
-        error = outcome(
-            lambda ports=ports, signals=signals: carry_out(
-                ports, context(progress=signals), order_from(ports, ["second"], ["first", "third", "second"])
-            )
-        )
+        at = calls[:number].count(calls[number - 1])
+        ports = on_call(host.ports, calls[number - 1], signals.come, nth=at)
+        error = outcome(partial(turned, ports, progress=signals))
         assert error is None or isinstance(error, Interrupted | PartlyApplied), where
         assert error is None or picture(host) == before or error.left or error.changed, where
         undone, left = undone + (picture(host) == before), left + (picture(host) != before)
@@ -256,20 +212,8 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
     assert left >= (10 if EVERYTHING else 3)
 
 
-@pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
-def test_two_vms_change_places_although_no_vf_is_free(tmp_path: Path, on: bool) -> None:
-    gpu = "  - {model: A100, vfs: {total: 1, enabled: 1}, profiles: [A100-20C, A100-40C]}\n"
-    host = stood(tmp_path, gpu * 2, {"a": ("A100-20C", 0), "b": ("A100-40C", 1)}, on=on)
-    before = [gpu_of(host, name) for name in "ab"]
-    carry_out(host.ports, context(), order_from(host.ports, ["a"], ["b", "a"]))
-    assert [gpu_of(host, name) for name in "ab"] == before[::-1]
-    assert all(vm_of(host, name).state is (VmState.RUNNING if on else VmState.STOPPED) for name in "ab")
-    assert not run_reconcile(host.again().ports, dry_run=True).data.findings
-
-
 def test_three_vms_change_places_in_a_circle(tmp_path: Path) -> None:
-    gpu = "  - {model: A100, vfs: {total: 1, enabled: 1}, profiles: [A100-20C, A100-40C]}\n"
-    host = stood(tmp_path, gpu * 3, {name: ("A100-40C", n) for n, name in enumerate("abc")}, on=True)
+    host = stood(tmp_path, ONE_VF * 3, {name: ("A100-40C", n) for n, name in enumerate("abc")}, on=True)
     snapshot = observe(host.ports, ReadScope(types=True))
     vms = {vm.name: vm for vm in snapshot.vms}
     vgpus = {name: record_of(host, name).vgpus[0] for name in "abc"}
@@ -294,24 +238,17 @@ def overlapped(ports: Host) -> None:
     vms = {vm.name: vm for vm in observe(ports, ReadScope(types=True)).vms}
     entries: list[MoveEntry] = []
     for name, place in (("d", 36), ("a", 48)):
-        record = vms[name].record
-        assert record is not None
-        (vgpu,) = record.vgpus
+        (vgpu,) = vms[name].record.vgpus
         entries.append(VmMove(vms[name], vgpu, vgpu.gpu, place, waits=name == "a"))
     carry_out(ports, context(), (VmLeave(vms["a"], entries[1].vgpu), *entries))
 
 
 def apart(host: SimulatedHost, where: str) -> None:
     """See that both VMs start, each at its place, and that nothing is left over."""
-    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
-    for name in "ad":
-        start(host.ports, name)
+    all_start(host, where, "ad")
     assert set(placed(host)) == {"a", "d"}, where
     assert None not in placed(host).values(), where
     assert overlapping(host) == [], where
-    now = picture(host)
-    assert sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
-    assert len(now.claims) == 2, where
 
 
 def test_on_a_mixed_size_gpu_each_is_where_the_other_was_in_its_way(tmp_path: Path) -> None:
@@ -321,13 +258,7 @@ def test_on_a_mixed_size_gpu_each_is_where_the_other_was_in_its_way(tmp_path: Pa
     assert placed(host) == {"a": 48, "d": 36}
 
 
-def test_on_a_mixed_size_gpu_whatever_call_fails_or_a_process_dies_in_no_vm_is_lost(tmp_path: Path, spawn) -> None:
-    trial = Trial(tmp_path, two_off, overlapped, apart)
-    calls = trial.calls()
-    failures(trial, calls, one_of=1 if EVERYTHING else 5)
-    assert trial.deaths(calls, spawn) >= 1
-
-
+ONE_VF = "  - {model: A100, vfs: {total: 1, enabled: 1}, profiles: [A100-20C, A100-40C]}\n"
 H100 = "  - {model: H100, mig: [1g.10gb]}\n"
 PAIR = {"a": ("H100-1-10C", 0), "b": ("H100-1-10C", 1)}
 """Where a GPU instance takes one vGPU its profile is all that counts: no plan has vGPUs change places there."""
@@ -338,32 +269,33 @@ def crossed(ports: Host) -> None:
     carry_out(ports, context(), order_from(ports, ["a"], ["b", "a"]))
 
 
-def each_in_one(host: SimulatedHost, where: str) -> None:
-    """See that both VMs start, and that nothing is left over."""
-    assert not run_reconcile(host.ports, dry_run=True).data.findings, where
-    for name in PAIR:
-        start(host.ports, name)
-    now = picture(host)
-    assert sorted(now.claims) == sorted(now.types), where
-    assert len(now.claims) == 2, where
-
-
-def pair(directory: Path, *, on: bool) -> SimulatedHost:
-    return stood(directory, H100 * 2, PAIR, on=on)
-
-
 @pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
-def test_two_vms_change_gpu_instances(tmp_path: Path, on: bool) -> None:
-    host = pair(tmp_path, on=on)
+@pytest.mark.parametrize(
+    ("gpu", "vms"), [(ONE_VF, {"a": ("A100-20C", 0), "b": ("A100-40C", 1)}), (H100, PAIR)], ids=["VFs", "instances"]
+)
+def test_two_vms_change_places_although_no_vf_or_instance_is_free(
+    tmp_path: Path, on: bool, gpu: str, vms: dict[str, tuple[str, int]]
+) -> None:
+    host = stood(tmp_path, gpu * 2, vms, on=on)
     before = [gpu_of(host, name) for name in PAIR]
     crossed(host.ports)
     assert [gpu_of(host, name) for name in PAIR] == before[::-1]
     assert vm_of(host, "a").state is vm_of(host, "b").state is (VmState.RUNNING if on else VmState.STOPPED)
-    each_in_one(host, "done")
+    all_start(host.again(), "done", PAIR)
 
 
-def test_whatever_call_fails_or_a_process_dies_in_two_vms_have_gpu_instances(tmp_path: Path, spawn) -> None:
-    trial = Trial(tmp_path, partial(pair, on=False), crossed, each_in_one)
+@pytest.mark.parametrize(
+    ("made", "act", "check"),
+    [
+        (two_off, overlapped, apart),
+        (partial(stood, gpus=H100 * 2, placed_on=PAIR, on=False), crossed, partial(all_start, names=PAIR)),
+    ],
+    ids=["mixed sizes", "GPU instances"],
+)
+def test_within_a_gpu_whatever_call_fails_or_a_process_dies_in_no_vm_is_lost(
+    tmp_path: Path, spawn, made, act, check
+) -> None:
+    trial = Trial(tmp_path, made, act, check)
     calls = trial.calls()
     failures(trial, calls, one_of=1 if EVERYTHING else 5)
     assert trial.deaths(calls, spawn) >= 1
@@ -395,24 +327,16 @@ def test_a_vm_that_is_gone_is_reported_and_the_others_stay(tmp_path: Path) -> No
     host = opposite(tmp_path, "vendor-vf", running=True)
     order = order_from(host.ports, ["second"], ["first", "third", "second"])
     delete(host.ports, "second")
-    before = picture(host)
-    with pytest.raises(NotFound, match="second"):
+    with unchanged(host), pytest.raises(NotFound, match="second"):
         carry_out(host.ports, context(), order)
-    assert picture(host) == before
 
 
 def test_a_vm_deleted_while_it_waits_is_reported(tmp_path: Path) -> None:
     host = opposite(tmp_path, "vendor-vf", running=False)
     order = order_from(host.ports, ["second"], ["first", "third", "second"])
-    redefined: list[str] = []
-
-    def begin(number: int, call: str, args: object) -> None:
-        redefined.extend([call] if call == "hypervisor.redefine" else [])
-        if call == "hypervisor.redefine" and len(redefined) == 2:
-            delete(host.again().ports, "second")
-
+    ports = on_call(host.ports, "hypervisor.redefine", lambda: delete(host.again().ports, "second"), nth=2, after=True)
     with pytest.raises(NotFound, match="second"):
-        carry_out(Watch(after=begin).watch(host.ports), context(), order)
+        carry_out(ports, context(), order)
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
 
@@ -426,7 +350,7 @@ def without_place(directory: Path, kind: str = "vendor-vf", *, running: bool = F
     return host.again()
 
 
-@pytest.mark.parametrize("kind", TWO)
+@pytest.mark.parametrize("kind", ON_TWO)
 def test_who_waits_has_neither_claim_nor_device_and_others_may_take_its_place(tmp_path: Path, kind: str) -> None:
     host = without_place(tmp_path, kind)
     last = record_of(host, "second").vgpus[0]
@@ -439,11 +363,11 @@ def test_who_waits_has_neither_claim_nor_device_and_others_may_take_its_place(tm
         (vgpu,) = value.vgpus
         assert (vgpu.present, vgpu.gpu, vgpu.carrier) == (False, last.gpu, last.carrier)
         assert vgpu.reason == "it gave up its place for a move; vgpuctl reconcile-host or start-vm assigns one"
-    create(host.ports, request(TWO[kind][2], name="other"))
+    create(host.ports, request(ON_TWO[kind][2], name="other"))
     assert gpu_of(host, "other") == last.gpu
     findings = run_reconcile(host.again().ports).data.findings
     assert [(f.kind, f.what) for f in findings] == [
-        ("no-place", f"VM second gave up its place for {TWO[kind][2]} for a move")
+        ("no-place", f"VM second gave up its place for {ON_TWO[kind][2]} for a move")
     ]
     assert findings[0].action.startswith("nothing: no room for")
     assert findings[0].action.endswith("; try again: vgpuctl start-vm second")
@@ -455,23 +379,20 @@ def test_who_waits_has_neither_claim_nor_device_and_others_may_take_its_place(tm
     whole(host.again(), "room again")
 
 
-@pytest.mark.parametrize("kind", TWO)
+@pytest.mark.parametrize("kind", ON_TWO)
 def test_start_vm_gives_a_vm_that_waits_a_place(tmp_path: Path, kind: str) -> None:
     host = without_place(tmp_path, kind)
     start(host.ports, "second")
     assert vm_of(host, "second").state is VmState.RUNNING
-    assert record_of(host, "second").always_reserves
     whole(host.again(), "started")
 
 
-@pytest.mark.parametrize("kind", TWO)
+@pytest.mark.parametrize("kind", ON_TWO)
 def test_a_vm_that_waits_is_deleted_without_what_others_have(tmp_path: Path, kind: str) -> None:
     host = without_place(tmp_path, kind)
-    create(host.ports, request(TWO[kind][2], name="other"))
-    before = picture(host)
-    delete(host.ports, "second")
-    now = picture(host)
-    assert (now.claims, now.types, now.mdevs) == (before.claims, before.types, before.mdevs)
+    create(host.ports, request(ON_TWO[kind][2], name="other"))
+    with unchanged(host, devices_and_claims):
+        delete(host.ports, "second")
     assert not run_reconcile(host.again().ports, dry_run=True).data.findings
 
 
@@ -494,12 +415,12 @@ def test_a_vm_that_waits_is_changed_and_gets_no_second_vgpu(tmp_path: Path, kind
     host = opposite(tmp_path, kind, running=False)
     (carrier,) = carriers(host, "first")
     give_up_place(host.ports, context(), "first", carrier)
-    larger = request(TWO[kind][1], name="first", memory_mib=8192)
+    larger = request(ON_TWO[kind][1], name="first", memory_mib=8192)
     change_vm(host.ports, context(), larger, {"memory"})
     assert vm_of(host, "first").memory_mib == 8192
     assert waiting(host) == ["first"]
     delete(host.ports, "second")
-    second = request(TWO[kind][1], name="first")
+    second = request(ON_TWO[kind][1], name="first")
     with pytest.raises(Busy, match="first waits for a place") as refused:
         attach(host.ports, context(), second)
     assert refused.value.hint == "vgpuctl reconcile-host assigns one"
@@ -514,14 +435,13 @@ def test_a_vm_that_waits_is_changed_and_gets_no_second_vgpu(tmp_path: Path, kind
 def started_by_virsh(host: SimulatedHost, name: str) -> None:
     """Start a VM as virsh does: libvirt's hook makes its devices first."""
     vm = vm_of(host, name)
-    assert vm.record is not None
     assert has_missing_devices(host.ports, vm, vm.record)
     others = tuple(other for other in observe(host.ports, ReadScope()).vms if other.name != name)
     make_devices(host.ports, context(), vm, vm.record, (vm, *others))
     host.ports.hypervisor.start(vm.uuid)
 
 
-@pytest.mark.parametrize("kind", TWO)
+@pytest.mark.parametrize("kind", ON_TWO)
 def test_a_vm_that_waits_and_is_started_by_virsh_has_its_place_recorded(tmp_path: Path, kind: str) -> None:
     host = without_place(tmp_path, kind)
     started_by_virsh(host, "second")
@@ -543,8 +463,7 @@ def test_libvirts_hook_takes_no_vf_that_another_vm_has_by_now(tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf", "mdev-vf"])
 def test_after_a_boot_who_waits_gets_a_place_and_takes_none_from_others(tmp_path: Path, kind: str) -> None:
     host = without_place(tmp_path, kind, running=True)
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     for name in ("first", "third"):
         start(host.ports, name)
     run_reconcile(host.again().ports)
@@ -556,25 +475,20 @@ def test_while_a_process_moves_a_vm_reconcile_leaves_it_alone(tmp_path: Path) ->
     host = opposite(tmp_path, "vendor-vf", running=False)
     seen: list[list[str]] = []
 
-    def reconcile_meanwhile(number: int, call: str, args: object) -> None:
-        if call == "claims.remove" and not seen:  # the place was given up
-            other = open_sim_host(host.directory, host.scenario)
-            seen.append([f.kind for f in run_reconcile(other.ports, dry_run=True).data.findings])
+    def reconcile_meanwhile() -> None:
+        other = open_sim_host(host.directory, host.scenario)
+        seen.append(finding_kinds(other))
 
-    turned(Watch(after=reconcile_meanwhile).watch(host.ports))
+    turned(on_call(host.ports, "claims.remove", reconcile_meanwhile, nth=1, after=True))  # the place was given up
     assert seen == [[]]
 
 
 def test_only_a_vm_that_is_off_and_has_the_vgpu_gives_up_its_place(tmp_path: Path) -> None:
     host = opposite(tmp_path, "vendor-vf", running=True)
     (carrier,) = carriers(host, "second")
-    before = picture(host)
-    give_up: Callable[[str], None] = lambda c: give_up_place(  # noqa: E731
-        host.ports, context(), "second", c
-    )
-    with pytest.raises(InUse, match="second is running"):
+    give_up = partial(give_up_place, host.ports, context(), "second")
+    with unchanged(host), pytest.raises(InUse, match="second is running"):
         give_up(carrier)
-    assert picture(host) == before
     stop(host.ports, "second")
     with pytest.raises(Busy, match="second no longer has gone"):
         give_up("gone")

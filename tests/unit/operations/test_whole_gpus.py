@@ -21,6 +21,9 @@ from tests.hosts import (
     start,
     stop,
 )
+from tests.layouts import FLEX
+from tests.meanwhile import rebooted, unchanged
+from tests.unit.operations.test_vgpus import DESK
 from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_edit import pci_window_of
@@ -81,38 +84,31 @@ def test_they_are_near_and_the_guest_has_a_port_and_room_for_each(tmp_path: Path
     now = picture(host)
     assert [set(held) for held in now.running.values()] == [{f"0000:{bus}:00.0" for bus in expected}]
     assert set(now.claims) == {f"0000:{bus}:00.0" for bus in expected}
-    domain = host.ports.hypervisor.find_domain("vm")
-    assert domain is not None
-    root = etree.fromstring(domain.xml)
-    assert len(root.findall("devices/controller[@model='pcie-root-port']")) >= count + 5
-    assert pci_window_of(domain.xml) == 256 * count << 10
+    xml = host.ports.hypervisor.find_domain("vm").xml
+    assert len(etree.fromstring(xml).findall("devices/controller[@model='pcie-root-port']")) >= count + 5
+    assert pci_window_of(xml) == 256 * count << 10
     assert any("NVSwitch" in note for note in done.notes) is (scenario == "hgx-h100")
     delete(host.ports, "vm")
     assert not picture(host).claims
 
 
-def test_two_vms_leave_pairs_whole_and_the_ninth_gpu_is_refused_with_numbers(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+@pytest.fixture
+def host(tmp_path):
+    return open_sim_host(tmp_path, "h100-pcie-x8")
+
+
+def test_two_vms_leave_pairs_whole_and_the_ninth_gpu_is_refused_with_numbers(host: SimulatedHost) -> None:
+    with unchanged(host), pytest.raises(NoCapacity, match="9 whole GPUs requested, but only 8 of 8"):
+        create(host.ports, gpus(9))
     for name, count, expected in [("a", 1, PCIE[:1]), ("b", 2, PCIE[2:4]), ("c", 4, PCIE[4:]), ("d", 1, PCIE[1:2])]:
         create(host.ports, gpus(count, name))
         assert buses(host, name) == expected
-    before = picture(host)
-    with pytest.raises(NoCapacity, match="2 whole GPUs requested, but only 0 of 8") as raised:
+    with unchanged(host), pytest.raises(NoCapacity, match="2 whole GPUs requested, but only 0 of 8") as raised:
         create(host.ports, gpus(2, "e"))
     assert "0000:3d:00.0: in use by b" in raised.value.facts["details"]
-    assert picture(host) == before
 
 
-def test_nine_of_eight_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "hgx-h100")
-    before = picture(host)
-    with pytest.raises(NoCapacity, match="9 whole GPUs requested, but only 8 of 8"):
-        create(host.ports, gpus(9))
-    assert picture(host) == before
-
-
-def test_named_addresses_are_all_given_or_the_one_in_use_is_named(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_named_addresses_are_all_given_or_the_one_in_use_is_named(host: SimulatedHost) -> None:
     create(host.ports, gpus(2, "a", "be", "1b"))
     assert buses(host, "a") == ["1b", "be"]
     with pytest.raises(InUse, match=r"0000:be:00\.0 is in use by a"):
@@ -123,10 +119,8 @@ def test_named_addresses_are_all_given_or_the_one_in_use_is_named(tmp_path: Path
 def test_a_start_that_fails_gives_every_gpu_back(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "vgpuctl/sim/scenarios/h100-pcie-x8.yaml").read_text()
     host = open_sim_host(tmp_path, text=text + "faults: [{on: start, code: 38, message: no power}]\n")
-    before = picture(host)
-    with pytest.raises(LibvirtFailed, match="no power"):
+    with unchanged(host), pytest.raises(LibvirtFailed, match="no power"):
         create(host.ports, gpus(4))
-    assert picture(host) == before
 
 
 def test_a_gpus_audio_function_goes_with_it(tmp_path: Path) -> None:
@@ -141,13 +135,14 @@ def test_a_gpus_audio_function_goes_with_it(tmp_path: Path) -> None:
     assert sorted(picture(host).claims) == functions[2:]
     add(host)
     assert sorted(picture(host).claims) == functions
+    with operation(host.ports):
+        detach(host.ports, context(wait_seconds=5), "vm", ["0000:3b:00.0"])  # detach-vgpu takes it along, too
+    assert sorted(picture(host).claims) == functions[2:]
 
 
-def test_after_a_reboot_the_vm_has_the_same_gpus(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_after_a_reboot_the_vm_has_the_same_gpus(host: SimulatedHost) -> None:
     create(host.ports, gpus(4))
-    host.sim.reboot()
-    host = host.again()
+    host = rebooted(host)
     with operation(host.ports):
         restore_host(host.ports, context(), HostSpec(1))
     with pytest.raises(NoCapacity, match="only 4 of 8"):
@@ -157,8 +152,7 @@ def test_after_a_reboot_the_vm_has_the_same_gpus(tmp_path: Path) -> None:
     assert run_reconcile(host.ports).data.findings == ()
 
 
-def test_a_vm_that_reserves_nothing_while_it_is_off_gets_others_when_its_own_are_taken(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_a_vm_that_reserves_nothing_while_it_is_off_gets_others_when_its_own_are_taken(host: SimulatedHost) -> None:
     create(host.ports, gpus(2, reserve="running"))
     stop(host.ports, "vm")
     assert not picture(host).claims
@@ -174,15 +168,12 @@ def test_a_vm_that_reserves_nothing_while_it_is_off_gets_others_when_its_own_are
         start_vm(host.ports, context(dry_run=True, wait_seconds=0), "vm")
 
 
-def test_a_clone_of_the_vm_does_not_get_its_gpus(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_a_clone_of_the_vm_does_not_get_its_gpus(host: SimulatedHost) -> None:
     create(host.ports, gpus(2), start=False)
     xml = host.ports.hypervisor.definition(queries.show_vm(host.ports, "vm").data.uuid)
     root = etree.fromstring(xml)
     for tag, text in (("name", "copy"), ("uuid", "11111111-2222-4333-8444-555555555555")):
-        element = root.find(tag)
-        assert element is not None
-        element.text = text
+        root.find(tag).text = text
     host.ports.hypervisor.define(etree.tostring(root, encoding="unicode"))
     assert len(picture(host).claims) == 2
     delete(host.ports, "vm", keep_disks=True)
@@ -190,16 +181,13 @@ def test_a_clone_of_the_vm_does_not_get_its_gpus(tmp_path: Path) -> None:
     assert "copy" in [vm.name for vm in queries.list_vms(host.ports).data]
 
 
-def test_several_vms_with_several_gpus_are_claimed_in_one_hold_or_not_at_all(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
-    before = picture(host)
-    with operation(host.ports), pytest.raises(NoCapacity, match="2 fit now"):
+def test_several_vms_with_several_gpus_are_claimed_in_one_hold_or_not_at_all(host: SimulatedHost) -> None:
+    with unchanged(host), operation(host.ports), pytest.raises(NoCapacity, match="2 fit now"):
         ensure_vms(host.ports, context(), gpus(3), ("a", "b", "c"), start=True, parallel=2)
-    assert picture(host) == before
     with operation(host.ports):
         ensure_vms(host.ports, context(), gpus(2), ("a", "b", "c"), start=True, parallel=2)
     assert [buses(host, name) for name in "abc"] == [PCIE[:2], PCIE[2:4], PCIE[4:6]]
-    windows = {pci_window_of(host.ports.hypervisor.find_domain(name).xml) for name in "abc"}  # type: ignore[union-attr]
+    windows = {pci_window_of(host.ports.hypervisor.find_domain(name).xml) for name in "abc"}
     assert windows == {512 << 10}, "each has the room that its own two need"
 
 
@@ -208,8 +196,7 @@ def ensure(host: SimulatedHost, wanted: VmRequest) -> Outcome:
         return ensure_vm(host.ports, context(confirm=lambda question, details: None), wanted, state="present")
 
 
-def test_ensure_vm_compares_the_number_and_names_the_command_that_changes_it(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_ensure_vm_compares_the_number_and_names_the_command_that_changes_it(host: SimulatedHost) -> None:
     assert ensure(host, gpus(2)).changed
     assert not ensure(host, gpus(2)).changed
     with pytest.raises(SpecDiffers, match="gpus: 2 -> 4") as raised:
@@ -241,11 +228,7 @@ def test_gpus_with_an_nvlink_bridge_come_together_while_nvidias_driver_can_tell(
     assert buses(host, "other") == ["4b", "6e"]
 
 
-# ------------------------------------------------------------------------------------------- attach-gpu and detach-gpu
-
-
-def test_gpus_are_added_beside_those_that_the_vm_has_with_a_larger_window(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_gpus_are_added_beside_those_that_the_vm_has_with_a_larger_window(host: SimulatedHost) -> None:
     create(host.ports, gpus(1, "vm", "9b"), start=False)
     planned = add(host, dry_run=True)
     assert planned.steps[0].startswith("claim 0000:9a:00.0")
@@ -254,15 +237,12 @@ def test_gpus_are_added_beside_those_that_the_vm_has_with_a_larger_window(tmp_pa
     assert buses(host) == ["9a", "9b"]
     add(host, 2)
     assert buses(host) == ["9a", "9b", "bd", "be"]
-    xml = host.ports.hypervisor.find_domain("vm")
-    assert xml is not None
-    assert pci_window_of(xml.xml) == 1 << 20
+    assert pci_window_of(host.ports.hypervisor.find_domain("vm").xml) == 1 << 20
     start(host.ports, "vm")
     assert len(next(iter(picture(host).running.values()))) == 4
 
 
-def test_a_gpu_that_is_removed_is_free_and_the_others_stay(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_a_gpu_that_is_removed_is_free_and_the_others_stay(host: SimulatedHost) -> None:
     create(host.ports, gpus(4))
     remove(host, "1a")
     assert buses(host) == PCIE[1:4]
@@ -277,8 +257,7 @@ def test_a_gpu_that_is_removed_is_free_and_the_others_stay(tmp_path: Path) -> No
         remove(host, "1a")
 
 
-def test_a_vm_that_reserves_nothing_while_it_is_off_gets_them_at_its_start(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_a_vm_that_reserves_nothing_while_it_is_off_gets_them_at_its_start(host: SimulatedHost) -> None:
     create(host.ports, gpus(1, reserve="running"), start=False)
     add(host)
     assert not picture(host).claims
@@ -290,24 +269,13 @@ def test_a_vm_that_reserves_nothing_while_it_is_off_gets_them_at_its_start(tmp_p
     assert len(picture(host).claims) == 2
 
 
-def test_detach_vgpu_takes_a_gpus_other_functions_along(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, text=DISPLAY_CARDS)
-    create(host.ports, gpus(2), start=False)
-    with operation(host.ports):
-        detach(host.ports, context(wait_seconds=5), "vm", ["0000:3b:00.0"])
-    assert sorted(picture(host).claims) == ["0000:3f:00.0", "0000:3f:00.1"]
-
-
-def test_all_are_added_or_none(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
+def test_all_are_added_or_none(host: SimulatedHost) -> None:
     create(host.ports, gpus(4), start=False)
     create(host.ports, gpus(2, "other"), start=False)
-    before = picture(host)
-    with pytest.raises(NoCapacity, match="3 whole GPUs requested, but only 2 of 8"):
+    with unchanged(host), pytest.raises(NoCapacity, match="3 whole GPUs requested, but only 2 of 8"):
         add(host, 3)
-    with pytest.raises(InUse, match="in use by other"):
+    with unchanged(host), pytest.raises(InUse, match="in use by other"):
         add(host, 2, "bd", "9a")
-    assert picture(host) == before
 
 
 def test_a_running_vm_and_one_with_vgpus_get_none(tmp_path: Path) -> None:
@@ -323,13 +291,8 @@ def test_a_running_vm_and_one_with_vgpus_get_none(tmp_path: Path) -> None:
     assert raised.value.hint == "vgpuctl detach-vgpu vm, then run the command again"
 
 
-def test_a_vm_of_another_program_keeps_its_window_and_is_told_which_one_it_needs(tmp_path: Path) -> None:
-    host = open_sim_host(tmp_path, "h100-pcie-x8")
-    host.ports.hypervisor.define(
-        "<domain type='kvm'><name>desk</name><uuid>11111111-2222-4333-8444-555555555555</uuid>"
-        "<memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os><devices>"
-        "<controller type='pci' index='0' model='pcie-root'/></devices></domain>"
-    )
+def test_a_vm_of_another_program_keeps_its_window_and_is_told_which_one_it_needs(host: SimulatedHost) -> None:
+    host.ports.hypervisor.define(DESK % "")
     done = add(host, 2, name="desk")
     assert any("virsh edit desk" in note and "<pcihole64 unit='KiB'>536870912<" in note for note in done.notes)
     assert len(picture(host).claims) == 2
@@ -338,15 +301,11 @@ def test_a_vm_of_another_program_keeps_its_window_and_is_told_which_one_it_needs
     assert run_reconcile(host.ports).data.findings == ()
 
 
-@pytest.mark.parametrize("mode", ["sriov"])
-def test_several_plain_vfs_are_all_given_or_none(tmp_path: Path, mode: str) -> None:
+def test_several_plain_vfs_are_all_given_or_none(tmp_path: Path) -> None:
     host = open_sim_host(tmp_path, "mixed")
-    flex = ("0000:86:00.0",)
-    create(host.ports, request(name="a", mode=mode, gpus=5, gpu=flex))
+    create(host.ports, request(name="a", mode="sriov", gpus=5, gpu=FLEX))
     assert len(queries.show_vm(host.ports, "a").data.vgpus) == 5
-    before = picture(host)
-    with pytest.raises(NoCapacity, match="4 plain VFs requested, but only 3 can be given now"):
-        create(host.ports, request(name="b", mode=mode, gpus=4, gpu=flex))
-    assert picture(host) == before
+    with unchanged(host), pytest.raises(NoCapacity, match="4 plain VFs requested, but only 3 can be given now"):
+        create(host.ports, request(name="b", mode="sriov", gpus=4, gpu=FLEX))
     delete(host.ports, "a")
     assert not picture(host).claims

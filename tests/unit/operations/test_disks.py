@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resize-disk: a disk grows in both kinds of pools, while its VM runs or is off, and never shrinks."""
+"""Disks: resize-disk grows them in both kinds of pools, and what moved under a VM is named and never deleted.
+
+They move by a snapshot above one, a block copy in its place, or a commit into its base.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from tests.hosts import (
     SimulatedHost,
     context,
     create,
+    delete,
     open_sim_host,
     operation,
     picture,
@@ -21,26 +26,22 @@ from tests.hosts import (
     run_reconcile,
     start,
 )
+from tests.meanwhile import rebooted, unchanged
+from tests.reserving_vms import record_of
 from tests.unit.operations.test_change_faults import whole as is_whole
-from tests.unit.operations.test_faults import spawn
 from tests.unit.operations.test_refresh import refresh, the_vm
-from vgpuctl.errors import (
-    HostCannot,
-    InUse,
-    InvalidInput,
-    NoSpace,
-    NotFound,
-    Refused,
-    SpecDiffers,
-    Unmanaged,
-)
+from vgpuctl.domain.record import record_to_xml
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused, SpecDiffers, Unmanaged
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.request import ExistingDisk, NewDisk
+from vgpuctl.model.vm import RecordState
 from vgpuctl.operations.ensure_vm import ensure_vm
+from vgpuctl.operations.power import delete_vm
+from vgpuctl.operations.refresh import refresh_vm
 from vgpuctl.operations.resize_disk import resize_disk
 from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
 
-__all__ = ["spawn"]
 SCENARIO = """version: 1
 storage:
   filesystem_gib: 1000
@@ -95,30 +96,23 @@ def test_a_disk_grows_and_its_record_with_it(tmp_path: Path, pool: str, on: bool
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_dry_run_changes_nothing(tmp_path: Path, pool: str) -> None:
     host = prepared(tmp_path, pool)
-    before = picture(host)
-    planned = resize(host.ports, dry_run=True)
+    with unchanged(host), unchanged(host, sizes):
+        planned = resize(host.ports, dry_run=True)
     assert (planned.changed, planned.dry_run) == (True, True)
     assert planned.steps[0].endswith("of vm: 20 GiB -> 30 GiB")
-    assert (picture(host), sizes(host)) == (before, (20, 20))
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_it_never_shrinks(tmp_path: Path, pool: str) -> None:
-    host = prepared(tmp_path, pool)
-    with pytest.raises(Refused, match="has 20 GiB, and 19968 MiB is less") as caught:
-        resize(host.ports, 19.5)
-    assert (caught.value.facts["size_bytes"], sizes(host)) == (20 * GIB, (20, 20))
 
 
 @pytest.mark.parametrize(
     ("pool", "message"),
     [("default", "2000 GiB does not fit: .* has 1000 GiB"), ("vg0", "needs 1980 GiB more, .* has 80 GiB of 100 GiB")],
 )
-def test_it_must_fit_into_the_pool(tmp_path: Path, pool: str, message: str) -> None:
+def test_it_never_shrinks_and_must_fit_into_the_pool(tmp_path: Path, pool: str, message: str) -> None:
     host = prepared(tmp_path, pool)
-    with pytest.raises(NoSpace, match=message):
+    with unchanged(host, sizes), pytest.raises(Refused, match="has 20 GiB, and 19968 MiB is less") as caught:
+        resize(host.ports, 19.5)
+    assert caught.value.facts["size_bytes"] == 20 * GIB
+    with unchanged(host, sizes), pytest.raises(NoSpace, match=message):
         resize(host.ports, 2000)
-    assert sizes(host) == (20, 20)
 
 
 @pytest.mark.parametrize("name", ["vdb", "path", "volume"])
@@ -143,9 +137,7 @@ def test_a_disk_that_is_not_vgpuctls_is_refused(tmp_path: Path) -> None:
 
 def test_a_vm_that_is_not_vgpuctls_is_refused(tmp_path: Path) -> None:
     host = prepared(tmp_path)
-    xml = host.ports.hypervisor.find_domain("vm").xml
     host.ports.hypervisor.set_record(the_vm(host).uuid, None)
-    assert "urn:vgpuctl" in xml
     with pytest.raises(Unmanaged):
         resize(host.ports)
 
@@ -181,9 +173,8 @@ def test_a_vm_that_is_started_meanwhile_is_left_alone(tmp_path: Path) -> None:
                 host.ports.hypervisor.start(the_vm(host).uuid)
 
     host = prepared(tmp_path)
-    with operation(host.ports), pytest.raises(InUse, match="was started just now"):
+    with unchanged(host, sizes), operation(host.ports), pytest.raises(InUse, match="was started just now"):
         resize_disk(host.ports, context(wait_seconds=5, progress=Starts()), "vm", 30 << 10, None)
-    assert sizes(host) == (20, 20)
 
 
 def whole(host: SimulatedHost, where: str) -> None:
@@ -193,22 +184,17 @@ def whole(host: SimulatedHost, where: str) -> None:
     assert sizes(host) == (30, 30), where
 
 
-def prepared_running(directory: Path, pool: str, on: bool) -> SimulatedHost:
-    return prepared(directory, pool, on=on)
-
-
 @pytest.mark.parametrize(("pool", "on"), [("default", True), ("vg0", True), ("vg0", False)])
 def test_whatever_fails_the_same_command_again_finishes_it(tmp_path: Path, pool: str, on: bool, spawn) -> None:
-    trial = Trial(tmp_path, partial(prepared_running, pool=pool, on=on), resize, whole)
+    trial = Trial(tmp_path, partial(prepared, pool=pool, on=on), resize, whole)
     calls = trial.calls()
     assert trial.failures(calls) >= 1
     trial.deaths(calls, spawn)
 
 
 def test_after_a_reboot_it_grows_while_off(tmp_path: Path) -> None:
-    host = prepared(tmp_path, on=True)
-    host.sim.reboot()
-    resize(host.again().ports)
+    host = rebooted(prepared(tmp_path, on=True))
+    resize(host.ports)
     start(host.ports, "vm")
     assert sizes(host) == (30, 30)
 
@@ -219,3 +205,76 @@ def test_a_spec_with_another_size_points_to_it(tmp_path: Path) -> None:
     with operation(host.ports), pytest.raises(SpecDiffers) as caught:
         ensure_vm(host.ports, context(wait_seconds=5), wanted, state="present")
     assert "vgpuctl resize-disk vm SIZE" in str(caught.value.hint)
+
+
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+DIRECTORY = "/var/lib/libvirt/images"
+MERGE = "while it runs, virsh blockcommit vm vda --active --pivot --wait merges it"
+
+
+def with_moved(tmp_path: Path, how: str) -> tuple[SimulatedHost, str, str]:
+    """Return a host with a VM, its own disk, and the file that it uses now."""
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm", image=IMAGE), start=False)
+    domain = host.ports.hypervisor.find_domain("vm")
+    own = record_of(host, "vm").disks[0].path
+    now = IMAGE if how == "commit" else f"{DIRECTORY}/vm.other"
+    if how != "commit":
+        base = (own, "qcow2") if how == "snapshot" else ()
+        host.ports.storage.create_volume("default", "vm.other", 20 << 30, *base)
+    host.ports.hypervisor.redefine(domain.uuid, domain.xml.replace(f"file='{own}'", f"file='{now}'"))
+    return host, own, now
+
+
+@pytest.mark.parametrize("how", ["snapshot", "copy", "commit"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_delete_names_the_disk_in_use_and_deletes_nothing(tmp_path, how, dry_run):
+    host, own, now = with_moved(tmp_path, how)
+    message = "which vgpuctl did not make"
+    with unchanged(host), operation(host.ports), pytest.raises(InUse, match=message) as raised:
+        delete_vm(host.ports, context(dry_run=dry_run), "vm", keep_disks=False)
+    assert raised.value.status == 3
+    assert (raised.value.facts["disk"], raised.value.facts["current"]) == (own, now)
+    assert str(raised.value.hint).endswith("or vgpuctl delete-vm vm --keep-disks keeps all of them")
+    assert (MERGE in str(raised.value.hint)) == (how == "snapshot")
+
+
+@pytest.mark.parametrize("how", ["snapshot", "copy"])
+def test_keep_disks_deletes_the_vm_and_names_both_files(tmp_path, how):
+    host, own, now = with_moved(tmp_path, how)
+    done = delete(host.ports, "vm", keep_disks=True)
+    assert f"disk {own} is kept" in done.notes
+    assert f"disk {now} is kept: vgpuctl did not make it" in done.notes
+    assert {own, now} <= set(picture(host).files)
+
+
+@pytest.mark.parametrize("how", ["snapshot", "copy"])
+def test_resize_and_refresh_name_the_disk_in_use(tmp_path, how):
+    host, _, now = with_moved(tmp_path, how)
+    with pytest.raises(Refused, match=f"vm uses {now} now"):
+        resize_disk(host.ports, context(wait_seconds=0), "vm", 60 << 10, None)
+    with pytest.raises(Refused, match=f"it uses {now} now"):
+        refresh_vm(host.ports, context(wait_seconds=0), "vm", IMAGE, drain=False)
+
+
+def test_reconcile_leaves_a_half_removed_vm_with_such_a_disk(tmp_path):
+    host, own, now = with_moved(tmp_path, "snapshot")
+    record = record_of(host, "vm")
+    host.ports.hypervisor.set_record(record.vm_uuid, record_to_xml(replace(record, state=RecordState.REMOVING)))
+    done = run_reconcile(host.ports)
+    assert now in done.data.findings[0].action
+    assert own in picture(host).files
+
+
+def test_a_disk_that_was_given_is_not_taken_for_a_moved_one(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="first", image=IMAGE), start=False)
+    host.ports.storage.create_volume("default", "given.qcow2", 20 << 30)
+    given = f"{DIRECTORY}/given.qcow2"
+    create(host.ports, request("A100-4C", name="vm", image=IMAGE, disks=(ExistingDisk(given),)), start=False)
+    own, uuid = record_of(host, "vm").disks[0].path, record_of(host, "vm").vm_uuid
+    disk = rf"<disk type='file'[^>]*>(?:(?!</disk>).)*{re.escape(own)}.*?</disk>"
+    host.ports.hypervisor.redefine(uuid, re.sub(disk, "", host.ports.hypervisor.definition(uuid)))
+    delete(host.ports, "vm")
+    assert own not in picture(host).files
+    assert given in picture(host).files
