@@ -16,7 +16,7 @@ import pytest
 from tests.remote.conftest import DEAD, EMPTY, FRESH, HALTED
 from tests.remote.network import PACKAGE_VERSION, Network
 from tests.remote.test_hosts import error_of, hosts_of
-from tests.unit.remote.test_debian_package import package
+from tests.unit.remote.test_bootstrap import package
 from vgpuctl.remote.bootstrap_script import COPY_PARENT, COPY_PREFIX
 
 Ssh = Callable[..., "subprocess.CompletedProcess[str]"]
