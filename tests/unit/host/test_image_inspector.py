@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image files, created with qemu-img."""
+"""Image files, created with qemu-img, and what disks need to boot."""
+
+from __future__ import annotations
 
 import os
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.unit.host.disks import BIOS_BOOT, ESP, SIZE, gpt, iso
+from tests.unit.host.disks import BIOS_BOOT, ESP, LINUX, SIZE, gpt, iso, mbr
+from vgpuctl.host.boot_firmware import HEAD_BYTES, detect_firmware
 from vgpuctl.host.commands import find_command
 from vgpuctl.host.image_inspector import ImageInspector
 from vgpuctl.host.qemu_access import QemuUser
@@ -112,3 +116,44 @@ def test_who_cannot_reach_it_is_named(tmp_path, raw):
     os.chmod(tmp_path, 0o700)
     problem = images(user=user).inspect(str(raw)).access_problem
     assert "libvirt-qemu" in problem
+
+
+CODE = b"\xeb\x63\x90 boot"
+
+
+@pytest.mark.parametrize(
+    ("disk", "needs"),
+    [
+        (bytes(SIZE), "none"),
+        (b"", "none"),
+        (gpt(ESP, LINUX), "uefi"),
+        (gpt(LINUX, ESP, block=4096), "uefi"),
+        (gpt(BIOS_BOOT, LINUX, code=CODE), "bios"),
+        (gpt(BIOS_BOOT, ESP, LINUX, code=CODE), "both"),
+        (gpt(BIOS_BOOT, ESP, LINUX), "uefi"),  # space for boot code, but none written
+        (gpt(LINUX, code=CODE, attributes=4), "bios"),
+        (gpt(LINUX), "unknown"),
+        (gpt(), "unknown"),
+        (mbr((True, 0x83), code=CODE), "bios"),
+        (mbr((False, 0x83), code=CODE), "unknown"),
+        (mbr((False, 0x83), code=CODE + b"GRUB \0"), "bios"),
+        (mbr((True, 0x83)), "unknown"),
+        (mbr((False, 0xEF)), "uefi"),
+        (mbr((True, 0x83), (False, 0xEF), code=CODE), "both"),
+        (mbr(code=CODE), "bios"),  # a file system on the whole disk, with its boot sector
+        (iso(), "unknown"),
+        (b"\0" * 1024 + b"a file system on the bare disk", "unknown"),
+    ],
+)
+def test_firmware(disk, needs):
+    assert detect_firmware(disk[:HEAD_BYTES]) == needs
+
+
+def test_no_disk_is_so_broken_that_it_cannot_be_judged():
+    source = random.Random(1)
+    whole = gpt(BIOS_BOOT, ESP, code=CODE)[:HEAD_BYTES]
+    for _ in range(500):
+        disk = bytearray(whole[: source.choice([100, 512, 600, 1024, 5000, HEAD_BYTES])])
+        for _ in range(source.randrange(20)):
+            disk[source.randrange(len(disk))] = source.randrange(256)
+        assert detect_firmware(bytes(disk)) in ("uefi", "bios", "both", "none", "unknown")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML through the real pynvml, on a libnvidia-ml of the few functions that are called."""
 
+from __future__ import annotations
+
 import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Lock
@@ -155,3 +157,44 @@ def test_a_change_has_nvml_for_itself_and_queries_share_it() -> None:
         list(threads.map(query_together, range(2)))
     assert shared == [2, 2]
     assert nvml.times_open == 0
+
+
+ASK_GUESTS = "[[g.vm_uuid, g.driver_version] for g in nvml.guests(address)]"
+VM = "aaaaaaaa-0000-4000-8000-000000000001"
+
+
+def test_each_running_vgpu_has_its_vm_and_the_driver_in_there(tmp_path):
+    (guests,), _calls = done_by(tmp_path, ASK_GUESTS, flags=("-DGUESTS=2",))
+    assert guests == [[VM, "551.61"], [None, None]], "another hypervisor's number is no UUID, and words are no version"
+
+
+def test_a_vgpu_that_ends_has_no_vm(tmp_path):
+    (guests,), _calls = done_by(tmp_path, ASK_GUESTS, flags=("-DGUESTS=3",))
+    assert guests[2] == [None, None]
+
+
+def test_a_gpu_without_running_vgpus_has_none_and_a_library_without_the_calls_does_not_tell(tmp_path):
+    for flags, reported in (("-DGUESTS=0",), ()), ((), None), (("-DGUESTS=2", "-DNO_GUEST_DRIVER"), None):
+        (guests,), _calls = done_by(tmp_path, "nvml.guests(address)", flags=flags)
+        assert guests == reported
+    assert AbsentNvml("--root").guests("0000:3b:00.0") is None
+
+
+ASK_NVLINK = "nvml.nvlink_peers(address)"
+
+
+def test_the_gpus_at_active_links_are_named_once_and_nvswitches_are_not(tmp_path):
+    (peers,), _calls = done_by(tmp_path, ASK_NVLINK, flags=('-DNVLINK="00000000:3F:00.0"',))
+    assert peers == ("0000:3f:00.0",)
+
+
+def test_a_library_that_cannot_tell_the_kind_names_every_other_end(tmp_path):
+    (peers,), _calls = done_by(tmp_path, ASK_NVLINK, flags=('-DNVLINK="00000000:3F:00.0"', "-DOLD_NVLINK"))
+    assert peers == ("0000:05:00.0", "0000:3f:00.0")
+
+
+def test_without_the_calls_or_with_a_strange_answer_it_is_not_known(tmp_path):
+    for flags in ((), ('-DNVLINK="?"',)):
+        (peers,), _calls = done_by(tmp_path, ASK_NVLINK, flags=flags)
+        assert peers is None
+    assert AbsentNvml("--root").nvlink_peers("0000:3b:00.0") is None
