@@ -118,40 +118,20 @@ def test_without_that_mode_it_is_unknown(make: MakeHost, text: str, name: str) -
 def test_vgpus_vfs_and_mig_block_mixed_sizes(make: MakeHost) -> None:
     host = make("a100-40")
     set_type(host, 0, 468)
-    assert (refusal(host), refusal(host, enabled=False)) == (IN_USE, IN_USE)
-    host.sysfs.write(f"{vf(0)}/nvidia/current_vgpu_type", "0")
-    host.nvml.set_mixed_size(GPU, enabled=True)
-    host.nvml.set_mixed_size(GPU, enabled=False)
-    assert is_mixed(host) is False
-    host.vendor.sriov_manage("-d", GPU, deadline_seconds=1)
-    assert refusal(host) == NOT_SUPPORTED
+    assert refusal(host, enabled=False) == IN_USE
     assert refusal(make("gpus: [{model: H100, mig: []}]\n", "mig")) == NOT_SUPPORTED
 
 
-@pytest.mark.parametrize("how", ["boot", "vfs", "unbind"])
+@pytest.mark.parametrize("how", ["boot", "unbind"])
 def test_it_is_lost(make: MakeHost, how: str) -> None:
     host = make("gpus: [{model: A100, mixed_size: true}]\n")
     assert is_mixed(host) is True
-    match how:
-        case "boot":
-            host.reboot()
-        case "vfs":
-            host.vendor.sriov_manage("-d", GPU, deadline_seconds=1)
-            host.vendor.sriov_manage("-e", GPU, deadline_seconds=1)
-        case _:
-            host.sysfs.write_uninterruptible("/sys/bus/pci/drivers/nvidia/unbind", GPU, gpu=GPU, deadline_seconds=1)
-            host.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", GPU)
+    if how == "boot":
+        host.reboot()
+    else:
+        host.sysfs.write_uninterruptible("/sys/bus/pci/drivers/nvidia/unbind", GPU, gpu=GPU, deadline_seconds=1)
+        host.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", GPU)
     assert is_mixed(host) is False
-
-
-def test_vgpus_take_only_free_placements(make: MakeHost) -> None:
-    host = make("nvidia: {driver: '590.1'}\ngpus: [{model: A100, mixed_size: true}]\n")
-    for number, kind in enumerate((472, 470, 469)):
-        set_type(host, number, kind)
-    assert [host.sysfs.read(f"{vf(n)}/nvidia/placement_id") for n in range(3)] == ["0\n", "20\n", "30\n"]
-    listed = host.sysfs.read(f"{vf(3)}/nvidia/creatable_vgpu_types").splitlines()[1:]
-    assert [line.split()[0] for line in listed] == ["468", "469"]
-    refused(errno.EIO, lambda: set_type(host, 3, 470))
 
 
 def test_an_mdev_of_an_old_driver_takes_the_first_place_and_has_no_file_for_it(make: MakeHost) -> None:
@@ -187,13 +167,6 @@ def test_older_drivers_have_no_file_for_the_place(make: MakeHost) -> None:
     set_type(host, 0, 468)
     refused(errno.ENOENT, lambda: host.sysfs.read(f"{vf(0)}/nvidia/placement_id"))
     refused(errno.ENOENT, lambda: host.sysfs.read(f"{vf(0)}/nvidia/gpu_instance_id"))
-
-
-def test_outside_the_mixture_a_vgpu_has_no_place(make: MakeHost) -> None:
-    host = make("nvidia: {driver: '590.1'}\ngpus: [{model: A100}]\n")
-    set_type(host, 0, 468)
-    assert host.sysfs.read(f"{vf(0)}/nvidia/placement_id") == "65535\n"
-    assert host.sysfs.read(f"{vf(0)}/nvidia/gpu_instance_id") == "4294967295\n"
 
 
 def test_a_scenario_cannot_mix_where_the_driver_would_not(make: MakeHost) -> None:
