@@ -6,7 +6,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -14,14 +13,13 @@ import click
 import pytest
 
 from tests.unit.cli.command_tree import walk_commands
-from tests.unit.cli.conftest import Ran, child, child_environment
+from tests.unit.cli.conftest import Ran, Run, child, child_environment
 from vgpuctl import __version__
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.command import Command
 from vgpuctl.cli.command_table import COMMAND_GROUPS
 from vgpuctl.cli.settings import Settings
 
-Run = Callable[..., Ran]
 TREE = dict(walk_commands())
 
 
@@ -246,7 +244,7 @@ def test_the_console_script_runs_the_program() -> None:
      "--connect qemu:///BAD list-vms", "--host sim:t4 create-vm BAD --profile T4-1Q", "--root /BAD list-gpus",
      "BAD", "list-gpus --BAD"],
 )  # fmt: skip
-def test_a_word_that_is_no_text_is_refused(vgpuctl: Callable[..., Ran], line: str) -> None:
+def test_a_word_that_is_no_text_is_refused(vgpuctl: Run, line: str) -> None:
     words = line.replace("BAD", "\udcff").split()
     ran = vgpuctl(*words, "--json")
     assert (ran.status, ran.document["error"]["code"]) == (2, "invalid-input")
@@ -275,7 +273,7 @@ def test_a_variable_that_is_no_text_is_no_bug(name: str, tmp_path: Path) -> None
         ("sim reset --wait 5 --wait 6", "--wait is given twice: 5 and 6"),
     ],
 )
-def test_repeating_a_single_option_is_refused(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:
+def test_repeating_a_single_option_is_refused(vgpuctl: Run, line: str, output: str) -> None:
     ran = vgpuctl(*line.split())
     assert (ran.status, f"vgpuctl: {output}" in ran.err, "[usage]" in ran.err) == (2, True, True)
 
@@ -285,5 +283,5 @@ def test_repeating_a_single_option_is_refused(vgpuctl: Callable[..., Ran], line:
     ["--wait 5 list-gpus --wait 6", "list-gpus --wait 6 --wait=6", "fits --profile T4-1Q --profile T4-1B",
      "-v -v list-gpus", "create-vm --dry-run --profile T4-1Q -- --wait"],
 )  # fmt: skip
-def test_repeatable_options_work(vgpuctl: Callable[..., Ran], line: str) -> None:
+def test_repeatable_options_work(vgpuctl: Run, line: str) -> None:
     assert "twice" not in vgpuctl("--host", "sim:t4", *line.split()).err

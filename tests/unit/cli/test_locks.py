@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Ran
-
-Sim = Callable[..., Ran]
+from tests.unit.cli.conftest import Run
 
 
 @pytest.fixture
-def run(sim: Sim, tmp_path: Path) -> Path:
+def run(sim: Run, tmp_path: Path) -> Path:
     """Return the run directory of a host on which `two` is off."""
     assert sim("create-vm two --profile A100-4C --no-start").status == 0
     return tmp_path / "state/vgpuctl/a100-40/run"
@@ -35,7 +33,7 @@ def locked_claims(run: Path) -> Iterator[Path]:
     "line", ["create-vm one --profile A100-4C", "set-vm two --profile A100-5C", "delete-vm two -y"]
 )
 def test_a_lock_that_nobody_lets_go_of_ends_with_75_and_names_the_holder(
-    sim: Sim, locked_claims: Path, line: str
+    sim: Run, locked_claims: Path, line: str
 ) -> None:
     before = sorted(os.listdir(locked_claims))
     ran = sim(f"--wait 0 --json {line}")
@@ -48,7 +46,7 @@ def test_a_lock_that_nobody_lets_go_of_ends_with_75_and_names_the_holder(
 
 
 @pytest.mark.parametrize("name", ["operations", "claims", "lock"])
-def test_a_dangling_link_in_place_of_a_file_of_ours_is_refused_by_name(sim: Sim, tmp_path: Path, name: str) -> None:
+def test_a_dangling_link_in_place_of_a_file_of_ours_is_refused_by_name(sim: Run, tmp_path: Path, name: str) -> None:
     assert sim("list-gpus").status == 0
     path = tmp_path / "state/vgpuctl/a100-40/run" / name
     path.symlink_to("/nowhere")

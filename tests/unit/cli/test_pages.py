@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages: unknown is `?`, nothing is `-`, and everything but the result goes to stderr."""
+"""Pages: unknown is `?`, nothing is `-`, and everything but the result, which is printed once, goes to stderr."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
-from vgpuctl.cli import pages, shown
+from tests.unit.cli.test_progress import Terminal
+from vgpuctl.cli import pages, run, shown
 from vgpuctl.cli.listings import View
 from vgpuctl.cli.result_reader import read_result
+from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.schemas import result_type
+from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.tables import render
 from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results.host import FindingResult, ReconcileResult
 
 
 def vgpu(**more: Any) -> dict[str, Any]:
@@ -281,3 +286,48 @@ def test_a_console() -> None:
     )
     assert [line.partition(" ")[0] for line in page.stderr_lines] == ["the", "from"]
     assert pages.page("show-console", result("show-console", {**vm, "graphics": [], "serial": []})).stderr_lines
+
+
+RECONCILED = Outcome(
+    True,
+    ReconcileResult((FindingResult("leaked", "a claim", "removed"),)),
+    ("remove it",),
+    ("libvirt was not asked",),
+    ("no system is on its disk",),
+)
+GPUS = CommandOutput(result("list-gpus", [GPU]))
+
+
+def test_text_on_stdout_and_the_rest_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.perform(Settings(), "reconcile-host", lambda guard: CommandOutput(RECONCILED)) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "a claim\n  removed\n"
+    assert captured.err == "warning: libvirt was not asked\nnote: no system is on its disk\n"
+    assert run.perform(Settings(), "list-gpus", lambda guard: GPUS) == 0
+    assert capsys.readouterr().err == "0000:3b:00.0: a fan is loud\n"
+
+
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run.perform(Settings(), "list-gpus", lambda guard: GPUS) == 0
+    assert "NVIDIA A100-PCIE-40GB" in screen.getvalue()
+
+
+def test_a_page_that_cannot_be_made_is_a_bug_not_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.perform(Settings(), "list-gpus", lambda guard: CommandOutput(QueryResult(({},)))) == 1
+    assert "[bug]" in capsys.readouterr().err
+
+
+def test_another_thread_has_no_signals_to_handle(capsys: pytest.CaptureFixture[str]) -> None:
+    statuses: list[int] = []
+    thread = threading.Thread(
+        target=lambda: statuses.append(
+            run.perform(Settings(), "list-vms", lambda guard: CommandOutput(QueryResult(())))
+        )
+    )
+    thread.start()
+    thread.join()
+    assert statuses == [0]
