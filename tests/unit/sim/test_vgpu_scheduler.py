@@ -110,17 +110,6 @@ def in_instances(host: SimHost) -> dict[int, SchedulerState]:
     return dict(seen.gi_schedulers)
 
 
-def test_with_mig_there_is_a_fixed_share_before_blackwell(make: MakeHost) -> None:
-    host = make("h100-mig")
-    assert state(host) == SchedulerState(FIXED, False, 1_000_000)
-    assert state(host, "0000:3f:00.0") == BEST
-    assert in_instances(host) == {}
-    assert refused(host, SchedulerSpec(EQUAL)) == 3
-    with pytest.raises(NvmlFailed) as raised:
-        host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL), 7)
-    assert raised.value.facts["nvml_code"] == 3
-
-
 def test_from_blackwell_on_each_instance_has_its_own_until_it_goes(make: MakeHost) -> None:
     host = make("nvidia: {driver: '595.1'}\ngpus: [{model: RTX PRO 6000, mig: [2g.48gb+gfx, 1g.24gb+gfx]}]\n")
     assert in_instances(host) == {1: BEST, 3: BEST}
@@ -140,13 +129,6 @@ def test_from_blackwell_on_each_instance_has_its_own_until_it_goes(make: MakeHos
     assert in_instances(host) == {1: BEST, 3: BEST}
     host.reboot()
     assert in_instances(host) == {}
-
-
-def test_mixed_sizes_block_a_fixed_share(make: MakeHost) -> None:
-    host = make("gpus: [{model: A100, mixed_size: true}]\n")
-    assert refused(host, SchedulerSpec(FIXED)) == 3
-    host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL))
-    assert state(host) == SchedulerState(EQUAL, True, 1_041_666, 33)
 
 
 def test_types_with_framebuffer_and_maximum(make: MakeHost) -> None:
