@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints of failures: of a start that libvirt or QEMU refuses in words of the symptom index, and for unmanaged VMs."""
+"""Hints of failures: of starts that libvirt or QEMU refuses, for unmanaged VMs, and for locks that another has."""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +81,30 @@ gpus:
 def test_hints_for_an_unmanaged_vm_work(scenario: Callable[[str], Run], running: str, line: str, hint: str) -> None:
     ran = scenario(UNMANAGED.replace("RUNNING", running))(line)
     assert (ran.status, f"  hint: {hint}" in ran.err) == (3, True), ran.err
+
+
+@pytest.fixture
+def locked_claims(sim: Run, tmp_path: Path) -> Iterator[Path]:
+    """Somebody holds the lock of the directory of claims and does not let go, on a host on which `two` is off."""
+    assert sim("create-vm two --profile A100-4C --no-start").status == 0
+    claims = tmp_path / "state/vgpuctl/a100-40/run/claims"
+    descriptor = os.open(claims, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield claims
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "line", ["create-vm one --profile A100-4C", "set-vm two --profile A100-5C", "delete-vm two -y"]
+)
+def test_a_lock_that_nobody_lets_go_of_ends_with_75_and_names_the_holder(
+    sim: Run, locked_claims: Path, line: str
+) -> None:
+    before = sorted(os.listdir(locked_claims))
+    ran = sim(f"--wait 0 --json {line}")
+    assert ran.status == 75
+    error = ran.document["error"]
+    assert (error["code"], error["facts"]["pid"]) == ("locked", os.getpid())
+    assert str(locked_claims) in error["message"]
+    assert sorted(os.listdir(locked_claims)) == before
+    assert [vm["name"] for vm in sim("--json list-vms").document["data"]] == ["two"]
