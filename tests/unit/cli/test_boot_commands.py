@@ -75,16 +75,3 @@ def test_vms_that_lack_their_vgpus_are_marked_and_the_boot_unit_has_its_own_entr
     assert "(missing)" not in sim("list-vms").out
     commands = sim("log --columns command --no-headers").out.splitlines()
     assert commands[-2:] == ["sim reboot", "restore-host"]
-
-
-def test_a_gpu_that_vms_need_as_it_is_names_commands_that_keep_the_vms(sim: Run) -> None:
-    gpu = "0000:86:00.0"
-    assert sim(f"create-vm web --mode sriov --gpu {gpu} --no-start", "mixed").status == 0
-    refused = sim(f"set-mode {gpu} passthrough -y", "mixed")
-    assert (refused.status, "delete" in refused.err) == (3, False)
-    hint = refused.err.splitlines()[-1].strip()
-    command = hint.removeprefix("hint: vgpuctl ").partition(" takes it from the VM")[0]
-    assert command.startswith("detach-vgpu web --vgpu 0000:86:00.")
-    assert sim(f"{command} -y", "mixed").status == 0
-    assert sim(f"set-mode {gpu} passthrough -y", "mixed").status == 0
-    assert "web,stopped" in sim("list-vms -o csv --columns name,state", "mixed").out.splitlines()

@@ -74,14 +74,6 @@ def test_before_a_refresh_the_loss_is_told_and_confirmed(sim: Run) -> None:
     assert (ran.document["changed"], ran.document["data"]["state"]) == (True, "running")
 
 
-def test_ensure_vm_names_refresh_vm_for_another_image(sim: Run, tmp_path: Path) -> None:
-    assert sim(f"create-vm vdi-001 --profile A100-4C --image {IMAGE}").status == 0
-    spec = tmp_path / "spec.yaml"
-    spec.write_text("name: vdi-001\nimage: /srv/images/windows-11.qcow2\n")
-    ran = sim(f"ensure-vm -f {spec}")
-    assert (ran.status, "vgpuctl refresh-vm vdi-001 --image /srv/images/windows-11.qcow2" in ran.err) == (3, True)
-
-
 def write_networks(directory: Path, *addresses: str) -> None:
     """Write net-1.yaml and so on, each with one of these static addresses."""
     for number, address in enumerate(addresses, 1):

@@ -146,15 +146,6 @@ def test_reboot_and_reset(sim: Run) -> None:
     assert sim("sim list-scenarios --json").status == 0
 
 
-def test_the_eleventh_is_refused_with_numbers(sim: Run) -> None:
-    assert sim("create-vm 'vdi-{:03}' --count 10 --profile A100-4C --no-start").status == 0
-    full = sim("create-vm vdi-011 --profile A100-4C")
-    assert full.status == 4
-    assert "[no-capacity]" in full.err
-    assert "10 of 10" in full.err
-    assert "hint: vgpuctl explain A100-4C" in full.err
-
-
 def test_a_captured_tree_takes_no_change(vgpuctl: Run, tmp_path: Path) -> None:
     for line in ("create-vm --profile A100-4C", "reconcile-host", "start-vm x", "delete-vm x --yes"):
         ran = vgpuctl("--root", os.fspath(tmp_path), *line.split(), "--json")

@@ -25,26 +25,6 @@ def test_a_gpu_is_set_up_and_says_so(mixed: Run) -> None:
     assert mixed("set-mode 0000:17:00.0 vgpu").out == "0000:17:00.0: vgpu, VFs 16/16, 0 used; nothing to do\n"
 
 
-def test_a_dry_run_says_what_would_be_done(mixed: Run) -> None:
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --dry-run")
-    assert "turn 4 VFs of 0000:86:00.0 on instead of 8" in ran.out
-    document = mixed(f"set-mode {FLEX} sriov --vfs 4 --dry-run --json").document
-    assert (document["changed"], document["data"]["dry_run"], document["data"]["vfs"]["enabled"]) == (True, True, 8)
-
-
-def test_running_vms_are_named_and_drained(mixed: Run) -> None:
-    assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --json")
-    assert (ran.status, ran.document["error"]["code"]) == (3, "in-use")
-    assert ran.document["error"]["facts"]["vms"] == ["one"]
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --drain --json")
-    assert (ran.status, ran.document["error"]["code"]) == (2, "needs-confirmation")
-    assert ran.document["error"]["facts"]["vms"] == ["one"]
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --drain --yes --json")
-    assert (ran.status, ran.document["data"]["vfs"]) == (0, {"total": 31, "enabled": 4, "used": 1})
-    assert mixed("show-vm one --json").document["data"]["state"] == "running"
-
-
 def test_a_mode_that_does_not_exist_is_a_typing_error(mixed: Run) -> None:
     assert mixed(f"set-mode {FLEX} mig").status == 2
     ran = mixed(f"set-mode {FLEX} sriov --vfs 0")

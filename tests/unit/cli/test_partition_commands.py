@@ -53,17 +53,6 @@ def test_show_gpu_lists_the_profiles_with_room_and_counts_the_others(sim: Run) -
     assert len(sim(f"show-gpu {A} --json").document["data"]["types"]) == 13
 
 
-def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
-    ran = h100(f"set-mig {A} --off --dry-run")
-    assert [line.split("  ")[-1] for line in ran.out.splitlines()[1:4]] == [
-        f"turn the 32 VFs of {A} off (sriov-manage)",
-        f"turn MIG of {A} off (NVML)",
-        f"turn the 32 VFs of {A} on (sriov-manage)",
-    ]
-    document = h100(f"set-mixed-size {B} on --dry-run --json").document
-    assert (document["data"]["dry_run"], document["data"]["partition"]["mixed_size"]) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
