@@ -28,14 +28,10 @@ def test_a_vgpu_driver_has_types(tmp_path):
     assert calls == ["init", "00000000:3B:00.0", "shutdown", "init", "shutdown"]
 
 
-def test_ecc_has_the_mode_pending_a_reset(tmp_path):
-    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)", flags=["-DECC=2"])
-    assert result == {"enabled": False, "pending_enabled": True}
-
-
-def test_a_gpu_without_error_correction_tells_nothing(tmp_path):
-    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)")
-    assert result is None
+@pytest.mark.parametrize(("flags", "ecc"), [(["-DECC=2"], {"enabled": False, "pending_enabled": True}), ([], None)])
+def test_ecc_has_the_mode_pending_a_reset_where_the_gpu_has_it(tmp_path, flags, ecc):
+    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)", flags=flags)
+    assert result == ecc
     assert AbsentNvml("--root").ecc(ADDRESS) is None
 
 
@@ -164,13 +160,9 @@ VM = "aaaaaaaa-0000-4000-8000-000000000001"
 
 
 def test_each_running_vgpu_has_its_vm_and_the_driver_in_there(tmp_path):
-    (guests,), _calls = done_by(tmp_path, ASK_GUESTS, flags=("-DGUESTS=2",))
-    assert guests == [[VM, "551.61"], [None, None]], "another hypervisor's number is no UUID, and words are no version"
-
-
-def test_a_vgpu_that_ends_has_no_vm(tmp_path):
     (guests,), _calls = done_by(tmp_path, ASK_GUESTS, flags=("-DGUESTS=3",))
-    assert guests[2] == [None, None]
+    assert guests[:2] == [[VM, "551.61"], [None, None]], "another hypervisor's number is no UUID, words are no version"
+    assert guests[2] == [None, None], "it ends"
 
 
 def test_a_gpu_without_running_vgpus_has_none_and_a_library_without_the_calls_does_not_tell(tmp_path):
@@ -183,18 +175,17 @@ def test_a_gpu_without_running_vgpus_has_none_and_a_library_without_the_calls_do
 ASK_NVLINK = "nvml.nvlink_peers(address)"
 
 
-def test_the_gpus_at_active_links_are_named_once_and_nvswitches_are_not(tmp_path):
-    (peers,), _calls = done_by(tmp_path, ASK_NVLINK, flags=('-DNVLINK="00000000:3F:00.0"',))
-    assert peers == ("0000:3f:00.0",)
-
-
-def test_a_library_that_cannot_tell_the_kind_names_every_other_end(tmp_path):
-    (peers,), _calls = done_by(tmp_path, ASK_NVLINK, flags=('-DNVLINK="00000000:3F:00.0"', "-DOLD_NVLINK"))
-    assert peers == ("0000:05:00.0", "0000:3f:00.0")
-
-
-def test_without_the_calls_or_with_a_strange_answer_it_is_not_known(tmp_path):
-    for flags in ((), ('-DNVLINK="?"',)):
-        (peers,), _calls = done_by(tmp_path, ASK_NVLINK, flags=flags)
-        assert peers is None
+@pytest.mark.parametrize(
+    ("flags", "peers"),
+    [
+        (('-DNVLINK="00000000:3F:00.0"',), ("0000:3f:00.0",)),
+        (('-DNVLINK="00000000:3F:00.0"', "-DOLD_NVLINK"), ("0000:05:00.0", "0000:3f:00.0")),
+        ((), None),
+        (('-DNVLINK="?"',), None),
+    ],
+    ids=["once, and no NVSwitch", "every other end where the kind is not told", "without the calls", "strange answer"],
+)
+def test_the_gpus_at_active_links(tmp_path, flags, peers):
+    (reported,), _calls = done_by(tmp_path, ASK_NVLINK, flags=flags)
+    assert reported == peers
     assert AbsentNvml("--root").nvlink_peers("0000:3b:00.0") is None
