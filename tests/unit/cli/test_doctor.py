@@ -144,12 +144,6 @@ HOSTS = {
     "vfio-pci": HEAD + "gpus: [{model: A40}, {model: A40, driver: vfio-pci}]\n",
     "MIG without instances": HEAD + "gpus: [{model: H100, mig: []}]\n",
 }
-HOST_FILE = """version: 1
-gpus:
-  "0000:99:00.0": {mode: vgpu}
-vgpus:
-  spare: {profile: A100-4C, gpu: "0000:99:00.0", carrier: "0000:99:00.4"}
-"""
 
 
 def run_fixes(vgpuctl: Run, host: str) -> list[str]:

@@ -54,8 +54,6 @@ VM: dict[str, Any] = {
     ],
 }  # fmt: skip
 
-DRY_RUN = {"steps": [], "notes": [], "dry_run": True}
-
 
 def result(kind: str, data: Any) -> Outcome | QueryResult:
     """Return the result that a command printed as this JSON."""

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,13 @@ DOMAINS = ("10000", "fffff", "10000000")
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_kind_of_card_has_a_vm(vgpuctl: Run, tmp_path: Path, model: str) -> None:
+def test_every_kind_of_card_has_a_vm(scenario: Callable[[str], Run], model: str) -> None:
     domain = DOMAINS[MODELS.index(model) % len(DOMAINS)]
     address = f"{domain}:01:00.0"
-    scenario = tmp_path / "wide.yaml"
-    scenario.write_text(f'version: 1\ngpus:\n  - {{model: {model}, address: "{address}"}}\n')
+    host = scenario(f'version: 1\ngpus:\n  - {{model: {model}, address: "{address}"}}\n')
 
     def run(*words: str, status: tuple[int, ...] = (0,)) -> Ran:
-        ran = vgpuctl("--host", f"sim:{scenario}", *words)
+        ran = host(shlex.join(words))
         assert ran.status in status, (words, ran.out, ran.err)
         return ran
 
@@ -59,15 +60,9 @@ gpus: [{model: H100, driver: vfio-pci}, {model: T4, driver: vfio-pci}]
 
 
 @pytest.fixture
-def run(vgpuctl: Run, tmp_path: Path) -> Run:
+def run(scenario: Callable[[str], Run]) -> Run:
     """Run a command on a host with this libvirt version and an H100 and a T4 for passthrough."""
-
-    def run(*words: str, libvirt: str = "10.0.0") -> Ran:
-        file = tmp_path / f"host-{libvirt}.yaml"
-        file.write_text(HOST.replace("VERSION", libvirt))
-        return vgpuctl("--host", f"sim:{file}", *words)
-
-    return run
+    return lambda *words, libvirt="10.0.0": scenario(HOST.replace("VERSION", libvirt))(shlex.join(words))
 
 
 @pytest.mark.parametrize(

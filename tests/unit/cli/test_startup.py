@@ -105,12 +105,7 @@ PARAMIKO = "vgpuctl's extra ssh, Debian's package python3-paramiko, pip's parami
             "Debian's package python3-jinja2, pip's jinja2",
             "jinja2>=3.1.2",
         ),
-        (
-            "ruamel",
-            f"{SIM} create-vgpu a --profile A100-4C",
-            "Debian's package python3-ruamel.yaml, pip's ruamel.yaml",
-            "ruamel.yaml>=0.17.32",
-        ),
+        ("ruamel", f"{SIM} create-vgpu a --profile A100-4C", RUAMEL, "ruamel.yaml>=0.17.32"),
         ("click", "list-gpus", "Debian's package python3-click, pip's click", "click!=8.4.0,>=8.1.3"),
     ],
 )
