@@ -13,8 +13,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from vgpuctl.cli.app import PROGRAM, cli  # noqa: E402
-from vgpuctl.cli.command import Command, LazyGroup  # noqa: E402
+from vgpuctl.cli.command import PROGRAM, Command, LazyGroup, cli  # noqa: E402
 from vgpuctl.version import __version__  # noqa: E402
 
 project = "vgpuctl"

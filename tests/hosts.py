@@ -26,9 +26,8 @@ from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system_files import HostSystem
-from vgpuctl.model.outcome import Confirm, Context, NoProgress, Outcome, Progress
+from vgpuctl.model.outcome import Confirm, Context, NoProgress, Outcome, Progress, Subjects
 from vgpuctl.model.port_values import DeviceUser
-from vgpuctl.model.subjects import Subjects
 from vgpuctl.model.vm import Claim, Operation
 from vgpuctl.operations.create import create_vm
 from vgpuctl.operations.ensure_vm import set_vm as set_vm_operation

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program `vgpuctl`, also as `python -m vgpuctl`.
 
-Until `vgpuctl.cli.signals` is loaded, Ctrl-C just ends what has done nothing yet: a traceback would help nobody.
+Until `vgpuctl.cli.entry` is loaded, Ctrl-C just ends what has done nothing yet: a traceback would help nobody.
 """
 
 from __future__ import annotations

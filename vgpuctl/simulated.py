@@ -14,10 +14,9 @@ from vgpuctl import sim
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import ClaimStore
-from vgpuctl.host.clock import HostClock
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.operation_files import OperationFiles
-from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.host.system_files import HostSystem
 from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite

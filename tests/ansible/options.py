@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from vgpuctl.cli.app import cli
+from vgpuctl.cli.command import cli
 from vgpuctl.config.vm_fields import VmField
 from vgpuctl.config.vm_request import OPTION_FIELDS
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from vgpuctl import simulated
 from vgpuctl.cli import entry
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostClock
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 

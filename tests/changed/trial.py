@@ -23,7 +23,7 @@ from tests.changed.backends import FIRST, KINDS, VMS, Kind, prepare
 from tests.changed.changes import CHANGES, Change
 from tests.changed.hints import commands_in, follow, is_reading, refused, texts_of
 from tests.changed.site import Ran, Site, Truth, truth_of
-from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.domain_xml import parse_disk_sources
 
 STATUSES = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 75})
 MAX_SECONDS, MAX_BUSY_SECONDS, MAX_BOOT_SECONDS = 10, 61, 25

@@ -186,7 +186,7 @@ def command(*words: str) -> Ended:
 def call(work: Callable[[], object]) -> Ended:
     """Call code below the command line. An integer that it returns is the exit status."""
     from vgpuctl.cli import failures
-    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.global_options import Settings
 
     reported: list[str] = []
 

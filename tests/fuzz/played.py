@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.fuzz import odd
 from tests.hosts import SimulatedHost, context, create, delete, open_sim_host, request, run_reconcile, start, stop
-from vgpuctl.host.virt import capabilities, libvirt_xml
+from vgpuctl.host.virt import libvirt_xml
 from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.operations import diagnose, guest, moves, queries
 from vgpuctl.operations.desired_state import export_host
@@ -75,7 +75,7 @@ def damaged(rng: Random, place: Path) -> object:
     """Run an action on a host where libvirt shows one domain changed; or parse changed libvirt capabilities."""
     if rng.random() < 0.1:
         root = libvirt_xml.parse_xml(odd.xml_text(rng, CAPABILITIES))
-        return capabilities.parse_capabilities(root, kvm=True, enrolled_keys=True)
+        return libvirt_xml.parse_capabilities(root, kvm=True, enrolled_keys=True)
     host = open_sim_host(place / "host")
     ports = replace(host.ports, hypervisor=Changed(rng, host.ports.hypervisor))
     result = rng.choice(ACTS)(ports)
@@ -227,9 +227,9 @@ def answered(rng: Random) -> object:
 def _shown(rng: Random, parsed: reply.Reply) -> object:
     """Print the reply as the local command prints that of a remote host."""
     from vgpuctl.cli import remote_result
-    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.global_options import Settings
     from vgpuctl.remote.fanout import HostReply
-    from vgpuctl.remote.target import Target
+    from vgpuctl.remote.session import Target
 
     settings = Settings()
     settings.kind = rng.choice(("list-vms", "create-vm"))

@@ -171,7 +171,7 @@ def scenario(rng: Random, place: Path) -> Ended:
 
 def template(rng: Random, place: Path) -> Ended:
     """An admin's domain template."""
-    from vgpuctl.domain.builtin_templates import read_builtin_template
+    from vgpuctl.domain.render import read_builtin_template
 
     given = read_builtin_template("vm") or ""
     lines = given.splitlines()

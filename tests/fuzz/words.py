@@ -73,7 +73,7 @@ FITTING: dict[str, tuple[str, ...]] = {
 
 def made(rng: Random, place: Path) -> tuple[str, ...]:
     """Return a command with some of its options and arguments, and some unrelated words."""
-    from vgpuctl.cli.app import cli
+    from vgpuctl.cli.command import cli
 
     (place / "given.yaml").write_bytes(odd.yaml_text(rng, {"version": 1, "profile": "A100-4C"}))
     context = click.Context(cli)

@@ -34,7 +34,8 @@ PLAIN = "0000:02:00.0"
 NVIDIA = "0000:01:00.0"
 """The GPU. sriov-manage enables and disables its VFs."""
 
-FIRST_GUESS_SECONDS, LONG_GUESS_SECONDS = 2.0, 15.0
+FIRST_GUESS_SECONDS, LONG_GUESS_SECONDS = 6.0, 20.0
+"""At least as long as a change takes: with a shorter guess its end is never hit, with a longer one it runs again."""
 MARGIN = 1.1
 PATIENCE_SECONDS = 240.0
 IMAGES, TINY = Path("/var/lib/libvirt/images"), "tiny.qcow2"
@@ -48,7 +49,8 @@ CLAIMS, MDEVS, PCI = Path("/run/vgpuctl/claims"), Path("/sys/bus/mdev/devices"),
 class Operation(NamedTuple):
     """A command to kill. `words` prepares the host for the command and returns the command line.
 
-    `guess`: the estimated duration until one is measured. `runs`: the VM runs before the command and must run after it.
+    `guess`: how long the change may take, until it is measured. `runs`: the VM runs before the command and must run
+    after it.
     """
 
     name: str
@@ -121,17 +123,23 @@ def must(*words: str) -> Any:
 
 
 def killed_after(seconds: float, words: list[str]) -> tuple[bool, float]:
-    """Kill a command after `seconds`; return whether the kill ended it, and how long it ran."""
+    """Kill a command `seconds` after its change began; return whether the kill ended it, and how long the change took.
+
+    The change begins when the command writes its operation's file: what comes before it only reads.
+    """
     devnull = os.open(os.devnull, os.O_WRONLY)
     started = time.monotonic()
     pid = forked(words, devnull)
     os.close(devnull)
-    while time.monotonic() - started < seconds:
+    is_changing = False
+    while not is_changing or time.monotonic() - started < seconds:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             if os.waitstatus_to_exitcode(status):
                 raise SystemExit(f"{' '.join(words)} failed by itself: {vgpuctl(*words)}")
             return False, time.monotonic() - started
+        if not is_changing and names(OPERATION_FILES):
+            is_changing, started = True, time.monotonic()
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]

@@ -43,7 +43,8 @@ Made by `.venv/bin/python -m tests.lab kills --count N` on {date}, {machine}.
 |---|---|---|---|---|---|
 """
 TAIL = """
-Instants are counted from the fork of a process that has vgpuctl's modules in memory. Seeds: {seeds}.
+Instants are counted from the moment at which the command wrote its operation's file, just before its first change: what
+comes before that only reads. Seeds: {seeds}.
 """
 
 

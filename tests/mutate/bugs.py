@@ -129,7 +129,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/operations/plans/remove.py",
         old='    if vm.record is not None and (vm.record.created_vm or action != "delete"):',
         new="    if vm.record is not None:",
-        tests=("tests/unit/operations/plans/test_remove.py", "tests/unit/operations/test_attach.py"),
+        tests=("tests/unit/operations/plans/test_create.py", "tests/unit/operations/test_attach.py"),
     ),
     Bug(
         name="doubtful-device-removed",
@@ -137,7 +137,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/operations/plans/remove.py",
         old="            unproven.add(assigned.carrier)\n",
         new="            continue\n",
-        tests=("tests/unit/operations/plans/test_remove.py", "tests/unit/operations/test_safety.py"),
+        tests=("tests/unit/operations/plans/test_create.py", "tests/unit/operations/test_safety.py"),
     ),
     Bug(
         name="copy-counts-as-own",
@@ -213,7 +213,7 @@ BUGS: tuple[Bug, ...] = (
         new="        if len(locks) > 1 or",
         tests=(
             "tests/unit/gpu/test_numbers.py",
-            "tests/unit/placement/test_fit.py",
+            "tests/unit/placement/test_fleet.py",
         ),
     ),
     Bug(
@@ -260,7 +260,7 @@ BUGS: tuple[Bug, ...] = (
         new="vgpu_count)",
         tests=(
             "tests/unit/gpu/test_gpu_instances.py",
-            "tests/unit/gpu/test_shared_instances.py",
+            "tests/unit/gpu/test_kinds.py",
         ),
     ),
     Bug(
@@ -277,7 +277,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/gpu/slice_kind.py",
         old="            program.add_row(row, upper=number)\n",
         new="            program.add_row(row, upper=2 * number)\n",
-        tests=("tests/unit/placement/test_joint.py", "tests/unit/gpu/test_brute_force.py"),
+        tests=("tests/unit/placement/test_fit.py", "tests/unit/gpu/test_brute_force.py"),
     ),
     Bug(
         name="program-forgets-what-is-used",
@@ -285,7 +285,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/gpu/slice_kind.py",
         old="upper=number * max(0, self._pools[pool] - self.units_in_use(state, pool))",
         new="upper=number * self._pools[pool]",
-        tests=("tests/unit/placement/test_joint.py", "tests/unit/gpu/test_brute_force.py"),
+        tests=("tests/unit/placement/test_fit.py", "tests/unit/gpu/test_brute_force.py"),
     ),
     Bug(
         name="two-sizes-in-program",
@@ -293,7 +293,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/gpu/equal_size.py",
         old="program.add_row(dict.fromkeys(with_size.values(), 1), upper=number)",
         new="program.add_row(dict.fromkeys(with_size.values(), 1), upper=2 * number)",
-        tests=("tests/unit/placement/test_joint.py", "tests/unit/gpu/test_brute_force.py"),
+        tests=("tests/unit/placement/test_fit.py", "tests/unit/gpu/test_brute_force.py"),
     ),
     Bug(
         name="more-moves-than-needed",
@@ -533,7 +533,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/cli/global_options.py",
         old="        if named:\n            _store_hosts",
         new="        if named and context.parent is None:\n            _store_hosts",
-        tests=("tests/unit/cli/test_settings.py",),
+        tests=("tests/unit/cli/test_global_options.py",),
     ),
     Bug(
         name="option-source-trusted",
@@ -541,7 +541,7 @@ BUGS: tuple[Bug, ...] = (
         file="vgpuctl/cli/global_options.py",
         old="if _is_given(value)}",
         new="if _is_given(value) and context.get_parameter_source(name) is not None}",
-        tests=("tests/unit/cli/test_settings.py",),
+        tests=("tests/unit/cli/test_global_options.py",),
     ),
     Bug(
         name="bracket-range-is-a-set",

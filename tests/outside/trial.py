@@ -19,8 +19,7 @@ from typing import Any
 from tests.faults import CHANGING, Watch
 from tests.hosts import Act, EagerClock, SimulatedHost, copied, kill_operation, open_sim_host, run_reconcile
 from tests.outside.cases import Case
-from vgpuctl.domain.disk_sources import parse_disk_sources
-from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.domain_xml import parse_disk_sources, parse_domain
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.hook.run import prepare
 from vgpuctl.model.vm import RecordState, VmState

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.packaging.build import ROOT
 from vgpuctl.operations.plans.installation import HOOK_PATH, UNIT_PATH, UNIT_WANTS_LINK
-from vgpuctl.remote import bootstrap, bootstrap_script, debian_package
+from vgpuctl.remote import bootstrap, bootstrap_script
 from vgpuctl.version import __version__
 
 SUITES = {"bookworm": ("Debian 12", "3.11"), "trixie": ("Debian 13", "3.13")}
@@ -134,7 +134,7 @@ def over_old_files(root: BareRoot, deb: Path) -> None:
 
 def brought(root: BareRoot, deb: Path) -> None:
     """What install-host --deb sends to a host installs the package there once."""
-    package = debian_package.read_package(str(deb))
+    package = bootstrap.read_package(str(deb))
     words = ("--json", "--host", "local", "install-host")
     plan = bootstrap.plan_package(package, words, dry_run=False, report_line=None)
     for name, command in (("probe", plan.probe), ("install", plan.install)):

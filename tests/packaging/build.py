@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.packaging import man_pages
 from vgpuctl import extras
-from vgpuctl.cli import app, shells
+from vgpuctl.cli import command, shells
 from vgpuctl.operations.plans import installation
 from vgpuctl.version import __version__
 
@@ -199,7 +199,7 @@ def _stage_files(tree: Path, stage: Path, version: str, epoch: int) -> None:
     _write(stage / "usr/bin/vgpuctl", PROGRAM, 0o755)
     _write(stage / installation.PACKAGE_UNIT_PATH[1:], installation.unit_text(extras.PACKAGE_PYTHON))
     for shell, ((directory, name), *_) in installation.COMPLETION_DIRECTORIES.items():
-        script = shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
+        script = shells.script(command.cli, shell, command.PROGRAM, command.COMPLETE_VARIABLE)
         _write(stage / directory[1:] / name, f"{script.rstrip()}\n")
     for directory in ("etc/vgpuctl", "etc/libvirt/hooks/qemu.d"):
         (stage / directory).mkdir(parents=True)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 
 from tests.unit.cli.command_tree import walk_commands
-from vgpuctl.cli.app import PROGRAM, cli
-from vgpuctl.cli.command import Command, Example, LazyGroup
+from vgpuctl.cli.command import PROGRAM, Command, Example, LazyGroup, cli
 from vgpuctl.version import __version__
 
 STATUSES = (

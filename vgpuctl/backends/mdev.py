@@ -15,18 +15,21 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from vgpuctl.backends.base import (
     ATTACH_COMMAND,
+    GPU_MAKE_LOCK_SECONDS,
     REMOVE_DEADLINE_SECONDS,
     GpuBackend,
+    MoveVgpu,
     hostdev_alias,
+    move_to_placement,
     refuse_if_held,
     verify_params,
+    verify_placement,
     write_error,
 )
-from vgpuctl.backends.placement_id import GPU_MAKE_LOCK_SECONDS, MoveVgpu, move_to_placement, verify_placement
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed
 from vgpuctl.makers import maker_of_type
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Backend, GpuMode
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.ports.step import Removal, Step

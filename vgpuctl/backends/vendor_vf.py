@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends.base import (
     BUSY_PAUSE_SECONDS,
     BUSY_RETRY_SECONDS,
+    GPU_MAKE_LOCK_SECONDS,
     REMOVE_DEADLINE_SECONDS,
     GpuBackend,
-    refuse_if_held,
-    require_iommu,
-    verify_params,
-    write_error,
-)
-from vgpuctl.backends.placement_id import (
-    GPU_MAKE_LOCK_SECONDS,
     MoveVgpu,
     move_to_gpu_instance,
     move_to_placement,
+    refuse_if_held,
+    require_iommu,
+    verify_params,
     verify_placement,
+    write_error,
 )
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode

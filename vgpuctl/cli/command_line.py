@@ -17,7 +17,7 @@ from vgpuctl.errors import HostCannot
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.global_options import Settings
 
 
 class Token(Value):

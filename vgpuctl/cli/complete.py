@@ -93,7 +93,7 @@ def hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
 
 def checks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the doctor's checks."""
-    from vgpuctl.library.names import check_names
+    from vgpuctl.library.targets import check_names
 
     return _items(check_names(), incomplete)
 
@@ -116,11 +116,11 @@ def _complete(
     ctx: click.Context, incomplete: str, read: Callable[[GpuHost], Iterable[tuple[str, str]]]
 ) -> list[CompletionItem]:
     with suppress(Exception):
-        from vgpuctl.cli import hosts
-        from vgpuctl.cli.settings import Settings
+        from vgpuctl.cli import run
+        from vgpuctl.cli.global_options import Settings
 
         settings = ctx.find_object(Settings)
-        return [] if settings is None else _items(read(hosts.open_host(settings)), incomplete)
+        return [] if settings is None else _items(read(run.open_host(settings)), incomplete)
     return []
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vgpuctl.cli.streams import escape_invisible, supports_unicode
 from vgpuctl.model.outcome import AnyResult, QueryResult
-from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.model.results import ABSENT
 from vgpuctl.value import Value
 
 SCHEMA = "vgpuctl/1"

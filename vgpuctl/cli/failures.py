@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import click
 
-from vgpuctl.cli import document, hosts, output, result_reader, streams, usage
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli import document, output, result_reader, run, streams, usage
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.errors import (
     FileFailed,
     Interrupted,
@@ -163,7 +163,7 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
     if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE_STATUSES or settings.kind in _WITHOUT_DOCTOR:
         return
     with suppress(Exception, KeyboardInterrupt):
-        findings = hosts.open_host(settings).explain_failure(exc)
+        findings = run.open_host(settings).explain_failure(exc)
         if findings:
             exc.facts[DOCTOR_FACT] = findings
 

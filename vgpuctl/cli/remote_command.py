@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import command_line, failures, field_options, remote_result, signals, streams
+from vgpuctl.cli import command_line, entry, failures, field_options, remote_result, streams
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library import text_file
 from vgpuctl.model.file_content import is_file_content
-from vgpuctl.remote import bootstrap, debian_package, fanout, ssh
-from vgpuctl.remote.session import RemoteCommand
-from vgpuctl.remote.target import expand_range, is_range, parse_url
+from vgpuctl.remote import bootstrap, fanout, ssh
+from vgpuctl.remote.session import RemoteCommand, expand_range, is_range, parse_url
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.settings import Settings
-    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.cli.entry import SignalGuard
+    from vgpuctl.cli.global_options import Settings
     from vgpuctl.remote.bootstrap import BootstrapPlan
     from vgpuctl.remote.fanout import FanoutTask, HostReply
-    from vgpuctl.remote.target import Target
+    from vgpuctl.remote.session import Target
 
 LOCAL_ONLY_COMMANDS = {
     "completion": "it works on this shell",
@@ -44,7 +43,7 @@ def run(settings: Settings, context: click.Context) -> int:
     """Run a command on the hosts that the global options name, print the result, and return the exit status."""
     settings.kind = "-".join(context.command_path.split()[1:])
     settings.quiet = bool(context.params.get("quiet"))
-    with signals.handle_signals() as guard:
+    with entry.handle_signals() as guard:
         try:
             targets = _resolve_targets(settings)
             replies = _collect_replies(settings, context, targets, guard)
@@ -84,7 +83,7 @@ def _collect_replies(
         )
     _refuse_relative_paths(context)
     task = _build_task(settings, context, single_host=_has_single_host(settings))
-    with signals.block_signals():
+    with entry.block_signals():
         connect = ssh.SshConnector()  # imports paramiko
     return fanout.run(targets, task, connect, lambda: len(guard.received))
 
@@ -147,7 +146,7 @@ def _prepare_bootstrap(
     if package is None:
         return None
     return bootstrap.plan_package(
-        debian_package.read_package(package),
+        bootstrap.read_package(package),
         remote_args,
         dry_run=bool(context.params["dry_run"]),
         report_line=report_line,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.cli import document, failures, listings, output, pages, run, streams, tables
+from vgpuctl.cli import document, failures, listings, output, run, streams
 from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.run import CommandOutput
@@ -15,16 +15,15 @@ from vgpuctl.cli.schemas import HOSTS, result_type
 from vgpuctl.cli.shown import Block
 from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError, worst_status
 from vgpuctl.model.outcome import AnyResult, QueryResult
-from vgpuctl.model.results.host import HostTextResult
-from vgpuctl.model.results.program import HostAnswerResult, HostsResult
+from vgpuctl.model.results.host import HostAnswerResult, HostsResult, HostTextResult
 from vgpuctl.model.results.vms import XmlResult
 from vgpuctl.value import Value, replace
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.global_options import Settings
     from vgpuctl.remote.fanout import HostReply
-    from vgpuctl.remote.target import Target
+    from vgpuctl.remote.session import Target
 
 SOME_FAILED = "some-hosts-failed"
 MAX_NAMES = 5
@@ -94,13 +93,13 @@ def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int
                 _print_failures(settings, rows)
         return status if printed else 1
     host_pages = [_host_page(host, result, *_render_page(settings, result)) for host, result in results]
-    blocks = pages.join_pages([(page.host, page.blocks) for page in host_pages], "HOST")
+    blocks = listings.join_pages([(page.host, page.blocks) for page in host_pages], "HOST")
 
     def write() -> None:
         if settings.output in ("csv", "name"):
             run.print_rows(settings, results, has_host=True)
         elif blocks:
-            streams.write_out(tables.render(blocks, output.look_of(settings, sys.stdout)))
+            streams.write_out(output.render(blocks, output.look_of(settings, sys.stdout)))
 
     try:
         printed = output.write_result(settings.kind, write, changes)
@@ -267,7 +266,7 @@ def _render_page(settings: Settings, result: AnyResult) -> tuple[list[Block], li
     raw = _raw_text(settings, result)
     if raw is not None:
         return list(raw.splitlines()), []
-    page = pages.page(settings.kind, result, listings.view_of(settings))
+    page = listings.page(settings.kind, result, listings.view_of(settings))
     return list(page.blocks), list(page.stderr_lines)
 
 

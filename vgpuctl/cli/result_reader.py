@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.fields import ABSENT, Absent, WorkResult
+from vgpuctl.model.results import ABSENT, Absent, WorkResult
 from vgpuctl.value import Value
 
 MAX_NUMBER = 1 << 63

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one command: opens the host, does the work under the signal guard, prints the result once."""
+"""Runs one command: opens the host that --host, --root and --connect name, does the work, prints the result once.
+
+The work is done under the signal guard.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from vgpuctl.errors import InvalidInput
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.settings import Settings
-    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.cli.entry import SignalGuard
+    from vgpuctl.cli.global_options import Settings
     from vgpuctl.library import GpuHost
-    from vgpuctl.model.outcome import AnyResult
+    from vgpuctl.model.outcome import AnyResult, Confirm, Progress
 
     Result = TypeVar("Result", bound=AnyResult)
 
@@ -29,6 +33,34 @@ class CommandOutput(Value):
     status: int = 0
 
 
+def open_host(
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    confirm: Confirm | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> GpuHost:
+    """Return the host that the global options name. Without `confirm` nobody is asked.
+
+    Raises:
+        InvalidInput: there is no such host, or the options contradict each other.
+    """
+    from vgpuctl import library
+
+    if settings.is_remote:
+        raise InvalidInput("this command works only on this machine", hint="omit --host ssh://")
+    return library.open_host(
+        settings.host,
+        root=settings.root,
+        connect=settings.connect,
+        wait_seconds=settings.wait,
+        progress=progress,
+        confirm=confirm or library.confirm_everything,
+        cancelled=cancelled or library.never_cancelled,
+        command_line=("vgpuctl", *settings.args),
+    )
+
+
 def call(
     settings: Settings,
     kind: str,
@@ -39,13 +71,13 @@ def call(
 
     `present` adds an exit status or a text to print as it is.
     """
-    from vgpuctl.cli import confirm, hosts, progress
+    from vgpuctl.cli import progress
 
     def work(guard: SignalGuard) -> CommandOutput:
         reporter = progress.choose_progress(settings)
         try:
-            host = hosts.open_host(
-                settings, progress=reporter, confirm=confirm.ConfirmationPrompt(settings), cancelled=guard.check
+            host = open_host(
+                settings, progress=reporter, confirm=progress.ConfirmationPrompt(settings), cancelled=guard.check
             )
             return (present or CommandOutput)(act(host))
         finally:
@@ -60,10 +92,10 @@ def perform(
     action: Callable[[SignalGuard], CommandOutput],
 ) -> int:
     """Run the action and print its result, or report why it failed. Returns the exit status."""
-    from vgpuctl.cli import failures, signals
+    from vgpuctl.cli import entry, failures
 
     settings.kind = kind
-    with signals.handle_signals() as guard:
+    with entry.handle_signals() as guard:
         try:
             command_output = action(guard)
             guard.ignore_signals()

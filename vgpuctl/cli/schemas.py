@@ -24,10 +24,8 @@ from vgpuctl.cli.document import SCHEMA
 from vgpuctl.cli.result_reader import is_record, typed_fields
 from vgpuctl.library import GpuHost
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results import gpus, host, moves, vgpus, vms
-from vgpuctl.model.results.fields import Absent, WorkResult
-from vgpuctl.model.results.program import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
-from vgpuctl.model.results.targets import TargetsResult
+from vgpuctl.model.results import Absent, TargetsResult, WorkResult, gpus, host, moves, vms
+from vgpuctl.model.results.host import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
 from vgpuctl.model.results.vms import ChangedVmResult, ManyVmsResult, PlannedVmResult, VmResult, XmlResult
 
 HOSTS = "hosts"
@@ -58,7 +56,7 @@ def result_type(kind: str) -> Any:
         return _OTHERS[kind]
     name = kind.replace("-", "_")
     call = getattr(GpuHost, name, None) or getattr(GpuHost, f"{name}_host")
-    records = {name: value for module in (gpus, host, moves, vgpus, vms) for name, value in vars(module).items()}
+    records = {name: value for module in (gpus, host, moves, vms) for name, value in vars(module).items()}
     returned = SimpleNamespace(__annotations__={"result": call.__annotations__["return"]})
     single = get_type_hints(returned, {**records, "Outcome": Outcome, "QueryResult": QueryResult})["result"]
     if not _takes_several(kind, call):

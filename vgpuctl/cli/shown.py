@@ -2,7 +2,7 @@
 """How a command's module says what people see of its result: pages, the columns of lists, and texts of values.
 
 `?` means unknown, `-` means none. It imports little, because a command's options are completed without its result.
-`vgpuctl.cli.pages` makes the page of a result, `vgpuctl.cli.tables` renders it.
+`vgpuctl.cli.listings` makes the page of a result, `vgpuctl.cli.output` renders it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from vgpuctl.model.numbers import format_bytes, format_mib
-from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.model.results import ABSENT
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.results.gpus import ExplainResult, ProfileResult, ReasonResult, RoomResult, TypeResult
+    from vgpuctl.model.results.gpus import (
+        ExplainResult,
+        ProfileResult,
+        ReasonResult,
+        RoomResult,
+        TypeResult,
+        VgpuResult,
+    )
     from vgpuctl.model.results.moves import BarrierResult
-    from vgpuctl.model.results.vgpus import VgpuResult
     from vgpuctl.model.results.vms import DiskResult, KeptDiskResult, NetworkResult
 
 MAX_NAMES = 8

@@ -13,7 +13,7 @@ import re
 import sys
 from typing import TextIO
 
-from vgpuctl.visible_characters import is_visible
+from vgpuctl.model.names import is_visible
 
 _ASCII_FALLBACKS = {ord(character): fallback for character, fallback in {
     "×": "x", "…": "...", "✓": "ok", "✗": "x", "↶": "<", "\N{REPLACEMENT CHARACTER}": "?",

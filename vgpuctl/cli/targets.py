@@ -20,10 +20,10 @@ from vgpuctl.model.numbers import count_text
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.global_options import Settings
     from vgpuctl.library import GpuHost
     from vgpuctl.model.outcome import Outcome, QueryResult
-    from vgpuctl.model.results.targets import SelectedResult
+    from vgpuctl.model.results import SelectedResult
 
 Command = Callable[..., int]
 Rows = Sequence["SelectedResult"]

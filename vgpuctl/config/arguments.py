@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choices and limits that the command line, the library and the rules of a VM's fields share.
+"""Choices, limits and times that the command line, the library and the rules of a VM's fields share.
 
 It imports nothing heavy, because `vgpuctl --help` and shell completion need it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
 from vgpuctl.errors import InvalidInput
 
@@ -40,6 +42,10 @@ DEFAULT_LOG_LINES, MAX_LOG_LINES = 50, 10_000
 MAX_UNDO = 10
 """So many former versions of host.yaml are kept."""
 MAX_VMS, MAX_PARALLEL, DEFAULT_PARALLEL = 1000, 64, 4
+
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGO = re.compile(r"([0-9]{1,6})\s*([smhdw])", re.ASCII)
+_DAYS = {"today": 0, "yesterday": 1}
 
 
 def require_choice(argument: str, value: object, choices: Collection[str]) -> None:
@@ -99,3 +105,26 @@ def as_texts(argument: str, value: object) -> tuple[str, ...]:
 def _any_of(choices: Collection[str]) -> str:
     *others, last = choices
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def parse_past_time(argument: str, text: str, now: float) -> float:
+    """Return the moment as seconds since the epoch; a time without a zone is this machine's local time.
+
+    Raises:
+        InvalidInput: it is no such text, or out of range.
+    """
+    stripped = text.strip()
+    ago = _AGO.fullmatch(stripped)
+    if ago is not None:
+        return max(0.0, now - int(ago[1]) * _UNIT_SECONDS[ago[2]])
+    try:
+        if stripped in _DAYS:
+            day = datetime.fromtimestamp(now) - timedelta(days=_DAYS[stripped])
+            return day.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+        return max(0.0, datetime.fromisoformat(stripped).timestamp())
+    except (ValueError, OverflowError, OSError):
+        raise InvalidInput(
+            f"{argument}: '{text}' is not a time",
+            hint="write 30m, 2h, 7d, today, yesterday, 2026-11-25 or '2026-11-25 13:30'",
+            value=text,
+        ) from None

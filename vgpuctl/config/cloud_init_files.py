@@ -16,9 +16,9 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from vgpuctl.config.yaml_reader import LocatedProblem, problems_error
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.json_yaml import YamlError, compose_yaml
 from vgpuctl.model.request import CloudInitFile
 from vgpuctl.model.vm import Nic
-from vgpuctl.model.yaml_text import YamlError, compose_yaml
 from vgpuctl.value import Value, replace
 
 MAX_USER_DATA_BYTES = 1 << 20

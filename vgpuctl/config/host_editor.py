@@ -19,7 +19,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from vgpuctl.config.host_spec import FORMAT_VERSION, BootSpec, HostSpec, dump_keys, dump_value, parse_host_spec
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.value import EMPTY_MAPPING, Value, field_names, replace
 
 _LINE_WIDTH = 4096

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vgpuctl.config.mig_spec import check_instance_name
+from vgpuctl.config.gpu_spec import check_instance_name
 from vgpuctl.config.yaml_reader import Document, LocatedProblem, load_document, problems_error
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import MigSpec

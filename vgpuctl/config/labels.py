@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from vgpuctl.config.rules import as_text
 from vgpuctl.errors import InvalidInput
-from vgpuctl.visible_characters import is_visible
+from vgpuctl.model.names import is_visible
 
 LABEL_PATTERN = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?"
 MAX_LABELS = 32

@@ -28,12 +28,11 @@ from vgpuctl.config.arguments import (
     SCHEDULER_POLICIES,
     VM_MODES,
 )
-from vgpuctl.config.size_text import format_size, parse_disk_size, parse_memory_size
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.file_content import is_file_content
+from vgpuctl.model.names import is_visible, normalize_pci
+from vgpuctl.model.numbers import format_size, parse_disk_size, parse_memory_size
 from vgpuctl.value import Value
-from vgpuctl.visible_characters import is_visible
 
 MIN_VM_MEMORY_MIB = 64
 MIN_WINDOW_MIB, MAX_WINDOW_MIB = 1024, 64 << 20

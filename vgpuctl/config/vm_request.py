@@ -26,7 +26,6 @@ from vgpuctl.config.arguments import (
     VM_MODES,
 )
 from vgpuctl.config.shape import nonempty_list, single_or_list
-from vgpuctl.config.size_text import SIZE_PATTERN, parse_disk_size, parse_memory_size
 from vgpuctl.config.vm_fields import (
     DeclaredFields,
     VmField,
@@ -38,7 +37,7 @@ from vgpuctl.config.vm_fields import (
     pattern_schema,
     vm_field,
 )
-from vgpuctl.model.numbers import format_mib
+from vgpuctl.model.numbers import SIZE_PATTERN, format_mib, parse_disk_size, parse_memory_size
 from vgpuctl.model.request import CloudInit, ExistingDisk, GpuConstraints, NewDisk
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic

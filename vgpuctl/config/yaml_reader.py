@@ -17,8 +17,8 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from vgpuctl.config.rules import Problem, ValidationError, format_path
 from vgpuctl.config.shape import Shape
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.json_yaml import TOO_DEEP_PROBLEM, YamlError, compose_yaml
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.yaml_text import TOO_DEEP_PROBLEM, YamlError, compose_yaml
 from vgpuctl.value import EMPTY_MAPPING, Value
 
 KeyPath = tuple[str | int, ...]

@@ -34,7 +34,6 @@ from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuInstance, GpuMode, MigS
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version, parse_scheduler_log
 from vgpuctl.scheduler.limits import running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.modprobe_files import (
     DIRECTORIES,
@@ -46,10 +45,14 @@ from vgpuctl.scheduler.modprobe_files import (
     parse_settings,
 )
 from vgpuctl.scheduler.registry_dword import (
+    MODULE_VERSION,
+    PROC_VERSION,
     REGISTRY_KEY,
     DriverGeneration,
     decode_dword,
     driver_generation,
+    parse_driver_version,
+    parse_scheduler_log,
     wrong_generation,
 )
 

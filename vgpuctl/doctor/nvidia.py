@@ -38,13 +38,13 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.own_files import UNIT_DIRECTORIES
 from vgpuctl.makers import maker_of, uses_nvml
-from vgpuctl.model.address import PCI_IN_TEXT, normalize_device
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, GpuMode
+from vgpuctl.model.names import PCI_IN_TEXT, normalize_device
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
+from vgpuctl.scheduler.registry_dword import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.value import Value
 
 VGPUD, VGPU_MGR = NVIDIA_SERVICES

@@ -35,8 +35,14 @@ from vgpuctl.model.hint_commands import recreate_vgpu_command, run_command, star
 from vgpuctl.model.numbers import count_text, format_mib, parse_meminfo_mib
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, RecordState, Vm, VmState
-from vgpuctl.observe.definition import find_harmful_hostdevs, find_unreferenced_vgpus, lost_text, removal_command
-from vgpuctl.observe.functions import find_endangered, require_function
+from vgpuctl.observe.definition import (
+    find_endangered,
+    find_harmful_hostdevs,
+    find_unreferenced_vgpus,
+    lost_text,
+    removal_command,
+    require_function,
+)
 
 MEMINFO = "/proc/meminfo"
 MDEVCTL_DIRECTORY = "/etc/mdevctl.d"

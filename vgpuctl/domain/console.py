@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.domain_root import parse_root
+from vgpuctl.domain.domain_xml import parse_root
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.value import Value
 

@@ -18,8 +18,7 @@ from vgpuctl.domain.device_edit import (
     set_pins,
     show_first_vgpu,
 )
-from vgpuctl.domain.domain_root import parse_root
-from vgpuctl.domain.domain_xml import hostdev_carrier
+from vgpuctl.domain.domain_xml import hostdev_carrier, parse_root
 from vgpuctl.domain.record import ROOT_TAG, record_to_xml
 from vgpuctl.errors import Refused
 from vgpuctl.model.numbers import parse_integer

@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse a domain's XML, as libvirt returns it, into a `Vm`, in one pass: every listing reads every domain."""
+"""Parse a domain's XML, as libvirt returns it: into a `Vm`, in one pass, because every listing reads every domain.
+
+It is parsed without entities and without network access. The files that a domain names as disks have their backing
+images where libvirt writes the chain: the live XML of a running domain has the whole chain (`<backingStore>`) and the
+target of a running copy (`<mirror>`); the config XML usually has only the top image.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.disk_sources import parse_disk_sources
-from vgpuctl.domain.domain_root import parse_root
-from vgpuctl.domain.host_devices import carrier_of, find_hostdevs
-from vgpuctl.domain.record import ROOT_TAG, UnfinishedExchange, find_named_files, parse_record
+from vgpuctl.domain.record import (
+    ROOT_TAG,
+    UnfinishedExchange,
+    carrier_of,
+    find_hostdevs,
+    find_named_files,
+    parse_record,
+)
+from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.numbers import parse_integer, parse_ranges
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmRecord, VmState
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -27,12 +39,37 @@ _UNIT_BYTES = {
     "eb": 1000**6, "e": 1024**6, "eib": 1024**6,
 }  # fmt: skip
 """libvirt's scaled integers (docs, formatdomain, "memory"): KiB without a unit, KB is 1000 bytes."""
-
 _MIB = 1024**2
 _MAX_NODES = 1024
 _MAX_CPUS = 8192
-
 _ADDRESS_SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
+_BACKING_SOURCE = re.compile(r"<backingStore\s[^>]*>.*?<source\s(?:file|dev)='([^']*)'", re.DOTALL)
+
+
+def parse_root(xml: str, *, keep_comments: bool = False) -> etree._Element:
+    """Return the root element. `keep_comments`: keep an admin's comments, for XML that is written back.
+
+    Raises:
+        LibvirtFailed: it is not a domain's XML.
+    """
+    from lxml import etree
+
+    try:
+        root = etree.fromstring(xml, _parser(keep_comments=keep_comments))
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
+    if root.tag != "domain":
+        raise LibvirtFailed(f"a domain's XML starts with <{root.tag}>, not <domain>")
+    return root
+
+
+@cache
+def _parser(*, keep_comments: bool) -> etree.XMLParser:
+    from lxml import etree
+
+    return etree.XMLParser(
+        resolve_entities=False, no_network=True, remove_comments=not keep_comments, remove_pis=not keep_comments
+    )
 
 
 def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
@@ -237,3 +274,61 @@ def _parse_firmware(element: etree._Element | None) -> str:
     loader = _first_child(element, "loader")
     flash = loader is not None and loader.get("type") == "pflash"
     return "uefi" if element.get("firmware") == "efi" or flash else "bios"
+
+
+class DiskSources(Value):
+    """The sources of one domain's disks: paths, (pool, volume) pairs, and (path, path of its backing image) pairs.
+
+    `formats`: each path or (pool, volume) with the format that the domain's XML gives for it, where it has one.
+    """
+
+    files: tuple[str, ...] = ()
+    volumes: tuple[tuple[str, str], ...] = ()
+    backing_pairs: tuple[tuple[str, str], ...] = ()
+    formats: tuple[tuple[str | tuple[str, str], str], ...] = ()
+
+
+def parse_disk_sources(*documents: str | None) -> DiskSources:
+    """Return the sources of a domain's disks, from its config XML and, when it runs, its live XML."""
+    files: dict[str, None] = {}
+    volumes: dict[tuple[str, str], None] = {}
+    backing: dict[tuple[str, str], None] = {}
+    formats: dict[tuple[str | tuple[str, str], str], None] = {}
+    for text in documents:
+        root = None if text is None else parse_root(text)
+        for disk in () if root is None else root.findall("devices/disk"):
+            for source in (disk.find("source"), disk.find("mirror/source")):
+                path = _source_path(source)
+                if path is not None:
+                    files[path] = None
+                if source is not None and source.get("pool") and source.get("volume"):
+                    volumes[str(source.get("pool")), str(source.get("volume"))] = None
+            source, driver = disk.find("source"), disk.find("driver")
+            disk_format = None if driver is None else driver.get("type")
+            if source is not None and disk_format:
+                location = _source_path(source) or (str(source.get("pool")), str(source.get("volume")))
+                formats[location, str(disk_format)] = None
+            backing.update(dict.fromkeys(_backing_pairs(disk)))
+    return DiskSources(tuple(files), tuple(volumes), tuple(backing), tuple(formats))
+
+
+def has_unknown_backing_file(live_xml: str, known_paths: Collection[str]) -> bool:
+    """Return whether a running domain's XML names an unknown backing image. Searches the text, which is fast."""
+    return any(path not in known_paths for path in _BACKING_SOURCE.findall(live_xml))
+
+
+def _backing_pairs(disk: etree._Element) -> list[tuple[str, str]]:
+    """Return (file, its backing file) from the top down, as far as both are files of this host."""
+    pairs = []
+    above, below = disk, disk.find("backingStore")
+    while below is not None:
+        upper, lower = _source_path(above.find("source")), _source_path(below.find("source"))
+        if upper is not None and lower is not None:
+            pairs.append((upper, lower))
+        above, below = below, below.find("backingStore")
+    return pairs
+
+
+def _source_path(source: etree._Element | None) -> str | None:
+    path = None if source is None else source.get("file") or source.get("dev")
+    return None if not path else str(path)

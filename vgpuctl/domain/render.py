@@ -1,39 +1,199 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render a domain's XML from a design and a template.
+"""Render a domain's XML from a design and a template: a built-in one, or an admin's.
 
 Templates are jinja2, because admins know it. They run sandboxed, without a loader (one file is the whole template), an
 undefined name is an error, and every value is escaped for XML: a name or a path can never become markup. The result is
 parsed once before it is returned, so that vgpuctl, not libvirt, reports a broken template, with its line.
+
+The work of one rendering is limited. A template is the operator's own file, so this is about mistakes: nested loops
+whose product is enormous, or a text that doubles in a loop. Work is counted, not timed: each turn of a loop, each call
+and each filter is one, and a range counts its numbers. So the result does not depend on the host's speed, and neither a
+signal nor another process is needed to end a rendering.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
+from functools import wraps
+from math import prod
+from pathlib import Path
 from pickle import PickleError
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
-from jinja2 import BytecodeCache, FunctionLoader, TemplateSyntaxError
+from jinja2 import BytecodeCache, FunctionLoader, StrictUndefined, TemplateSyntaxError, nodes, pass_context
 from jinja2 import Template as Compiled
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 from lxml import etree
 from markupsafe import Markup
 
 from vgpuctl.domain.record import record_to_xml
-from vgpuctl.domain.template_sandbox import TemplateEnvironment, start_work
 from vgpuctl.errors import InvalidInput, VgpuctlError
-from vgpuctl.model.address import is_pci_address, split_pci
+from vgpuctl.model.names import is_pci_address, split_pci
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
 
 if TYPE_CHECKING:
     from jinja2.bccache import Bucket
+    from jinja2.runtime import Context
 
     from vgpuctl.ports.system import Scratch
 
+MAX_WORK = 100_000
+"""Turns of loops, calls and filters of one rendering; a VM with the most devices and pinned CPUs needs a tenth."""
+
+MAX_TEXT_LENGTH = 1 << 18
+"""Characters of one text, entries of one list, or a width."""
+
+_MAX_FACTOR = 1 << 32
+"""More than any number that a domain's XML multiplies; with larger ones a template could allocate all memory."""
+
+_PADDERS = ("batch", "center", "expandtabs", "indent", "ljust", "rjust", "slice", "wordwrap", "zfill")
+_LONG_WIDTH = re.compile(r"[0-9]{5,}|%[-+ #0]*\*")
+_REMOVED_GLOBALS = ("lipsum",)
+_work: ContextVar[list[int]] = ContextVar("work")
+
 _SOURCE_NAME = "<template>"
 """The file name that jinja2 gives to a template made from a string; its frames in a traceback have it."""
+_TEMPLATE_SUFFIX = ".xml.j2"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_PACKAGE = Path(__file__).resolve().parent.parent
+_TEMPLATE_DIRECTORIES = (_PACKAGE / "_templates", _PACKAGE.parent / "templates")
+"""Of a wheel, and of a source tree (also an editable install of it), where they are next to the package.
+
+An admin's files in /etc/vgpuctl/templates are read through the host's port, not here.
+"""
+
+
+def _start_work() -> None:
+    """Begin to count the work of one rendering, in this thread."""
+    _work.set([0])
+
+
+def _count(amount: int = 1) -> None:
+    counter = _work.get([0])  # without one, jinja2 is folding a constant while it compiles
+    counter[0] += amount
+    if counter[0] > MAX_WORK:
+        raise SecurityError(
+            f"it does too much: more than {MAX_WORK} turns of loops, calls and filters; are its loops nested?"
+        )
+
+
+def _limit(value: Any) -> Any:
+    """Return a value, unless it is a text or a list beyond the limit."""
+    if isinstance(value, (str, list, tuple)) and len(value) > MAX_TEXT_LENGTH:
+        raise SecurityError(f"a text or list in it has a length of {len(value)}; at most {MAX_TEXT_LENGTH} is allowed")
+    return value
+
+
+def _limit_arguments(name: str, arguments: tuple[object, ...]) -> None:
+    """Refuse arguments of a filter or of a text's method with which its result would be beyond the limit."""
+    if name in ("format", "format_map", "%") and _LONG_WIDTH.search(str(arguments[0])):
+        raise SecurityError("a format with so large a width is not allowed")
+    if name in _PADDERS:
+        width = max((abs(value) for value in arguments if isinstance(value, int)), default=0)
+        if width > MAX_TEXT_LENGTH:
+            raise SecurityError(f"a width of {width} is too large: at most {MAX_TEXT_LENGTH} is allowed")
+    if name in ("join", "replace"):
+        length = prod(len(value) for value in arguments if isinstance(value, (str, list, tuple)) and value)
+        if length > MAX_TEXT_LENGTH:
+            raise SecurityError(
+                f"{name} could make a text of {length} characters; at most {MAX_TEXT_LENGTH} is allowed"
+            )
+
+
+@pass_context
+def _turns(_context: Context, values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values of a loop, and count them."""
+    for value in values:
+        _count()
+        yield value
+
+
+@pass_context
+def _sized(_context: Context, text: Any) -> Any:
+    """Return a text that `~` joined, unless it is too long."""
+    return _limit(text)
+
+
+def _counted(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that counts as work and whose result is limited."""
+
+    @wraps(run)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        _count()
+        values = args if isinstance(args[0], (str, list, tuple, int)) else args[1:]  # some get jinja2's context first
+        _limit_arguments(name, (*values, *kwargs.values()))
+        return _limit(run(*args, **kwargs))
+
+    return counted
+
+
+class _CountingNodes(NodeTransformer):
+    """Adds the counting filters to loops and joined texts."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _with_filter(node.iter, "_turns")
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _with_filter(node, "_sized")
+
+
+def _with_filter(node: nodes.Node, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox, which counts work and refuses numbers and texts that would fill the host's memory."""
+
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
+
+    def __init__(self, cache: BytecodeCache | None) -> None:
+        super().__init__(
+            undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True, bytecode_cache=cache
+        )
+        for name in _REMOVED_GLOBALS:
+            self.globals.pop(name, None)
+        self.filters = {name: _counted(name, run) for name, run in self.filters.items()}
+        self.filters |= {"_turns": _turns, "_sized": _sized}
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        """Compile a template, with the counting filters (a hook that jinja2 documents for this)."""
+        bounded = _CountingNodes().visit(source)
+        return super()._generate(bounded.set_environment(self), *args, **kwargs)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, a method or a macro, and count it."""
+        _count()
+        method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps str.format
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str):
+            _limit_arguments(method.__name__, (owner, *args, *kwargs.values()))
+        result = super().call(__context, __obj, *args, **kwargs)
+        if isinstance(result, range):
+            _count(len(result))
+        return _limit(result)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Compute `*`, `**`, `+` and `%`."""
+        if operator == "%" and isinstance(left, str):
+            _limit_arguments("%", (left,))
+        if operator == "+" or (operator == "%" and isinstance(left, str)):
+            return _limit(super().call_binop(context, operator, left, right))
+        numbers = all(isinstance(side, (int, float)) and abs(side) < _MAX_FACTOR for side in (left, right))
+        if operator == "**" or not numbers:
+            raise SecurityError(f"a template may multiply numbers up to {_MAX_FACTOR} only, not {operator} others")
+        return super().call_binop(context, operator, left, right)
 
 
 class DomainTemplate(Value):
@@ -74,7 +234,7 @@ def render_domain(design: DomainDesign, template: DomainTemplate) -> str:
         InvalidInput: the template is invalid; says where.
     """
     record = Markup(record_to_xml(design.record))  # noqa: S704 - lxml escaped it
-    start_work()
+    _start_work()
     try:
         text = template.compiled.render(vm=design, record=record)
     except VgpuctlError:
@@ -128,8 +288,8 @@ class _BytecodeCache(BytecodeCache):
         self._scratch.write(bucket.key, bucket.bytecode_to_string())
 
 
-def _environment(scratch: Scratch | None) -> TemplateEnvironment:
-    environment = TemplateEnvironment(_BytecodeCache(scratch) if scratch is not None else None)
+def _environment(scratch: Scratch | None) -> _TemplateEnvironment:
+    environment = _TemplateEnvironment(_BytecodeCache(scratch) if scratch is not None else None)
     environment.globals["disk_name"] = disk_name
     environment.filters["pci"] = format_pci_address
     return environment
@@ -161,3 +321,24 @@ def _template_error(template: str, line: int | None, problem: str) -> InvalidInp
         template=template,
         line=line,
     )
+
+
+def read_builtin_template(name: str) -> str | None:
+    """Return the text of a built-in template by its name without suffix, or None."""
+    if not _NAME.fullmatch(name):
+        return None
+    for directory in _TEMPLATE_DIRECTORIES:
+        file = directory / f"{name}{_TEMPLATE_SUFFIX}"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    return None
+
+
+def list_builtin_templates() -> tuple[str, ...]:
+    """Return the names of the built-in templates, sorted."""
+    names = {
+        file.name.removesuffix(_TEMPLATE_SUFFIX)
+        for directory in _TEMPLATE_DIRECTORIES
+        for file in directory.glob(f"*{_TEMPLATE_SUFFIX}")
+    }
+    return tuple(sorted(names))

@@ -11,8 +11,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from vgpuctl.config.gpu_entries import entry_matches
-from vgpuctl.config.host_spec import HostSpec
+from vgpuctl.config.host_spec import HostSpec, entry_matches
 from vgpuctl.config.yaml_reader import load_document
 from vgpuctl.gpu.profiles import is_board_of_model, matches_type, parse_typed_name
 from vgpuctl.makers import maker_of

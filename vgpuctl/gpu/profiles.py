@@ -16,8 +16,8 @@ from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refus
 from vgpuctl.gpu.division import is_given_whole, name_holders
 from vgpuctl.makers import enable_vfs_hint
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
+from vgpuctl.model.names import ProfileName, parse_profile_name, strip_board
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.profile_name import ProfileName, parse_profile_name, strip_board
 from vgpuctl.model.snapshot import Snapshot
 
 

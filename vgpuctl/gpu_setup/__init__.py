@@ -6,8 +6,7 @@ Each method of switching VFs has its own module; `vf_steps` chooses one for a GP
 
 from __future__ import annotations
 
-from vgpuctl.gpu_setup.sriov import SetVfs
-from vgpuctl.gpu_setup.sriov_manage import ManageVfs
+from vgpuctl.gpu_setup.sriov import ManageVfs, SetVfs
 from vgpuctl.makers import vfs_are_for_vgpus
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.ports.step import Step

@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, DeviceFailed, Failed, HostCannot, InUse, NvmlFailed, VerifyFailed, VgpuctlError
-from vgpuctl.gpu_setup.sriov import count_vfs, refuse_while_stuck
-from vgpuctl.gpu_setup.sriov_manage import list_driver_users
+from vgpuctl.gpu_setup.sriov import count_vfs, list_driver_users, refuse_while_stuck
 from vgpuctl.model.gpu import GiProfile, GpuInstance, MigState, PlacementSpan
 from vgpuctl.ports.step import Step
 

@@ -9,19 +9,23 @@ where, the numbers, and what helps. HEAD is the part of the XML that the shell s
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from vgpuctl.domain.host_devices import find_hostdevs
-from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, parse_record
+from vgpuctl.domain.record import FINISH_EXCHANGE, ROOT_TAG, UnfinishedExchange, find_hostdevs, parse_record
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, Temporary, VgpuctlError
+from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
+from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
+from vgpuctl.host.files import HostFiles, read_machine_id
+from vgpuctl.host.operation_files import OperationFiles
+from vgpuctl.host.processes import HostClock, HostProcesses
+from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.model import hint_commands
-from vgpuctl.model.outcome import Context, NoProgress
-from vgpuctl.model.subjects import Subjects
+from vgpuctl.model.outcome import Context, NoProgress, Subjects
 from vgpuctl.model.vm import RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import refuse_changed_definition, refuse_missing_vgpus, removal_command
 from vgpuctl.operations.devices import (
@@ -31,15 +35,44 @@ from vgpuctl.operations.devices import (
     release_devices,
 )
 from vgpuctl.operations.guards import refuse_unfinished, require_writable
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
-if TYPE_CHECKING:
-    from vgpuctl.ports.host import Host
+_UNAVAILABLE_REASON = "libvirt waits for its hook"
 
 DEADLINE_SECONDS = 20.0
 CONTEXT = Context(NoProgress(), wait_seconds=15.0, subjects=Subjects())
 KEEP_REASONS = (["saved"], ["migrated"])
 """Stop reasons after which the VM keeps its device, to resume later or elsewhere (reported since libvirt 10.5)."""
+
+
+def _open_real_host() -> Host:
+    """Return this host without libvirt and NVML: libvirt waits for the hook, and NVML may load for seconds.
+
+    Every libvirt call fails, and NVML returns nothing.
+    """
+    clock = HostClock()
+    processes = HostProcesses("/")
+    operations = OperationFiles(RUN_DIR, processes)
+    claims = ClaimStore(RUN_DIR, processes, operations, clock=clock)
+    return Host(
+        name="local",
+        sysfs=HostFiles("/", lock_held=lambda: claims.is_locked, writer=UninterruptibleWriter(claims, processes)),
+        nvml=AbsentNvml(_UNAVAILABLE_REASON),
+        hypervisor=AbsentHypervisor(_UNAVAILABLE_REASON),
+        storage=AbsentStorage(_UNAVAILABLE_REASON),
+        processes=processes,
+        operations=operations,
+        claims=claims,
+        clock=clock,
+        machine_id=read_machine_id("/") or "",
+        new_uuid=_random_uuid,
+    )
+
+
+def _random_uuid() -> str:
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,9 +126,7 @@ def _open_host(scenario: str | None) -> Host:
         from vgpuctl.simulated import open_simulated_host
 
         return open_simulated_host(scenario)
-    from vgpuctl.host.hook_host import open_hook_host
-
-    return open_hook_host()
+    return _open_real_host()
 
 
 def prepare(host: Host, xml: str) -> None:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.errors import Locked
 from vgpuctl.host.atomic_files import write_file
-from vgpuctl.host.clock import HostClock
 from vgpuctl.host.file_lock import FileLock, lock_directory, make_private_directories
+from vgpuctl.host.processes import HostClock
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.port_values import ClaimList
 from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, VmInProgress
 from vgpuctl.value import Value, as_dict, field_names

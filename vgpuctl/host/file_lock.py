@@ -20,7 +20,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import FileFailed, HostCannot, Locked
-from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.value import as_dict
 
 if TYPE_CHECKING:

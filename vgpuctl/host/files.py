@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's file tree under a root directory: sysfs, proc and /etc/vgpuctl. Implements `ports.Sysfs`.
+"""The host's file tree under a root directory: sysfs, proc, /etc/vgpuctl and the machine's id.
+
+It implements `ports.Sysfs`.
 
 One command reads thousands of attributes, so under the real root each costs only open, fstat, read and close. Under
 another root (a captured /sys) every link is resolved as chroot would: an absolute link, or one with many "..", must not
 lead to the files of the machine that runs vgpuctl.
+
+A VM's record contains the id of the machine that wrote it, so that vgpuctl does not act on the record of a VM that was
+restored on another host. machine-id(5): 32 lower-case hexadecimal digits in /etc/machine-id; D-Bus keeps the same id in
+/var/lib/dbus on hosts without systemd. In an image that was never booted the file is empty or has "uninitialized".
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,6 +31,9 @@ _MAX_LINKS = 40  # as the kernel, path_resolution(7)
 
 UNSAFE_TO_READ = frozenset({"reset_gpu"})
 """Files whose read has an effect: AMD's GIM resets the whole card (gim_shim/sysfs/gim_monitor.c)."""
+
+_MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class UninterruptibleWrites(Protocol):
@@ -164,3 +174,19 @@ def _read_link(path: str) -> str | None:
 def _error_with_path(error: OSError, path: str) -> OSError:
     """Return the same error with the caller's path, without the root."""
     return OSError(error.errno, error.strerror, path)
+
+
+def read_machine_id(root: str = "/") -> str | None:
+    """Return the id of the machine whose files are under `root`, or None when it has none yet.
+
+    D-Bus's file is mostly an absolute link: under a captured root it leads to the capture's own /etc.
+    """
+    files = HostFiles(root, lock_held=lambda: False)
+    for name in _MACHINE_ID_FILES:
+        try:
+            text = files.read(name).strip().lower()
+        except OSError:
+            continue
+        if _MACHINE_ID.fullmatch(text):
+            return text
+    return None

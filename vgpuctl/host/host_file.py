@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from vgpuctl.errors import Busy
 from vgpuctl.host.atomic_files import sync_directory, temporary_file, write_file
-from vgpuctl.host.clock import HostClock
 from vgpuctl.host.file_lock import lock_directory
+from vgpuctl.host.processes import HostClock
 from vgpuctl.ports.system import EMPTY_HOST_FILE
 from vgpuctl.regular_file import read_regular_file
 

@@ -14,20 +14,17 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.host.absent import AbsentHypervisor, AbsentNvml, AbsentStorage
 from vgpuctl.host.atomic_files import open_unfinished_files
 from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
-from vgpuctl.host.clock import HostClock
-from vgpuctl.host.commands import find_command
-from vgpuctl.host.files import HostFiles, resolve_below
+from vgpuctl.host.commands import HostVendorCommands, find_command
+from vgpuctl.host.files import HostFiles, read_machine_id, resolve_below
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
-from vgpuctl.host.image_inspector import ImageInspector
+from vgpuctl.host.images import ImageInspector
 from vgpuctl.host.logs import HostKernelLog, JournalSocket
-from vgpuctl.host.machine_id import read_machine_id
 from vgpuctl.host.nvml import HostNvml
 from vgpuctl.host.operation_files import OperationFiles
-from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.host.qemu_access import QemuUser, read_qemu_user, session_qemu_user
 from vgpuctl.host.system_files import HostScratch, HostSystem
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
-from vgpuctl.host.vendor_commands import HostVendorCommands
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.storage import LibvirtStorage

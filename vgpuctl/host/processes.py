@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's processes, read from /proc.
+"""The host's processes, read from /proc, and its clock.
 
 A pid alone does not identify a process, because the kernel reuses it. A process is identified by its pid and its start
 time in clock ticks since boot, field 22 of /proc/<pid>/stat (proc(5)). The second field of that file is the command's
@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -186,3 +187,23 @@ def _stat_fields(files: HostFiles, pid: int | str) -> tuple[str, int] | None:
         return fields[0], int(fields[19])
     except (IndexError, ValueError):
         return None
+
+
+class HostClock:
+    """Real time; implements `ports.Clock`. `after_sleep` is called after each sleep; it may raise to end a wait."""
+
+    def __init__(self, after_sleep: Callable[[], None] = lambda: None) -> None:
+        self._after_sleep = after_sleep
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never jumps."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep; callers keep it short, because they notice a signal only afterwards."""
+        time.sleep(seconds)
+        self._after_sleep()

@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import require_seconds
 from vgpuctl.errors import InvalidInput
-from vgpuctl.library.call_settings import DEFAULT_WAIT_SECONDS, CallSettings, never_cancelled
-from vgpuctl.library.gpus import GpuCalls
-from vgpuctl.library.names import NameCalls
-from vgpuctl.library.targets import TargetCalls
-from vgpuctl.library.vgpus import VgpuCalls
+from vgpuctl.library.call import DEFAULT_WAIT_SECONDS, CallSettings, never_cancelled
+from vgpuctl.library.gpus import GpuCalls, VgpuCalls
+from vgpuctl.library.targets import NameCalls, TargetCalls
 from vgpuctl.library.vms import VmCalls
 from vgpuctl.library.whole_host import HostCalls
 from vgpuctl.model.outcome import NoProgress, confirm_everything
 
 if TYPE_CHECKING:
-    from vgpuctl.host.clock import HostClock
+    from vgpuctl.host.processes import HostClock
     from vgpuctl.model.outcome import Confirm, Progress
     from vgpuctl.ports.host import Host
 

@@ -23,8 +23,7 @@ from vgpuctl.model.results.host import LogEntryResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.subjects import Subjects
+    from vgpuctl.model.outcome import Outcome, Subjects
     from vgpuctl.ports.host import Host
 
 MAX_TEXT_LENGTH = 4000

@@ -24,11 +24,11 @@ from vgpuctl.errors import (
     named_message,
     worst_status,
 )
-from vgpuctl.host.clock import HostClock
-from vgpuctl.library.call_settings import CallSettings
+from vgpuctl.host.processes import HostClock
+from vgpuctl.library.call import CallSettings
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import NoProgress, Outcome, QueryResult, confirm_everything
-from vgpuctl.model.results.targets import TallyResult, TargetErrorResult, TargetResult, TargetsResult
+from vgpuctl.model.results import TallyResult, TargetErrorResult, TargetResult, TargetsResult
 from vgpuctl.operations.worker_pool import Workers
 from vgpuctl.value import Value
 

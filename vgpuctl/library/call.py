@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every call of the library shares: the host, progress and confirmation, cancellation, and the audit entry."""
+"""What every call of the library shares: the host, waiting, progress, confirmation, cancellation, its audit entry."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from threading import Lock
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 from vgpuctl.errors import Interrupted, InvalidInput, VgpuctlError, explain_exception
-from vgpuctl.model.outcome import Context, Outcome
-from vgpuctl.model.subjects import Subjects
+from vgpuctl.model.outcome import Context, NoProgress, Outcome, Subjects, confirm_everything
 from vgpuctl.ports.host import for_another_operation
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.host.clock import HostClock
+    from vgpuctl.host.processes import HostClock
     from vgpuctl.library import GpuHost
     from vgpuctl.library.batch import BatchRequest
-    from vgpuctl.library.call_settings import CallSettings
-    from vgpuctl.model.outcome import Confirm
-    from vgpuctl.model.results.targets import TargetsResult
+    from vgpuctl.model.outcome import Confirm, Progress
+    from vgpuctl.model.results import TargetsResult
     from vgpuctl.ports.host import Host
 
 P = ParamSpec("P")
 AnyCalls = TypeVar("AnyCalls", bound="Calls")
 Result = TypeVar("Result")
 Data = TypeVar("Data")
+
+DEFAULT_WAIT_SECONDS = 60.0
 
 
 def _without_empty(confirm: Confirm) -> Confirm:
@@ -314,3 +314,24 @@ class _WatchedProgress:
     def _check(self) -> None:
         if self._cancelled():
             raise Interrupted("the caller cancelled it", signal_number=signal.SIGINT)
+
+
+def never_cancelled() -> bool:
+    """Return False."""
+    return False
+
+
+class CallSettings(Value):
+    """How calls work. `wait_seconds`: for another vgpuctl, a busy device, a guest that shuts down.
+
+    `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
+    stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
+    call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
+    """
+
+    wait_seconds: float = DEFAULT_WAIT_SECONDS
+    progress: Progress = NoProgress()
+    confirm: Confirm = confirm_everything
+    cancelled: Callable[[], bool] = never_cancelled
+    command_line: tuple[str, ...] | None = None
+    batch_subjects: Subjects | None = None

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls about GPUs: what they offer, what fits, and how they are set up."""
+"""Calls about GPUs, and about the vGPUs without a VM that host.yaml lists."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from vgpuctl.config.arguments import GPU_MODES, as_texts, require_bool, require_choice, require_range
+from vgpuctl.config.arguments import GPU_MODES, VGPU_STATES, as_texts, require_bool, require_choice, require_range
 from vgpuctl.errors import InvalidInput
 from vgpuctl.library.call import Calls, change, query
-from vgpuctl.library.fields import Texts
+from vgpuctl.library.fields import Texts, VgpuFields
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.gpu import MigSpec
     from vgpuctl.model.outcome import Outcome, QueryResult
     from vgpuctl.model.results.gpus import (
+        AbsentVgpuResult,
         ChangedGpuResult,
+        EnsuredVgpuResult,
         ExplainResult,
         GpuDetailsResult,
         GpuResult,
+        ListedVgpuResult,
+        NamedVgpuResult,
         ProfileResult,
         SetUpGpuResult,
+        VgpuResult,
     )
     from vgpuctl.model.results.moves import FitsResult, MovesResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
@@ -227,7 +232,7 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
     Raises:
         InvalidInput: nothing is given, or more than one alternative, or a name is invalid.
     """
-    from vgpuctl.config import mig_spec
+    from vgpuctl.config import gpu_spec
 
     if (bool(instances), bool(vgpus), off).count(True) != 1:
         raise InvalidInput(
@@ -235,7 +240,7 @@ def _requested_mig(instances: Sequence[str], vgpus: Sequence[str], *, off: bool)
             hint="vgpuctl set-mig --help",
         )
     try:
-        return mig_spec.parse_mig_options(instances, vgpus)
+        return gpu_spec.parse_mig_options(instances, vgpus)
     except ValueError as error:
         raise InvalidInput(str(error), hint="vgpuctl set-mig --help") from error
 
@@ -246,13 +251,61 @@ def _requested_scheduler(policy: str, numbers: dict[str, int | None]) -> Schedul
     Raises:
         InvalidInput: it lists every problem.
     """
-    from vgpuctl.config import rules, scheduler_spec
+    from vgpuctl.config import gpu_spec, rules
 
     try:
-        return scheduler_spec.parse_scheduler_spec({"policy": policy, **numbers})
+        return gpu_spec.parse_scheduler_spec({"policy": policy, **numbers})
     except rules.ValidationError as error:
         messages = [
             f"{_SCHEDULER_OPTIONS.get(str(problem.path[0]), problem.path[0])}: {problem.text}"
             for problem in error.problems
         ]
         raise InvalidInput("; ".join(messages), hint="vgpuctl set-scheduler --help") from error
+
+
+class VgpuCalls(Calls):
+    """Calls about vGPUs. Each raises VgpuctlError when it fails."""
+
+    @query
+    def list_vgpus(self, *, unassigned: bool = False) -> QueryResult[tuple[ListedVgpuResult, ...]]:
+        """Return the vGPUs and their owners; `unassigned`: only those without a VM."""
+        from vgpuctl.operations import vgpus
+
+        return vgpus.list_vgpus(self._ports, unassigned=unassigned)
+
+    @change("create-vgpu")
+    def create_vgpu(
+        self, name: str | None = None, *, dry_run: bool = False, **fields: Unpack[VgpuFields]
+    ) -> Outcome[NamedVgpuResult]:
+        """Create a vGPU without a VM; the result has the <hostdev> element for a VM's definition."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import vgpus
+
+        requests.refuse_other_fields(fields, VgpuFields)
+        request = requests.from_fields(self._ports, name, fields)
+        return vgpus.create_vgpu(self._ports, self._context(dry_run=dry_run), request)
+
+    @change("ensure-vgpu")
+    def ensure_vgpu(
+        self, name: str, *, state: str = "present", dry_run: bool = False, **fields: Unpack[VgpuFields]
+    ) -> Outcome[EnsuredVgpuResult | AbsentVgpuResult]:
+        """Ensure that a vGPU without a VM exists (`state` present) or does not (absent)."""
+        from vgpuctl.library import requests
+        from vgpuctl.operations import vgpus
+
+        require_choice("state", state, VGPU_STATES)
+        requests.refuse_other_fields(fields, VgpuFields)
+        as_texts("name", name)
+        return vgpus.ensure_vgpu(
+            self._ports,
+            self._context(dry_run=dry_run),
+            requests.from_fields(self._ports, name, fields, complete=False),
+            state=state,
+        )
+
+    @change("delete-vgpu")
+    def delete_vgpu(self, name: str, *, dry_run: bool = False) -> Outcome[VgpuResult]:
+        """Remove a vGPU without a VM: its device, and its entry in host.yaml."""
+        from vgpuctl.operations import vgpus
+
+        return vgpus.delete_vgpu(self._ports, self._context(dry_run=dry_run), name)

@@ -10,7 +10,7 @@ from vgpuctl.library import GpuHost
 from vgpuctl.library.batch import BatchRequest
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.results.targets import TargetResult, TargetsResult
+from vgpuctl.model.results import TargetResult, TargetsResult
 from vgpuctl.model.results.vms import ManyResultWord, ManyVmResult, ManyVmsResult, NewVmResult, VmReport, VmResult
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.steps.domain import STOPPED_STATES

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls for several VMs, vGPUs or GPUs: which ones the user means, and one change or question for all of them."""
+"""Calls for several VMs, vGPUs or GPUs: which ones the user means, and one change or question for all of them.
+
+The names that completion shows are here too, each read from as little of the host as can be.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from vgpuctl.config.arguments import DEFAULT_PARALLEL, MAX_PARALLEL, require_ran
 from vgpuctl.errors import Interrupted, NotFound, VgpuctlError
 from vgpuctl.library.call import Calls, Named, call_library, query
 from vgpuctl.library.fields import VmChangeFields
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
     from vgpuctl.library import GpuHost
-    from vgpuctl.model.results.targets import SelectedResult, TargetsResult
+    from vgpuctl.model.results import SelectedResult, TargetsResult
     from vgpuctl.model.results.vms import VmResult
 
 Data = TypeVar("Data")
@@ -175,3 +179,39 @@ def _named(command: str, names: Sequence[str]) -> Named:
     if command in _GPU_COMMANDS:
         return Named(gpus=tuple(names))
     return Named() if command == "delete-vgpu" else Named(tuple(names))
+
+
+class NameCalls(Calls):
+    """Calls that return names with a few words about each. They look at no more than they must: a user waits."""
+
+    @query
+    def vm_names(self) -> tuple[tuple[str, str], ...]:
+        """Return each VM's name and state, read from libvirt alone."""
+        return tuple((domain.name, str(domain.state)) for domain in self._ports.hypervisor.domains())
+
+    @query
+    def pool_names(self) -> tuple[tuple[str, str], ...]:
+        """Return each storage pool's name and its path, or its kind if it has no path."""
+        return tuple((pool.name, pool.path or pool.kind) for pool in self._ports.storage.pools())
+
+    @query
+    def vgpu_names(self) -> tuple[tuple[str, str], ...]:
+        """Return the name of each vGPU without a VM, and what it is, read from host.yaml alone."""
+        from vgpuctl.library import requests
+
+        vgpus = requests.read_spec_of_host(self._ports).vgpus
+        return tuple((name, f"{vgpu.profile} on {vgpu.gpu}") for name, vgpu in vgpus.items())
+
+    @query
+    def instance_profiles(self, gpu: str) -> tuple[tuple[str, str], ...]:
+        """Return a GPU's GPU instance profiles and how many of each there can be, read from NVML alone."""
+        gpu_info = self._ports.nvml.gpu(normalize_pci(gpu) or gpu)
+        profiles = gpu_info.mig.profiles if gpu_info is not None and gpu_info.mig is not None else ()
+        return tuple((p.name, f"at most {p.max_instances}") for p in profiles)
+
+
+def check_names() -> tuple[tuple[str, str], ...]:
+    """Return the id and the title of each of the doctor's checks."""
+    from vgpuctl import doctor
+
+    return tuple((check.id, check.title) for check in doctor.CHECKS)

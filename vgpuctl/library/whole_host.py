@@ -141,20 +141,20 @@ class HostCalls(Calls):
     ) -> QueryResult[tuple[LogEntryResult, ...]]:
         """Return the newest `lines` commands that changed this host, or tried to, oldest first.
 
-        `vm`, `gpu`: those that touched it, by name and by address. `since`: `2h`, `yesterday`, `2026-11-25 13:30`.
+        `vm`, `gpu`: those that touched it, by name and by names. `since`: `2h`, `yesterday`, `2026-11-25 13:30`.
         `user`: those of this user. `failed`: those that failed.
         """
-        from vgpuctl.config import time_text
+        from vgpuctl.config import arguments
         from vgpuctl.library import audit
-        from vgpuctl.model import address
+        from vgpuctl.model import names
 
         require_range("lines", lines, 1, MAX_LOG_LINES)
         return audit.read_log(
             self._ports,
             lines=lines,
             vm=vm,
-            gpu=None if gpu is None else address.parse_gpu_address(gpu),
-            since=None if since is None else time_text.parse_past_time("since", since, self._ports.clock.now()),
+            gpu=None if gpu is None else names.parse_gpu_address(gpu),
+            since=None if since is None else arguments.parse_past_time("since", since, self._ports.clock.now()),
             user=user,
             failed=failed,
         )

@@ -10,7 +10,7 @@ import re
 
 from vgpuctl.makers.maker import Maker
 from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, VgpuType
-from vgpuctl.model.profile_name import profile_of_type
+from vgpuctl.model.names import profile_of_type
 
 _FRAMEBUFFER = re.compile(r"framebuffer=([0-9]{1,9})M")
 _MAX_INSTANCE = re.compile(r"max_instance=([0-9]{1,9})")

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a command works for its caller, and what it did, as values that the CLI prints as text or as JSON."""
+"""How a command works for its caller, what it did, and which VMs and GPUs it concerned.
+
+These are values that the CLI prints as text or as JSON, and the VMs and GPUs that a call changes, for its audit entry,
+as the call and its operations say it themselves: what the caller named, what a transaction claimed, took over, noted or
+shut down, and what the result or the error names. So a stopped VM counts whose vGPU is removed and created again, and a
+GPU does not stand for the VMs on it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
+from vgpuctl.model.names import address_sort_key, normalize_pci
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, HOST_VGPU_CLAIM_PREFIX, Claim
 from vgpuctl.value import Value
-
-if TYPE_CHECKING:
-    from vgpuctl.model.subjects import Subjects
 
 Data = TypeVar("Data", covariant=True)
 OtherData = TypeVar("OtherData")
+
+VMS_UNKNOWN = "VMs are unknown"
+"""The beginning of the warning of a look that libvirt did not answer: no VM in its result means nothing."""
 
 
 class Outcome(Value, Generic[Data]):
@@ -32,10 +41,6 @@ class Outcome(Value, Generic[Data]):
 def with_data(outcome: Outcome[object], data: OtherData) -> Outcome[OtherData]:
     """Return an outcome with other data."""
     return Outcome(outcome.changed, data, outcome.steps, outcome.warnings, outcome.notes, outcome.dry_run)
-
-
-VMS_UNKNOWN = "VMs are unknown"
-"""The beginning of the warning of a look that libvirt did not answer: no VM in its result means nothing."""
 
 
 class QueryResult(Value, Generic[Data]):
@@ -143,3 +148,87 @@ class Context(Value):
     subjects: Subjects
     dry_run: bool = False
     confirm: Confirm = confirm_everything
+
+
+class Subjects:
+    """What one call changes, or tries to. `vms` and `gpus` are sorted. Its threads share it.
+
+    `spec`: the fields of the spec file that it read, as the command line and the file give them; None: it read none.
+    """
+
+    def __init__(self) -> None:
+        self.spec: Mapping[str, object] | None = None
+        self._names: dict[str, str] = {}
+        self._vms: set[str] = set()
+        self._gpus: set[str] = set()
+
+    @property
+    def vms(self) -> tuple[str, ...]:
+        """The names of the VMs; what the caller typed for one that was never found."""
+        return tuple(sorted({self._names.get(text, text) for text in self._vms}))
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The addresses of the GPUs."""
+        return tuple(sorted(self._gpus, key=address_sort_key))
+
+    def add_vms(self, names: Iterable[str]) -> None:
+        """Add VMs that the caller named, by name or uuid."""
+        self._vms.update(names)
+
+    def add_vm(self, name: str, uuid: str) -> None:
+        """Add a VM that an operation works on; its uuid, if the caller typed that, means the same VM."""
+        if _is_vm(name):
+            self._names[uuid] = name
+            self._vms.add(name)
+
+    def add_gpu(self, text: str) -> None:
+        """Add a GPU that the caller or an operation names; a model is not an address."""
+        address = normalize_pci(text)
+        if address is not None:
+            self._gpus.add(address)
+
+    def add_claims(self, claims: Iterable[Claim]) -> None:
+        """Add the VM and the GPU of each claim that an operation writes, takes over or removes."""
+        for claim in claims:
+            self.add_vm(claim.vm, claim.vm_uuid)
+            self._gpus.add(claim.gpu)
+
+    def add_error(self, facts: Mapping[str, object]) -> None:
+        """Add the VM and the GPU that an error names, and the VMs that could not leave a GPU."""
+        stays, gpu = facts.get("stays"), facts.get("gpu")
+        for vm in (facts.get("vm"), *(stays if isinstance(stays, list) else ())):
+            if isinstance(vm, str) and _is_vm(vm):
+                self._vms.add(vm)
+        if isinstance(gpu, str):
+            self.add_gpu(gpu)
+
+    def add_result(self, data: object) -> None:
+        """Add the VMs and GPUs of a result: of a VM and its vGPUs, of several VMs, of a GPU, or of moves."""
+        for record in _records(data):
+            if hasattr(record, "address"):  # a GPU, with others' vGPUs on it
+                self._gpus.add(str(record.address))
+            elif hasattr(record, "from_gpu"):  # a move
+                self._vms.add(str(record.vm))
+                self._gpus |= {str(record.from_gpu), str(record.to_gpu)}
+            elif hasattr(record, "vgpus"):
+                self._vms.add(str(record.name))
+                self._gpus.update(str(vgpu.gpu) for vgpu in record.vgpus)
+            elif hasattr(record, "carrier"):  # a vGPU without a VM
+                self._gpus.add(str(record.gpu))
+
+
+def _is_vm(holder: str) -> bool:
+    """Return whether a claim's holder is a VM: not the setup of a GPU, and not a vGPU without a VM."""
+    return holder != GPU_SETUP_CLAIM and not holder.startswith(HOST_VGPU_CLAIM_PREFIX)
+
+
+def _records(data: object) -> Iterator[Any]:
+    """Yield the records that a result consists of: one, or those of several VMs, GPUs or moves."""
+    for target in getattr(data, "targets", ()):
+        yield from _records(target.data)
+    several = getattr(data, "vms", None) or getattr(data, "moves", None)
+    if isinstance(several, tuple):
+        yield from several
+    elif data is not None and hasattr(data, "__dict__"):
+        yield data

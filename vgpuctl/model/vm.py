@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.value import Value, replace
 
 

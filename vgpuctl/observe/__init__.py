@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import FileFailed
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.outcome import VMS_UNKNOWN
 from vgpuctl.model.port_values import ClaimList, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, StuckWrite, Vm
 from vgpuctl.observe.claims import living_operations, report_unreadable
+from vgpuctl.observe.definition import read_vm, read_vms
 from vgpuctl.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.observe.ownership import resolve_ownership
 from vgpuctl.observe.pci import GpusRead, find_gpus, read_gpus
 from vgpuctl.observe.scope import ReadScope as ReadScope
-from vgpuctl.observe.vms import read_vm, read_vms
 from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 

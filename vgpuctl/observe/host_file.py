@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
+from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.request import PlacementSpec
 from vgpuctl.model.vm import HostVgpu
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
@@ -148,11 +148,11 @@ class HostFileRead(Value):
 
 
 def _desired_fields(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> dict[str, object]:
-    from vgpuctl.config import gpu_entries
+    from vgpuctl.config import host_spec
 
     if not gpus:
         return {}
-    entry = gpu_entries.merge_gpu_entries(gpus, gpu)
+    entry = host_spec.merge_gpu_entries(gpus, gpu)
     return {
         "desired_mode": GpuMode(entry.mode) if entry.mode else None,
         "cordoned": bool(entry.cordoned),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add to GPUs the facts that only NVML, the driver's /proc files or pci.ids have: names, framebuffer, sizes, maxima.
+"""Facts that only NVML, the driver's /proc files, modprobe's files or pci.ids have, such as names, sizes and maxima.
 
 Without NVML the size and maximum of a vendor-specific type stay unknown: vgpuctl does not guess them from its name or
 from the number of VFs.
@@ -12,19 +12,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
-from vgpuctl.makers import uses_nvml
-from vgpuctl.makers.pci_names import PCI_MODELS
+from vgpuctl.errors import unreadable_error
+from vgpuctl.makers import PCI_MODELS, uses_nvml
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode, VgpuType
+from vgpuctl.model.names import profile_of_type
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGpu, NvmlStatus, NvmlVgpuType
-from vgpuctl.model.profile_name import profile_of_type
+from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.ports.host import Host
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION, parse_driver_version
+from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
+from vgpuctl.scheduler.registry_dword import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.observe.scope import ReadScope
     from vgpuctl.ports.devices import Sysfs
+    from vgpuctl.ports.host import Host
 
 MIXED_TYPES_SINCE = 550
 """From this driver on a GPU takes all types of one size; before, one type (open kernel modules, kernel_vgpu_mgr.c)."""
@@ -199,3 +202,48 @@ def _from_pci_ids(sysfs: Sysfs, pci_ids: set[str]) -> dict[str, str]:
         if line is not None:
             names[pci_id] = f"{block.group(1)} {line.group(1)}"
     return names
+
+
+def read_modprobe(host: Host) -> tuple[ModprobeFile, ...]:
+    """Return modprobe's files; of files with the same name, only the one in the first directory.
+
+    Raises:
+        Failed: a file exists but cannot be read, so its options are unknown.
+    """
+    files: dict[str, ModprobeFile] = {}
+    for folder in DIRECTORIES:
+        for name in _list_folder(host, folder):
+            if name.endswith(".conf") and name not in files:
+                files[name] = ModprobeFile(f"{folder}/{name}", _read_if_present(host, f"{folder}/{name}") or "")
+    return tuple(files[name] for name in sorted(files))
+
+
+def driver_version(host: Host, snapshot: Snapshot) -> str | None:
+    """Return the version of the loaded NVIDIA driver, None if it is unknown."""
+    if snapshot.nvml.driver_version is not None:
+        return snapshot.nvml.driver_version
+    module = _read_if_present(host, MODULE_VERSION)
+    return parse_driver_version(module, None) or parse_driver_version(None, _read_if_present(host, PROC_VERSION))
+
+
+def loaded_parameters(host: Host) -> str | None:
+    """Return the text of /proc/driver/nvidia/params, None if there is no such file."""
+    return _read_if_present(host, DRIVER_PARAMS_PATH)
+
+
+def _list_folder(host: Host, folder: str) -> tuple[str, ...]:
+    try:
+        return host.sysfs.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise unreadable_error(folder, error) from error
+
+
+def _read_if_present(host: Host, path: str) -> str | None:
+    try:
+        return host.sysfs.read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unreadable_error(path, error) from error

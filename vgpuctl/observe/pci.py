@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Backend, Gpu, GpuFunction, GpuMode, IommuGroupMember
+from vgpuctl.model.names import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.observe import mdev, nvml_facts, vendor_vf

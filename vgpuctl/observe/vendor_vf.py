@@ -15,8 +15,8 @@ import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, Mdev, VgpuType, parse_driver_id
+from vgpuctl.model.names import profile_of_type
 from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.profile_name import profile_of_type
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:

@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS, entry_matches, merge_gpu_entries, plan_entry_changes
 from vgpuctl.config.host_assignments import apply_changes, parse_assignment, resolve_assignments
 from vgpuctl.config.host_editor import edit_gpu, render_host_file
-from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec, parse_host_spec
+from vgpuctl.config.host_spec import (
+    FORMAT_VERSION,
+    GPU_SPEC_KEYS,
+    GpuSpec,
+    HostSpec,
+    entry_matches,
+    merge_gpu_entries,
+    parse_host_spec,
+    plan_entry_changes,
+)
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.makers import uses_nvml
-from vgpuctl.model.address import address_sort_key, is_pci_address
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.names import address_sort_key, is_pci_address
 from vgpuctl.model.outcome import Context, Outcome, QueryResult
 from vgpuctl.model.results.gpus import ChangedGpuResult
 from vgpuctl.model.results.host import HostTextResult

@@ -31,7 +31,7 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.errors import FileFailed, VerifyFailed, VgpuctlError, named_message
 from vgpuctl.gpu.offered_profiles import can_offer
-from vgpuctl.gpu_setup.sriov_manage import list_driver_nodes
+from vgpuctl.gpu_setup.sriov import list_driver_nodes
 from vgpuctl.makers import maker_of, uses_nvml
 from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.hint_commands import start_command

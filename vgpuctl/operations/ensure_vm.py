@@ -20,7 +20,7 @@ from vgpuctl.gpu.profiles import find_types
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.outcome import Context, Outcome
-from vgpuctl.model.results.fields import ABSENT
+from vgpuctl.model.results import ABSENT
 from vgpuctl.model.results.vms import ChangedVmResult, PlannedVmResult, VmReport, VmResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, Vm, VmState

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.config.arguments import NONE
 from vgpuctl.config.vm_request import VmRequest
-from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
 from vgpuctl.errors import FileFailed, NotFound
 from vgpuctl.model.numbers import parse_integer, parse_meminfo_mib, parse_ranges
 from vgpuctl.model.port_values import PoolInfo
@@ -79,6 +78,8 @@ def read_template(host: Host, name: str) -> str:
     Raises:
         NotFound: there is neither.
     """
+    from vgpuctl.domain import render
+
     path = f"{TEMPLATE_DIRECTORY}/{name}.xml.j2"
     try:
         return host.sysfs.read(path)
@@ -90,11 +91,11 @@ def read_template(host: Host, name: str) -> str:
                 errno=error.errno,
                 path=path,
             ) from error
-    text = read_builtin_template(name)
+    text = render.read_builtin_template(name)
     if text is None:
         raise NotFound(
             f"unknown domain template '{name}'",
-            hint=f"create {path}, or use a built-in template: {', '.join(list_builtin_templates())}",
+            hint=f"create {path}, or use a built-in template: {', '.join(render.list_builtin_templates())}",
             template=name,
         )
     return text

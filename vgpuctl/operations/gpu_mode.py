@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.gpu_entries import merge_gpu_entries
-from vgpuctl.config.host_spec import GpuSpec, dump_value
+from vgpuctl.config.host_spec import GpuSpec, dump_value, merge_gpu_entries
 from vgpuctl.errors import Interrupted, NotFound, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.makers import uses_nvml
-from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec
+from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.results.gpus import GpuResult, PartitionResult, SetUpGpuResult
 from vgpuctl.model.snapshot import Snapshot
@@ -22,7 +21,7 @@ from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import observe, observe_devices
 from vgpuctl.observe.host_file import HOST_FILE_PATH
-from vgpuctl.observe.modprobe import driver_version
+from vgpuctl.observe.nvml_facts import driver_version
 from vgpuctl.observe.pci import find_absent
 from vgpuctl.operations.claim import LIBVIRT_NOT_QUERIED
 from vgpuctl.operations.desired_state import ALL_FUNCTIONS_SCOPE, host_file_steps

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.scheduler_spec import dump_scheduler
+from vgpuctl.config.gpu_spec import dump_scheduler
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Context, Outcome
@@ -19,7 +19,7 @@ from vgpuctl.model.results.gpus import ChangedGpuResult, GpuResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
+from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations.desired_state import host_file_steps
 from vgpuctl.operations.gpu_transaction import (
     GpuTransaction,

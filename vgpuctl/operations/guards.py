@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound, Refused
 from vgpuctl.model import hint_commands
-from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import GPU_SETUP_CLAIM, UNRESPONSIVE_STATES, AssignedVgpu, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.claims import gpu_setup_error, living_operations, read_claims, refuse_concurrent_command

@@ -31,7 +31,7 @@ from vgpuctl.model.results.vms import (
 )
 from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm, VmState
 from vgpuctl.observe import observe, scope_of_vm
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.guards import find_vm
 from vgpuctl.operations.plans.results import cloud_init_files
 from vgpuctl.operations.transaction import deleted_meanwhile

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.config.gpu_entries import list_models, merge_gpu_entries
-from vgpuctl.config.host_spec import GpuSpec, HostSpec
+from vgpuctl.config.host_spec import GpuSpec, HostSpec, list_models, merge_gpu_entries
 from vgpuctl.errors import InvalidInput, NotFound, Refused, VgpuctlError
 from vgpuctl.gpu.offered_profiles import find_impossible_profiles
 from vgpuctl.gpu_setup.set_scheduler import SetInstanceSchedulers, SetScheduler
-from vgpuctl.model.address import address_sort_key, is_pci_address
 from vgpuctl.model.gpu import Gpu, GpuMode
+from vgpuctl.model.names import address_sort_key, is_pci_address
 from vgpuctl.model.results.host import DifferenceResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec

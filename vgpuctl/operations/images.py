@@ -12,8 +12,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.disk_sources import parse_disk_sources
-from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.domain_xml import parse_disk_sources, parse_domain
 from vgpuctl.errors import InvalidInput, LibvirtFailed, NotFound
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.outcome import QueryResult

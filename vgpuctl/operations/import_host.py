@@ -11,18 +11,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.config import rules
-from vgpuctl.config.gpu_entries import ALL_GPUS
 from vgpuctl.config.host_editor import render_host_file
-from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec, VgpuSpec
+from vgpuctl.config.host_spec import ALL_GPUS, FORMAT_VERSION, GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.config.import_formats import DeviceConfig, ImportedConfig, MdevDefinition
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.gpu.offered_profiles import can_offer, has_no_name, suggest_offered
 from vgpuctl.gpu.profiles import matches_type
 from vgpuctl.makers import maker_of
-from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
 from vgpuctl.model.gpu import Gpu, MigSpec
+from vgpuctl.model.names import address_sort_key, is_pci_address, normalize_pci, parse_profile_name
 from vgpuctl.model.outcome import QueryResult
-from vgpuctl.model.profile_name import parse_profile_name
 from vgpuctl.model.results.host import ImportedResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.observe import ReadScope, observe

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.gpu_setup.instance_plan import choose_gi_profiles
 from vgpuctl.makers import uses_nvml
 from vgpuctl.model.gpu import Gpu, MigSpec, VgpuType
-from vgpuctl.model.profile_name import profile_of_type
+from vgpuctl.model.names import profile_of_type
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
-from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, refuse_changed_definition
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, read_vm, refuse_changed_definition
 from vgpuctl.operations.devices import make_devices
 from vgpuctl.operations.drained_vms import is_drained
 from vgpuctl.operations.facts import find_gpu_holders

@@ -11,9 +11,10 @@ from vgpuctl.errors import Failed, InvalidInput, VgpuctlError
 from vgpuctl.gpu.profiles import find_types
 from vgpuctl.gpu.room import divide
 from vgpuctl.makers import uses_nvml
-from vgpuctl.model.address import parse_gpu_address
 from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.names import parse_gpu_address
 from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.results import SelectedResult
 from vgpuctl.model.results.gpus import (
     ExplainResult,
     GpuDetailsResult,
@@ -23,13 +24,12 @@ from vgpuctl.model.results.gpus import (
     RoomResult,
 )
 from vgpuctl.model.results.moves import MoveResult
-from vgpuctl.model.results.targets import SelectedResult
 from vgpuctl.model.results.vms import VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vgpu_scheduler import GpuScheduler
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.modprobe import driver_version, loaded_parameters, read_modprobe
+from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
 from vgpuctl.operations import queries
 from vgpuctl.operations.guards import find_vm, require_libvirt
 from vgpuctl.operations.moves import find_pinned_vms
@@ -47,11 +47,11 @@ from vgpuctl.operations.plans.results import (
 from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_details
 from vgpuctl.operations.plans.selection import Candidate, Request, left_out_note, select
 from vgpuctl.placement.constraints import match_gpus, select_gpus
-from vgpuctl.placement.fleet_state import build_fleet_state
-from vgpuctl.placement.joint import none_beside, total_left
+from vgpuctl.placement.fit import none_beside, total_left
+from vgpuctl.placement.fleet import build_fleet_state
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
-from vgpuctl.scheduler.driver_texts import LOG_MARKER, parse_scheduler_log
 from vgpuctl.scheduler.modprobe_files import ModprobeFile
+from vgpuctl.scheduler.registry_dword import LOG_MARKER, parse_scheduler_log
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.domain_xml import parse_disk_sources
 from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model import hint_commands
 from vgpuctl.model.outcome import Context, Outcome
@@ -19,8 +19,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Claim, RecordState, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.claims import report_unreadable, reread_claims
-from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import find_unreferenced_vgpus, lost_text, read_vm
 from vgpuctl.operations.claim import claims_of_record, drop_ended_work, read_vms_in_progress
 from vgpuctl.operations.drained_vms import drop_stale_notes, find_abandoned_vms
 from vgpuctl.operations.guards import require_system_libvirt, require_writable

@@ -10,7 +10,7 @@ from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import Busy, InvalidInput, VgpuctlError
 from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.outcome import Context, Outcome, QueryResult, with_data
-from vgpuctl.model.results.vgpus import (
+from vgpuctl.model.results.gpus import (
     AbsentVgpuResult,
     EnsuredVgpuResult,
     ListedVgpuResult,

@@ -20,8 +20,8 @@ from vgpuctl.config.name_patterns import expand_braces, matches_glob
 from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.gpu.division import name_holders
 from vgpuctl.gpu.profiles import matches_type
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text

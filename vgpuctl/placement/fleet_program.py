@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vgpuctl.gpu.gpu_kind import GpuKind, State
-from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.migrations import PlacedVgpu
+from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacedVgpu
 from vgpuctl.solver import Program, Solution
 from vgpuctl.value import Value
 

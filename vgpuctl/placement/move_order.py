@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.gpu.gpu_kind import GpuKind, State
-from vgpuctl.placement.fleet import Fleet
-from vgpuctl.placement.migrations import FreeFunctions, Leave, Migration, PlacedVgpu
+from vgpuctl.placement.fleet import Fleet, FreeFunctions, Leave, Migration, PlacedVgpu
 
 
 class Mover(NamedTuple):

@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from vgpuctl.gpu.gpu_kind import GpuKind, State
-from vgpuctl.placement.fleet import Fleet
+from vgpuctl.placement.fit import largest_mib, total_left
+from vgpuctl.placement.fleet import Fleet, FreeFunctions, MigrationPlan, PlacedVgpu, apply_order, copy_fleet
 from vgpuctl.placement.fleet_program import FleetProgram, ProfileClasses
-from vgpuctl.placement.joint import largest_mib, total_left
-from vgpuctl.placement.migrations import FreeFunctions, MigrationPlan, PlacedVgpu, apply_order, copy_fleet
 from vgpuctl.placement.move_order import Mover, order_moves
 from vgpuctl.solver import Program, Solution
 from vgpuctl.value import EMPTY_MAPPING, Value

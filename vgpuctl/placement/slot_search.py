@@ -19,8 +19,7 @@ from vgpuctl.gpu.mixed_size import pack_vgpus, placement_id_of
 from vgpuctl.gpu.room import PLAIN_VF, compute_room
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.placement.fleet import GpuGroup, PlacementChoice
-from vgpuctl.placement.fleet_state import build_fleet_state, fleet_by_profile
+from vgpuctl.placement.fleet import GpuGroup, PlacementChoice, build_fleet_state, fleet_by_profile
 from vgpuctl.placement.policy import POLICIES, PlacementPolicy
 from vgpuctl.value import Value, replace
 

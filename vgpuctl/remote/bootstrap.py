@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bootstraps a host without vgpuctl: probes it, copies a Debian package, and has it installed there.
+"""Bootstraps a host without vgpuctl: probes it, copies a local Debian package, and has it installed there.
 
 On the host, `bootstrap_script.py` does the work in one run to its end, even if this side dies. This module decides
-whether anything has to be installed, and what a lost reply means.
+whether anything has to be installed, and what a lost reply means. The package is read completely before any connection,
+also where there is no dpkg. Its format is deb(5): an ar archive with debian-binary, then control.tar, whose file
+`control` has the fields.
 """
 
 from __future__ import annotations
 
+import email.parser
+import hashlib
+import io
 import json
+import os
+import shlex
+import tarfile
 from collections.abc import Callable, Mapping, Sequence
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from vgpuctl.errors import HostCannot, Interrupted, ResultUnknown, Unreachable, VgpuctlError
+from vgpuctl.errors import HostCannot, Interrupted, InvalidInput, NotFound, ResultUnknown, Unreachable, VgpuctlError
+from vgpuctl.regular_file import read_regular_file
 from vgpuctl.remote import reply as replies
-from vgpuctl.remote.debian_package import DebianPackage
 from vgpuctl.remote.reply import Reply
 from vgpuctl.remote.session import RemoteCommand, RemoteOutput, RunControl, Session
 from vgpuctl.value import Value, replace
@@ -24,6 +33,12 @@ PREFIX = "/usr"
 LOCK_PATH = "/run/vgpuctl-bring.lock"
 """Locked on the host during the bootstrap; /run belongs to root and is empty after a boot."""
 _PROGRESS_LINES = 4
+
+PROGRAM = "vgpuctl"
+MAX_BYTES = 64 << 20
+_AR_MAGIC = b"!<arch>\n"
+_AR_HEADER_BYTES, _AR_NAME, _AR_SIZE = 60, slice(0, 16), slice(48, 58)
+_HINT = "python3 tests/bootstrap.py packages makes one, in dist"
 
 
 class BootstrapPlan(Value):
@@ -148,3 +163,66 @@ def _upload_lost_error(exc: ResultUnknown, name: str, sent: _UploadProgress, con
     return Unreachable(
         f"{message}: {exc.facts.get('reason')}", hint="run the command again", reason=exc.facts.get("reason")
     )
+
+
+class DebianPackage(Value):
+    """One .deb file; `version` is the package's, such as 0.2.0-1."""
+
+    path: str
+    filename: str
+    version: str
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Return its checksum."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+def read_package(path: str) -> DebianPackage:
+    """Return the Debian package in a file.
+
+    Raises:
+        NotFound, InvalidInput: it is not one, or not one of vgpuctl.
+    """
+    content = _read_file(path)
+    try:
+        fields = _read_fields(content)
+    except (tarfile.TarError, EOFError, KeyError, ValueError, OSError) as exc:
+        raise InvalidInput(f"{path} is not a complete Debian package: {exc}", hint=_HINT) from exc
+    name, version = fields.get("Package"), fields.get("Version")
+    if name != PROGRAM or not version:
+        raise InvalidInput(f"{path} is a package of {name}, not of {PROGRAM}", hint=_HINT)
+    return DebianPackage(path, os.path.basename(path), version, content)
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        return read_regular_file(path, MAX_BYTES)
+    except FileNotFoundError as exc:
+        raise NotFound(f"Debian package {path} does not exist", hint=_HINT) from exc
+    except OSError as exc:
+        raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=f"ls -la {shlex.quote(path)}") from exc
+
+
+def _read_fields(content: bytes) -> Message:
+    """Return the fields of the package's control file.
+
+    Raises:
+        ValueError, KeyError, tarfile.TarError, EOFError, OSError: it is not a package.
+    """
+    if not content.startswith(_AR_MAGIC):
+        raise ValueError("it does not begin as an ar archive")
+    offset = len(_AR_MAGIC)
+    while offset + _AR_HEADER_BYTES <= len(content):
+        header = content[offset : offset + _AR_HEADER_BYTES]
+        name, size = header[_AR_NAME].decode("ascii").rstrip(" /"), int(header[_AR_SIZE])
+        member = content[offset + _AR_HEADER_BYTES : offset + _AR_HEADER_BYTES + size]
+        if name.startswith("control.tar"):
+            with tarfile.open(fileobj=io.BytesIO(member)) as archive:
+                control = archive.extractfile("./control")
+                if control is None:
+                    raise ValueError("its control file is a directory")
+                return email.parser.HeaderParser().parsestr(control.read().decode())
+        offset += _AR_HEADER_BYTES + size + size % 2
+    raise ValueError("it has no control.tar")

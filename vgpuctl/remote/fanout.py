@@ -17,9 +17,8 @@ from vgpuctl.errors import DeadlineExceeded, HostCannot, Interrupted, VgpuctlErr
 from vgpuctl.remote import reply as replies
 from vgpuctl.remote.bootstrap import BootstrapPlan, bootstrap_host
 from vgpuctl.remote.reply import Reply
-from vgpuctl.remote.session import Connect, RemoteCommand, RunControl
+from vgpuctl.remote.session import Connect, RemoteCommand, RunControl, Target
 from vgpuctl.remote.ssh_session import MAX_STOPS
-from vgpuctl.remote.target import Target
 from vgpuctl.value import Value, replace
 
 MAX_PARALLEL = 32

@@ -17,8 +17,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from vgpuctl.errors import HostKeyRefused
+from vgpuctl.remote.session import Target
 from vgpuctl.remote.ssh_config import SSH_PORT, Login, ssh_arguments
-from vgpuctl.remote.target import Target
 from vgpuctl.value import Value
 
 REVOKED = "@revoked"

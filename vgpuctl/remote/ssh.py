@@ -31,9 +31,9 @@ import paramiko
 from vgpuctl.errors import HostCannot, InvalidInput, Unreachable, VgpuctlError
 from vgpuctl.remote import ssh_config
 from vgpuctl.remote.known_hosts import check_host_key, fingerprint, keys_for
+from vgpuctl.remote.session import Target
 from vgpuctl.remote.ssh_config import SSH_PORT, Login, SshOptions, ssh_arguments
 from vgpuctl.remote.ssh_session import SshSession
-from vgpuctl.remote.target import Target
 from vgpuctl.value import replace
 
 _MAX_HOPS = 8

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.remote.target import Target, find_invalid_part, parse_url
+from vgpuctl.remote.session import Target, find_invalid_part, parse_url
 from vgpuctl.value import Value
 
 SSH_PORT = 22

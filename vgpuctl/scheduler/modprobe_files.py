@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from vgpuctl.model.address import normalize_device
+from vgpuctl.model.names import normalize_device
 from vgpuctl.scheduler.registry_dword import MAX_DWORD, REGISTRY_KEY
 from vgpuctl.value import Value
 

@@ -9,14 +9,22 @@
     bits 23-16  slice in ms: strict round robin; the frequency's bits overlap these
 
 0 in a field is the driver's default. Source: nvrm_registry.h in NVIDIA's open kernel modules, 550.40 to 595.45.
+
+The generation follows from the driver's version, which the driver writes into the kernel's files; into the log it
+writes the scheduler that it applied to a GPU. Other modules query NVML. The log line is, up to 580, `NVRM: GPU at
+0000:41:00.0 has software scheduler ENABLED with policy FIXED_SHARE.`; from 590 on it ends ` on GR`. Best effort is
+ENABLED or DISABLED, by version. The driver does not log later changes through NVML.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from enum import StrEnum
 
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 
 REGISTRY_KEY = "RmPVMRL"
 MAX_DWORD = 0xFFFFFFFF
@@ -24,6 +32,14 @@ _ENABLE, _STRICT, UNWEIGHTED = 0x1, 0x2, 0x8
 _POLICIES = {0: SchedulerPolicy.EQUAL_SHARE, 1: SchedulerPolicy.FIXED_SHARE}
 _CHOICE_SINCE, _WEIGHTS_SINCE, _ADAPTIVE_SINCE = 550, 590, 595
 _FREQUENCIES = range(63, 961)
+
+MODULE_VERSION = "/sys/module/nvidia/version"
+PROC_VERSION = "/proc/driver/nvidia/version"
+"""Written by the driver itself (nv-procfs.c in NVIDIA's open kernel modules), also if the module has no version."""
+_NVRM = re.compile(r"^NVRM version: .*Kernel Module.*?\s(\d+(?:\.\d+)+)(?:\s|$)", re.MULTILINE)
+LOG_MARKER = "has software scheduler"
+_LINE = re.compile(r"GPU at ([0-9a-fA-F:.]+) has software scheduler \w+ with policy (\w+?)(?: on (\w+))?\.?\s*$")
+_SOURCE = "kernel log"
 
 
 class DriverGeneration(StrEnum):
@@ -139,3 +155,21 @@ def _check_field(value: int, bits: int, what: str) -> int:
     if not 0 <= value < 1 << bits:
         raise ValueError(f"{what.format(value)} does not fit into {bits} bits")
     return value
+
+
+def parse_driver_version(module: str | None, proc: str | None) -> str | None:
+    """Return the version from the texts of both files (None for a missing file); None if neither has it."""
+    match = _NVRM.search(proc or "")
+    return (module or "").strip() or (match.group(1) if match is not None else None)
+
+
+def parse_scheduler_log(lines: Iterable[str], address: str) -> SchedulerState | None:
+    """Return the state in the last line about a GPU's graphics engine, None if there is no line."""
+    state: SchedulerState | None = None
+    for line in lines:
+        match = _LINE.search(line)
+        if match is None or normalize_pci(match.group(1)) != address or match.group(3) not in (None, "GR"):
+            continue
+        policy = match.group(2).lower()
+        state = SchedulerState(SchedulerPolicy(policy) if policy in set(SchedulerPolicy) else None, source=_SOURCE)
+    return state

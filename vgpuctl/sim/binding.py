@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimFunction, SimGpu
 from vgpuctl.sim.refusals import KernelRefusal, WriteWouldBlock, raise_refusal

@@ -15,8 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.model.address import format_pci
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
+from vgpuctl.model.names import format_pci
+from vgpuctl.sim.refusals import VirError, VirErrorNumber
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:

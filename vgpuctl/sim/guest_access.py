@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.model.port_values import RebootOutcome
 from vgpuctl.sim import domain_xml
 from vgpuctl.sim.core import Core, serialize_calls
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber, read_call, require_libvirt, write_call
+from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call, require_libvirt, write_call
 
 if TYPE_CHECKING:
     from vgpuctl.sim.objects import RunningDomain

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.sim import domain_xml
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
+from vgpuctl.sim.refusals import VirError, VirErrorNumber
 from vgpuctl.sim.tree import DirectoryNode, FileNode, Node, fixed_directory, text_file
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from vgpuctl.sim import vendor_vf
 from vgpuctl.sim.binding import dependent_carriers
 from vgpuctl.sim.domain_xml import SimDisplay, SimHostdev
 from vgpuctl.sim.host_tree import VFIO_DEV_SINCE
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
 from vgpuctl.sim.machine import SimFunction
+from vgpuctl.sim.refusals import VirError, VirErrorNumber
 from vgpuctl.sim.state import State
 
 VARIANT_DRIVERS_SINCE = 9_007_000

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.model.port_values import DetachOutcome, DomainInfo
 from vgpuctl.sim import domain_xml, hostdevs
 from vgpuctl.sim.core import Core, FaultInjected, serialize_calls
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber, read_call, require_libvirt, translate_error, write_call
+from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call, require_libvirt, translate_error, write_call
 from vgpuctl.sim.state import file_record
 
 if TYPE_CHECKING:

@@ -25,7 +25,9 @@ from vgpuctl.sim import domain_xml, guest_host, hostdevs
 from vgpuctl.sim.core import Core, serialize_calls
 from vgpuctl.sim.guest_access import SimGuestAccess, boots_a_system
 from vgpuctl.sim.hotplug import SimHotplug
-from vgpuctl.sim.libvirt_errors import (
+from vgpuctl.sim.machine import version_number
+from vgpuctl.sim.objects import RunningDomain, SimDomain
+from vgpuctl.sim.refusals import (
     VirError,
     VirErrorNumber,
     read_call,
@@ -34,8 +36,6 @@ from vgpuctl.sim.libvirt_errors import (
     unavailable_reason,
     write_call,
 )
-from vgpuctl.sim.machine import version_number
-from vgpuctl.sim.objects import RunningDomain, SimDomain
 from vgpuctl.sim.state import FIRST_PID, State
 
 EMULATOR_PREFIX = "/usr/bin/qemu-system-"

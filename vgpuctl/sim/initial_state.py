@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vgpuctl.sim import mdev, mig, mixed_size, vendor_vf
-from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.domain_xml import MACHINE_TYPES, PCIE_MACHINES, host_arch
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import Machine, SimGpu, SimType, build_machine
+from vgpuctl.sim.mixed_size import count_available_on, placement_records
 from vgpuctl.sim.refusals import NvmlError
 from vgpuctl.sim.scenario_gpu import GPU_KEYS
 from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue

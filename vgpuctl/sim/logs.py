@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpuctl.errors import HostCannot
-from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery
 from vgpuctl.sim import vgpu_scheduler

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from vgpuctl.model.address import format_pci, split_pci
 from vgpuctl.model.gpu import GiProfile, PlacementSpan
+from vgpuctl.model.names import format_pci, split_pci
 from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 DEVICES_ROOT = "/sys/devices"

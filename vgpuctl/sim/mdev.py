@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
-from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
+from vgpuctl.sim.mixed_size import count_available_on, placement_records
 from vgpuctl.sim.objects import SimMdev
 from vgpuctl.sim.refusals import KernelRefusal, WriteWouldBlock, raise_refusal
 from vgpuctl.sim.scenario_gpu import GENERIC_DRIVERS

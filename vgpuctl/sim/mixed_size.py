@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs of mixed sizes on a simulated GPU (NVML's heterogeneous mode): the placements of each type.
+"""How many more vGPUs of a type a simulated GPU's driver would create now, and the placements of mixed sizes.
 
-The simulator states the resource manager's rules itself (NVIDIA's open kernel modules, kernel_vgpu_mgr.c). A GPU's
-region is its nominal framebuffer in GiB. Before Blackwell the region is halved repeatedly, and a type has placements
-in the parts of one size only, so fewer vGPUs of it fit than in same-size mode. From Blackwell on, its placements
-divide the region evenly. Left out: the ids that types of 1 GiB lose if their guest sees all of it (not published).
+The simulator states the drivers' rules itself. They come from the reference, not from vgpuctl's capacity code:
+the resource manager's one-size-at-a-time rule (NVIDIA), the rule of MIG or of mixed sizes where that mode is on,
+and the counters that all types of mtty, GVT-g (one each) and Ascend share. Ascend has five: AI cores, AI CPUs, JPEG
+decoders, memory in GB and vNPUs (hw_dvt_update_vdavinci_types in vascend/dvt.c of Huawei's driver).
+
+Mixed sizes are NVML's heterogeneous mode (NVIDIA's open kernel modules, kernel_vgpu_mgr.c). A GPU's region is its
+nominal framebuffer in GiB. Before Blackwell the region is halved repeatedly, and a type has placements in the parts of
+one size only, so fewer vGPUs of it fit than in same-size mode. From Blackwell on, its placements divide the region
+evenly. Left out: the ids that types of 1 GiB lose if their guest sees all of it (not published).
 """
 
 from __future__ import annotations
@@ -12,8 +17,9 @@ from __future__ import annotations
 from functools import cache
 
 from vgpuctl.model.gpu import PlacementSpan
+from vgpuctl.sim import mig
 from vgpuctl.sim.journal import JournalRecord
-from vgpuctl.sim.machine import SimGpu, SimType
+from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
 from vgpuctl.sim.refusals import IN_USE, NOT_SUPPORTED, raise_nvml_error
 from vgpuctl.sim.state import State
 
@@ -24,6 +30,11 @@ NO_PLACEMENT = 0xFFFF
 """What the driver shows for a vGPU without placement (NVML_INVALID_VGPU_PLACEMENT_ID)."""
 _MAX_PARTS = 16
 _MIB_PER_GIB = 1024
+
+MAX_PER_GPU = 32
+"""How many vGPUs the resource manager's own table holds for a GPU without MIG."""
+MIXED_SERIES_SINCE = 550
+"""From this driver on, a running vGPU fixes the framebuffer size of further vGPUs. Older drivers fix the type."""
 
 
 def supports_mixed_size(state: State, gpu: SimGpu) -> bool:
@@ -121,3 +132,43 @@ def free_starts(
 
 def _gib(mib: int) -> int:
     return max(1, mib // _MIB_PER_GIB)
+
+
+def count_available(state: State, gpu: SimGpu, vgpu_type: SimType) -> int:
+    """Return how many more vGPUs of this type the whole GPU has room for."""
+    vgpus = state.vgpus_by_gpu[gpu.address]
+    if gpu.rule == "counter":
+        used = [gpu.types[key].units for key in vgpus.values()]
+        free = (max(0, total - sum(units[n] for units in used)) for n, total in enumerate(gpu.units))
+        return min(left // each for left, each in zip(free, vgpu_type.units, strict=True) if each)
+    if vgpu_type.is_mig_backed != state.partitions.is_mig_enabled(gpu.address):
+        return 0
+    if vgpu_type.is_mig_backed:
+        return mig.count_available(state, gpu, vgpu_type)
+    if gpu.address in state.partitions.mixed_size_gpus:
+        return min(len(free_starts(state, gpu, vgpu_type)), MAX_PER_GPU - len(vgpus))
+    if vgpus:
+        first = gpu.types[next(iter(vgpus.values()))]
+        same_size = first.framebuffer_mib == vgpu_type.framebuffer_mib
+        fits = same_size if state.machine.driver_major >= MIXED_SERIES_SINCE else first.key == vgpu_type.key
+        if not fits:
+            return 0
+    return max(0, min(vgpu_type.maximum, MAX_PER_GPU) - len(vgpus))
+
+
+def count_available_on(state: State, gpu: SimGpu, function: SimFunction, vgpu_type: SimType) -> int:
+    """Return how many more vGPUs of this type this function takes. A VF carries at most one."""
+    available = count_available(state, gpu, vgpu_type)
+    if function.kind != "vf":
+        return available
+    is_taken = function.address in state.vf_types or bool(state.mdevs_on(function.address))
+    return 0 if is_taken else min(1, available)
+
+
+def placement_records(state: State, gpu: SimGpu, vgpu_type: SimType, carrier: str) -> list[JournalRecord]:
+    """Return the records that place a new vGPU: the driver picks the first free placement or GPU instance."""
+    if vgpu_type.is_mig_backed:
+        return [["partition", "place", carrier, None, mig.first_available_instance(state, gpu, vgpu_type)]]
+    if gpu.address in state.partitions.mixed_size_gpus:
+        return [["partition", "place", carrier, free_starts(state, gpu, vgpu_type)[0], None]]
+    return []

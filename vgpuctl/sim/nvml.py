@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import PlacementSpan
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 from vgpuctl.sim import mig, mixed_size, vgpu_scheduler

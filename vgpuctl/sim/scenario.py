@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.sim import faults
 from vgpuctl.sim.guest_host import DEFAULT_CPUS, PAGE_SIZES_KIB
 from vgpuctl.sim.initial_state import initial_records

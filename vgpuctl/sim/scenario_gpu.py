@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vgpuctl.model.address import format_pci, normalize_pci
+from vgpuctl.model.names import format_pci, normalize_pci
 from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue
 
 GPU_KEYS = (

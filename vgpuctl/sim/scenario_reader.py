@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.json_yaml import YamlError, compose_yaml
 from vgpuctl.model.numbers import parse_integer
-from vgpuctl.model.yaml_text import YamlError, compose_yaml
 
 _TAG = "tag:yaml.org,2002:"
 SCENARIO_HINT = "'vgpuctl sim list-scenarios --help' shows a scenario file"

@@ -14,8 +14,8 @@ from dataclasses import replace
 from vgpuctl.errors import Exists, NoSpace
 from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
 from vgpuctl.sim.core import Core, serialize_calls
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber, read_call, write_call
 from vgpuctl.sim.objects import SimFile, SimPool
+from vgpuctl.sim.refusals import VirError, VirErrorNumber, read_call, write_call
 from vgpuctl.sim.state import State, file_record
 
 EMPTY_QCOW2_BYTES = 200 << 10

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 
-from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.port_values import CommandResult
 from vgpuctl.sim.core import Core, FaultInjected, serialize_calls
 from vgpuctl.sim.journal import JournalRecord

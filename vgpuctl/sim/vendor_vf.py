@@ -7,9 +7,9 @@ import re
 from functools import partial
 
 from vgpuctl.sim import mig, mixed_size
-from vgpuctl.sim.availability import count_available_on, placement_records
 from vgpuctl.sim.journal import JournalRecord
 from vgpuctl.sim.machine import SimFunction, SimGpu
+from vgpuctl.sim.mixed_size import count_available_on, placement_records
 from vgpuctl.sim.objects import Partitions
 from vgpuctl.sim.refusals import KernelRefusal, raise_refusal
 from vgpuctl.sim.state import State

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from vgpuctl.model.address import normalize_device
+from vgpuctl.model.names import normalize_device
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.sim import mig
 from vgpuctl.sim.journal import JournalRecord

@@ -16,7 +16,7 @@ from typing import Any
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.gpu.gpu_kind import GpuKind, State
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
-from vgpuctl.model.profile_name import strip_board
+from vgpuctl.model.names import strip_board
 
 GIB = 1024
 _TIME_SLICED = re.compile("[0-9]+[ABCQ]")

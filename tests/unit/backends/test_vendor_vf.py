@@ -13,7 +13,7 @@ from tests.values import A4C, a100, assigned, changed, snapshot
 from vgpuctl.backends import backend_for
 from vgpuctl.backends.vendor_vf import ClearVgpuType, SetVgpuType
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostClock
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.value import replace

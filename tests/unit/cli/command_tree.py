@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from vgpuctl.cli.app import PROGRAM, cli
-from vgpuctl.cli.command import LazyGroup
+from vgpuctl.cli.command import PROGRAM, LazyGroup, cli
 
 
 def has_dry_run(command: str) -> bool:

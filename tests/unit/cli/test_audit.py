@@ -15,9 +15,8 @@ import pytest
 from tests.unit.cli.conftest import Run
 from vgpuctl.cli.commands.log import log_command
 from vgpuctl.library import audit, open_ports
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Outcome, Subjects
 from vgpuctl.model.results.host import LogEntryResult
-from vgpuctl.model.subjects import Subjects
 from vgpuctl.value import replace
 
 

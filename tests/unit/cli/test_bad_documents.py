@@ -19,7 +19,7 @@ from tests.faults import sampled
 from tests.hosts import create, open_sim_host, request
 from tests.unit.cli.command_tree import has_dry_run
 from vgpuctl.backends.mdev import carrier_uuid
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import read_vm
 from vgpuctl.sim.host import open_host
 from vgpuctl.value import replace
 

@@ -16,9 +16,9 @@ import pytest
 from tests.hosts import change_hardware
 from tests.unit.cli.conftest import Run
 from vgpuctl.cli import failures, run
+from vgpuctl.cli.entry import SignalGuard
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.run import CommandOutput
-from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.doctor import CHECKS
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity
 from vgpuctl.sim.host import SCENARIOS

@@ -15,10 +15,9 @@ import pytest
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import Ran, Run, child, child_environment
 from vgpuctl import __version__
-from vgpuctl.cli.app import cli
-from vgpuctl.cli.command import Command
+from vgpuctl.cli.command import Command, cli
 from vgpuctl.cli.command_table import COMMAND_GROUPS
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 
 TREE = dict(walk_commands())
 

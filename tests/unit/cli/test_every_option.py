@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import ROOT
 from vgpuctl.cli import usage
-from vgpuctl.cli.app import cli
+from vgpuctl.cli.command import cli
 from vgpuctl.cli.command_table import COMMANDS, OPTION_SYNONYMS, SYNONYMS
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.faults import counted, failing, outcome
 from tests.hosts import create, delete, open_sim_host, request, run_reconcile
 from vgpuctl.cli import failures
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.errors import (
     Busy,
     FileFailed,

@@ -17,9 +17,9 @@ import vgpuctl as library
 from tests.unit.cli.conftest import Ran, Run
 from vgpuctl.cli import listings
 from vgpuctl.cli.listings import View
+from vgpuctl.cli.output import PLAIN, Look, render, text_width
 from vgpuctl.cli.schemas import all_kinds
 from vgpuctl.cli.shown import Column, Listing, Pairs, Table
-from vgpuctl.cli.tables import PLAIN, Look, render, text_width
 
 LISTINGS = [listing for kind in all_kinds() if (listing := listings.find_listing(kind)) is not None]
 HOSTS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "ascend", "mixed")

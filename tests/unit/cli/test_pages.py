@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.test_progress import Terminal
-from vgpuctl.cli import pages, run, shown
+from vgpuctl.cli import listings, run, shown
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.listings import View
+from vgpuctl.cli.output import render
 from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.run import CommandOutput
 from vgpuctl.cli.schemas import result_type
-from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.tables import render
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results.host import FindingResult, ReconcileResult
 
@@ -61,19 +61,19 @@ def result(kind: str, data: Any) -> Outcome | QueryResult:
 
 
 def text(kind: str, data: Any) -> str:
-    return render(pages.page(kind, result(kind, data)).blocks)
+    return render(listings.page(kind, result(kind, data)).blocks)
 
 
 def test_gpus() -> None:
     bare = {**GPU, "address": "mtty", "backend": None, "driver": None, "framebuffer_mib": None,
             "vfs": {"total": 0, "enabled": 0, "used": 0}, "vgpus": [], "problems": []}  # fmt: skip
-    page = pages.page("list-gpus", result("list-gpus", [GPU, bare]))
+    page = listings.page("list-gpus", result("list-gpus", [GPU, bare]))
     assert render(page.blocks) == (
         "ADDRESS       MODEL                  MODE  MEMORY   USED    FREE  VGPUS\n"
         "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  32 GiB  2 (1 unmanaged)\n"
         "mtty          NVIDIA A100-PCIE-40GB  vgpu       ?      0       ?  0\n"
     )
-    wide = pages.page("list-gpus", result("list-gpus", [GPU, bare]), View(wide=True))
+    wide = listings.page("list-gpus", result("list-gpus", [GPU, bare]), View(wide=True))
     assert render(wide.blocks).splitlines()[1:] == [
         "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vgpu  40 GiB  8 GiB  32 GiB  2 (1 unmanaged)  16/16, 2 used  vendor-vf"
         "  nvidia     0      -  -       -",
@@ -231,7 +231,7 @@ def test_reconcile() -> None:
 
 @pytest.mark.parametrize("kind", ["list-gpus", "list-profiles", "list-vms"])
 def test_an_empty_list_is_on_stderr(kind: str) -> None:
-    page = pages.page(kind, result(kind, []))
+    page = listings.page(kind, result(kind, []))
     assert not page.blocks
     assert page.stderr_lines[0].startswith("no ")
 
@@ -243,7 +243,7 @@ def test_sizes(value: int | None, text: str) -> None:
 
 
 def test_unknown_vms_are_not_called_none() -> None:
-    assert pages.page("list-vms", QueryResult((), ("VMs are unknown: no libvirt",))) == pages.Page()
+    assert listings.page("list-vms", QueryResult((), ("VMs are unknown: no libvirt",))) == listings.Page()
 
 
 def test_images() -> None:
@@ -253,17 +253,17 @@ def test_images() -> None:
             "children": [clone, {"path": "/d/x.qcow2", "vms": []}]}  # fmt: skip
     lost = {"path": "/d/x.qcow2", "pool": "default", "volume": "x.qcow2", "format": "qcow2", "size_bytes": 1 << 30,
             "role": "orphan", "base": "/d/base.qcow2", "vms": [], "children": []}  # fmt: skip
-    page = pages.page("list-images", result("list-images", [base, lost]))
+    page = listings.page("list-images", result("list-images", [base, lost]))
     assert render(page.blocks) == (
         "IMAGE          ROLE     SIZE  CLONES  VMS\n"
         "/d/base.qcow2  base        ?       2  -\n"
         "x.qcow2        orphan  1 GiB       0  -\n"
     )
-    wide = render(pages.page("list-images", result("list-images", [base, lost]), View(wide=True)).blocks)
+    wide = render(listings.page("list-images", result("list-images", [base, lost]), View(wide=True)).blocks)
     assert "-              /d/base.qcow2  vdi-001, /d/x.qcow2\n" in wide
 
     assert page.stderr_lines == ["1 named like disks of vgpuctl, and no VM refers to them"]
-    assert pages.page("list-images", result("list-images", [])).stderr_lines
+    assert listings.page("list-images", result("list-images", [])).stderr_lines
 
 
 def test_a_console() -> None:
@@ -275,7 +275,7 @@ def test_a_console() -> None:
     ]
     serial = [{"target": "serial", "terminal": None, "command": ["virsh", "console", "a b"]}]
     vm = {"name": "a b", "uuid": "6f1c", "state": "running"}
-    page = pages.page("show-console", result("show-console", {**vm, "graphics": screens, "serial": serial}))
+    page = listings.page("show-console", result("show-console", {**vm, "graphics": screens, "serial": serial}))
     assert render(page.blocks) == (
         "name:   a b\nstate:  running\nvnc:    127.0.0.1:5901, no password\n"
         "spice:  [::]:5902 and [::]:5903 (TLS), asks for a password\n"
@@ -283,7 +283,7 @@ def test_a_console() -> None:
         "serial: virsh console 'a b'\n"
     )
     assert [line.partition(" ")[0] for line in page.stderr_lines] == ["the", "from"]
-    assert pages.page("show-console", result("show-console", {**vm, "graphics": [], "serial": []})).stderr_lines
+    assert listings.page("show-console", result("show-console", {**vm, "graphics": [], "serial": []})).stderr_lines
 
 
 RECONCILED = Outcome(

@@ -8,8 +8,8 @@ import io
 import pytest
 
 from vgpuctl.cli import progress
-from vgpuctl.cli.confirm import ConfirmationPrompt
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
+from vgpuctl.cli.progress import ConfirmationPrompt
 from vgpuctl.errors import NeedsConfirmation
 
 

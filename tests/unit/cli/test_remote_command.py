@@ -11,14 +11,14 @@ import pytest
 
 from tests.unit.cli.conftest import Run
 from vgpuctl import __version__
-from vgpuctl.cli import pages, remote_command, remote_result
-from vgpuctl.cli.app import cli
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli import listings, remote_command, remote_result
+from vgpuctl.cli.command import cli
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Table
 from vgpuctl.errors import worst_status
 from vgpuctl.remote.fanout import HostReply
 from vgpuctl.remote.reply import Reply
-from vgpuctl.remote.target import Target
+from vgpuctl.remote.session import Target
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_the_exit_status_is_the_worst(statuses: list[int], status: int) -> None:
 
 def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
     one, two = Table(("A",), (("1",),)), Table(("A",), (("2",), ("3",)))
-    (whole,) = pages.join_pages([("x", [one]), ("y", [two]), ("z", [])], "HOST")
+    (whole,) = listings.join_pages([("x", [one]), ("y", [two]), ("z", [])], "HOST")
     assert whole == Table(("HOST", "A"), (("x", "1"), ("y", "2"), ("y", "3")))
     other = Table(("B",), ())
-    assert pages.join_pages([("x", [one]), ("y", [other])], "HOST") == ["== x", one, "", "== y", other]
+    assert listings.join_pages([("x", [one]), ("y", [other])], "HOST") == ["== x", one, "", "== y", other]
 
 
 WHOLE = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
-from vgpuctl.config import scheduler_spec as spec
+from vgpuctl.config import gpu_spec as spec
 from vgpuctl.config.arguments import SCHEDULER_POLICIES
 
 GPU = "0000:3b:00.0"

@@ -18,7 +18,7 @@ from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.schemas import all_kinds, result_type
 from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Outcome, QueryResult
-from vgpuctl.model.results.fields import ABSENT, Absent
+from vgpuctl.model.results import ABSENT, Absent
 from vgpuctl.value import Value
 
 

@@ -11,12 +11,12 @@ import sys
 import pytest
 
 from tests.unit.cli.conftest import child, child_environment
-from vgpuctl.cli import signals
+from vgpuctl.cli import entry
 
 _WORK = """
 import sys, time
 from vgpuctl.cli import run
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.errors import Interrupted
 
 def wait(what):
@@ -78,7 +78,7 @@ def test_the_second_stops_the_undo_and_says_what_is_left(first: signal.Signals, 
 _LOST = """
 import signal, sys, weakref
 from vgpuctl.cli import run
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 
 class Thing:
     pass
@@ -102,20 +102,20 @@ def test_a_signal_that_python_loses_stops_the_next_step() -> None:
 
 
 def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in signals.SIGNALS]
-    with signals.handle_signals() as guard:
+    before = [signal.getsignal(number) for number in entry.SIGNALS]
+    with entry.handle_signals() as guard:
         assert signal.getsignal(signal.SIGTERM) == guard.handle
-        with signals.handle_signals() as inner:
+        with entry.handle_signals() as inner:
             assert inner is guard
         guard.ignore_signals()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
+    assert [signal.getsignal(number) for number in entry.SIGNALS] == before
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with signals.handle_signals():
+        with entry.handle_signals():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

@@ -53,7 +53,7 @@ def test_light_command_lines_import_nothing_heavy(words: list[str], line: str | 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout
     modules = set(ran.stderr.split())
-    assert "vgpuctl.cli.app" in modules
+    assert "vgpuctl.cli.command" in modules
     assert not modules & HEAVY
     assert not modules & {f"vgpuctl.{name}" for name in OURS}
 

@@ -19,7 +19,7 @@ from vgpuctl.cli.streams import sanitize
 _PRINT = (
     "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.run import CommandOutput\n"
     "from vgpuctl.model.outcome import QueryResult\nfrom vgpuctl.model.results.program import CompletionResult\n"
-    "from vgpuctl.cli.settings import Settings\n"
+    "from vgpuctl.cli.global_options import Settings\n"
     "sys.exit(run.perform(Settings(json='--json' in sys.argv), 'completion',"
     " lambda guard: CommandOutput(QueryResult(CompletionResult('bash', 'é\\udcff' * 100000)),"
     " raw='é\\udcff' * 100000)))"
@@ -111,9 +111,9 @@ def test_symbols_become_ascii_only_if_the_encoding_lacks_them(
 
 
 def test_every_printed_symbol_has_an_ascii_form() -> None:
-    """`visible_characters.py` lists the characters that are never printed."""
+    """`model/names.py` lists the characters that are never printed."""
     signs: set[str] = set()
-    for path in set((ROOT / "vgpuctl").rglob("*.py")) - {ROOT / "vgpuctl" / "visible_characters.py"}:
+    for path in set((ROOT / "vgpuctl").rglob("*.py")) - {ROOT / "vgpuctl" / "model/names.py"}:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
@@ -199,10 +199,10 @@ def test_a_failure_with_a_lost_document_is_text(how: str) -> None:
 _REMOTE = """
 import sys
 from vgpuctl.cli import failures, remote_result
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.remote.reply import Reply
 from vgpuctl.remote.fanout import HostReply
-from vgpuctl.remote.target import Target
+from vgpuctl.remote.session import Target
 done = {"steps": ["cordon it"], "notes": [], "dry_run": False, "findings": [
     {"kind": "leaked", "what": "a claim", "action": "removed"}]}
 error = {"code": "busy", "message": "it works", "hint": None, "facts": {}, "exit_status": 75, "undone": [], "left": []}

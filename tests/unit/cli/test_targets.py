@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.conftest import Run
 from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.schemas import result_type
-from vgpuctl.model.results.targets import TargetsResult
+from vgpuctl.model.results import TargetsResult
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from vgpuctl.value import replace
 HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "paramiko", "pycdlib", "click")
 
 
-@pytest.mark.parametrize("module", ["vgpuctl.config.vm_request", "vgpuctl.config.size_text", "vgpuctl.config.rules"])
+@pytest.mark.parametrize("module", ["vgpuctl.config.vm_request", "vgpuctl.model.numbers", "vgpuctl.config.rules"])
 def test_light_modules_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{m.split('.')[0] for m in sys.modules}} & set({HEAVY!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

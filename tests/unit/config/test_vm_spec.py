@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.config.host_spec import Defaults
-from vgpuctl.config.size_text import format_size
 from vgpuctl.config.vm_request import FIELDS, OPTION_FIELDS
 from vgpuctl.config.vm_spec import VM_SHAPE, build_request, expand_names, parse_options, parse_vm_spec
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.names import is_visible
+from vgpuctl.model.numbers import format_size
 from vgpuctl.model.request import ExistingDisk, NewDisk
 from vgpuctl.model.vm import Nic
-from vgpuctl.visible_characters import is_visible
 
 EVERYTHING = """\
 name: vdi-1

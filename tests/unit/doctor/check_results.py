@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpuctl.doctor import CHECKS
-from vgpuctl.doctor.check import Check, CheckContext, FileContent, Finding, FolderListing
+from vgpuctl.doctor.check import Check, CheckContext, FileContent, Finding, FolderListing, Verdict
 from vgpuctl.model.snapshot import Snapshot
+
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+UNKNOWN, NOT_APPLICABLE = Verdict.UNKNOWN, Verdict.NOT_APPLICABLE
 
 
 def check_of(name: str) -> Check:
@@ -46,3 +49,25 @@ def run_check(
 def finding_text(finding: Finding) -> str:
     """Return the whole text of a finding."""
     return "\n".join((finding.verdict, *finding.evidence, finding.fix or ""))
+
+
+class Case(NamedTuple):
+    """A host that a check sees, the verdict on it, and words of its evidence and fix."""
+
+    check: str
+    verdict: Verdict
+    words: tuple[str, ...]
+    seen: dict[str, Any]
+
+
+def case(check: str, verdict: Verdict, *words: str, **seen: Any) -> Case:
+    """Return a case; `seen` are the arguments of `run_check`."""
+    return Case(check, verdict, words, seen)
+
+
+def assert_verdict(one: Case) -> None:
+    """Check that the verdict on a host is as expected, and that the finding has all words."""
+    finding = run_check(one.check, **one.seen)
+    text = finding_text(finding)
+    assert finding.verdict is one.verdict, text
+    assert [word for word in one.words if word not in text] == [], text

@@ -5,15 +5,25 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.check_results import finding_text, run_check
+from tests.unit.doctor.check_results import (
+    FAIL,
+    NOT_APPLICABLE,
+    OK,
+    UNKNOWN,
+    WARN,
+    assert_verdict,
+    case,
+    finding_text,
+    run_check,
+)
 from tests.values import A4C, a100, snapshot, t4
-from vgpuctl.doctor.check import FileContent, FolderListing, Verdict
+from vgpuctl.doctor.check import FileContent, FolderListing
 from vgpuctl.doctor.virtualization import KERNEL_RELEASE
 from vgpuctl.model.gpu import GiProfile, GpuInstance, GpuMode, MigSpec, MigState, Ownership, PlacementSpan, Vgpu
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION
 from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH, PER_GPU_PARAMETER
+from vgpuctl.scheduler.registry_dword import MODULE_VERSION
 from vgpuctl.value import replace
 
 ONE = GiProfile(19, "1g.5gb", 1, 4864, 7, tuple(PlacementSpan(n, 1) for n in range(7)))
@@ -24,87 +34,19 @@ ON = MigState(
 OFF = MigState(enabled=False, pending_enabled=False)
 PENDING = MigState(enabled=False, pending_enabled=True)
 TYPES = (replace(A4C, profile="A100-1-5C", gi_profile_id=19), replace(A4C, type_id="474"))
-
-
-@pytest.mark.parametrize("mig", [ON, OFF])
-def test_mig_without_pending_mode_is_ok(mig):
-    result = run_check("mig-mode", snapshot(a100(mig=mig)))
-    assert result.verdict is Verdict.OK
-    assert run_check("mig-mode", snapshot(t4())).verdict is Verdict.NOT_APPLICABLE
-
-
-def test_a_pending_mig_mode_is_a_warning():
-    result = run_check("mig-mode", snapshot(a100(mig=PENDING)), {KERNEL_RELEASE: "6.8.0-45-generic\n"})
-    assert result.verdict is Verdict.WARN
-    assert "0000:3b:00.0 (NVIDIA A100-PCIE-40GB): MIG is off, and on after its next reset" in result.evidence
-    assert "run set-mig again" in result.fix
-
-
-def test_where_a_reset_hangs_the_host_only_a_reboot_is_proposed():
-    result = run_check("mig-mode", snapshot(a100(mig=PENDING)), {KERNEL_RELEASE: "7.0.0-14-generic\n"})
-    assert result.verdict is Verdict.WARN
-    assert result.fix == "reboot the host; never nvidia-smi --gpu-reset here"
-    assert "7.0.0-14-generic" in finding_text(result)
-    mdev = run_check("mig-mode", snapshot(t4(mig=PENDING)), {KERNEL_RELEASE: "7.0.0-14-generic\n"})
-    assert mdev.fix != result.fix
-
-
-def test_instances_for_vgpus_are_ok():
-    gpu = a100(mig=ON)
-    assert run_check("mig-instances", snapshot(gpu), instance_types={gpu.address: TYPES}).verdict is Verdict.OK
-    assert run_check("mig-instances", snapshot(gpu)).verdict is Verdict.OK, "where no type tells its instance"
-
-
-def test_mig_without_an_instance_fails():
-    result = run_check("mig-instances", snapshot(a100(mig=replace(ON, instances=()))))
-    assert result.verdict is Verdict.FAIL
-    assert "MIG is on, but it has no GPU instance" in finding_text(result)
-    assert "vgpuctl set-mig" in result.fix
-
-
-def test_an_instance_without_a_vgpu_type_is_named():
-    gpu = a100(mig=replace(ON, instances=(*ON.instances, GpuInstance(9, 20, PlacementSpan(3, 1)))))
-    result = run_check("mig-instances", snapshot(gpu), instance_types={gpu.address: TYPES})
-    assert result.verdict is Verdict.WARN
-    assert result.evidence == ("0000:3b:00.0: GPU instance 9 (1g.5gb+me) has no vGPU type",)
-
-
-def test_a_gpu_without_mig_or_not_for_vgpus_has_no_instances_to_check():
-    assert run_check("mig-instances", snapshot(a100(mig=OFF))).verdict is Verdict.NOT_APPLICABLE
-    kept = a100(mig=replace(ON, instances=()), desired_mode=GpuMode.UNMANAGED)
-    assert run_check("mig-instances", snapshot(kept)).verdict is Verdict.NOT_APPLICABLE
-
-
+NO_INSTANCES = a100(mig=replace(ON, instances=()))
+NO_TYPE = a100(mig=replace(ON, instances=(*ON.instances, GpuInstance(9, 20, PlacementSpan(3, 1)))))
+DRIFT = "0000:3b:00.0: mixed_size is False, not True"
 ASKING = a100(mixed_size=True, desired_mixed_size=True)
 NVML_580 = NvmlStatus(available=True, driver_version="580.105.06")
-
-
-def test_a_partition_as_configured_is_ok():
-    assert run_check("partition", snapshot(ASKING, nvml=NVML_580)).verdict is Verdict.OK
-    assert run_check("partition", snapshot(a100(mig=ON))).verdict is Verdict.NOT_APPLICABLE
-    passed = a100(desired_mode=GpuMode.PASSTHROUGH, desired_mixed_size=True)
-    assert run_check("partition", snapshot(passed)).verdict is Verdict.NOT_APPLICABLE
-
-
-def test_a_partition_not_as_configured_is_a_warning():
-    line = "0000:3b:00.0: mixed_size is False, not True"
-    result = run_check("partition", snapshot(ASKING, nvml=NVML_580), partition_drift={ASKING.address: (line,)})
-    assert (result.verdict, result.evidence[0]) == (Verdict.WARN, line)
-    assert "vgpuctl restore-host" in result.fix
-
-
-def test_a_partition_nvml_does_not_report_is_unknown():
-    dark = a100(desired_mig=MigSpec(("1g.5gb",)))
-    result = run_check("partition", snapshot(dark, nvml=NvmlStatus(available=False, reason="absent")))
-    assert result.verdict is Verdict.UNKNOWN
-    assert run_check("partition", snapshot(dark, host_file_problem="line 3: nonsense")).verdict is Verdict.UNKNOWN
-
-
+DARK = a100(desired_mig=MigSpec(("1g.5gb",)))
 FIXED = SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2)
 RUNS = GpuScheduler(state=SchedulerState(SchedulerPolicy.FIXED_SHARE, False, 2_000_000))
 BEST = GpuScheduler(state=SchedulerState(SchedulerPolicy.BEST_EFFORT))
 NVML = NvmlStatus(available=True, driver_version="550.90.05")
 FILE = "/etc/modprobe.d/nvidia.conf"
+INTEL = snapshot(a100(vendor_id="8086", driver="xe"))
+LOADED = 'RegistryDwordsPerDevice: "pci=0000:3b:00.0;RmPVMRL=0x1"\n'
 
 
 def host(driver="550.90.05", **more):
@@ -116,17 +58,90 @@ def option(word, name=PER_GPU_PARAMETER):
     return f'options nvidia {name}="{value}"\n'
 
 
-def test_a_scheduler_as_configured_is_ok():
-    result = run_check("scheduler", host(desired_scheduler=FIXED, scheduler=RUNS))
-    assert result.verdict is Verdict.OK
-    assert "fixed_share, time slice 2 ms is configured, fixed_share runs" in finding_text(result)
+def mig(check, verdict, *words, gpu, **seen):
+    return case(check, verdict, *words, snapshot=snapshot(gpu), **seen)
 
 
-def test_another_scheduler_warns():
-    params = 'RegistryDwordsPerDevice: "pci=0000:3b:00.0;RmPVMRL=0x1"\n'
-    result = run_check("scheduler", host(desired_scheduler=FIXED, scheduler=BEST), files={DRIVER_PARAMS_PATH: params})
-    assert result.verdict is Verdict.WARN
-    assert "best_effort runs, the driver was loaded with RmPVMRL=0x00000001" in finding_text(result)
+def partition(verdict, *words, gpu=ASKING, partition_drift=None, **seen):
+    seen = {"nvml": NVML_580, **seen}
+    return case("partition", verdict, *words, snapshot=snapshot(gpu, **seen), partition_drift=partition_drift or {})
+
+
+def lines(verdict, *words, check="registry-lines", seen=None, **files):
+    return case(check, verdict, *words, snapshot=seen or host(), **files)
+
+
+CASES = {
+    "MIG is on": mig("mig-mode", OK, gpu=a100(mig=ON)),
+    "MIG is off": mig("mig-mode", OK, gpu=a100(mig=OFF)),
+    "a GPU without MIG": mig("mig-mode", NOT_APPLICABLE, gpu=t4()),
+    "MIG waits for a reset": mig(
+        "mig-mode", WARN, "0000:3b:00.0 (NVIDIA A100-PCIE-40GB): MIG is off, and on after its next reset",
+        "run set-mig again", gpu=a100(mig=PENDING), files={KERNEL_RELEASE: "6.8.0-45-generic\n"},
+    ),
+    "where a reset hangs the host only a reboot is proposed": mig(
+        "mig-mode", WARN, "7.0.0-14-generic", "\nreboot the host; never nvidia-smi --gpu-reset here",
+        gpu=a100(mig=PENDING), files={KERNEL_RELEASE: "7.0.0-14-generic\n"},
+    ),
+    "instances for vGPUs": mig("mig-instances", OK, gpu=a100(mig=ON), instance_types={a100().address: TYPES}),
+    "no type tells its instance": mig("mig-instances", OK, gpu=a100(mig=ON)),
+    "MIG without an instance": mig(
+        "mig-instances", FAIL, "MIG is on, but it has no GPU instance", "vgpuctl set-mig", gpu=NO_INSTANCES
+    ),
+    "an instance without a vGPU type": mig(
+        "mig-instances", WARN, "0000:3b:00.0: GPU instance 9 (1g.5gb+me) has no vGPU type", gpu=NO_TYPE,
+        instance_types={a100().address: TYPES},
+    ),
+    "no MIG, no instances": mig("mig-instances", NOT_APPLICABLE, gpu=a100(mig=OFF)),
+    "instances of an unmanaged GPU": mig(
+        "mig-instances", NOT_APPLICABLE, gpu=replace(NO_INSTANCES, desired_mode=GpuMode.UNMANAGED)
+    ),
+    "a partition as configured": partition(OK),
+    "a partition that is not configured": partition(NOT_APPLICABLE, gpu=a100(mig=ON)),
+    "a partition of a GPU for passthrough": partition(
+        NOT_APPLICABLE, gpu=a100(desired_mode=GpuMode.PASSTHROUGH, desired_mixed_size=True)
+    ),
+    "a partition not as configured": partition(
+        WARN, DRIFT, "vgpuctl restore-host", partition_drift={ASKING.address: (DRIFT,)}
+    ),
+    "a partition that NVML does not report": partition(
+        UNKNOWN, gpu=DARK, nvml=NvmlStatus(available=False, reason="absent")
+    ),
+    "a partition without host.yaml": partition(UNKNOWN, gpu=DARK, host_file_problem="line 3: nonsense"),
+    "a scheduler as configured": case(
+        "scheduler", OK, "fixed_share, time slice 2 ms is configured, fixed_share runs",
+        snapshot=host(desired_scheduler=FIXED, scheduler=RUNS),
+    ),
+    "another scheduler": case(
+        "scheduler", WARN, "best_effort runs, the driver was loaded with RmPVMRL=0x00000001",
+        snapshot=host(desired_scheduler=FIXED, scheduler=BEST), files={DRIVER_PARAMS_PATH: LOADED},
+    ),
+    "no scheduler is configured": case("scheduler", NOT_APPLICABLE, snapshot=host(scheduler=BEST)),
+    "lines on a host without NVIDIA's GPUs": lines(NOT_APPLICABLE, seen=INTEL),
+    "words on a host without NVIDIA's GPUs": lines(NOT_APPLICABLE, check="registry-word", seen=INTEL),
+    "a single line for each parameter": lines(
+        OK, files={FILE: option("0x1") + option("0x1", "NVreg_RegistryDwords")}
+    ),
+    "a file in /etc hides a package's of the same name": lines(
+        OK, files={FILE: option("0x1"), "/usr/lib/modprobe.d/nvidia.conf": option("0x11") * 2}
+    ),
+    "a file that cannot be read": lines(UNKNOWN, files={FILE: FileContent(problem=f"{FILE}: Permission denied")}),
+    "files that cannot be listed": lines(
+        UNKNOWN, check="registry-word",
+        folders={"/etc/modprobe.d": FolderListing(problem="/etc/modprobe.d: Permission denied")},
+    ),
+    "no word": lines(OK, check="registry-word"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("one", CASES.values(), ids=CASES)
+def test_the_verdict_on(one):
+    assert_verdict(one)
+
+
+def test_a_gpu_of_which_no_reset_hangs_the_host_may_be_reset():
+    release = {KERNEL_RELEASE: "7.0.0-14-generic\n"}
+    assert "reboot the host; never" not in str(run_check("mig-mode", snapshot(t4(mig=PENDING)), release).fix)
 
 
 def test_only_a_gpu_that_has_vgpus_needs_a_drain():
@@ -142,7 +157,7 @@ def test_only_a_gpu_that_has_vgpus_needs_a_drain():
 
 @pytest.mark.parametrize(
     ("word", "verdict"),
-    [("0x00020013", Verdict.OK), ("0x00030013", Verdict.WARN), ("0x21", Verdict.WARN), (None, Verdict.UNKNOWN)],
+    [("0x00020013", OK), ("0x00030013", WARN), ("0x21", WARN), (None, UNKNOWN)],
 )
 def test_without_nvml_the_module_parameters_count(word, verdict):
     params = "" if word is None else f'RegistryDwords: "RmPVMRL={word}"\n'
@@ -157,10 +172,10 @@ def test_without_nvml_the_module_parameters_count(word, verdict):
 @pytest.mark.parametrize(
     ("asked", "policy", "verdict"),
     [
-        (FIXED, "EQUAL_SHARE", Verdict.WARN),
-        (FIXED, "FIXED_SHARE", Verdict.UNKNOWN),
-        (SchedulerSpec(SchedulerPolicy.FIXED_SHARE), "FIXED_SHARE", Verdict.OK),
-        (SchedulerSpec(SchedulerPolicy.FIXED_SHARE), "OTHER", Verdict.UNKNOWN),
+        (FIXED, "EQUAL_SHARE", WARN),
+        (FIXED, "FIXED_SHARE", UNKNOWN),
+        (SchedulerSpec(SchedulerPolicy.FIXED_SHARE), "FIXED_SHARE", OK),
+        (SchedulerSpec(SchedulerPolicy.FIXED_SHARE), "OTHER", UNKNOWN),
     ],
 )
 def test_without_nvml_the_kernel_log_gives_the_policy_only(asked, policy, verdict):
@@ -172,59 +187,28 @@ def test_without_nvml_the_kernel_log_gives_the_policy_only(asked, policy, verdic
     assert "best_effort runs" in finding_text(seen), "what NVML tells is newer"
 
 
-def test_no_configuration_or_gpu_is_not_applicable():
-    assert run_check("scheduler", host(scheduler=BEST)).verdict is Verdict.NOT_APPLICABLE
-    for name in ("registry-lines", "registry-word"):
-        assert run_check(name, host_of_intel()).verdict is Verdict.NOT_APPLICABLE
-
-
-def host_of_intel():
-    return snapshot(a100(vendor_id="8086", driver="xe"))
-
-
-def test_a_single_line_per_parameter_is_ok():
-    files = {FILE: option("0x1") + option("0x1", "NVreg_RegistryDwords")}
-    assert run_check("registry-lines", host(), files=files).verdict is Verdict.OK
-
-
 @pytest.mark.parametrize("second", [FILE, "/usr/lib/modprobe.d/zz.conf"])
 def test_a_second_line_of_a_parameter_is_named_with_the_lost_one(second):
     files = {FILE: option("0x1")}
     files[second] = files.get(second, "") + option("0x11")
     result = run_check("registry-lines", host(), files=files)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is FAIL
     assert f"{FILE}:1 sets {PER_GPU_PARAMETER}, but has no effect" in finding_text(result)
-
-
-def test_a_file_of_the_same_name_in_etc_hides_a_packages():
-    files = {FILE: option("0x1"), "/usr/lib/modprobe.d/nvidia.conf": option("0x11") * 2}
-    assert run_check("registry-lines", host(), files=files).verdict is Verdict.OK
-
-
-def test_files_that_cannot_be_read_are_unknown():
-    closed = FileContent(problem=f"{FILE}: Permission denied")
-    assert run_check("registry-lines", host(), files={FILE: closed}).verdict is Verdict.UNKNOWN
-    folder = {"/etc/modprobe.d": FolderListing(problem="/etc/modprobe.d: Permission denied")}
-    assert run_check("registry-word", host(), folders=folder).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("driver", "word", "verdict"),
     [
-        ("550.90.05", "0x00030013", Verdict.OK),
-        ("550.90.05", "0x00030011", Verdict.WARN),
-        ("595.45.04", "0x00030013", Verdict.WARN),
-        ("470.63", "0x00030011", Verdict.OK),
-        ("470.63", "0x00030013", Verdict.WARN),
-        ("550.90.05", "0x71", Verdict.WARN),
-        (None, "0x11", Verdict.UNKNOWN),
+        ("550.90.05", "0x00030013", OK),
+        ("550.90.05", "0x00030011", WARN),
+        ("595.45.04", "0x00030013", WARN),
+        ("470.63", "0x00030011", OK),
+        ("470.63", "0x00030013", WARN),
+        ("550.90.05", "0x71", WARN),
+        (None, "0x11", UNKNOWN),
     ],
 )
 def test_another_generations_dword_warns(driver, word, verdict):
     assert run_check("registry-word", host(driver), files={FILE: option(word)}).verdict is verdict
     params = f'RegistryDwords: "RmPVMRL={word}"\n'
     assert run_check("registry-word", host(driver), files={DRIVER_PARAMS_PATH: params}).verdict is verdict
-
-
-def test_no_dword_is_ok():
-    assert run_check("registry-word", host()).verdict is Verdict.OK

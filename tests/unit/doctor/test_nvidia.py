@@ -13,8 +13,8 @@ from vgpuctl.doctor.nvidia import SLICE_DIRECTORIES, rate_guest_driver, vgpu_rel
 from vgpuctl.model.gpu import Backend, GpuMode, MigSpec, MigState
 from vgpuctl.model.port_values import DeviceUser, EccState, NvmlGuest, NvmlStatus
 from vgpuctl.operations.diagnose import diagnose
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION
 from vgpuctl.scheduler.modprobe_files import DRIVER_PARAMS_PATH
+from vgpuctl.scheduler.registry_dword import MODULE_VERSION, PROC_VERSION
 from vgpuctl.value import replace
 
 GPU = a100()

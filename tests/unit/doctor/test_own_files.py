@@ -5,9 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.doctor.check_results import finding_text, run_check
+from tests.unit.doctor.check_results import (
+    FAIL,
+    NOT_APPLICABLE,
+    OK,
+    UNKNOWN,
+    WARN,
+    assert_verdict,
+    case,
+    finding_text,
+    run_check,
+)
 from tests.values import A4C, MACHINE, a100, assigned, snapshot, t4, vm
-from vgpuctl.doctor.check import FileContent, Verdict
+from vgpuctl.doctor.check import FileContent
 from vgpuctl.doctor.own_files import (
     HOOK_DIRECTORY,
     HOST_FILE,
@@ -24,181 +34,147 @@ from vgpuctl.model.gpu import Backend, VgpuType
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.value import replace
 
-
-@pytest.mark.parametrize(
-    ("seen", "verdict"),
-    [
-        (FilePermissions(0o700, 0, 0), Verdict.OK),
-        (FilePermissions(0o755, 0, 0), Verdict.OK),
-        (FilePermissions(0o770, 0, 100), Verdict.FAIL),
-        (FilePermissions(0o777, 0, 0), Verdict.FAIL),
-        (FilePermissions(0o700, 1000, 0), Verdict.FAIL),
-    ],
-)
-def test_nobody_else_writes_claims(seen, verdict):
-    result = run_check("run-directory", permissions={RUN_DIRECTORY: seen})
-    assert result.verdict is verdict
-    assert f"mode {seen.mode:04o}, owner {seen.owner}" in finding_text(result)
-
-
-def test_a_missing_run_directory_is_ok():
-    assert run_check("run-directory").verdict is Verdict.OK
-    result = run_check(
-        "run-directory", permissions={RUN_DIRECTORY: FilePermissions(0o700, 0, 0)}, claims_problem="Permission denied"
-    )
-    assert result.verdict is Verdict.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "verdict"),
-    [
-        (FileContent(), 0o644, Verdict.OK),
-        ("version: 1\n", 0o644, Verdict.OK),
-        ("version: 1\n", 0o666, Verdict.WARN),
-        ("# version: 1\n", 0o644, Verdict.FAIL),
-        ("version: 1\ngpu: {}\n", 0o644, Verdict.FAIL),
-        (FileContent(problem=f"{HOST_FILE}: Permission denied"), 0o600, Verdict.UNKNOWN),
-        (FileContent(problem=f"{HOST_FILE}: Is a directory"), 0o755, Verdict.FAIL),
-    ],
-)
-def test_the_host_file(text, mode, verdict):
-    result = run_check("host-file", files={HOST_FILE: text}, permissions={HOST_FILE: FilePermissions(mode, 0, 0)})
-    assert result.verdict is verdict
-
-
-def test_an_invalid_host_file_has_its_line():
-    result = run_check("host-file", files={HOST_FILE: "version: 1\ngpu: {}\n"})
-    assert f"{HOST_FILE}:2" in finding_text(result)
-
-
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
-        (f"{MACHINE}\n", Verdict.OK),
-        ("uninitialized\n", Verdict.FAIL),
-        ("", Verdict.FAIL),
-        (FileContent(), Verdict.FAIL),
-        (FileContent(problem="Permission denied"), Verdict.UNKNOWN),
-    ],
-)
-def test_the_machine_id(text, verdict):
-    assert run_check("machine-id", files={MACHINE_ID: text}).verdict is verdict
-
-
-def test_a_profile_that_no_gpu_here_can_ever_offer_is_named_with_its_line():
-    text = "version: 1\ngpus:\n  all:\n    profiles: [A100-4C, A100-44C]\n  T4: {profiles: [T4-1Q]}\n"
-    card = replace(a100(), types=(VgpuType("nvidia-468", "GRID A100-4C", "A100-4C", 4096, max_per_gpu=10),))
-    result = run_check("host-file", snapshot(card), files={HOST_FILE: text})
-    assert result.verdict is Verdict.WARN
-    assert result.evidence == (
-        f"{HOST_FILE}:4: gpus.all: {card.address} can never offer the profile A100-44C (did you mean A100-4C?)",
-    )
-    unknown_types = replace(card, types=(), model="10de:20f1", vendor_id="10de", device_id="20f1")
-    assert run_check("host-file", snapshot(unknown_types), files={HOST_FILE: text}).verdict is Verdict.OK
-
-
 GPU = a100()
-RUNS = FilePermissions(0o755, 0, 0)
+RUNS, HELD = FilePermissions(0o755, 0, 0), FilePermissions(0o644, 0, 0)
 HOST = snapshot(GPU, vms=(vm(1, assigned(GPU, A4C)),))
+OWN_HOOK = {HOOK_DIRECTORY: ("vgpuctl",)}
+ENABLED = {WANTS_DIRECTORY: (RESTORE_UNIT,)}
+GUESTS = {WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}
+CARD = replace(a100(), types=(VgpuType("nvidia-468", "GRID A100-4C", "A100-4C", 4096, max_per_gpu=10),))
+PROFILES = "version: 1\ngpus:\n  all:\n    profiles: [A100-4C, A100-44C]\n  T4: {profiles: [T4-1Q]}\n"
 
 
-def test_a_hook_in_qemu_d_or_libvirts_file():
-    own = run_check("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: RUNS})
-    line = run_check(
-        "start-hook", HOST, files={LIBVIRT_HOOK: "#!/bin/sh\nexec vgpuctl hook\n"}, permissions={LIBVIRT_HOOK: RUNS}
-    )
-    assert (own.verdict, line.verdict) == (Verdict.OK, Verdict.OK)
+def directory(verdict, mode, owner, group):
+    permissions = FilePermissions(mode, owner, group)
+    words = f"mode {mode:04o}, owner {owner}"
+    return case("run-directory", verdict, words, permissions={RUN_DIRECTORY: permissions})
 
 
-def test_no_hook_is_a_warning():
-    result = run_check("start-hook", HOST, files={LIBVIRT_HOOK: "#!/bin/sh\n"}, folders={HOOK_DIRECTORY: ("other",)})
-    assert result.verdict is Verdict.WARN
-    assert "vgpuctl install-host" in finding_text(result)
+def host_file(verdict, text, *words, mode=0o644, seen=None):
+    permissions = {HOST_FILE: FilePermissions(mode, 0, 0)}
+    return case("host-file", verdict, *words, snapshot=seen, files={HOST_FILE: text}, permissions=permissions)
 
 
-def test_a_hook_that_libvirt_may_not_run_fails():
-    held = FilePermissions(0o644, 0, 0)
-    result = run_check("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: held})
-    assert (result.verdict, result.fix) == (Verdict.FAIL, f"chmod 755 {VGPUCTL_HOOK}")
+def machine_id(verdict, text):
+    return case("machine-id", verdict, files={MACHINE_ID: text})
 
 
-def test_hooks_that_cannot_be_read_are_unknown():
-    closed = FileContent(problem=f"{LIBVIRT_HOOK}: Permission denied")
-    assert run_check("start-hook", HOST, files={LIBVIRT_HOOK: closed}).verdict is Verdict.UNKNOWN
+def hook(verdict, *words, permissions=None, **seen):
+    return case("start-hook", verdict, *words, snapshot=HOST, permissions=permissions or {}, **seen)
 
 
-@pytest.mark.parametrize("folder", ["/etc/systemd/system", "/usr/lib/systemd/system"])
-def test_the_unit_may_be_in_any_of_systemds_places(folder):
-    assert (
-        run_check("restore-unit", HOST, folders={folder: (RESTORE_UNIT,), WANTS_DIRECTORY: (RESTORE_UNIT,)}).verdict
-        is Verdict.OK
-    )
+def unit(verdict, *words, **folders):
+    return case("restore-unit", verdict, *words, snapshot=HOST, **folders)
 
 
-def test_a_unit_that_is_not_enabled_is_a_warning():
-    result = run_check(
-        "restore-unit", HOST, folders={"/etc/systemd/system": (RESTORE_UNIT,), WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}
-    )
-    assert (result.verdict, result.fix) == (Verdict.WARN, f"systemctl enable {RESTORE_UNIT}")
+CASES = {
+    "root alone writes claims": directory(OK, 0o700, 0, 0),
+    "others may read claims": directory(OK, 0o755, 0, 0),
+    "a group writes claims": directory(FAIL, 0o770, 0, 100),
+    "everybody writes claims": directory(FAIL, 0o777, 0, 0),
+    "somebody else owns the claims": directory(FAIL, 0o700, 1000, 0),
+    "no run directory": case("run-directory", OK),
+    "claims that cannot be read": case(
+        "run-directory", UNKNOWN, permissions={RUN_DIRECTORY: FilePermissions(0o700, 0, 0)},
+        claims_problem="Permission denied",
+    ),
+    "no host.yaml": host_file(OK, FileContent()),
+    "a host.yaml": host_file(OK, "version: 1\n"),
+    "a host.yaml that everybody writes": host_file(WARN, "version: 1\n", mode=0o666),
+    "a host.yaml of comments": host_file(FAIL, "# version: 1\n"),
+    "an invalid host.yaml has its line": host_file(FAIL, "version: 1\ngpu: {}\n", f"{HOST_FILE}:2"),
+    "a host.yaml for root alone": host_file(
+        UNKNOWN, FileContent(problem=f"{HOST_FILE}: Permission denied"), mode=0o600
+    ),
+    "a directory as host.yaml": host_file(FAIL, FileContent(problem=f"{HOST_FILE}: Is a directory"), mode=0o755),
+    "a profile that no GPU here can ever offer, with its line": host_file(
+        WARN, PROFILES,
+        f"{HOST_FILE}:4: gpus.all: {CARD.address} can never offer the profile A100-44C (did you mean A100-4C?)",
+        seen=snapshot(CARD),
+    ),
+    "types that are not known": host_file(
+        OK, PROFILES, seen=snapshot(replace(CARD, types=(), model="10de:20f1", vendor_id="10de", device_id="20f1"))
+    ),
+    "a machine id": machine_id(OK, f"{MACHINE}\n"),
+    "a machine id that systemd has not written": machine_id(FAIL, "uninitialized\n"),
+    "an empty machine id": machine_id(FAIL, ""),
+    "no machine id": machine_id(FAIL, FileContent()),
+    "a machine id that cannot be read": machine_id(UNKNOWN, FileContent(problem="Permission denied")),
+    "a hook in qemu.d": hook(OK, folders=OWN_HOOK, permissions={VGPUCTL_HOOK: RUNS}),
+    "a hook in libvirt's file": hook(
+        OK, files={LIBVIRT_HOOK: "#!/bin/sh\nexec vgpuctl hook\n"}, permissions={LIBVIRT_HOOK: RUNS}
+    ),
+    "no hook": hook(
+        WARN, "vgpuctl install-host", files={LIBVIRT_HOOK: "#!/bin/sh\n"}, folders={HOOK_DIRECTORY: ("other",)}
+    ),
+    "a hook that libvirt may not run": hook(
+        FAIL, f"chmod 755 {VGPUCTL_HOOK}", folders=OWN_HOOK, permissions={VGPUCTL_HOOK: HELD}
+    ),
+    "hooks that cannot be read": hook(
+        UNKNOWN, files={LIBVIRT_HOOK: FileContent(problem=f"{LIBVIRT_HOOK}: Permission denied")}
+    ),
+    "the unit in /etc": unit(OK, folders={"/etc/systemd/system": (RESTORE_UNIT,), **ENABLED}),
+    "the unit in /usr": unit(OK, folders={"/usr/lib/systemd/system": (RESTORE_UNIT,), **ENABLED}),
+    "a unit that is not enabled": unit(
+        WARN, f"systemctl enable {RESTORE_UNIT}", folders={"/etc/systemd/system": (RESTORE_UNIT,), **GUESTS}
+    ),
+    "no unit": unit(WARN, "vgpuctl install-host", folders={"/etc/systemd/system": ()}),
+    "whole GPUs need no hook": case(
+        "start-hook", NOT_APPLICABLE, snapshot=snapshot(t4(backend=Backend.PASSTHROUGH))
+    ),
+    "whole GPUs need no unit": case(
+        "restore-unit", NOT_APPLICABLE, snapshot=snapshot(t4(backend=Backend.PASSTHROUGH))
+    ),
+    "libvirt-guests that is not enabled": case(
+        "libvirt-guests", OK, snapshot=HOST, files={LIBVIRT_GUESTS_CONFIGS[0]: "ON_SHUTDOWN=suspend\n"}
+    ),
+    "libvirt-guests without a VM with a vGPU": case(
+        "libvirt-guests", NOT_APPLICABLE, snapshot=snapshot(GPU, vms=(vm(1),)), folders=GUESTS
+    ),
+}  # fmt: skip
 
 
-def test_no_unit_is_a_warning():
-    result = run_check("restore-unit", HOST, folders={"/etc/systemd/system": ()})
-    assert (result.verdict, result.fix) == (Verdict.WARN, "vgpuctl install-host")
-
-
-def test_passthrough_gpus_need_neither():
-    whole = snapshot(t4(backend=Backend.PASSTHROUGH))
-    for name in ("start-hook", "restore-unit"):
-        assert run_check(name, whole).verdict is Verdict.NOT_APPLICABLE
+@pytest.mark.parametrize("one", CASES.values(), ids=CASES)
+def test_the_verdict_on(one):
+    assert_verdict(one)
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("ON_SHUTDOWN=shutdown\n", Verdict.OK),
-        ("ON_SHUTDOWN=suspend\nON_SHUTDOWN='shutdown'\n", Verdict.OK),
-        ('ON_SHUTDOWN="shutdown"   # suspend breaks VMs with a GPU\n', Verdict.OK),
-        ("  export ON_SHUTDOWN=shut'down'; PARALLEL_SHUTDOWN=4\n", Verdict.OK),
-        ("ON_SHUTDOWN=suspend\n", Verdict.WARN),
-        ("#ON_SHUTDOWN=shutdown\n", Verdict.WARN),
-        ("", Verdict.WARN),
-        ("ON_SHUTDOWN=\n", Verdict.WARN),
-        ("ON_SHUTDOWN = shutdown\n", Verdict.WARN),
-        ("ON_SHUTDOWN=SHUTDOWN\n", Verdict.WARN),
-        ("ON_SHUTDOWN=shutdown\nON_SHUTDOWN=suspend # again\n", Verdict.WARN),
-        ("ON_SHUTDOWN=shutdown#now\n", Verdict.WARN),
-        ("ON_SHUTDOWN=$ACTION\n", Verdict.UNKNOWN),
+        ("ON_SHUTDOWN=shutdown\n", OK),
+        ("ON_SHUTDOWN=suspend\nON_SHUTDOWN='shutdown'\n", OK),
+        ('ON_SHUTDOWN="shutdown"   # suspend breaks VMs with a GPU\n', OK),
+        ("  export ON_SHUTDOWN=shut'down'; PARALLEL_SHUTDOWN=4\n", OK),
+        ("ON_SHUTDOWN=suspend\n", WARN),
+        ("#ON_SHUTDOWN=shutdown\n", WARN),
+        ("", WARN),
+        ("ON_SHUTDOWN=\n", WARN),
+        ("ON_SHUTDOWN = shutdown\n", WARN),
+        ("ON_SHUTDOWN=SHUTDOWN\n", WARN),
+        ("ON_SHUTDOWN=shutdown\nON_SHUTDOWN=suspend # again\n", WARN),
+        ("ON_SHUTDOWN=shutdown#now\n", WARN),
+        ("ON_SHUTDOWN=$ACTION\n", UNKNOWN),
     ],
 )
 @pytest.mark.parametrize("path", LIBVIRT_GUESTS_CONFIGS)
 def test_what_libvirt_guests_does_at_shutdown_is_what_its_shell_reads(path, text, verdict):
-    result = run_check("libvirt-guests", HOST, files={path: text}, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
+    result = run_check("libvirt-guests", HOST, files={path: text}, folders=GUESTS)
     assert result.verdict is verdict
     assert path in finding_text(result)
 
 
 @pytest.mark.parametrize(("folder", "number"), [("/etc/sysconfig", 0), ("/etc/conf.d", 1), ("/etc/default", 2)])
 def test_without_a_file_libvirt_guests_suspends(folder, number):
-    folders = {WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,), folder: ()}
+    folders = {**GUESTS, folder: ()}
     result = run_check("libvirt-guests", HOST, folders=folders)
-    assert result.verdict is Verdict.WARN
+    assert result.verdict is WARN
     assert "ON_SHUTDOWN is suspend" in result.evidence[0]
     assert result.fix == f"echo ON_SHUTDOWN=shutdown >> {LIBVIRT_GUESTS_CONFIGS[number]}"
 
 
 def test_two_files_must_say_the_same():
     first, second = LIBVIRT_GUESTS_CONFIGS[::2]
-    folders = {WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}
-    both = run_check("libvirt-guests", HOST, files={first: "ON_SHUTDOWN=shutdown", second: "A=1"}, folders=folders)
-    assert both.verdict is Verdict.WARN
+    both = run_check("libvirt-guests", HOST, files={first: "ON_SHUTDOWN=shutdown", second: "A=1"}, folders=GUESTS)
+    assert both.verdict is WARN
     assert both.evidence[:2] == (f"{first}: ON_SHUTDOWN is shutdown", f"{second}: ON_SHUTDOWN is suspend")
-
-
-def test_libvirt_guests_without_effect_does_not_matter():
-    assert (
-        run_check("libvirt-guests", HOST, files={LIBVIRT_GUESTS_CONFIGS[0]: "ON_SHUTDOWN=suspend\n"}).verdict
-        is Verdict.OK
-    )
-    idle = run_check("libvirt-guests", snapshot(GPU, vms=(vm(1),)), folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
-    assert idle.verdict is Verdict.NOT_APPLICABLE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Editing a domain changes only the requested parts."""
+"""Editing a domain changes only the requested parts: sizes, devices, network cards, pins, pages and the display."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.domain.designs import MACHINE, mdev, passthrough, vendor_vf
 from vgpuctl.domain.domain_edit import DomainEdit, RootPorts, count_root_ports, edit_domain, hostdev_xml
 from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 from vgpuctl.errors import LibvirtFailed, Refused
-from vgpuctl.model.vm import HostdevRef, Nic, VmState
+from vgpuctl.model.vm import HostdevRef, Nic, Vm, VmState
 from vgpuctl.value import replace
 
 VF, MDEV = vendor_vf().hostdevs[0], mdev().hostdevs[0]
@@ -52,7 +52,6 @@ TOPOLOGY = '<cpu mode="host-passthrough"><topology sockets="{}" dies="1" cores="
 def test_other_vcpus_change_the_cores_of_a_topology() -> None:
     text = edit_domain(XML.replace("<devices>", TOPOLOGY.format(1, 1, 2)), DomainEdit(vcpus=8))
     topology = etree.fromstring(text).find("cpu/topology")
-    assert topology is not None
     assert dict(topology.attrib) == {"sockets": "1", "dies": "1", "cores": "4", "threads": "2"}
 
 
@@ -67,7 +66,6 @@ def test_a_replaced_device_keeps_an_admins_elements() -> None:
     text = edit_domain(XML, DomainEdit(hostdev_changes=(("0000:3b:00.4", other),)))
     assert parse_hostdevs(text) == (HostdevRef("pci", "0000:3b:01.2", False, "ua-vgpuctl-1"),)
     kept = etree.fromstring(text).find("devices/hostdev")
-    assert kept is not None
     assert {c.tag for c in kept} == {"source", "alias", "driver", "rom", "address"}
     assert kept.find("address[@bus='0x05']") is not None
 
@@ -75,7 +73,6 @@ def test_a_replaced_device_keeps_an_admins_elements() -> None:
 def test_a_device_of_another_kind_keeps_only_its_guest_address() -> None:
     text = edit_domain(XML, DomainEdit(hostdev_changes=(("0000:3b:00.4", MDEV),)))
     kept = etree.fromstring(text).find("devices/hostdev")
-    assert kept is not None
     assert ({c.tag for c in kept}, kept.get("type")) == ({"source", "alias", "address"}, "mdev")
 
 
@@ -123,3 +120,47 @@ def test_only_that_disk_is_replaced_without_its_backing_chain() -> None:
     assert canonical(edit_domain(before, DomainEdit(disk_change=("/a", "/c")))) == canonical(after)
     with pytest.raises(Refused, match="does not refer to /nothing"):
         edit_domain(before, DomainEdit(disk_change=("/nothing", "/c")))
+
+
+def edited(xml: str, edit: DomainEdit) -> Vm:
+    return parse_domain(edit_domain(xml, edit), VmState.STOPPED, MACHINE)
+
+
+def test_network_cards_are_added_changed_and_removed_and_keep_what_is_not_named() -> None:
+    first = XML.replace("<source network=", '<mac address="52:54:00:00:00:01"/><source network=')
+    lab = Nic(network="lab", mac="52:54:00:00:00:09")
+    more = edited(first, DomainEdit(nics=(Nic(bridge="br1", vlan=7), lab, Nic(network="n")), nic_model="virtio"))
+    assert more.nics == (
+        Nic(bridge="br1", vlan=7, model="e1000e", mac="52:54:00:00:00:01"),
+        lab,
+        Nic(network="n", model="virtio"),
+    )
+    assert edited(first, DomainEdit(nics=())).nics == ()
+    vf = first.replace("<devices>", '<devices><interface type="hostdev"><source/></interface>')
+    assert [nic.has_network for nic in edited(vf, DomainEdit(nics=())).nics] == [False]
+
+
+def test_pins_and_huge_pages_come_and_go_and_pins_follow_the_number_of_vcpus() -> None:
+    text = edit_domain(XML, DomainEdit(pins=("4-7", "0"), hugepages_kib=2048))
+    vm = parse_domain(text, VmState.STOPPED, MACHINE)
+    assert (vm.pinned_cpus, vm.memory_nodes, vm.hugepages_kib) == ({4, 5, 6, 7}, {0}, 2048)
+    for count in (5, 1):
+        pins = etree.fromstring(edit_domain(text, DomainEdit(vcpus=count))).findall("cputune/vcpupin")
+        assert [(pin.get("vcpu"), pin.get("cpuset")) for pin in pins] == [(str(n), "4-7") for n in range(count)]
+    assert canonical(edit_domain(text, DomainEdit(pins=("", ""), hugepages_kib=0))) == canonical(XML)
+
+
+def test_the_first_vgpus_screen_takes_the_place_of_the_video_card_and_gives_it_back() -> None:
+    console = '<graphics type="vnc"/><video><model type="vga"/></video></devices>'
+    text = edit_domain(XML.replace("</devices>", console), DomainEdit(display=True, display_needs_gl=True))
+    root = etree.fromstring(text)
+    assert root.find("devices/hostdev[@display='on'][@ramfb='on']") is not None
+    assert [model.get("type") for model in root.iterfind("devices/video/model")] == ["none"]
+    assert [screen.get("type") for screen in root.iterfind("devices/graphics")] == ["vnc", "egl-headless"]
+    assert parse_domain(text, VmState.STOPPED, MACHINE).has_display
+    back = etree.fromstring(edit_domain(text, DomainEdit(display=False)))
+    assert back.find("devices/hostdev[@display]") is None
+    assert [model.get("type") for model in back.iterfind("devices/video/model")] == ["vga"]
+    assert [screen.get("type") for screen in back.iterfind("devices/graphics")] == ["vnc"]
+    with pytest.raises(Refused, match="no graphics console"):
+        edit_domain(XML, DomainEdit(display=True))

@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading domains of other programs: units, all forms of host devices, and the record's owner."""
+"""Reading domains of other programs: units, all forms of host devices, disks, consoles, and the record's owner."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from lxml import etree
 
 from tests.unit.domain.designs import GOLDEN, MACHINE, UUID, vendor_vf
-from vgpuctl.domain.domain_xml import has_serial_console, parse_domain, parse_hostdevs
-from vgpuctl.domain.record import record_to_xml
+from vgpuctl.domain.console import ConsoleDevices, GraphicsDevice, parse_consoles
+from vgpuctl.domain.domain_xml import (
+    DiskSources,
+    has_serial_console,
+    parse_disk_sources,
+    parse_domain,
+    parse_hostdevs,
+    parse_root,
+)
+from vgpuctl.domain.record import find_hostdevs, record_to_xml
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmState
 from vgpuctl.value import replace
@@ -195,13 +205,169 @@ def test_other_xml_is_an_error(xml: str) -> None:
         read(xml)
 
 
-def test_entities_and_files_are_not_read() -> None:
-    xml = '<!DOCTYPE domain [<!ENTITY a SYSTEM "file:///etc/hostname">]><domain><name>a&a;</name></domain>'
-    assert read(xml).name in ("a", "")
-
-
 @pytest.mark.parametrize("name", GOLDEN)
 def test_consoles(name: str) -> None:
     xml = (FILES / f"{name}.xml").read_text(encoding="utf-8")
     assert has_serial_console(xml)
     assert not has_serial_console(domain("<serial type='file'/>"))
+
+
+COMMENTED = "<domain><!-- a comment --><name>vm</name></domain>"
+
+
+def test_comments_are_kept_only_on_request() -> None:
+    assert [child.tag for child in parse_root(COMMENTED)] == ["name"]
+    assert etree.tostring(parse_root(COMMENTED, keep_comments=True), encoding="unicode") == COMMENTED
+
+
+def test_entities_are_not_resolved() -> None:
+    text = '<!DOCTYPE domain [<!ENTITY file SYSTEM "file:///etc/passwd">]><domain><name>&file;</name></domain>'
+    assert "<name>&file;</name>" in etree.tostring(parse_root(text), encoding="unicode")
+
+
+CONFIG = """<domain><devices>
+<disk type='file'><source file='/a.qcow2'/></disk>
+<disk type='block'><source dev='/dev/vg/b'/></disk>
+<disk type='volume'><source pool='p' volume='v'/></disk>
+<disk type='network'><source protocol='rbd' name='x'/></disk>
+<disk type='file' device='cdrom'/>
+</devices></domain>"""
+LIVE = """<domain><devices><disk type='file'><source file='/a.qcow2'/>
+<backingStore type='file'><source file='/mid.qcow2'/>
+<backingStore type='file'><source file='/base.qcow2'/><backingStore/></backingStore></backingStore>
+<mirror type='file'><source file='/copy.qcow2'/></mirror></disk></devices></domain>"""
+
+
+def test_files_block_devices_and_volumes_are_named_and_empty_drives_are_not():
+    assert parse_disk_sources(CONFIG) == DiskSources(("/a.qcow2", "/dev/vg/b"), (("p", "v"),), ())
+
+
+def test_a_running_domain_has_its_chain_and_a_copys_target():
+    result = parse_disk_sources(CONFIG, LIVE)
+    assert result.files == ("/a.qcow2", "/dev/vg/b", "/copy.qcow2")
+    assert result.backing_pairs == (("/a.qcow2", "/mid.qcow2"), ("/mid.qcow2", "/base.qcow2"))
+
+
+def test_a_domain_that_is_off_has_no_live_xml():
+    assert parse_disk_sources(CONFIG, None) == parse_disk_sources(CONFIG)
+
+
+def devices(inner: str) -> str:
+    return f"<domain><devices>{inner}</devices></domain>"
+
+
+@pytest.mark.parametrize(
+    ("xml", "screen"),
+    [
+        (
+            "<graphics type='vnc' port='5901' autoport='yes' listen='0.0.0.0'>"
+            "<listen type='address' address='0.0.0.0'/></graphics>",
+            GraphicsDevice("vnc", 5901, None, "0.0.0.0"),
+        ),
+        (
+            "<graphics type='spice' port='5902' tlsPort='5903'><listen type='network' network='n' address='10.0.0.1'/>"
+            "</graphics>",
+            GraphicsDevice("spice", 5902, 5903, "10.0.0.1"),
+        ),
+        ("<graphics type='vnc' port='-1' autoport='yes'/>", GraphicsDevice("vnc")),
+        (
+            "<graphics type='vnc'><listen type='socket' socket='/run/vnc.sock'/></graphics>",
+            GraphicsDevice("vnc", socket="/run/vnc.sock"),
+        ),
+        ("<graphics type='spice'><listen type='none'/></graphics>", GraphicsDevice("spice")),
+        ("<graphics type='vnc' port='5900' listen='::1'/>", GraphicsDevice("vnc", 5900, None, "::1")),
+    ],
+)
+def test_a_screen_is_read_as_it_is_written(xml: str, screen: GraphicsDevice):
+    assert parse_consoles(devices(xml)).graphics == (screen,)
+
+
+def test_only_a_console_on_a_terminal_can_be_opened():
+    result = parse_consoles(
+        devices(
+            "<console type='pty' tty='/dev/pts/3'><target type='serial' port='0'/></console>"
+            "<console type='pty'><source path='/dev/pts/4'/><target type='virtio' port='1'/></console>"
+            "<console type='tcp'><target type='virtio' port='2'/></console>"
+        )
+    )
+    assert result.serial_consoles == (("serial", "/dev/pts/3"), ("virtio", "/dev/pts/4"))
+
+
+def test_a_domain_without_devices_has_none():
+    assert parse_consoles("<domain/>") == ConsoleDevices()
+
+
+MDEV_UUID = "5bfcd486-c5eb-43e4-a5ee-97366690106f"
+QEMU = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'"
+
+
+def named(body: str) -> list[tuple[str, str]]:
+    """Return kind and carrier of every device, the same for both parsers."""
+    xml = f"<domain {QEMU}><uuid>11111111-2222-4333-8444-555555555555</uuid>{body}</domain>"
+    hostdevs: tuple[HostdevRef, ...] = find_hostdevs(parse_root(xml))
+    assert hostdevs == find_hostdevs(ElementTree.fromstring(xml))
+    return [(h.kind, h.carrier) for h in hostdevs]
+
+
+def arguments(*values: str) -> str:
+    return f"<qemu:commandline>{''.join(f'<qemu:arg value={value!r}/>' for value in values)}</qemu:commandline>"
+
+
+@pytest.mark.parametrize(
+    ("value", "carrier"),
+    [
+        (f"vfio-pci,sysfsdev=/sys/bus/mdev/devices/{MDEV_UUID}", MDEV_UUID),
+        (f"vfio-pci,sysfsdev=/sys/bus/mdev/devices/{MDEV_UUID.upper()},display=off", MDEV_UUID),
+        (f"vfio-pci,sysfsdev=/sys/devices/pci0000:00/0000:00:02.0/{MDEV_UUID}", MDEV_UUID),
+        ("vfio-pci,host=0000:3b:00.4", "0000:3b:00.4"),
+        ("vfio-pci,host=3b:00.4,addr=05.0", "0000:3b:00.4"),
+        ("vfio-pci,host=3B:0.4", "0000:3b:00.4"),
+        ("vfio-pci,host=10000:e1:00.4", "10000:e1:00.4"),
+        ("vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:3b:00.4/", "0000:3b:00.4"),
+        ('{"driver":"vfio-pci","host":"0000:3b:00.4"}', "0000:3b:00.4"),
+    ],
+)
+def test_a_device_in_qemus_arguments(value, carrier):
+    assert named(arguments("-device", value)) == [("text", carrier)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["virtio-net-pci,mac=52:54:00:3b:00:04", "user,hostfwd=tcp:127.0.0.1:2222-:22", "x,addr=05.0", "12:34:56.7"],
+)
+def test_other_arguments_name_no_device(value):
+    assert named(arguments(value)) == []
+
+
+def test_an_environment_and_an_override_name_devices_too():
+    env = f"<qemu:commandline><qemu:env name='MDEV' value='{MDEV_UUID}'/></qemu:commandline>"
+    assert named(env) == [("text", MDEV_UUID)]
+    override = "<qemu:override><qemu:device alias='hostdev0'><qemu:frontend>"
+    override += "<qemu:property name='host' type='string' value='3b:00.4'/>"
+    override += "</qemu:frontend></qemu:device></qemu:override>"
+    assert named(override) == [("text", "0000:3b:00.4")]
+
+
+def test_elements_that_name_a_device():
+    address = "<source><address type='pci' domain='0x0000' bus='0x3b' slot='0x00' function='0x{}'/></source>"
+    mdev = f"<hostdev mode='subsystem' type='mdev'><source><address uuid='{MDEV_UUID.upper()}'/></source></hostdev>"
+    misc = "<hostdev mode='capabilities' type='misc'><source><char>/sys/bus/pci/devices/0000:3b:00.7</char></source>"
+    devices = (
+        f"<hostdev mode='subsystem' type='pci'>{address.format(4)}</hostdev>{mdev}{misc}</hostdev>"
+        f"<interface type='hostdev'>{address.format(5)}</interface>"
+        "<interface type='network'><source network='pool'/></interface>"
+        f"<disk type='nvme'>{address.format(6)}</disk>"
+    )
+    assert named(f"<devices>{devices}</devices>") == [
+        ("pci", "0000:3b:00.4"),
+        ("mdev", MDEV_UUID),
+        ("text", "0000:3b:00.7"),
+        ("pci", "0000:3b:00.5"),
+        ("pci", "0000:3b:00.6"),
+    ]
+
+
+def test_what_is_named_twice_and_what_only_describes_a_domain():
+    hostdev = f"<devices><hostdev type='mdev'><source><address uuid='{MDEV_UUID}'/></source></hostdev></devices>"
+    assert named(hostdev + arguments(f"sysfsdev=/sys/bus/mdev/devices/{MDEV_UUID}")) == [("mdev", MDEV_UUID)]
+    assert named(f"<title>{MDEV_UUID}</title><metadata><x>{MDEV_UUID}</x></metadata>") == []

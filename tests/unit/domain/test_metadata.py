@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record in a domain's metadata reads back as written, and a garbled one is lost, not guessed."""
+"""The record in a domain's metadata reads back as written; what libvirt drops or changes of a domain is reported."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from lxml import etree
 
-from tests.unit.domain.designs import mdev, passthrough, records, vendor_vf
-from vgpuctl.domain.record import UnfinishedExchange, record_from_xml, record_to_xml
+from tests.unit.domain.designs import GOLDEN, MDEV, mdev, passthrough, records, vendor_vf
+from vgpuctl.domain.compare import find_differences
+from vgpuctl.domain.record import UnfinishedExchange, parse_record, record_from_xml, record_to_xml
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import AssignedVgpu, VmRecord
 from vgpuctl.value import field_names, replace
@@ -18,7 +23,8 @@ GOOD = record_to_xml(vendor_vf().record)
 
 @given(records)
 def test_it_reads_back(record: VmRecord) -> None:
-    assert record_from_xml(record_to_xml(record)) == record
+    text = record_to_xml(record)
+    assert record_from_xml(text) == parse_record(ElementTree.fromstring(text)) == record
 
 
 @given(records)
@@ -101,6 +107,7 @@ def test_control_characters_are_refused(bad: str) -> None:
         (GOOD.replace('framebuffer-mib="4096"', 'framebuffer-mib=""'), "framebuffer-mib '' is not a number"),
         (GOOD.replace("vendor-vf", "magic"), "magic"),
         (GOOD.replace(' carrier="', ' carier="'), "vgpu has no carrier"),
+        (GOOD.replace(' gpu="', ' other="'), "vgpu has no gpu"),
         (GOOD.replace(' capacity-bytes="', ' bytes="'), "disk has no capacity-bytes"),
     ],
 )
@@ -121,3 +128,48 @@ def test_each_backend_and_missing_values_read_back() -> None:
         "index", "backend", "gpu", "function", "carrier", "profile", "framebuffer_mib", "params",
         "placement_id", "waits_for_place",
     }, "a new field must be written and read too"  # fmt: skip
+
+
+FILES = Path(__file__).parents[2] / "golden" / "domain" / "libvirt-9.0"
+
+
+CHANGES = [
+    ("vendor-vf", r"<name>vdi-1", "<name>vdi-x", ("name is vdi-x instead of vdi-1",)),
+    ("vendor-vf", r"<memory unit='KiB'>\d+", "<memory unit='KiB'>4194304", ("memory is 4 GiB instead of 8 GiB",)),
+    ("vendor-vf", r"(<vcpu[^>]*>)4", r"\g<1>1", ("vcpus is 1 instead of 4",)),
+    ("vendor-vf", r" firmware='efi'|<loader.*</loader>", "", ("firmware is bios instead of uefi",)),
+    ("vendor-vf", r"managed='no'", "managed='yes'", ("0000:3b:00.4 has managed='yes' instead of 'no'",)),
+    ("vendor-vf", r"bus='0x3b' slot='0x00' function='0x4'", "bus='0x3b' slot='0x00' function='0x5'",
+     ("the pci device 0000:3b:00.4 is missing",)),
+    ("vendor-vf", r"<alias name='ua-vgpuctl-0'/>", "", ("0000:3b:00.4 has the alias None instead of ua-vgpuctl-0",)),
+    ("vendor-vf", r"<source file='[^']*'/>", "",
+     ("the disk /var/lib/libvirt/images/vdi-1-4b20d080.qcow2 is missing",)),
+    ("vendor-vf", r"type='qcow2'", "type='raw'",
+     ("/var/lib/libvirt/images/vdi-1-4b20d080.qcow2 has format raw instead of qcow2",)),
+    ("vendor-vf", r"<source network='default'/>", "<source network='x'/>",
+     ("the network card is network=x,model=virtio instead of network=default,model=virtio",)),
+    ("vendor-vf", r"<(serial|console) type='pty'", r"<\1 type='null'", ("the serial console is missing",)),
+    ("vendor-vf", r"(?s)<metadata>.*</metadata>", "", ("vgpuctl's record is missing",)),
+    ("vendor-vf", r"state=\"making\"", 'state="ready"', ("vgpuctl's record differs from what was written",)),
+    ("vendor-vf", r"A100-4C\"", 'A100-5C"', ("vgpuctl's record differs from what was written",)),
+    ("mdev", MDEV + r"'", "00000000-0000-0000-0000-000000000000'", (f"the mdev device {MDEV} is missing",)),
+    ("mdev", r"device='cdrom'", "device='disk'", ("/srv/iso/debian & more.iso is a disk instead of a cdrom",)),
+    ("passthrough", r"managed='yes'", "managed='no'",
+     ("0000:65:00.0 has managed='no' instead of 'yes'", "0000:65:00.1 has managed='no' instead of 'yes'")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pattern", "instead", "sentences"), CHANGES)
+def test_losses_are_named(name: str, pattern: str, instead: str, sentences: tuple[str, ...]) -> None:
+    xml = (FILES / f"{name}.xml").read_text(encoding="utf-8")
+    changed = re.sub(pattern, instead, xml)
+    assert changed != xml
+    assert find_differences(GOLDEN[name](), changed) == sentences
+
+
+def test_another_uuid_makes_the_record_a_copy() -> None:
+    xml = (FILES / "vendor-vf.xml").read_text(encoding="utf-8").replace("<uuid>4b20", "<uuid>5b20")
+    assert find_differences(GOLDEN["vendor-vf"](), xml) == (
+        "uuid is 5b20d080-1b54-4048-85b3-a6a62d165c01 instead of 4b20d080-1b54-4048-85b3-a6a62d165c01",
+        "vgpuctl's record is missing",
+    )

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 
-from tests.unit.domain.designs import GOLDEN, all_devices, designs, vendor_vf
-from vgpuctl.domain.builtin_templates import read_builtin_template
+from tests.unit.domain.designs import GOLDEN, all_devices, designs, vendor_vf, windows11
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, render_domain
+from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, read_builtin_template, render_domain
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
@@ -51,9 +50,9 @@ def free_ports(xml: str) -> int:
     return len(ports - {str(int(address.get("bus", "0"), 16)) for address in addresses})
 
 
-@pytest.mark.parametrize("name", [*GOLDEN, "all-devices"])
+@pytest.mark.parametrize("name", [*GOLDEN, "all-devices", "windows11"])
 def test_the_golden_files(schema: etree.RelaxNG, name: str) -> None:
-    path, xml = FILES / f"{name}.xml", made({**GOLDEN, "all-devices": all_devices}[name]())
+    path, xml = FILES / f"{name}.xml", made({**GOLDEN, "all-devices": all_devices, "windows11": windows11}[name]())
     assert schema.validate(etree.fromstring(xml)), str(schema.error_log)
     if os.environ.get("VGPUCTL_REGENERATE") == "1":
         path.write_text(xml + "\n", encoding="utf-8")
@@ -93,7 +92,6 @@ def test_what_is_rendered_is_valid_and_reads_back(schema: etree.RelaxNG, design:
 def test_there_is_a_port_for_every_device_and_the_spare_ones(design: DomainDesign, slots: int) -> None:
     root = etree.fromstring(made(replace(design, hotplug_slots=slots)))
     devices = root.find("devices")
-    assert devices is not None
     virtio_disks = devices.findall("disk/target[@bus='virtio']")
     others = [*devices.findall("interface"), *devices.findall("controller[@type='usb']"), *devices.findall("rng")]
     serial = 1  # libvirt adds the virtio-serial controller of the guest agent's channel
@@ -113,6 +111,20 @@ def test_without_a_display_pins_and_huge_pages_the_domain_has_none_of_their_elem
     ]
 
 
+def with_text(text: str) -> DomainDesign:
+    """Return a design with a text wherever a name or a path of the host's may be."""
+    plain = vendor_vf()
+    return replace(
+        plain,
+        name=text,
+        nics=(Nic(network=text, model="virtio"),),
+        emulator="/" + text,
+        disks=(DesignDisk("disk", "/" + text, "qcow2"),),
+        hostdevs=(DesignHostdev("mdev", "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11", False, text),),
+        record=replace(plain.record, request_json=text),
+    )
+
+
 @pytest.mark.parametrize(
     "hostile",
     [
@@ -128,27 +140,9 @@ def test_without_a_display_pins_and_huge_pages_the_domain_has_none_of_their_elem
     ],
 )
 def test_no_value_becomes_markup(hostile: str) -> None:
-    plain = vendor_vf()
-    design = replace(
-        plain,
-        name=hostile,
-        nics=(Nic(network=hostile, model="virtio"),),
-        emulator="/" + hostile,
-        disks=(DesignDisk("disk", "/" + hostile, "qcow2"),),
-        hostdevs=(DesignHostdev("mdev", "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11", False, hostile),),
-        record=replace(plain.record, request_json=hostile),
-    )
+    design, harmless = with_text(hostile), with_text("a")
     xml = made(design)
     tags = [element.tag for element in etree.fromstring(xml).iter()]
-    harmless = replace(
-        design,
-        name="a",
-        nics=(Nic(network="a", model="virtio"),),
-        emulator="/a",
-        disks=(DesignDisk("disk", "/a", "qcow2"),),
-        hostdevs=(replace(design.hostdevs[0], alias="a"),),
-        record=replace(plain.record, request_json="a"),
-    )
     assert tags == [element.tag for element in etree.fromstring(made(harmless)).iter()]
     assert find_differences(design, xml) == ()
 
@@ -249,3 +243,53 @@ def test_another_text_of_that_name_is_compiled_again() -> None:
     compile_template(TEMPLATE, "vm.xml.j2", scratch)
     other = compile_template("<domain>other</domain>", "vm.xml.j2", scratch)
     assert render_domain(vendor_vf(), other) == "<domain>other</domain>"
+
+
+def test_secure_boot_tpm_local_time_and_no_virtio_driver_to_boot() -> None:
+    root = etree.fromstring(made(windows11()))
+    assert root.find("os[@firmware='efi']/firmware/feature[@name='secure-boot'][@enabled='yes']") is not None
+    assert root.find("os/firmware/feature[@name='enrolled-keys'][@enabled='yes']") is not None
+    assert root.find("devices/tpm[@model='tpm-crb']/backend[@type='emulator'][@version='2.0']") is not None
+    assert root.find("clock[@offset='localtime']/timer[@name='hypervclock']") is not None
+    assert root.find("features/hyperv/stimer[@state='on']") is not None
+    assert {power.get("enabled") for power in root.iterfind("pm/*")} == {"no"}
+    assert {disk.get("bus") for disk in root.iterfind("devices/disk/target")} == {"sata"}
+    assert [disk.get("dev") for disk in root.iterfind("devices/disk/target")] == ["sda", "sdb"]
+    assert [card.get("type") for card in root.iterfind("devices/interface/model")] == ["e1000e"]
+
+
+@given(designs())
+def test_all_cpus_are_cores_of_one_socket_for_windows_uses_no_more_than_two(design: DomainDesign) -> None:
+    topology = etree.fromstring(made(replace(design, os="windows11", firmware="uefi"))).find("cpu/topology")
+    assert dict(topology.attrib) == {"sockets": "1", "cores": str(design.vcpus), "threads": "1"}
+
+
+def test_without_kvm_there_is_nothing_of_hyper_v() -> None:
+    xml = made(replace(windows11(), kvm=False))
+    assert "hyperv" not in xml
+
+
+@given(designs())
+def test_any_design_of_windows_is_valid_and_reads_back(schema: etree.RelaxNG, design: DomainDesign) -> None:
+    design = replace(design, os="windows11", firmware="uefi")
+    xml = made(design)
+    assert schema.validate(etree.fromstring(xml)), str(schema.error_log)
+    assert find_differences(design, xml) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "instead", "sentence"),
+    [
+        ("enabled='yes' name='secure-boot'", "enabled='no' name='secure-boot'", "secure boot is not on"),
+        ("type='emulator'", "type='passthrough'", "the TPM is missing"),
+    ],
+)
+def test_a_loss_is_named(text: str, instead: str, sentence: str) -> None:
+    design = windows11()
+    assert find_differences(design, made(design).replace(text, instead)) == (sentence,)
+
+
+def test_a_secure_loader_that_libvirt_chose_is_secure_boot() -> None:
+    design = windows11()
+    chosen = made(design).replace("<firmware>", "<loader secure='yes' type='pflash'>/f.fd</loader><firmware>")
+    assert find_differences(design, chosen.replace("enabled='yes' name='secure-boot'", "enabled='no' name='x'")) == ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of one rendering is counted, so no template runs or grows without end."""
+"""The work of one rendering is counted, so no template runs or grows without end; the built-in templates."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ import threading
 import pytest
 
 from tests.unit.domain.designs import GOLDEN
-from vgpuctl.domain.render import compile_template, render_domain
-from vgpuctl.domain.template_sandbox import MAX_TEXT_LENGTH, MAX_WORK
+from vgpuctl.domain.render import (
+    MAX_TEXT_LENGTH,
+    MAX_WORK,
+    compile_template,
+    list_builtin_templates,
+    read_builtin_template,
+    render_domain,
+)
 from vgpuctl.errors import InvalidInput
 
 DESIGN = next(iter(GOLDEN.values()))
@@ -90,3 +96,14 @@ def test_each_rendering_and_each_thread_counts_for_itself() -> None:
     for thread in threads:
         thread.join()
     assert [render_domain(DESIGN(), template) for _ in range(4)] == results
+
+
+def test_the_vm_template_is_built_in() -> None:
+    text = read_builtin_template("vm")
+    assert "<domain" in text
+    assert list_builtin_templates() == ("vm",)
+
+
+@pytest.mark.parametrize("name", ["", "nothing", "../templates/vm", "vm.xml.j2", "/etc/passwd", "vm\n", "vm/"])
+def test_nothing_else_is_read(name: str) -> None:
+    assert read_builtin_template(name) is None

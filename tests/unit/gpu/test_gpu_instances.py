@@ -6,11 +6,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.values import a100, snapshot, taken
+from tests.values import a100, taken
 from vgpuctl.gpu.gpu_instances import rank_instances
 from vgpuctl.gpu.room import compute_room
 from vgpuctl.model.gpu import GiProfile, Gpu, GpuInstance, GpuMode, MigState, PlacementSpan, VgpuType
-from vgpuctl.placement.vm_placement import place_vgpus
 from vgpuctl.value import replace
 
 ONE = GiProfile(19, "1g.10gb", 1, 9856, 7, tuple(PlacementSpan(n, 1) for n in range(7)))
@@ -30,17 +29,6 @@ def instances(*profiles: int) -> tuple[GpuInstance, ...]:
 def host(*profiles: int, types: tuple[VgpuType, ...] = (TIME_SLICED, H1, H3), on: bool = True, **more: object) -> Gpu:
     mig = MigState(on, on, (ONE, THREE), instances(*profiles))
     return a100(types=types, mig=mig, **{"mode": GpuMode.MIG_VGPU if on else GpuMode.VGPU, "vfs": 48, **more})
-
-
-def test_each_type_has_as_much_room_as_the_gpu_has_instances_of_its_profile():
-    gpu = host(19, 19, 19, 9)
-    assert [compute_room(gpu, (), t).free for t in (H1, H3)] == [3, 1]
-    assert len(compute_room(gpu, (), H1).functions) == 3
-
-
-def test_the_rules_of_a_gpu_without_mig_do_not_hold():
-    gpu = host(19, 19, 9)
-    assert compute_room(gpu, (taken(gpu, H3, 0),), H1).free == 2
 
 
 def test_a_type_of_the_other_mode_has_no_room_and_the_way_there_is_named():
@@ -85,17 +73,6 @@ def test_where_the_instance_is_not_known_the_worst_is_counted_and_the_driver_kno
     assert [compute_room(gpu, away, t).guaranteed for t in (HALF, SMALL)] == [2, 0]
 
 
-def test_one_that_has_an_instance_to_itself_is_counted_exactly_whichever_it_is():
-    gpu = host(19, 19, 9, types=(H1, H3), has_fixed_placements=True)
-    there = (taken(gpu, H1, 0),)
-    assert [compute_room(gpu, there, t).free for t in (H1, H3)] == [1, 1]
-
-
-def test_a_device_of_an_unknown_type_may_be_in_any_instance():
-    gpu = host(19, types=(H1,))
-    assert compute_room(gpu, (taken(gpu, None, 0, type_id="4711", present=False),), H1).free == 0
-
-
 def test_a_driver_that_does_not_tell_what_backs_a_type_decides_alone():
     bare = replace(H1, gi_profile_id=None, max_per_gi=None)
     assert compute_room(host(19, types=(bare,)), (), bare).free is None
@@ -107,13 +84,6 @@ def test_where_nvml_does_not_tell_the_instances_only_trying_tells():
     result = compute_room(quiet, (taken(quiet, H3, 0),), H1)
     assert (result.free, len(result.functions)) == (None, 47)
     assert "only to root" in result.reasons[0]
-
-
-def test_several_in_one_vm_take_an_instance_each():
-    gpu = host(19, 19, 9)
-    slots = place_vgpus(snapshot(gpu), [("H100-1-10C", 2)], None)
-    assert len({s.function for s in slots}) == 2
-    assert [s.placement_id for s in slots] == [None, None]
 
 
 SIZES = (BIG, HALF, SMALL)
@@ -146,14 +116,6 @@ def test_the_count_is_exact_when_every_instance_is_known_and_never_too_big_other
         assert seen.guaranteed <= true
         assert seen.free == true or not all(reported for _, _, reported in there)
         assert seen.free in (None, true) or not seen.functions
-
-
-def test_assigned_vgpus_count_exactly_if_vgpuctl_picks_the_instance():
-    gpu = host(19, 19, types=(BIG, HALF, SMALL))
-    there = (taken(gpu, HALF, 0, gi_id=4), taken(gpu, HALF, 1, present=False))
-    assert [compute_room(gpu, there, t).free for t in (BIG, HALF, SMALL)] == [1, 2, 12]
-    untold = replace(gpu, has_fixed_placements=True)
-    assert [compute_room(untold, there, t).guaranteed for t in (BIG, HALF, SMALL)] == [0, 2, 0]
 
 
 def test_one_more_joins_those_of_its_size_and_leaves_empty_instances_alone():

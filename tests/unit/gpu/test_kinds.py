@@ -1,4 +1,5 @@
-"""Kinds of GPUs in numbers, against trying every order of every place."""
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of GPUs in numbers: what fits, what is left and what is taken away, against trying every order and place."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.gpu.equal_size import EqualSizeKind
-from vgpuctl.gpu.gpu_kind import GpuKind, State
-from vgpuctl.gpu.slice_kind import Footprint, SliceKind
+from vgpuctl.gpu.gpu_instances import InstanceNeed, SharedInstanceKind
+from vgpuctl.gpu.gpu_kind import GpuKind, Placement, State
+from vgpuctl.gpu.slice_kind import Footprint, Shape, SliceKind, Together
 from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit
 
@@ -41,7 +43,21 @@ GVT = SliceKind(
     {"V5_4": Footprint((), 0, ((0, 2),)), "V5_8": Footprint((), 0, ((0, 1),))},
     pools=(8,),
 )
-KINDS = [A40, UNEVEN, A40_OLD, H100_MIG, GVT]
+SHARED = SharedInstanceKind(
+    "RTX PRO 6000",
+    98304,
+    {"1-24Q": 24576, "1-12Q": 12288, "1-12A": 12288, "2-48Q": 49152, "2-24Q": 24576},
+    {
+        "1-24Q": InstanceNeed(47, 1),
+        "1-12Q": InstanceNeed(47, 2),
+        "1-12A": InstanceNeed(47, 1),
+        "2-48Q": InstanceNeed(35, 1),
+        "2-24Q": InstanceNeed(35, 2),
+    },
+    instances=(35, 47, 47),
+    carriers=4,
+)
+KINDS = [A40, UNEVEN, A40_OLD, H100_MIG, GVT, SHARED]
 
 
 def every_way(kind: GpuKind, state: State, wanted: Counter[str]) -> bool:
@@ -89,7 +105,8 @@ def test_a_vgpu_taken_away_again_leaves_the_state_as_it_was(kind: GpuKind, data:
         for move in kind.placements(state, profile):
             assert kind.remove(move.state_after, profile, move.place) == state
             assert kind.add(state, profile, move.place) == move.state_after
-            assert kind.add(move.state_after, profile, move.place) in (
+            again = kind.add(move.state_after, profile, move.place)
+            assert kind is SHARED or again in (  # of equal instances only the first is offered
                 None,
                 *(m.state_after for m in kind.placements(move.state_after, profile)),
             )
@@ -108,7 +125,6 @@ def grown(kind: GpuKind, data: st.DataObject) -> State:
 def test_a_fleet_groups_equal_gpus_and_names_the_lowest() -> None:
     fleet = Fleet([A40, H100_MIG], [GpuGroup(1, 0), GpuGroup(0, (0, 0)), GpuGroup(0, (0, 0)), GpuGroup(1, 0)])
     first = FirstFit().choose(fleet, "8Q")
-    assert first is not None
     assert (first.gpu, first.placement) == (1, (0, (8192, 1)))
     fleet.add_vgpu(first.gpu, first.placement)
     assert {(g, n) for g, n in fleet.groups()} == {
@@ -117,11 +133,80 @@ def test_a_fleet_groups_equal_gpus_and_names_the_lowest() -> None:
         (GpuGroup(0, (0, 0)), 1),
     }
     depth, breadth = Depth().choose(fleet, "8Q"), Breadth().choose(fleet, "8Q")
-    assert depth is not None
-    assert breadth is not None
     assert (depth.gpu, breadth.gpu) == (1, 2)
     assert FirstFit().choose(fleet, "2B") == breadth._replace(placement=(0, (2048, 1)))
     fleet.remove_vgpu(1, "8Q", 0)
     assert dict(fleet.groups()) == {GpuGroup(1, 0): 2, GpuGroup(0, (0, 0)): 2}
     assert fleet.first_gpu(GpuGroup(0, (0, 0))) == 1
     assert FirstFit().choose(fleet, "nothing") is None
+
+
+def test_the_first_of_equal_instances_is_taken() -> None:
+    assert [m.place for m in SHARED.placements(SHARED.empty, "1-12Q")] == [1]
+    assert SHARED.add(SHARED.empty, "1-12Q", 2) == (1, ((0, 0), (0, 0), (12288, 1)))
+    assert SHARED.add(SHARED.empty, "1-12Q", 0) is None
+    assert SHARED.placements(SHARED.empty, "nothing") == ()
+    assert SHARED.count_remaining(SHARED.empty, "nothing") == 0
+    assert not SHARED.fits(SHARED.empty, {"nothing": 1})
+
+
+class CountingInstances(SharedInstanceKind):
+    """A GPU that counts the places that are tried on it."""
+
+    tried = 0
+
+    def moves(self, state: State, profile: str) -> tuple[Placement, ...]:
+        self.tried += 1
+        return super().placements(state, profile)
+
+
+def test_many_small_ones_are_counted_and_not_placed_one_by_one() -> None:
+    sizes = {f"1-{gib}{series}": gib * 1024 for gib in (2, 3, 4, 6, 8, 12, 24) for series in "AQ"}
+    needs = {profile: InstanceNeed(47, 24576 // mib) for profile, mib in sizes.items()}
+    kind = CountingInstances("RTX PRO 6000", 98304, sizes, needs, instances=(47,) * 4, carriers=48)
+    assert kind.fits(kind.empty, {"1-2A": 12, "1-2Q": 11, "1-3A": 4, "1-3Q": 4, "1-4Q": 6})
+    assert not kind.fits(kind.empty, {"1-2A": 12, "1-2Q": 13, "1-3A": 4, "1-3Q": 4, "1-4Q": 6})
+    assert not kind.fits(kind.empty, {"1-2A": 12, "1-2Q": 12, "1-3A": 8, "1-3Q": 9, "1-4Q": 6})
+    assert kind.tried == 0
+
+
+SLICES = 9
+shapes = st.tuples(st.integers(1, 4), st.sets(st.integers(0, SLICES - 1), min_size=1)).map(
+    lambda drawn: (drawn[0], tuple(sorted(start for start in drawn[1] if start + drawn[0] <= SLICES)))
+)
+requests = st.dictionaries(shapes, st.integers(0, 3), min_size=1, max_size=4)
+
+
+def every_place(free: int, wanted: Counter[Shape]) -> bool:
+    """Return whether they fit, by trying every placement of each."""
+    if not wanted:
+        return True
+    shape = min(wanted)
+    places = [((1 << shape[0]) - 1) << start for start in shape[1]]
+    return any(every_place(free & ~place, wanted - Counter([shape])) for place in places if not place & ~free)
+
+
+@given(st.integers(0, (1 << SLICES) - 1), st.lists(requests, min_size=1, max_size=4))
+def test_they_fit_whenever_some_placement_takes_them(free: int, asked: list[dict[Shape, int]]) -> None:
+    together = Together(free)
+    for wanted in asked:
+        assert together.fit(wanted) == every_place(free, +Counter(wanted))
+
+
+def mixed(slices: int = 96, functions: int = 48) -> GpuKind:
+    """Return a GPU with mixed sizes as an RTX PRO 6000 has them, a slice for each GiB."""
+    sizes = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48]
+    takes = {f"{n}Q": Footprint(tuple(range(0, slices - n + 1, n)), n, ((0, 1),)) for n in sizes}
+    mib = {f"{n}Q": n * 1024 for n in sizes}
+    return SliceKind("mixed", slices * 1024, mib, takes, slices=slices, pools=(functions,))
+
+
+def test_what_does_not_fit_on_a_large_gpu_is_known_without_trying_every_place_of_each() -> None:
+    """Trying every placement of 24 vGPUs on 96 slices would never end in practice."""
+    kind = mixed()
+    assert kind.fits(kind.empty, {"2Q": 24, "48Q": 1})
+    assert not kind.fits(kind.empty, {"2Q": 25, "48Q": 1})
+    assert not kind.fits(kind.empty, {"2Q": 8, "3Q": 8, "4Q": 1, "6Q": 2, "8Q": 1, "16Q": 1, "24Q": 1})
+    few = mixed(functions=6)
+    assert few.fits(few.empty, {"2Q": 5, "48Q": 1})
+    assert not few.fits(few.empty, {"2Q": 6, "48Q": 1})

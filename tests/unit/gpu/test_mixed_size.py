@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import examples
-from tests.values import a100, assigned, snapshot, taken, vm
-from vgpuctl.errors import NoCapacity
+from tests.values import a100, snapshot, taken
 from vgpuctl.gpu.division import MAX_TIME_SLICED, Remaining
 from vgpuctl.gpu.mixed_size import MixedSize, is_placement_free, pack_vgpus
 from vgpuctl.gpu.room import compute_room
@@ -50,11 +49,6 @@ def remaining(host: Gpu, there: Sequence[Vgpu], wanted: VgpuType) -> Remaining:
 
 def on(host: Gpu, wanted: VgpuType, number: int, at: int | None, **more: object):
     return taken(host, wanted, number, placement_id=at, **more)
-
-
-@pytest.mark.parametrize(("wanted", "most"), list(zip(A40, (1, 2, 2, 4, 4, 8), strict=True)))
-def test_an_empty_gpu_takes_as_many_as_the_type_has_places(wanted, most):
-    assert MixedSize(gpu(), ()).max_when_empty(wanted) == compute_room(gpu(), (), wanted).free == most
 
 
 def test_other_sizes_are_no_lock_and_take_away_only_what_they_overlap():
@@ -118,56 +112,6 @@ def test_what_is_at_an_unknown_place_is_taken_to_be_at_the_worst_and_the_driver_
     assert "at least 1: the placement of the vGPUs of vdi-000, vdi-001 is not known" in seen.reasons
     records = tuple(replace(v, present=False) for v in two)
     assert compute_room(host, records, Q24).free == 0
-
-
-def test_the_count_is_exact_where_every_place_of_one_vgpu_costs_the_same():
-    host = gpu()
-    half = (on(host, Q24, 0, None),)
-    assert (compute_room(host, half, Q24).free, compute_room(host, half, Q4).free) == (1, 4)
-    quarter = (on(host, Q4, 0, None),)
-    seen = compute_room(host, quarter, next(t for t in host.types if t.profile == "A40-16Q"))
-    assert (seen.free, seen.at_least) == (None, 1)
-
-
-def test_several_vgpus_of_one_vm_never_collide_and_are_placed_for_each_other():
-    host = gpu()
-    slots = place_vgpus(snapshot(host), [("A40-8Q", 1), ("A40-16Q", 1), ("A40-24Q", 1)], None)
-    spans = [PlacementSpan(s.placement_id, s.vgpu_type.placement_size) for s in slots]
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(spans, 2))
-    assert len({s.function for s in slots}) == 3
-    assert [s.vgpu_type.profile for s in slots] == ["A40-8Q", "A40-16Q", "A40-24Q"]
-
-
-def test_as_many_as_fit_are_placed_in_one_vm_and_one_more_is_refused():
-    host = gpu()
-    assert sorted(s.placement_id for s in place_vgpus(snapshot(host), [("A40-12Q", 4)], None)) == [0, 12, 24, 36]
-    with pytest.raises(NoCapacity):
-        place_vgpus(snapshot(host), [("A40-12Q", 4), ("A40-4Q", 1)], None)
-
-
-def test_placements_fit_together():
-    """The cheapest placement of the first would leave none for the second."""
-    wide, narrow, tiny = kind("X-4Q", 4, (0, 6)), kind("X-3Q", 3, (0,)), kind("X-1Q", 1, (6, 7, 8, 9))
-    host = gpu(wide, narrow, tiny)
-    assert pack_vgpus(host, (), [wide]) == (0,)
-    assert pack_vgpus(host, (), [narrow, wide]) == (0, 6)
-    slots = place_vgpus(snapshot(host), [("X-3Q", 1), ("X-4Q", 1)], None)
-    assert [s.placement_id for s in slots] == [0, 6]
-
-
-def test_the_next_gpu_is_taken_where_the_sizes_do_not_fit_on_one():
-    first, second = gpu(), replace(gpu(), address="0000:86:00.0", functions=a100("0000:86:00.0", A40).functions)
-    slots = place_vgpus(snapshot(first, second), [("A40-48Q", 1), ("A40-4Q", 1)], None)
-    assert {s.gpu.address for s in slots} == {first.address, second.address}
-
-
-def test_a_stopped_vm_keeps_its_placement_id():
-    host = gpu()
-    away = vm(1, assigned(host, Q24, 3, placement_id=24))
-    observed = snapshot(host, vms=[away])
-    assert observed.vgpus[0].placement_id == 24
-    (slot,) = place_vgpus(observed, [("A40-24Q", 1)], None)
-    assert slot.placement_id == 0
 
 
 @pytest.mark.parametrize("backend", [Backend.MDEV_VF, Backend.VENDOR_VF])

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.values import A4C, T2Q, T4Q, a100, assigned, claim, snapshot, t4, vm
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination, find_types, require_one_profile
-from vgpuctl.model.gpu import VgpuType
-from vgpuctl.model.profile_name import strip_board
+from vgpuctl.model.names import strip_board
 from vgpuctl.value import replace
 
 
@@ -68,56 +67,32 @@ def test_where_one_profile_is_needed_an_open_model_is_refused_with_those_it_may_
     assert raised.value.hint == "name the model: A100-4C"
 
 
-def test_without_a_model_the_near_names_have_none_either():
-    gpu = a100()
+@pytest.mark.parametrize(
+    ("gpus", "text", "near", "hint"),
+    [
+        ((a100(),), "4B", "4C", ""),
+        ((a100(),), "A100-4Q", "A100-4C", "A100-4C"),
+        ((a100(),), "zzzzzz", None, "list-profiles"),
+        ((), "A100-4C", None, "list-gpus"),
+    ],
+    ids=["without a model", "near ones", "far from all", "a host without profiles"],
+)
+def test_a_name_that_nobody_knows_gets_near_ones_or_the_command_that_lists(gpus, text, near, hint):
     with pytest.raises(NotFound) as raised:
-        find_types(snapshot(gpu), (gpu,), "4B")
-    assert raised.value.facts["near"][0] == "4C"
+        find_types(snapshot(*gpus), gpus, text)
+    assert near is None or raised.value.facts["near"][0] == near
+    assert hint in str(raised.value.hint)
 
 
-def test_a_name_nobody_knows_gets_near_ones_as_a_hint():
-    gpu = a100()
-    with pytest.raises(NotFound) as raised:
-        find_types(snapshot(gpu), (gpu,), "A100-4Q")
-    assert "A100-4C" in str(raised.value.hint)
-    assert raised.value.facts["near"][0] == "A100-4C"
-
-
-def test_a_name_far_from_all_points_to_list_profiles():
-    gpu = a100()
-    with pytest.raises(NotFound) as raised:
-        find_types(snapshot(gpu), (gpu,), "zzzzzz")
-    assert "list-profiles" in str(raised.value.hint)
-
-
-def test_a_host_without_any_profile_points_to_list_gpus():
-    with pytest.raises(NotFound) as raised:
-        find_types(snapshot(), (), "A100-4C")
-    assert "list-gpus" in str(raised.value.hint)
-
-
-def test_a_short_name_of_two_types_is_refused_with_both_full_names():
+def test_a_short_name_of_two_types_is_refused_with_both_unless_a_full_name_or_one_gpu_settles_it():
     one, two = a100(), a100("0000:86:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
     with pytest.raises(InvalidInput) as raised:
         find_types(snapshot(one, two), (one, two), "A100-4C")
     assert raised.value.facts["names"] == ["GRID A100-4C", "NVIDIA A100X-4C"]
     assert "GRID A100-4C, NVIDIA A100X-4C" in str(raised.value)
     assert "--gpu" in str(raised.value.hint)
-
-
-def test_a_full_name_settles_an_ambiguous_short_one():
-    one, two = a100(), a100("0000:86:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
     assert set(find_types(snapshot(one, two), (one, two), "NVIDIA A100X-4C")) == {two.address}
-
-
-def test_one_gpu_settles_an_ambiguous_short_name():
-    one, two = a100(), a100("0000:86:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
     assert set(find_types(snapshot(one, two), (one,), "A100-4C")) == {one.address}
-
-
-def test_the_same_type_on_several_gpus_is_one_profile():
-    one, two = a100(), a100("0000:86:00.0")
-    assert set(find_types(snapshot(one, two), (one, two), "A100-4C")) == {one.address, two.address}
 
 
 def test_a_profile_that_a_full_gpu_no_longer_lists_is_no_room_and_not_unknown():
@@ -159,8 +134,3 @@ def test_vgpus_that_may_not_share_a_vm_are_refused_by_name(profiles, named):
 @pytest.mark.parametrize("profiles", [["T4-2B"], ["A100-4C", "A100-5C"], ["A100-4C"] * 16, ["mtty-1", "mtty-1"], []])
 def test_vgpus_of_one_board_and_series_may_share_a_vm(profiles):
     check_combination(profiles)
-
-
-def test_other_types_of_the_same_series_are_not_the_same_type():
-    assert VgpuType("1", "GRID T4-2B", "T4-2B") != VgpuType("2", "GRID T4-2B4", "T4-2B4")
-    assert T2Q.profile in {t.profile for t in t4().types}

@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.values import A4C, A5C, T2Q, T4Q, a100, changed, t4, taken, with_mdevs
-from vgpuctl.gpu.division import MAX_TIME_SLICED
+from tests.unit.gpu.test_gpu_instances import host
+from tests.values import A4C, A5C, T2Q, a100, changed, t4, taken, with_mdevs
+from vgpuctl.gpu.division import MAX_TIME_SLICED, find_type, name_holders
 from vgpuctl.gpu.room import compute_room, divide
 from vgpuctl.model.gpu import Backend, Ownership, VgpuType
 from vgpuctl.value import replace
-
-
-def test_an_empty_gpu_takes_the_maximum_of_the_type():
-    result = compute_room(a100(), (), A4C)
-    assert (result.free, len(result.functions), result.reasons) == (10, 10, ())
 
 
 def test_fewer_vfs_than_the_maximum_limit_the_number():
@@ -59,46 +55,12 @@ def test_a_driver_that_takes_one_type_names_who_has_another_of_the_same_size():
     assert "it has 1 of another type: T4-2B, held by vdi-003; its driver, older than 550" in result.reasons[0]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "missing", "free"), [((12, 6), ["big"], 10), ((12, 6), ["small"], 11), ((9, 0), ["big"], 0)]
-)
-def test_types_with_an_unknown_pool_share_are_never_overcounted(numbers, missing, free):
-    small, big = VgpuType("x-1", "x-1", "small"), VgpuType("x-2", "x-2", "big")
-    plain = t4(available={"x-1": numbers[0], "x-2": numbers[1]})
-    gpu = replace(plain, types=(small, big), vendor_id="19e5", driver="x")
-    kinds = {"small": small, "big": big}
-    away = [taken(gpu, kinds[name], n, present=False) for n, name in enumerate(missing)]
-    assert compute_room(gpu, away, small).free == free
-
-
-def test_a_full_gpu_names_its_number_and_holders_shortened_in_the_middle():
-    gpu = a100()
-    result = compute_room(gpu, [taken(gpu, A4C, n) for n in range(1, 11)], A4C)
-    assert result.free == 0
-    assert "10 of 10 in use" in result.reasons[0]
-    assert "vdi-001, vdi-002 … vdi-010 (10)" in result.reasons[0]
-
-
-def test_an_unmanaged_holder_has_its_carrier():
-    gpu = a100()
-    foreign = taken(gpu, A5C, 0, owner=Ownership.UNMANAGED, vm=None, vm_uuid=None)
-    assert f"unmanaged {foreign.carrier}" in compute_room(gpu, [foreign], A4C).reasons[0]
-
-
 def test_without_a_maximum_the_number_is_unknown_and_one_may_be_tried():
     silent = replace(A4C, framebuffer_mib=None, max_per_gpu=None)
     result = compute_room(a100(types=(silent,)), (), silent)
     assert result.free is None
     assert result.has_room
     assert len(result.functions) == 16
-
-
-def test_without_a_maximum_a_gpu_that_offers_nothing_has_no_room():
-    silent = replace(A4C, max_per_gpu=None)
-    gpu = replace(a100(), functions=tuple(replace(f, available_instances={}) for f in a100().functions))
-    result = compute_room(gpu, (), silent)
-    assert result.free == 0
-    assert "none of its 16 free VFs offers A100-4C now" in result.reasons[0]
 
 
 def test_a_vf_that_cannot_be_read_is_named_and_never_offered():
@@ -111,34 +73,6 @@ def test_a_vf_that_cannot_be_read_is_named_and_never_offered():
 def test_an_mdev_that_nobody_claims_occupies_its_vf():
     gpu = with_mdevs(a100(backend=Backend.MDEV_VF), 2, ("u", A4C.type_id))
     assert gpu.functions[2].address not in compute_room(gpu, (), A4C).functions
-
-
-def test_a_pf_has_the_drivers_count_less_missing_devices():
-    gpu = t4(available={T2Q.type_id: 5})
-    used = [taken(gpu, T2Q, 0, carrier=f"u{n}") for n in range(3)]
-    assert compute_room(gpu, used, T2Q).free == 5
-    missing = [taken(gpu, T2Q, 0, carrier=f"m{n}", present=False) for n in range(2)]
-    assert compute_room(gpu, [*used, *missing], T2Q).free == 3
-
-
-def test_a_pf_never_takes_more_than_the_maximum_whatever_the_driver_says():
-    gpu = t4(available={T2Q.type_id: 8})
-    used = [taken(gpu, T2Q, 0, carrier=f"u{n}") for n in range(6)]
-    assert compute_room(gpu, used, T2Q).free == 2
-
-
-def test_a_pf_with_another_size_is_locked():
-    gpu = t4()
-    assert compute_room(gpu, [taken(gpu, T4Q)], T2Q).free == 0
-
-
-def test_a_pf_whose_driver_does_not_list_the_type_says_so():
-    assert compute_room(t4(available={}), (), T2Q).reasons == ("its driver does not offer T4-2Q",)
-
-
-def test_a_pf_that_cannot_be_read_has_no_room():
-    result = compute_room(changed(t4(), 0, problem="broken"), (), T2Q)
-    assert (result.free, result.reasons) == (0, ("0000:5e:00.0: broken",))
 
 
 def test_no_gpu_takes_more_than_thirty_two_time_sliced_vgpus():
@@ -158,15 +92,31 @@ def test_a_gpu_given_away_whole_has_no_room():
     )
 
 
+SILENT = replace(A4C, max_per_gpu=None)
+FOREIGN = taken(a100(), A5C, 0, owner=Ownership.UNMANAGED, vm=None, vm_uuid=None)
+
+
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("gpu", "there", "wanted", "reason"),
     [
-        ({"backend": None, "functions": (), "vfs_total": 16}, "its VFs are off (0 of 16 enabled)"),
-        ({"backend": Backend.SRIOV_VF}, "it offers no vGPUs: its backend is sriov-vf"),
+        (a100(), [taken(a100(), A4C, n) for n in range(10)], A4C, "10 of 10 in use"),
+        (a100(), [FOREIGN], A4C, f"unmanaged {FOREIGN.carrier}"),
+        (
+            replace(a100(), functions=tuple(replace(f, available_instances={}) for f in a100().functions)),
+            (),
+            SILENT,
+            "none of its 16 free VFs offers A100-4C now",
+        ),
+        (t4(available={}), (), T2Q, "its driver does not offer T4-2Q"),
+        (changed(t4(), 0, problem="broken"), (), T2Q, "0000:5e:00.0: broken"),
+        (a100(backend=None, functions=(), vfs_total=16), (), A4C, "its VFs are off (0 of 16 enabled)"),
+        (a100(backend=Backend.SRIOV_VF), (), A4C, "it offers no vGPUs: its backend is sriov-vf"),
     ],
 )
-def test_a_gpu_without_vgpus_says_why(changes, text):
-    assert compute_room(replace(a100(), **changes), (), A4C).reasons == (text,)
+def test_a_gpu_without_room_says_why(gpu, there, wanted, reason):
+    result = compute_room(gpu, there, wanted)
+    assert (result.free, result.functions) == (0, ())
+    assert reason in result.reasons[0]
 
 
 def test_without_a_maximum_nothing_fits_while_assigned_devices_are_missing():
@@ -184,3 +134,42 @@ def test_mixed_sizes_change_how_many_time_sliced_vgpus_fit_and_say_nothing_of_mi
     backed = replace(A4C, type_id="474", profile="A100-1-5C", gi_profile_id=19, max_per_gpu=7)
     gpu = replace(a100(types=(sliced, backed)), mixed_size=True)
     assert [divide(gpu, ()).max_when_empty(kind) for kind in gpu.types] == [2, 7]
+
+
+def test_few_holders_are_all_named_and_many_shortened_in_the_middle():
+    gpu = a100()
+    assert name_holders(()) == "nobody"
+    assert name_holders([taken(gpu, A4C, n) for n in (2, 1)]) == "vdi-001, vdi-002"
+    assert name_holders([taken(gpu, A4C, n) for n in range(5)]) == "vdi-000, vdi-001 … vdi-004 (5)"
+
+
+def test_a_device_has_its_type_by_id_and_a_record_by_profile():
+    gpu = a100()
+    assert find_type(gpu, taken(gpu, A4C, profile=None)) == A4C
+    assert find_type(gpu, taken(gpu, A4C, type_id=None)) == A4C
+    assert find_type(gpu, taken(gpu, A4C, type_id="4711", profile=None)) is None
+
+
+def test_every_way_to_divide_a_gpu_has_its_rule():
+    gpus = [a100(), a100(has_single_type=True), a100(mixed_size=True), host(19), replace(t4(), vendor_id="8086")]
+    words = [divide(gpu, ()).rule for gpu in gpus]
+    assert None not in words
+    assert len(set(words)) == len(words)
+    assert divide(host(on=False), ()).rule == divide(a100(), ()).rule
+
+
+def test_a_gpu_without_vgpus_has_no_rule():
+    assert divide(replace(a100(), backend=None), ()).rule is None
+    assert divide(replace(a100(), backend=Backend.PASSTHROUGH), ()).rule is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "word"),
+    [
+        (a100(), "same framebuffer size"),
+        (a100(has_single_type=True), "older than 550"),
+        (a100(mixed_size=True), "no two of them overlap"),
+    ],
+)
+def test_the_rule_of_each_way_is_named(gpu, word):
+    assert word in divide(gpu, ()).rule

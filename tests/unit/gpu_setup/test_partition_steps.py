@@ -12,7 +12,7 @@ from tests.hosts import create, open_sim_host, request
 from tests.partitions import FIRST, SECOND, everything, partition_state, small
 from vgpuctl.errors import Busy, DeviceFailed, Failed, HostCannot, InUse, NvmlFailed, VerifyFailed
 from vgpuctl.gpu_setup.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
-from vgpuctl.gpu_setup.sriov_manage import ManageVfs
+from vgpuctl.gpu_setup.sriov import ManageVfs
 from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.model.port_values import CommandResult
 from vgpuctl.value import replace

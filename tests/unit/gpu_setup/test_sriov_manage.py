@@ -9,8 +9,7 @@ import pytest
 
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, Stuck, VerifyFailed
-from vgpuctl.gpu_setup.sriov import PCI_DEVICES, count_vfs
-from vgpuctl.gpu_setup.sriov_manage import ManageVfs
+from vgpuctl.gpu_setup.sriov import PCI_DEVICES, ManageVfs, count_vfs
 from vgpuctl.model.port_values import CommandResult, DeviceUser
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace

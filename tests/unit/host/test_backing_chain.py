@@ -15,7 +15,7 @@ import pytest
 from tests.unit.host.disks import SIZE, gpt
 from vgpuctl.host.backing_chain import MAX_CHAIN_FILES, read_image_files
 from vgpuctl.host.commands import find_command
-from vgpuctl.host.image_inspector import ImageInspector
+from vgpuctl.host.images import ImageInspector
 from vgpuctl.host.qemu_access import QemuUser
 from vgpuctl.model.port_values import ImageFile, ImageInfo
 

@@ -14,7 +14,7 @@ import pytest
 
 from vgpuctl.errors import FileFailed, HostCannot
 from vgpuctl.host.commands import find_command
-from vgpuctl.host.image_copy import copy_image
+from vgpuctl.host.images import copy_image
 
 QEMU_IMG = str(find_command("qemu-img"))
 MIB = 1 << 20

@@ -13,10 +13,9 @@ import pytest
 
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.host.absent import AbsentHypervisor, AbsentStorage
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.files import read_machine_id
 from vgpuctl.host.local_host import open_local_host
-from vgpuctl.host.machine_id import read_machine_id
-from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.ports.host import Host
 from vgpuctl.ports.libvirt import Hypervisor, Storage
 

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from vgpuctl.errors import HostCannot
-from vgpuctl.host.audit_reader import journal_arguments, read_journal
-from vgpuctl.host.logs import MAX_FIELD_BYTES, MAX_VMS, HostKernelLog, JournalSocket, encode_entry
+from vgpuctl.host.logs import (
+    MAX_FIELD_BYTES,
+    MAX_VMS,
+    HostKernelLog,
+    JournalSocket,
+    encode_entry,
+    journal_arguments,
+    read_journal,
+)
 from vgpuctl.model.port_values import AuditEntries, AuditEntry, AuditQuery
 from vgpuctl.value import replace
 

@@ -15,8 +15,8 @@ from tests.hosts import claim_store
 from tests.unit.host.nvml_library import ADDRESS, LIBRARY
 from vgpuctl.errors import Stuck
 from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.commands import HostVendorCommands
 from vgpuctl.host.processes import HostProcesses
-from vgpuctl.host.vendor_commands import HostVendorCommands
 from vgpuctl.model.port_values import CommandResult
 
 INIT = 'int nvmlInitWithFlags(u flags) { say("init"); return INIT; }'
@@ -29,7 +29,7 @@ HOLDING = (
 ASK = """
 import os, sys
 from vgpuctl.host.nvml import HostNvml
-from vgpuctl.host.vendor_commands import HostVendorCommands
+from vgpuctl.host.commands import HostVendorCommands
 nvml = HostNvml()
 assert nvml.gpu(sys.argv[1]) is not None
 assert nvml.status().available
@@ -42,7 +42,7 @@ import sys
 from pathlib import Path
 from tests.hosts import claim_store
 from vgpuctl.host.processes import HostProcesses
-from vgpuctl.host.vendor_commands import HostVendorCommands
+from vgpuctl.host.commands import HostVendorCommands
 processes = HostProcesses()
 records = claim_store(Path(sys.argv[1]))
 commands = HostVendorCommands(sys.argv[2], lock_held=lambda: False, store=records, processes=processes)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.hosts import open_sim_host
-from vgpuctl.makers.pci_names import PCI_MODELS
+from vgpuctl.makers import PCI_MODELS
 from vgpuctl.observe import ReadScope, observe
 
 

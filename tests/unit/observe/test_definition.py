@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A definition that another program changed: what is missing is put back, what differs refuses the start."""
+"""A definition that another program changed: what is missing is put back, what differs refuses the start.
+
+Every domain is read; an invalid one is named and does not affect the others.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,16 @@ from vgpuctl.value import replace
 
 BACKENDS = [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")]
 HOSTDEV = re.compile(r"\s*<hostdev .*?</hostdev>", re.DOTALL)
-SRIOV = """
-version: 1
-gpus:
-  - {vendor: intel, address: "0000:00:02.0", sriov: {total: 7, enabled: 7}}
-"""
 
 
 def xml_of(ports: Host, name: str = "vm") -> str:
     domain = ports.hypervisor.find_domain(name)
-    assert domain is not None
     return domain.xml
 
 
 def edit(ports: Host, pattern: str | re.Pattern[str], text: str, count: int = 1) -> None:
     """Change a definition as `virsh edit` does."""
     domain = ports.hypervisor.find_domain("vm")
-    assert domain is not None
     changed = re.sub(pattern, text, domain.xml, count=count, flags=0 if isinstance(pattern, re.Pattern) else re.DOTALL)
     assert changed != domain.xml
     ports.hypervisor.redefine(domain.uuid, changed)
@@ -55,6 +51,13 @@ def live_hostdevs(ports: Host) -> int:
 def with_vm(tmp_path: Path, scenario: str = "a100-40", profile: str = "A100-4C", **more: object) -> SimulatedHost:
     host = open_sim_host(tmp_path, scenario)
     create(host.ports, request(profile, name="vm", **more), start=False)
+    return host
+
+
+def without_device(tmp_path: Path, *how: str, **more: object) -> SimulatedHost:
+    """Return a host with a VM from whose definition another program removed the vGPU."""
+    host = with_vm(tmp_path, *how, **more)
+    edit(host.ports, HOSTDEV, "")
     return host
 
 
@@ -137,8 +140,7 @@ def test_another_device_of_the_vm_is_its_own_affair(tmp_path):
 
 
 def test_a_vm_that_runs_without_its_vgpu_is_never_shown_with_it(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     host.ports.hypervisor.start(host.ports.hypervisor.find_domain("vm").uuid)
     (row,) = list_vms(host.ports).data
     assert [v.attached for v in row.vgpus] == [False]
@@ -150,8 +152,7 @@ def test_a_vm_that_runs_without_its_vgpu_is_never_shown_with_it(tmp_path):
 
 
 def test_reconcile_never_forgets_a_vgpu_that_another_program_took_out(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     done = run_reconcile(host.ports)
     assert [f.kind for f in done.data.findings] == ["vgpu-lost"]
     assert "put it back: vgpuctl start-vm vm" in done.data.findings[0].action
@@ -159,8 +160,7 @@ def test_reconcile_never_forgets_a_vgpu_that_another_program_took_out(tmp_path):
 
 
 def test_ensure_vm_started_puts_it_back(tmp_path):
-    host = with_vm(tmp_path)
-    edit(host.ports, HOSTDEV, "")
+    host = without_device(tmp_path)
     with operation(host.ports):
         ensure_vm(
             host.ports, context(wait_seconds=0), request("A100-4C", name="vm"), state="started")  # fmt: skip

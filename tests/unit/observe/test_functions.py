@@ -16,7 +16,7 @@ from vgpuctl.hook import run as hook
 from vgpuctl.model.gpu import Backend, GpuMode
 from vgpuctl.model.vm import AssignedVgpu, HostdevRef, VmState
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.functions import require_function
+from vgpuctl.observe.definition import require_function
 from vgpuctl.operations.gpu_mode import ModeRequest, set_mode
 from vgpuctl.operations.queries import list_vms, show_gpu, show_vm
 from vgpuctl.operations.vgpus import list_vgpus
@@ -58,7 +58,7 @@ def turn_vfs(host: SimulatedHost, number: int) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "text", "profile", "mode"), BACKENDS)
-def test_a_start_names_the_function_the_gpu_and_the_command_and_changes_nothing(
+def test_without_vfs_a_start_names_the_command_that_brings_them_back_and_every_list_shows_it(
     tmp_path, scenario, text, profile, mode
 ):
     host = with_vm(tmp_path, scenario, text, profile, mode)
@@ -74,21 +74,17 @@ def test_a_start_names_the_function_the_gpu_and_the_command_and_changes_nothing(
     finding = run_check("lost-vgpus", observe(host.ports, ReadScope()))
     assert (finding.verdict, finding.fix) == ("fail", f"vgpuctl set-mode {address} {mode}")
     assert "VM web is off, and cannot start" in finding.evidence[0]
+    shown = (list_vgpus(host.ports).data, list_vms(host.ports).data[0].vgpus, show_vm(host.ports, "web").data.vgpus)
+    assert [[v.present for v in vgpus] for vgpus in shown] == [[False]] * 3
+    assert run_reconcile(host.ports).data.findings == ()
+    with operation(host.ports):
+        set_mode(host.ports, context(), ModeRequest(address, mode))
+    start(host.ports, "web")
 
 
 def domain_xml(host: SimulatedHost) -> str:
     domain = host.ports.hypervisor.find_domain("web")
-    assert domain is not None
     return domain.xml
-
-
-@pytest.mark.parametrize(("scenario", "text", "profile", "mode"), BACKENDS)
-def test_every_listing_shows_that_it_is_not_there(tmp_path, scenario, text, profile, mode):
-    host = with_vm(tmp_path, scenario, text, profile, mode)
-    turn_vfs(host, 0)
-    shown = (list_vgpus(host.ports).data, list_vms(host.ports).data[0].vgpus, show_vm(host.ports, "web").data.vgpus)
-    assert [[v.present for v in vgpus] for vgpus in shown] == [[False]] * 3
-    assert run_reconcile(host.ports).data.findings == ()
 
 
 def define_user(host: SimulatedHost, address: str) -> str:
@@ -171,13 +167,6 @@ def test_with_fewer_vfs_only_what_is_gone_is_missing(tmp_path):
         start(host.ports, "second")
 
 
-def test_when_the_vfs_are_back_the_vm_starts(tmp_path):
-    host = with_vm(tmp_path, "sriov", SRIOV, None, "sriov")
-    turn_vfs(host, 0)
-    turn_vfs(host, 7)
-    start(host.ports, "web")
-
-
 def test_where_host_yaml_has_the_vfs_restore_host_brings_them_back():
     gpu = replace(PLAIN_VFS, backend=None, functions=(), vfs_enabled=0, desired_mode=GpuMode.SRIOV)
     with pytest.raises(HostCannot) as raised:
@@ -199,12 +188,3 @@ def test_a_function_of_a_slot_may_be_gone_alone():
     audio = assigned_function("0000:3b:00.1", Backend.PASSTHROUGH)
     with pytest.raises(HostCannot, match=r"is no longer on this host, although .* is"):
         require_function(snapshot(gpu), audio)
-
-
-@pytest.mark.parametrize(("scenario", "text", "profile", "mode"), BACKENDS)
-def test_the_command_of_the_hint_brings_the_function_back(tmp_path, scenario, text, profile, mode):
-    host = with_vm(tmp_path, scenario, text, profile, mode)
-    turn_vfs(host, 0)
-    with operation(host.ports):
-        set_mode(host.ports, context(), ModeRequest(gpu_of(host), mode))
-    start(host.ports, "web")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.values import A4C, T2Q, a100, assigned, changed, claim, t4, vm, vm_uuid, with_mdevs
 from vgpuctl.backends.mdev import carrier_uuid
-from vgpuctl.model.gpu import Backend, GpuMode, Ownership
-from vgpuctl.model.vm import GPU_SETUP_CLAIM, HostdevRef, HostVgpu, VmState
+from vgpuctl.model.gpu import Backend, Gpu, GpuMode, Ownership
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, HostdevRef, HostVgpu, Vm, VmState
 from vgpuctl.observe.ownership import host_vgpu_owner, resolve_ownership
 from vgpuctl.value import replace
 
@@ -30,123 +31,101 @@ def test_an_mdevs_uuid_follows_from_its_vm_and_index_alone(owner, one, two):
     assert uuid.UUID(carrier_uuid(str(owner), one)).version == 5
 
 
-def test_an_assigned_device_is_managed():
-    gpu = _carrying()
-    (result,) = resolve_ownership((gpu,), (vm(1, assigned(gpu, A4C)),), (), NOBODY)
-    assert (result.owner, result.present, result.vm, result.profile) == (Ownership.MANAGED, True, "vdi-001", "A100-4C")
+def owned(number: int = 1, **more: object) -> Vm:
+    """Return a VM with a vGPU on the first function of a GPU in its record, or in its definition alone."""
+    return vm(number, assigned(a100(), A4C), **more)
 
 
-def test_an_assigned_missing_device_is_managed_and_absent():
-    gpu = a100()
-    (result,) = resolve_ownership((gpu,), (vm(1, assigned(gpu, A4C)),), (), NOBODY)
-    assert (result.owner, result.present, result.function) == (Ownership.MANAGED, False, gpu.functions[0].address)
+PROVEN = carrier_uuid(vm_uuid(1), 0)
+MDEVS = with_mdevs(t4(), 0, (PROVEN, T2Q.type_id))
+CLAIM = claim(assigned(a100(), A4C), 1)
+SET_UP = replace(CLAIM, carrier=a100().address, vm=GPU_SETUP_CLAIM, command="vgpuctl set-mig 0000:3b:00.0 --off")
+WHOLE = a100(backend=Backend.PASSTHROUGH, mode=GpuMode.PASSTHROUGH)
+MANAGED, UNMANAGED, LEAKED = Ownership.MANAGED, Ownership.UNMANAGED, Ownership.LEAKED
+CASES: dict[str, tuple[Gpu, dict[str, Any], dict[str, Any]]] = {
+    "an assigned device is managed": (
+        _carrying(), {"vms": [owned()]},
+        {"owner": MANAGED, "present": True, "vm": "vdi-001", "profile": "A100-4C"},
+    ),
+    "an assigned missing device is managed and absent": (
+        a100(), {"vms": [owned()]}, {"owner": MANAGED, "present": False, "function": CLAIM.function}
+    ),
+    "an assigned whole function is present": (
+        WHOLE,
+        {"vms": [vm(1, assigned(WHOLE, A4C, carrier=WHOLE.address, function=WHOLE.address, profile=None))]},
+        {"present": True},
+    ),
+    "a device without owner is unmanaged": (
+        _carrying(), {}, {"owner": UNMANAGED, "profile": "A100-4C", "framebuffer_mib": 4096}
+    ),
+    "a claim of a living process counts as managed": (
+        a100(), {"claims": [CLAIM], "live": {CLAIM.carrier}}, {"owner": MANAGED, "present": False, "reason": None}
+    ),
+    "a claim whose VM and process are gone is leaked and says so": (
+        _carrying(), {"claims": [CLAIM]},
+        {
+            "owner": LEAKED, "present": True,
+            "reason": "claimed for VM vdi-001 by process 100; neither exists any more",
+        },
+    ),
+    "without libvirt no claim is called leaked": (
+        _carrying(), {"claims": [CLAIM], "owners_known": False}, {"owner": MANAGED}
+    ),
+    "a GPU whose set-up was killed is of no VM but of the command": (
+        a100(), {"claims": [SET_UP]},
+        {
+            "owner": LEAKED, "vm": None, "holder_text": "'vgpuctl set-mig 0000:3b:00.0 --off'",
+            "reason": "half set up: process 100 (vgpuctl set-mig 0000:3b:00.0 --off) is gone",
+        },
+    ),
+    "a GPU that is being set up": (
+        a100(), {"claims": [SET_UP], "live": {a100().address}}, {"owner": MANAGED, "vm": None, "reason": None}
+    ),
+    "a claim of a VM without record is managed": (
+        _carrying(), {"vms": [owned(record=None)], "claims": [CLAIM]}, {"owner": MANAGED, "reason": "record lost"}
+    ),
+    "a claim of a VM whose record cannot be read": (
+        _carrying(), {"vms": [owned(record=None, has_unreadable_record=True)], "claims": [CLAIM]},
+        {"owner": MANAGED, "reason": "unreadable record"},
+    ),
+    "an mdev of a VM whose record cannot be read": (
+        MDEVS, {"vms": [vm(1, assigned(MDEVS, T2Q, carrier=PROVEN), record=None, has_unreadable_record=True)]},
+        {"owner": MANAGED, "reason": "unreadable record"},
+    ),
+    "an mdev proves its VM by its UUID when record and claim are lost": (
+        MDEVS, {"vms": [vm(1, assigned(MDEVS, T2Q, carrier=PROVEN), record=None)]},
+        {"owner": MANAGED, "vm": "vdi-001", "reason": "record lost"},
+    ),
+    "a copy that refers to another VM's mdev does not own it": (
+        MDEVS, {"vms": [vm(2, assigned(MDEVS, T2Q, carrier=PROVEN), record=None)]},
+        {"owner": UNMANAGED, "vm": "vdi-002"},
+    ),
+    "a copied record leaves the device to the original": (
+        _carrying(), {"vms": [owned(2, record=None), owned()]}, {"owner": MANAGED, "vm": "vdi-001"}
+    ),
+    "an unmanaged VM takes its VF": (
+        a100(), {"vms": [vm(7, assigned(a100(), A4C, 5), record=None)]},
+        {"owner": UNMANAGED, "function": a100().functions[5].address, "vm": "vdi-007"},
+    ),
+    "an unmanaged VM takes its whole GPU": (
+        a100(), {"vms": [vm(7, record=None, hostdevs=(HostdevRef("pci", a100().address, True),))]},
+        {"carrier": a100().address, "owner": UNMANAGED, "present": True},
+    ),
+    "a claim that cannot be read takes its VF": (
+        a100(), {"unreadable": (a100().functions[2].address,)},
+        {"function": a100().functions[2].address, "reason": "its claim cannot be read"},
+    ),
+}  # fmt: skip
 
 
-def test_a_device_without_owner_is_unmanaged():
-    (result,) = resolve_ownership((_carrying(),), (), (), NOBODY)
-    assert (result.owner, result.profile, result.framebuffer_mib) == (Ownership.UNMANAGED, "A100-4C", 4096)
-
-
-def test_a_claim_of_a_live_process_counts_as_managed():
-    gpu = a100()
-    mine = claim(assigned(gpu, A4C), 1)
-    (result,) = resolve_ownership((gpu,), (), (mine,), frozenset({mine.carrier}))
-    assert (result.owner, result.present, result.reason) == (Ownership.MANAGED, False, None)
-
-
-def test_a_claim_whose_vm_and_process_are_gone_is_leaked_and_says_so():
-    gpu = _carrying()
-    (result,) = resolve_ownership((gpu,), (), (claim(assigned(gpu, A4C), 1),), NOBODY)
-    assert (result.owner, result.present) == (Ownership.LEAKED, True)
-    assert result.reason == "claimed for VM vdi-001 by process 100; neither exists any more"
-
-
-def test_a_gpu_whose_set_up_was_killed_is_of_no_vm_but_of_the_command():
-    gpu = a100()
-    whole = assigned(gpu, A4C)
-    whole = replace(
-        claim(whole, 1), carrier=gpu.address, vm=GPU_SETUP_CLAIM, command="vgpuctl set-mig 0000:3b:00.0 --off"
-    )
-    (left,) = resolve_ownership((gpu,), (), (whole,), NOBODY)
-    assert (left.owner, left.vm, left.holder_text) == (Ownership.LEAKED, None, "'vgpuctl set-mig 0000:3b:00.0 --off'")
-    assert left.reason == "half set up: process 100 (vgpuctl set-mig 0000:3b:00.0 --off) is gone"
-    (works,) = resolve_ownership((gpu,), (), (whole,), frozenset({gpu.address}))
-    assert (works.owner, works.vm, works.reason) == (Ownership.MANAGED, None, None)
-
-
-def test_without_libvirt_no_claim_is_called_leaked():
-    gpu = _carrying()
-    (result,) = resolve_ownership((gpu,), (), (claim(assigned(gpu, A4C), 1),), NOBODY, owners_known=False)
-    assert result.owner is Ownership.MANAGED
-
-
-def test_a_claim_of_a_vm_without_record_is_managed():
-    gpu = _carrying()
-    bare = vm(1, assigned(gpu, A4C), record=None)
-    (result,) = resolve_ownership((gpu,), (bare,), (claim(assigned(gpu, A4C), 1),), NOBODY)
-    assert (result.owner, result.reason) == (Ownership.MANAGED, "record lost")
-
-
-def test_a_device_of_a_vm_whose_record_cannot_be_read_does_not_say_that_it_is_lost():
-    gpu = _carrying()
-    newer = vm(1, assigned(gpu, A4C), record=None, has_unreadable_record=True)
-    (claimed,) = resolve_ownership((gpu,), (newer,), (claim(assigned(gpu, A4C), 1),), NOBODY)
-    own = carrier_uuid(vm_uuid(1), 0)
-    mdevs = with_mdevs(t4(), 0, (own, T2Q.type_id))
-    (proved,) = resolve_ownership(
-        (mdevs,), (vm(1, assigned(mdevs, T2Q, carrier=own), record=None, has_unreadable_record=True),), (), NOBODY
-    )
-    assert [(v.owner, v.reason) for v in (claimed, proved)] == [(Ownership.MANAGED, "unreadable record")] * 2
-
-
-def test_an_mdev_proves_its_vm_by_its_uuid_when_record_and_claim_are_lost():
-    own = carrier_uuid(vm_uuid(1), 0)
-    gpu = with_mdevs(t4(), 0, (own, T2Q.type_id))
-    bare = vm(1, assigned(gpu, T2Q, carrier=own), record=None)
-    (result,) = resolve_ownership((gpu,), (bare,), (), NOBODY)
-    assert (result.owner, result.vm, result.reason) == (Ownership.MANAGED, "vdi-001", "record lost")
-
-
-def test_a_copy_that_refers_to_another_vms_mdev_does_not_own_it():
-    own = carrier_uuid(vm_uuid(1), 0)
-    gpu = with_mdevs(t4(), 0, (own, T2Q.type_id))
-    copy = vm(2, assigned(gpu, T2Q, carrier=own), record=None)
-    (result,) = resolve_ownership((gpu,), (copy,), (), NOBODY)
-    assert (result.owner, result.vm) == (Ownership.UNMANAGED, "vdi-002")
-
-
-def test_a_copied_record_leaves_the_device_to_the_original():
-    gpu = _carrying()
-    original, copy = vm(1, assigned(gpu, A4C)), vm(2, assigned(gpu, A4C), record=None)
-    (result,) = resolve_ownership((gpu,), (copy, original), (), NOBODY)
-    assert (result.owner, result.vm) == (Ownership.MANAGED, "vdi-001")
-
-
-def test_an_unmanaged_vm_takes_its_vf():
-    gpu = a100()
-    foreign = vm(7, assigned(gpu, A4C, 5), record=None)
-    (result,) = resolve_ownership((gpu,), (foreign,), (), NOBODY)
-    assert (result.owner, result.function, result.vm) == (Ownership.UNMANAGED, gpu.functions[5].address, "vdi-007")
-
-
-def test_an_unmanaged_vm_takes_its_whole_gpu():
-    gpu = a100()
-    foreign = vm(7, record=None, hostdevs=(HostdevRef("pci", gpu.address, True),))
-    (result,) = resolve_ownership((gpu,), (foreign,), (), NOBODY)
-    assert (result.carrier, result.owner, result.present) == (gpu.address, Ownership.UNMANAGED, True)
-
-
-def test_a_claim_that_cannot_be_read_takes_its_vf():
-    gpu = a100()
-    (result,) = resolve_ownership((gpu,), (), (), NOBODY, (gpu.functions[2].address,))
-    assert (result.function, result.reason) == (gpu.functions[2].address, "its claim cannot be read")
-
-
-def test_an_assigned_whole_function_is_present():
-    gpu = replace(a100(), backend=Backend.PASSTHROUGH, mode=GpuMode.PASSTHROUGH)
-    own = assigned(gpu, A4C, carrier=gpu.address, function=gpu.address, profile=None)
-    (result,) = resolve_ownership((gpu,), (vm(1, own),), (), NOBODY)
-    assert result.present
+@pytest.mark.parametrize(("gpu", "host", "expected"), CASES.values(), ids=CASES)
+def test_who_owns_what_is_on_a_gpu(gpu, host, expected):
+    claims, live = tuple(host.get("claims", ())), frozenset(host.get("live", ()))
+    (result,) = resolve_ownership(
+        (gpu,), tuple(host.get("vms", ())), claims, live, host.get("unreadable", ()),
+        owners_known=host.get("owners_known", True),
+    )  # fmt: skip
+    assert {name: getattr(result, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("kinds", [("device",), ("promise",), ("claim",), ("device", "promise", "claim")])

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts import create, open_sim_host, request
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.domain.domain_root import parse_root
+from vgpuctl.domain.domain_xml import parse_root
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed
 from vgpuctl.operations.diagnose import diagnose
 

@@ -32,7 +32,7 @@ from tests.unit.operations.test_attach import FOREIGN
 from tests.values import claim
 from tests.vgpus import drop, make
 from vgpuctl.errors import Locked, PartlyApplied, VgpuctlError
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostClock
 from vgpuctl.model.vm import AssignedVgpu, Claim
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.host_file import read_host_spec

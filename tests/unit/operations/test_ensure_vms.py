@@ -21,7 +21,7 @@ from vgpuctl.errors import (
     SpecDiffers,
     VgpuctlError,
 )
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostClock
 from vgpuctl.model.request import ExistingDisk
 from vgpuctl.operations.ensure_vms import ensure_vms
 from vgpuctl.value import replace

@@ -11,7 +11,7 @@ from tests.mixed_sizes import PRO, Q4, Q24, Q48, mixed, overlapping, placed, see
 from tests.processes import clean
 from tests.unit.operations.test_ensure_vms import ensure, names
 from vgpuctl.errors import VgpuctlError
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostClock
 
 
 def test_vms_that_are_made_at_once_never_wait_for_each_others_place(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from tests.faults import Watch
 from tests.hosts import SimulatedHost, create, open_sim_host, request, stop, yes
 from vgpuctl.library import GpuHost
-from vgpuctl.library.call_settings import CallSettings
+from vgpuctl.library.call import CallSettings
 from vgpuctl.model.outcome import NoProgress
 
 SCENARIO = """version: 1

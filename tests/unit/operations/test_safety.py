@@ -14,7 +14,7 @@ from vgpuctl.model.gpu import Backend, GpuFunction
 from vgpuctl.model.port_values import DeviceUser, DomainLeftovers, HypervisorStatus
 from vgpuctl.model.vm import DiskRef, ManagedDisk, RecordState, VmState
 from vgpuctl.observe import ReadScope, observe
-from vgpuctl.observe.vms import read_vm
+from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.plans.chains import build_chains, recorded_references, refuse_shared_disks
 from vgpuctl.operations.plans.choose import choose_vgpus
 from vgpuctl.operations.plans.remove import vm_removal_plan

@@ -12,9 +12,10 @@ from tests.unit.gpu.test_kinds import GVT, H100_MIG
 from vgpuctl.gpu.equal_size import EqualSizeKind
 from vgpuctl.gpu.gpu_instances import InstanceNeed, SharedInstanceKind
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
-from vgpuctl.placement.fleet import Fleet, GpuGroup
-from vgpuctl.placement.migrations import (
+from vgpuctl.placement.fleet import (
+    Fleet,
     FreeFunctions,
+    GpuGroup,
     Leave,
     Migration,
     MigrationPlan,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.gpu.test_kinds import KINDS, grown
 from vgpuctl.config.arguments import PLACEMENT_POLICIES
 from vgpuctl.gpu.equal_size import EqualSizeKind
-from vgpuctl.gpu.gpu_kind import GpuKind
+from vgpuctl.gpu.gpu_kind import GpuKind, RoomLost, RoomLostByKind
 from vgpuctl.gpu.mixed_size import placement_id_of
 from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
@@ -51,7 +51,6 @@ def place(fleet: Fleet, *profiles: str, policy: PlacementPolicy | None = None) -
     placed = []
     for profile in profiles:
         choice = policy.choose(fleet, profile)
-        assert choice is not None
         fleet.add_vgpu(choice.gpu, choice.placement)
         placed.append((choice.gpu, placement_id_of(choice.placement.place) if choice.placement.place else -1))
     return placed
@@ -151,12 +150,6 @@ def test_every_policy_refuses_only_when_no_gpu_has_room(name: str, data: st.Data
             fleet.add_vgpu(choice.gpu, choice.placement)
 
 
-def test_every_policy_takes_the_place_that_costs_the_least() -> None:
-    for name in PLACEMENT_POLICIES:
-        fleet = empty_fleet(HALVED)
-        assert place(fleet, "1Q", "4Q", "2Q", policy=POLICIES[name]()) == [(0, 0), (0, 4), (0, 2)]
-
-
 class LowestPlace(FirstFit):
     """First-fit as a driver does it: the lowest free place."""
 
@@ -190,3 +183,29 @@ def admitted_mib(policy: PlacementPolicy, kinds: Sequence[GpuKind], mix: dict[st
             fleet.add_vgpu(choice.gpu, choice.placement)
             admitted += kinds[0].sizes[profile]
     return admitted
+
+
+def test_room_counts_once_for_profiles_that_take_the_same() -> None:
+    footprint = Footprint(tuple(range(16)), 1)
+    both = SliceKind("both", 16384, {"1Q": 1024, "1A": 1024}, {"1Q": footprint, "1A": footprint}, slices=16)
+    one = SliceKind("one", 16384, {"1Q": 1024}, {"1Q": footprint}, slices=16)
+    (lost, placement), *_ = RoomLostByKind(both).placements_by_cost(both.empty, "1A")
+    assert (lost, placement.place) == (RoomLost(0, 1024), 1)
+    assert RoomLostByKind(one).lost(one.empty, "1Q", 1) == lost
+
+
+def test_the_cost_of_a_place_is_what_the_profiles_can_use_less() -> None:
+    costs = RoomLostByKind(HALVED).placements_by_cost(HALVED.empty, "1Q")
+    assert [placement_id_of(p.place) for _, p in costs] == list(range(16))
+    assert costs[0][0] == RoomLost(0, 1024 + 2048 + 4096 + 8192)
+    after_first = RoomLostByKind(HALVED).placements_by_cost(1, "1Q")
+    assert after_first[0][0] == RoomLost(0, 1024)
+
+
+def test_extra_is_what_the_largest_room_loses_more_than_on_an_empty_gpu() -> None:
+    """Beside one of 3 slices the most room is that of 3Q, 93 GiB. A 4Q touches two places of it; then 4Q has 88."""
+    room_lost = RoomLostByKind(BLACKWELL)
+    assert room_lost.lost_when_empty("4Q") == 4096
+    three = BLACKWELL.placements(BLACKWELL.empty, "3Q")[0].state_after
+    by_place = {placement_id_of(p.place): cost for cost, p in room_lost.placements_by_cost(three, "4Q")}
+    assert by_place[4].extra == 93 * 1024 - 88 * 1024 - 4096

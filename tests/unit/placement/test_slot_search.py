@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.unit.gpu.test_gpu_instances import BIG, H3, HALF, SMALL
 from tests.unit.gpu.test_gpu_instances import host as with_mig
-from tests.unit.gpu.test_mixed_size import A40
 from tests.unit.gpu.test_mixed_size import gpu as mixed
 from tests.unit.gpu.test_numbers import grown
 from tests.values import A4C, A5C, a100, snapshot, taken
@@ -20,8 +19,8 @@ from vgpuctl.config.arguments import PLACEMENT_POLICIES
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.placement.fleet_state import build_fleet_state
-from vgpuctl.placement.joint import fit_together
+from vgpuctl.placement.fit import fit_together
+from vgpuctl.placement.fleet import build_fleet_state
 from vgpuctl.placement.policy import POLICIES
 from vgpuctl.placement.slot_search import OpenGpu, ProfileRequest, add_slot, search_slots
 from vgpuctl.placement.vm_placement import list_open_gpus, place_vgpus
@@ -152,10 +151,3 @@ def test_a_search_among_gpus_that_all_differ_ends_and_says_so():
     with pytest.raises(NoCapacity, match="no room for") as caught:
         place_vgpus(snapshot(*gpus), [(t.profile, 1) for t in SIZES])
     assert caught.value.facts["details"][0].startswith("the search ended after 2000 other places")
-
-
-def test_vgpus_of_several_sizes_share_a_mixed_size_gpu():
-    hosts = [OpenGpu(mixed(), ())]
-    result = search_slots(snapshot(mixed()), hosts, [item(t, hosts) for t in (A40[1], A40[2], A40[4])], None).slots
-    assert result is not None
-    assert len({slot.placement_id for slot in result}) == 3

@@ -16,10 +16,9 @@ import pytest
 
 from tests.unit.remote.test_fanout import Played
 from vgpuctl.errors import HostCannot, Interrupted, InvalidInput, NotFound, ResultUnknown, Unreachable, VgpuctlError
-from vgpuctl.remote import bootstrap, debian_package, fanout
-from vgpuctl.remote.debian_package import DebianPackage
-from vgpuctl.remote.session import RemoteCommand, RemoteOutput, RunControl
-from vgpuctl.remote.target import Target
+from vgpuctl.remote import bootstrap, fanout
+from vgpuctl.remote.bootstrap import DebianPackage
+from vgpuctl.remote.session import RemoteCommand, RemoteOutput, RunControl, Target
 
 PACKAGE = DebianPackage("dist/vgpuctl.deb", "vgpuctl.deb", "1.0-1", b"w" * 1000)
 WORDS = ("--json", "install-host")
@@ -158,7 +157,7 @@ CONTROL = "Package: vgpuctl\nVersion: 0.2.0-1\nArchitecture: all\n"
 @pytest.mark.parametrize("compression", ["xz", "gz"])
 def test_version_and_checksum(tmp_path: Path, compression: str) -> None:
     path = package(tmp_path, CONTROL, compression)
-    result = debian_package.read_package(str(path))
+    result = bootstrap.read_package(str(path))
     assert (result.filename, result.version) == ("vgpuctl_0.2.0-1_all.deb", "0.2.0-1")
     assert result.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -166,7 +165,7 @@ def test_version_and_checksum(tmp_path: Path, compression: str) -> None:
 def test_another_package_is_refused(tmp_path: Path) -> None:
     path = package(tmp_path, CONTROL.replace("vgpuctl", "incus"))
     with pytest.raises(InvalidInput, match="is a package of incus, not of vgpuctl"):
-        debian_package.read_package(str(path))
+        bootstrap.read_package(str(path))
 
 
 def test_no_package_is_refused(tmp_path: Path) -> None:
@@ -175,17 +174,17 @@ def test_no_package_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"PK\x03\x04", whole[:50], whole[:120], b"!<arch>\n", b"!<arch>\n" + b"x" * 60):
         path.write_bytes(content)
         with pytest.raises(InvalidInput, match="is not a complete Debian package"):
-            debian_package.read_package(str(path))
+            bootstrap.read_package(str(path))
     path.write_bytes(package(tmp_path, CONTROL, control_name="./other").read_bytes())
     with pytest.raises(InvalidInput, match="is not a complete Debian package"):
-        debian_package.read_package(str(path))
+        bootstrap.read_package(str(path))
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="does not exist"):
-        debian_package.read_package(str(tmp_path / "nowhere.deb"))
+        bootstrap.read_package(str(tmp_path / "nowhere.deb"))
     with pytest.raises(InvalidInput, match="it is a directory"):
-        debian_package.read_package(str(tmp_path))
+        bootstrap.read_package(str(tmp_path))
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(InvalidInput, match="it is a pipe"):
-        debian_package.read_package(str(tmp_path / "fifo"))
+        bootstrap.read_package(str(tmp_path / "fifo"))

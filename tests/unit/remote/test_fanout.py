@@ -13,8 +13,7 @@ import pytest
 from vgpuctl.errors import DeadlineExceeded, Failed, HostCannot, Interrupted, ResultUnknown, Unreachable, VgpuctlError
 from vgpuctl.remote import fanout, reply
 from vgpuctl.remote.reply import parse
-from vgpuctl.remote.session import TOO_LONG, TOO_NOISY, RemoteCommand, RemoteOutput, RunControl
-from vgpuctl.remote.target import Target
+from vgpuctl.remote.session import TOO_LONG, TOO_NOISY, RemoteCommand, RemoteOutput, RunControl, Target
 
 
 def document(*, ok: bool = True, schema: str = "vgpuctl/1", code: str = "failed", **more: Any) -> str:

@@ -13,7 +13,7 @@ import pytest
 from vgpuctl.errors import HostKeyRefused, InvalidInput
 from vgpuctl.remote import known_hosts, ssh_config
 from vgpuctl.remote.known_hosts import KnownKey
-from vgpuctl.remote.target import Target, expand_range, parse_url
+from vgpuctl.remote.session import Target, expand_range, parse_url
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput, Unreachable
 from vgpuctl.remote import ssh_session
-from vgpuctl.remote.session import RemoteCommand, RunControl
+from vgpuctl.remote.session import RemoteCommand, RunControl, Target
 from vgpuctl.remote.ssh import ProxyProcess, SshConnector, load_key, open_socket
 from vgpuctl.remote.ssh_config import resolve_login
 from vgpuctl.remote.ssh_session import SshSession
-from vgpuctl.remote.target import Target
 
 GREETING = b"SSH-2.0-OpenSSH_9.9\r\n"
 KEXINIT = b"\x14" + bytes(16) + b"\x00\x00\x00\x02\xff\xff"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry dword: decodes on the same generation as encoded, and another generation's dword is suspected."""
+"""The registry dword: decodes on the same generation as encoded, and another generation's dword is suspected.
+
+The version of the loaded driver is read from either file, in the forms that NVIDIA's modules print.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from vgpuctl.scheduler.registry_dword import (
     driver_generation,
     encode_dword,
     explain_unencodable,
+    parse_driver_version,
+    parse_scheduler_log,
     supports_weights,
     wrong_generation,
 )
@@ -140,3 +145,58 @@ def test_another_generations_dword_is_suspected(kind, word, text):
 @pytest.mark.parametrize("word", [0x0, 0x1, 0x11])
 def test_dwords_equal_in_all_generations_are_not_suspected(kind, word):
     assert wrong_generation(kind, word) is None
+
+
+GCC = "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.05  Thu May 16 11:00:00 UTC 2024",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.90.05  Release Build  (dvs@U16-I3-B16-3-4)",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.05",
+    ],
+)
+def test_the_version_is_read_from_proc(line: str) -> None:
+    assert parse_driver_version(None, f"{line}\n{GCC}") == "550.90.05"
+    assert parse_driver_version("", f"{line}\n{GCC}") == "550.90.05"
+    assert parse_driver_version("535.161.05\n", f"{line}\n{GCC}") == "535.161.05"
+
+
+@pytest.mark.parametrize("text", [None, "", GCC, "NVRM version: NVIDIA UNIX x86_64 Kernel Module\n" + GCC])
+def test_other_text_has_no_version(text: str | None) -> None:
+    assert parse_driver_version(None, text) is None
+
+
+GPU = "0000:41:00.0"
+
+
+@pytest.mark.parametrize(
+    ("end", "policy"),
+    [
+        ("DISABLED with policy BEST_EFFORT.", SchedulerPolicy.BEST_EFFORT),
+        ("ENABLED with policy EQUAL_SHARE.", SchedulerPolicy.EQUAL_SHARE),
+        ("ENABLED with policy FIXED_SHARE on GR", SchedulerPolicy.FIXED_SHARE),
+        ("DISABLED with policy NONE.", None),
+    ],
+)
+def test_both_spellings_are_understood(end, policy):
+    line = f"[   12.345678] NVRM: GPU at 0000:41:00.0 has software scheduler {end}"
+    state = parse_scheduler_log([line], GPU)
+    assert state is not None
+    assert (state.policy, state.source) == (policy, "kernel log")
+
+
+def test_the_last_line_of_this_gpus_graphics_counts():
+    head = "NVRM: GPU at"
+    lines = [
+        f"{head} 0000:41:00.0 has software scheduler ENABLED with policy EQUAL_SHARE on GR",
+        f"{head} 0000:41:00.0 has software scheduler ENABLED with policy BEST_EFFORT on NVENC0",
+        f"{head} 0000:42:00.0 has software scheduler ENABLED with policy FIXED_SHARE on GR",
+        "NVRM: something else",
+    ]
+    state = parse_scheduler_log(lines, GPU)
+    assert state is not None
+    assert state.policy is SchedulerPolicy.EQUAL_SHARE
+    assert parse_scheduler_log(lines, "0000:43:00.0") is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerState
-from vgpuctl.scheduler.time_share import compute_time_share
+from vgpuctl.scheduler.limits import compute_time_share
 
 EQUAL = SchedulerState(SchedulerPolicy.EQUAL_SHARE, False, 2_000_000)
 FIXED = SchedulerState(SchedulerPolicy.FIXED_SHARE, False, 1_000_000)

@@ -27,8 +27,7 @@ from tests.unit.sim.hosts import (
 from vgpuctl.errors import InvalidInput, NvmlFailed, Stuck
 from vgpuctl.model.vm import VmState
 from vgpuctl.sim import faults
-from vgpuctl.sim.libvirt_errors import _LIBVIRT_CALLS, VirErrorNumber
-from vgpuctl.sim.refusals import KernelRefusal, raise_refusal
+from vgpuctl.sim.refusals import _LIBVIRT_CALLS, KernelRefusal, VirErrorNumber, raise_refusal
 
 
 def test_a_write_is_refused_with_its_errno(make: MakeHost) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.sim.hosts import GPU, MDEV, PF, MakeHost, create, mdev_device, pci_device, run_vm, set_type, uuid, vf
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Stuck
-from vgpuctl.model.address import is_pci_address
+from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.vm import ProcessId, VmState
 from vgpuctl.ports.devices import Nvml, Sysfs
 from vgpuctl.ports.libvirt import Hypervisor, Storage

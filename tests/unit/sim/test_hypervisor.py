@@ -15,7 +15,7 @@ from vgpuctl.model.vm import VmState
 from vgpuctl.sim import SimHost, open_host
 from vgpuctl.sim import domain_xml as reading
 from vgpuctl.sim.domain_xml import SimHostdev
-from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
+from vgpuctl.sim.refusals import VirError, VirErrorNumber
 from vgpuctl.sim.state import State
 
 RECORD = "<vgpuctl:promise xmlns:vgpuctl='urn:vgpuctl:1' state='{}'><spec>a  b\n &amp; é</spec></vgpuctl:promise>"

@@ -22,8 +22,8 @@ from tests.unit.sim.hosts import (
     uuid,
 )
 from vgpuctl.errors import Stuck
-from vgpuctl.sim.availability import count_available, count_available_on
 from vgpuctl.sim.machine import Machine, build_machine
+from vgpuctl.sim.mixed_size import count_available, count_available_on
 from vgpuctl.sim.scenario import compile_scenario
 from vgpuctl.sim.state import State
 

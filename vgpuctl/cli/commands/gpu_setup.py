@@ -10,7 +10,7 @@ import click
 from vgpuctl.cli import complete, targets
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.commands.gpus import configured_text, gpu_change_page, running_text
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Page, dry_run
 from vgpuctl.cli.targets import Rows, Targets, change, count_rows
 from vgpuctl.config.arguments import GPU_MODES, SCHEDULER_POLICIES

@@ -10,7 +10,7 @@ import click
 
 from vgpuctl.cli import run, targets
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import (
     NUMERIC_HEADERS,
     Block,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         RunningSchedulerResult,
         SetUpGpuResult,
         ShareResult,
+        VgpuResult,
     )
-    from vgpuctl.model.results.vgpus import VgpuResult
     from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 

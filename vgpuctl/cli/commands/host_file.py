@@ -10,8 +10,8 @@ import click
 
 from vgpuctl.cli import run
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.run import CommandOutput
-from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.shown import Block, Page, Table, dry_run
 from vgpuctl.value import field_names, replace
 

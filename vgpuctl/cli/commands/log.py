@@ -12,7 +12,7 @@ import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Column, Listing, Page, or_unknown, shorten_names
 from vgpuctl.config.arguments import DEFAULT_LOG_LINES, MAX_LOG_LINES
 

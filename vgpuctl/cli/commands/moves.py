@@ -11,7 +11,7 @@ import click
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.commands.profiles import places_by_gpu
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Block, Page
 from vgpuctl.model.numbers import count_text
 

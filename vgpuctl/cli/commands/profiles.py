@@ -12,8 +12,8 @@ import click
 
 from vgpuctl.cli import complete, run
 from vgpuctl.cli.command import make_command
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.run import CommandOutput
-from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.shown import (
     Block,
     Column,

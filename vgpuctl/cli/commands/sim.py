@@ -12,16 +12,15 @@ import click
 from vgpuctl.cli import run
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
 from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
-from vgpuctl.cli.global_options import global_options
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings, global_options
 from vgpuctl.cli.shown import Column, Listing, Page
 from vgpuctl.errors import Interrupted, VgpuctlError
 from vgpuctl.model.numbers import count_text
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.model.outcome import QueryResult
-    from vgpuctl.model.results.program import RebootedResult, SimResult
+    from vgpuctl.model.results.host import RebootedResult, SimResult
 
 Entry = TypeVar("Entry")
 
@@ -54,12 +53,12 @@ def reboot(settings: Settings) -> int:
     """
     from vgpuctl import library, simulated
     from vgpuctl.library import audit
-    from vgpuctl.model import outcome, subjects
-    from vgpuctl.model.results import program as program_results
+    from vgpuctl.model import outcome
+    from vgpuctl.model.results import host as host_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
-        ports, rebooted = library.open_ports(settings.host), subjects.Subjects()
+        ports, rebooted = library.open_ports(settings.host), outcome.Subjects()
         with suppress(VgpuctlError):  # a host whose libvirt does not answer is rebooted all the same
             rebooted.add_vms([vm.name for vm in ports.hypervisor.domains()])
         entry = audit.Call("sim-reboot", audit.join(("vgpuctl", *settings.args)), rebooted)
@@ -67,7 +66,7 @@ def reboot(settings: Settings) -> int:
         entry.succeeded(ports, outcome.Outcome(True, None))
         if runs_boot_unit:
             return run.CommandOutput(_run_boot_unit(settings, guard))
-        data = program_results.RebootedResult(settings.host, "not-enabled")
+        data = host_results.RebootedResult(settings.host, "not-enabled")
         return run.CommandOutput(outcome.QueryResult(data, changed=True))
 
     return run.perform(settings, "sim-reboot", work)
@@ -75,27 +74,25 @@ def reboot(settings: Settings) -> int:
 
 def _run_boot_unit(settings: Settings, guard: SignalGuard) -> QueryResult[RebootedResult]:
     """Do what the boot unit does. As on a real host, a unit that fails does not stop the boot: it is a warning."""
-    from vgpuctl.cli import hosts
     from vgpuctl.model import outcome
     from vgpuctl.model.results import host as host_results
-    from vgpuctl.model.results import program as program_results
 
     try:
         unit_settings = copy(settings)
         unit_settings.args = ("restore-host",)  # the audit journal has the unit's command
-        result = hosts.open_host(unit_settings, cancelled=guard.check).restore_host()
+        result = run.open_host(unit_settings, cancelled=guard.check).restore_host()
     except Interrupted:
         raise
     except VgpuctlError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        data = program_results.RebootedResult(
+        data = host_results.RebootedResult(
             settings.host,
             "failed",
             _listed(error, "restored", host_results.RestoredResult),
             _listed(error, "failed", host_results.NotRestoredResult),
         )
         return outcome.QueryResult(data, (f"the boot unit failed: {error.message}{hint}",), changed=True)
-    data = program_results.RebootedResult(settings.host, "done", result.data.restored)
+    data = host_results.RebootedResult(settings.host, "done", result.data.restored)
     return outcome.QueryResult(data, result.warnings, changed=True)
 
 
@@ -119,15 +116,15 @@ def _reset_page(data: SimResult) -> Page:
 def reset(settings: Settings) -> int:
     """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks first."""
     from vgpuctl import simulated
-    from vgpuctl.cli import confirm
+    from vgpuctl.cli import progress
     from vgpuctl.model import outcome
-    from vgpuctl.model.results import program as program_results
+    from vgpuctl.model.results import host as host_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         scenario = simulated.scenario_of(settings.host, root=settings.root, connect=settings.connect)
-        confirm.ConfirmationPrompt(settings)(f"Forget everything on {settings.host}?", ())
+        progress.ConfirmationPrompt(settings)(f"Forget everything on {settings.host}?", ())
         simulated.reset(scenario)
-        return run.CommandOutput(outcome.QueryResult(program_results.SimResult(settings.host), changed=True))
+        return run.CommandOutput(outcome.QueryResult(host_results.SimResult(settings.host), changed=True))
 
     return run.perform(settings, "sim-reset", work)
 
@@ -156,10 +153,10 @@ def list_scenarios(settings: Settings) -> int:
     """
     from vgpuctl import simulated
     from vgpuctl.model import outcome
-    from vgpuctl.model.results import program as program_results
+    from vgpuctl.model.results import host as host_results
 
     def work(guard: SignalGuard) -> run.CommandOutput:
-        rows = (program_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())
+        rows = (host_results.ScenarioResult(f"sim:{name}", text) for name, text in simulated.list_scenarios())
         return run.CommandOutput(outcome.QueryResult(tuple(rows)))
 
     return run.perform(settings, "sim-list-scenarios", work)

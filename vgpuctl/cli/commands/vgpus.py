@@ -9,14 +9,14 @@ import click
 
 from vgpuctl.cli import complete, field_options, run, targets
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import Column, Listing, Page, dry_run, location, mib, or_unknown, vgpu_line, vgpu_users
 from vgpuctl.cli.targets import Targets, change, count_rows
 from vgpuctl.config.arguments import VGPU_STATES
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.results.vgpus import (
+    from vgpuctl.model.results.gpus import (
         AbsentVgpuResult,
         EnsuredVgpuResult,
         ListedVgpuResult,

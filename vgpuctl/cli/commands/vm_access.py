@@ -10,7 +10,7 @@ import click
 
 from vgpuctl.cli import run, targets
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.settings import Seconds, Settings
+from vgpuctl.cli.global_options import Seconds, Settings
 from vgpuctl.cli.shown import Page, Pairs
 from vgpuctl.cli.targets import Targets, change, query, select
 from vgpuctl.config.arguments import DEFAULT_TIMEOUT_SECONDS, WAIT_TARGETS

@@ -10,7 +10,7 @@ import click
 
 from vgpuctl.cli import run, targets
 from vgpuctl.cli.command import make_command
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.shown import (
     Column,
     Listing,

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from vgpuctl.errors import NvmlFailed, missing_library_error
 from vgpuctl.host.nvml import device, mig, vgpu_scheduler
 from vgpuctl.host.nvml.library import NvmlLibrary, find_missing_function, load_pynvml, open_for_change, open_nvml
-from vgpuctl.model.address import is_pci_address, split_pci
 from vgpuctl.model.gpu import PlacementSpan
+from vgpuctl.model.names import is_pci_address, split_pci
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlStatus
 from vgpuctl.model.vgpu_scheduler import SchedulerSpec

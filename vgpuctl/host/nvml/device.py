@@ -24,8 +24,8 @@ from typing import Any
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import mig, vgpu_scheduler
 from vgpuctl.host.nvml.library import NOT_SUPPORTED, NvmlLibrary
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import PlacementSpan
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.port_values import EccState, NvmlGpu, NvmlGuest, NvmlVgpuType
 from vgpuctl.value import EMPTY_MAPPING
 

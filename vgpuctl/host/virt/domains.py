@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import constants, libvirt_xml
-from vgpuctl.host.virt.capabilities import has_enrolled_keys, parse_capabilities
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
 from vgpuctl.host.virt.domain_changes import DomainChanges, define_with_schema
+from vgpuctl.host.virt.libvirt_xml import has_enrolled_keys, parse_capabilities
 from vgpuctl.model.port_values import (
     MACHINES,
     X86_64,

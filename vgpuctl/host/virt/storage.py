@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, NoSpace
-from vgpuctl.host import commands, image_copy
+from vgpuctl.host import commands, images
 from vgpuctl.host.backing_chain import read_image_files
 from vgpuctl.host.virt import constants, libvirt_xml
 from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
@@ -153,7 +153,7 @@ class LibvirtStorage:
         self, source: str, source_format: str, target: VolumeInfo, target_format: str, report: Callable[[float], None]
     ) -> None:
         """Copy an image into a volume with qemu-img."""
-        image_copy.copy_image(source, source_format, target.path, target_format, report)
+        images.copy_image(source, source_format, target.path, target_format, report)
 
     def resize_volume(self, pool: str, name: str, capacity_bytes: int) -> VolumeInfo:
         """Grow a volume; libvirt cannot do that in a logical pool, so lvextend does it there."""

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole host: the `data` of the commands that check it, set it up and compare it with host.yaml."""
+"""The whole host: the `data` of the commands that check it, set it up and compare it with host.yaml.
+
+Other hosts, simulated hosts and the shell's completion are here too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from vgpuctl.model.results.fields import ABSENT, Absent
+from vgpuctl.model.results import ABSENT, Absent
 from vgpuctl.value import Value
 
 
@@ -189,3 +192,52 @@ class ImportedResult(HostTextResult):
 
     source: Annotated[str, "mdevctl", "vgpu-device-manager", "mig-parted"]
     left_out: tuple[str, ...]
+
+
+class ScenarioResult(Value):
+    """A built-in simulated host."""
+
+    host: str
+    description: str
+
+
+class SimResult(Value):
+    """A simulated host that was reset."""
+
+    host: str
+
+
+class RebootedResult(SimResult):
+    """A simulated host that was rebooted.
+
+    `boot_unit`: whether the unit of install-host ran, and could create everything again. `restored`: what it created;
+    `failed`: what it could not create.
+    """
+
+    boot_unit: Literal["done", "failed", "not-enabled"]
+    restored: tuple[RestoredResult, ...] = ()
+    failed: tuple[NotRestoredResult, ...] = ()
+
+
+class CompletionResult(Value):
+    """A shell's completion script."""
+
+    shell: str
+    script: str
+
+
+class HostAnswerResult(Value):
+    """One host. `document`: what vgpuctl there printed; if it printed none, an error document of the same form."""
+
+    host: str
+    address: str
+    exit_status: int
+    seconds: float
+    document: object
+
+
+class HostsResult(Value):
+    """Every selected host, in the order of the command line, including those that failed."""
+
+    command: str
+    hosts: tuple[HostAnswerResult, ...]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from vgpuctl.model.results.fields import ABSENT, Absent
-from vgpuctl.model.results.vgpus import VgpuResult
+from vgpuctl.model.results import ABSENT, Absent
+from vgpuctl.model.results.gpus import VgpuResult
 from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.value import Value
 

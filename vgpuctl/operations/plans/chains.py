@@ -11,7 +11,7 @@ import shlex
 import string
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.domain.disk_sources import DiskSources
+from vgpuctl.domain.domain_xml import DiskSources
 from vgpuctl.errors import InUse, Refused
 from vgpuctl.model.port_values import VolumeInfo
 from vgpuctl.model.snapshot import Snapshot

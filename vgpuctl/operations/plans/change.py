@@ -14,8 +14,8 @@ from vgpuctl.config.vm_request import FIELDS, RECORDED_FIELDS, VmRequest, each_p
 from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, InvalidInput, NotFound, Refused
 from vgpuctl.gpu.profiles import check_combination
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu, GpuMode, VgpuType
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord

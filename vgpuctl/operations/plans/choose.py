@@ -17,7 +17,7 @@ from vgpuctl.makers import maker_of, vgpu_driver_hint
 from vgpuctl.model.gpu import Gpu, GpuFunction, GpuMode, Ownership, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
-from vgpuctl.observe.functions import require_function
+from vgpuctl.observe.definition import require_function
 from vgpuctl.operations.plans.choose_whole import choose_vf_gpu, choose_whole_gpus
 from vgpuctl.placement.constraints import select_allowed_gpus, unapplied_error, unapplied_settings
 from vgpuctl.placement.vm_placement import place_vgpus

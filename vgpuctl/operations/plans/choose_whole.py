@@ -2,7 +2,7 @@
 """Choose the whole GPUs, or the GPU of a plain VF, that a VM gets without a profile.
 
 A VM gets all of the whole GPUs that it asks for, or none. Named addresses are taken as they are. Otherwise it gets the
-free GPUs that are nearest to each other (`placement.near_gpus`), of one model where possible. GPUs of different models
+free GPUs that are nearest to each other (`vm_placement`), of one model where possible. GPUs of different models
 go to one VM only if it names them.
 """
 
@@ -13,16 +13,15 @@ from collections.abc import Mapping, Sequence
 from vgpuctl.backends import backend_for, backend_of_mode
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import NoCapacity, VgpuctlError
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.names import normalize_pci
 from vgpuctl.model.numbers import count_text
 from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu
 from vgpuctl.placement.constraints import add_spread_group, select_allowed_gpus, why_excluded, why_restricted
-from vgpuctl.placement.near_gpus import choose_near
 from vgpuctl.placement.slot_search import choose_gpu_for_vf
-from vgpuctl.placement.vm_placement import stuck_write_error
+from vgpuctl.placement.vm_placement import choose_near, stuck_write_error
 from vgpuctl.value import Value, replace
 
 Functions = tuple[AssignedVgpu, ...]

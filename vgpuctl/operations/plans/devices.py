@@ -12,11 +12,11 @@ from vgpuctl.gpu.division import find_type
 from vgpuctl.gpu.mixed_size import is_placement_free
 from vgpuctl.model import hint_commands
 from vgpuctl.model.gpu import Gpu, Ownership, Vgpu
+from vgpuctl.model.names import parse_profile_name
 from vgpuctl.model.numbers import count_text
-from vgpuctl.model.profile_name import parse_profile_name
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import OFF_OR_UNKNOWN_STATES, AssignedVgpu, Vm, VmRecord
-from vgpuctl.observe.functions import refuse_lost_gpu
+from vgpuctl.observe.definition import refuse_lost_gpu
 from vgpuctl.operations.plans.choose import make_steps
 from vgpuctl.operations.steps.domain import STOPPED_STATES
 from vgpuctl.ports.step import Step

@@ -14,9 +14,9 @@ from vgpuctl.config.arguments import CPU_PIN_AUTO, HUGEPAGES_KIB, NONE
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.makers import maker_of
+from vgpuctl.model.names import parse_profile_name
 from vgpuctl.model.numbers import format_mib, format_ranges, parse_ranges
 from vgpuctl.model.port_values import HypervisorCapabilities, NetworkInfo
-from vgpuctl.model.profile_name import parse_profile_name
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic
 from vgpuctl.value import EMPTY_MAPPING, Value

@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS, entry_matches, merge_gpu_entries
-from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec, dump_value, format_one_line
-from vgpuctl.config.scheduler_spec import dump_scheduler
+from vgpuctl.config.gpu_spec import dump_scheduler
+from vgpuctl.config.host_spec import (
+    GPU_SPEC_KEYS,
+    GpuSpec,
+    HostSpec,
+    VgpuSpec,
+    dump_value,
+    entry_matches,
+    format_one_line,
+    merge_gpu_entries,
+)
 from vgpuctl.errors import HostCannot, InvalidInput, Refused
 from vgpuctl.gpu_setup.instance_plan import choose_gi_profiles, find_gi_profiles, has_exactly, instance_names
 from vgpuctl.model.gpu import Gpu, GpuMode, MigSpec, MigState

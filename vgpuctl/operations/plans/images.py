@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from vgpuctl.domain.disk_sources import DiskSources
+from vgpuctl.domain.domain_xml import DiskSources
 from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.results.vms import CloneResult, ImageResult
 from vgpuctl.model.vm import DiskRole, ManagedDisk

@@ -25,8 +25,7 @@ from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmState
 from vgpuctl.operations.plans.move_order import MoveEntry, VmLeave, VmMove, check_order, move_off_gpu
 from vgpuctl.operations.plans.selection import shorten
 from vgpuctl.placement.fit import PlannedVgpu, check_fit
-from vgpuctl.placement.fleet_state import FleetState, build_fleet_state
-from vgpuctl.placement.migrations import Leave, Migration, MigrationPlan, PlacedVgpu
+from vgpuctl.placement.fleet import FleetState, Leave, Migration, MigrationPlan, PlacedVgpu, build_fleet_state
 from vgpuctl.placement.moves import MovableFleet, find_fewest_blocking, plan_larger_pieces, plan_room
 from vgpuctl.value import Value, replace
 

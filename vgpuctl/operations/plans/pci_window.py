@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from vgpuctl.config.arguments import PCI_WINDOW_AUTO, PCI_WINDOW_NONE
-from vgpuctl.config.size_text import format_size, parse_memory_size
 from vgpuctl.config.vm_request import VmRequest
+from vgpuctl.model.numbers import format_size, parse_memory_size
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu

@@ -18,8 +18,8 @@ from vgpuctl.model.results.gpus import (
     MigResult,
     TypeResult,
     VfsResult,
+    VgpuResult,
 )
-from vgpuctl.model.results.vgpus import VgpuResult
 from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic, Vm

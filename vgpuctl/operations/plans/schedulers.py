@@ -24,8 +24,7 @@ from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerPolicy, Sched
 from vgpuctl.model.vm import VmState
 from vgpuctl.operations.plans.evict import Eviction, EvictionReason, plan_eviction
 from vgpuctl.ports.step import Step
-from vgpuctl.scheduler import time_share
-from vgpuctl.scheduler.driver_texts import MODULE_VERSION, PROC_VERSION
+from vgpuctl.scheduler import limits
 from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, scheduler_text
 from vgpuctl.scheduler.modprobe_files import (
     ModprobeFile,
@@ -36,6 +35,8 @@ from vgpuctl.scheduler.modprobe_files import (
     parse_settings,
 )
 from vgpuctl.scheduler.registry_dword import (
+    MODULE_VERSION,
+    PROC_VERSION,
     REGISTRY_KEY,
     decode_dword,
     driver_generation,
@@ -92,7 +93,7 @@ def _shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> tuple[ShareRe
     shares: list[ShareResult] = []
     for vgpu in vgpus:
         max_vgpus = next((t.max_per_gpu for t in gpu.types if t.profile == vgpu.profile), None)
-        share = time_share.compute_time_share(
+        share = limits.compute_time_share(
             state,
             is_running=_is_running(snapshot, vgpu),
             running_count=running,

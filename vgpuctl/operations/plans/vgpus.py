@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from vgpuctl.backends import backend_for
 from vgpuctl.config.vm_request import VmRequest
 from vgpuctl.domain.domain_edit import hostdev_xml
-from vgpuctl.domain.host_devices import TEXT_KIND
+from vgpuctl.domain.record import TEXT_KIND
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, Refused, SpecDiffers, Unmanaged
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model import hint_commands
-from vgpuctl.model.address import is_pci_address, normalize_pci
 from vgpuctl.model.gpu import Ownership, Vgpu, VgpuType
+from vgpuctl.model.names import is_pci_address, normalize_pci
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import HOST_VGPU_CLAIM_PREFIX, AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord, VmState
 from vgpuctl.observe.definition import removal_command

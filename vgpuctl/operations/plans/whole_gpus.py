@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from vgpuctl.backends import backend_for
 from vgpuctl.config.arguments import PCI_WINDOW_AUTO
-from vgpuctl.config.size_text import format_size
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain, pci_window_of
 from vgpuctl.errors import NotFound, Refused
 from vgpuctl.makers import maker_of
 from vgpuctl.model import hint_commands
-from vgpuctl.model.address import normalize_pci
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.numbers import count_text
+from vgpuctl.model.names import normalize_pci
+from vgpuctl.model.numbers import count_text, format_size
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.operations.plans.pci_window import DEFAULT_WINDOW_MIB, gpu_bars_mib, supports_maxphysaddr, window_mib

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.disk_sources import parse_disk_sources
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
-from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.domain_xml import parse_disk_sources, parse_domain
 from vgpuctl.errors import InUse, Refused, VerifyFailed
 from vgpuctl.model.port_values import ImageFile
 from vgpuctl.model.vm import ManagedDisk, VmRecord

@@ -112,7 +112,7 @@ def test_libvirt_prints_nothing_by_itself(host):
     code = (
         "from vgpuctl.host.virt.connection import LibvirtConnection\n"
         "from vgpuctl.host.virt.domains import LibvirtHypervisor\n"
-        "from vgpuctl.host.clock import HostClock\n"
+        "from vgpuctl.host.processes import HostClock\n"
         f"assert LibvirtHypervisor(LibvirtConnection({host!r}, lambda: False), HostClock()).find_domain('none') is None"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))

@@ -10,7 +10,7 @@ import libvirt
 import pytest
 
 from vgpuctl.errors import HostCannot, LibvirtFailed
-from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostClock
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domain_changes import (
     DEFINE_ATTEMPTS,

@@ -171,7 +171,3 @@ def test_vgpus_that_run_in_gpu_instances_say_what_there_is_to_be_room_for(two_h1
     device = snapshot.gpu(T4).device_id
     unable = of(snapshot, DeviceConfig(None, (f"0x{device}10DE",), (("T4-1-5C", 1),), None, "f:3"))
     assert (unable.host_spec, "known to have MIG" in unable.left_out[0]) == (HostSpec(1), True)
-
-
-def _nvidia(snapshot):
-    return [g.address for g in snapshot.gpus if g.vendor_id == "10de"]

@@ -9,28 +9,12 @@ import pytest
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.operations.plans.installation import (
-    HOOK_PATH,
     MAIN_HOOK_PATH,
-    has_valid_checksum,
     hook_file,
     hook_text,
     unit_file,
     with_checksum,
 )
-
-
-def test_a_file_is_managed_until_it_changes():
-    text = with_checksum("one\ntwo\n")
-    assert has_valid_checksum(text)
-    assert not has_valid_checksum(text.replace("two", "three"))
-    assert not has_valid_checksum(text + "more\n")
-    assert not has_valid_checksum("one\ntwo\n")
-    assert not has_valid_checksum("")
-
-
-@pytest.mark.parametrize("version", [None, 6_005_000, 10_000_000])
-def test_the_hook_leaves_the_admins_hook(version):
-    assert hook_file("/usr/bin/python3", version, "#!/bin/sh\n").path == HOOK_PATH
 
 
 def test_an_older_libvirt_has_one_hook_and_it_is_never_overwritten():

@@ -7,9 +7,8 @@ import pytest
 
 from tests.values import a100, snapshot, taken
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.gpu_setup.partition_steps import CreateGpuInstance, DestroyGpuInstance, SetMig, SetMixedSize
+from vgpuctl.gpu_setup.partition_steps import SetMixedSize
 from vgpuctl.gpu_setup.set_scheduler import SetScheduler
-from vgpuctl.gpu_setup.sriov_manage import ManageVfs
 from vgpuctl.model.gpu import GiProfile, GpuInstance, MigSpec, MigState, PlacementSpan, VgpuType
 from vgpuctl.model.port_values import NvmlStatus
 from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
@@ -21,8 +20,6 @@ from vgpuctl.operations.plans.partition_plan import (
     is_reset_allowed,
     plan_in_place_change,
     refuse_missing_mode,
-    restore_partition_steps,
-    vf_recreation_steps,
 )
 from vgpuctl.value import replace
 
@@ -34,7 +31,7 @@ KINDS = (
     VgpuType("468", "GRID A100-4C", "A100-4C", 4096, 10, placement_ids=(0, 36), placement_size=4),
     VgpuType("469", "GRID A100-5C", "A100-5C", 5120, 8, placement_ids=(0, 35), placement_size=5),
 )
-SLICED, LARGE, TIMED, OTHER = KINDS
+SLICED, LARGE, TIMED = KINDS[:3]
 STRICT = SchedulerState(SchedulerPolicy.FIXED_SHARE, False, 2_000_000)
 ON = MigState(
     True, True, (ONE, THREE),
@@ -104,33 +101,6 @@ def test_what_is_pending_counts_as_a_change():
     assert planned(gpu(OFF), MigSpec()) == PartitionChange()
 
 
-def test_the_cold_way_is_vfs_off_mig_vfs_on_instances_and_remembers_what_was_there():
-    card = gpu()
-    steps = vf_recreation_steps(card, 16, planned(card, MigSpec(), True), None, autoprobe=True, kernel="6.8.0")
-    assert [type(s) for s in steps] == [ManageVfs, SetMig, ManageVfs, SetMixedSize]
-    off = steps[0]
-    assert isinstance(off, ManageVfs)
-    assert [s.describe() for s in off.restore_steps] == [
-        f"create GPU instance {name} on 0000:3b:00.0 at {at} (NVML)"
-        for name, at in (("3g.20gb", "0:4"), ("1g.5gb", "4:1"), ("1g.5gb", "5:1"))
-    ]
-    bare = gpu(vfs=0)
-    steps = vf_recreation_steps(bare, 0, planned(bare, MigSpec(), number=0), None, autoprobe=True, kernel="6.8.0")
-    assert [type(s) for s in steps] == [DestroyGpuInstance] * 3 + [SetMig]
-    fresh = gpu(OFF, vfs=0)
-    steps = vf_recreation_steps(
-        fresh, 16, planned(fresh, MigSpec(("1g.5gb", "3g.20gb"))), None, autoprobe=True, kernel="6.8.0"
-    )
-    assert [type(s) for s in steps] == [SetMig, ManageVfs, CreateGpuInstance, CreateGpuInstance]
-
-
-def test_what_goes_with_the_vfs_is_mixed_sizes_and_the_scheduler_too():
-    state = GpuScheduler(state=STRICT, setter_versions=("v2",))
-    steps = restore_partition_steps(replace(gpu(OFF, scheduler=state), mixed_size=True))
-    assert [type(s) for s in steps] == [SetMixedSize, SetScheduler]
-    assert restore_partition_steps(gpu(OFF)) == ()
-
-
 def test_mixed_sizes_exclude_fixed_shares():
     card = gpu(OFF, scheduler=GpuScheduler(state=STRICT, setter_versions=("v2",)))
     change = planned(card, None, True)
@@ -144,31 +114,6 @@ def test_mixed_sizes_exclude_fixed_shares():
     strict = SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 3)
     work = plan_in_place_change(snapshot(mixed), mixed, planned(mixed, None, False), strict, drain=False)
     assert [type(s) for s in work.steps] == [SetMixedSize, SetScheduler]
-
-
-def test_vgpus_need_places_when_sizes_are_mixed():
-    card = gpu(OFF)
-    assigned = [replace(taken(card, TIMED, n), present=False) for n in range(3)]
-    planned(card, None, True, *assigned[:2])
-    with pytest.raises(InUse, match="fewer fit"):
-        planned(card, None, True, *assigned)
-    several = (assigned[0], replace(taken(card, OTHER, 3), present=False))
-    with pytest.raises(InUse, match="several sizes"):
-        planned(replace(card, mixed_size=True), None, False, *several)
-
-
-@pytest.mark.parametrize(
-    ("card", "wanted", "message"),
-    [
-        (replace(gpu(), vendor_id="8086"), PartitionRequest(MigSpec(("1g.5gb",))), "only NVIDIA's supports MIG"),
-        (gpu(None), PartitionRequest(MigSpec(("1g.5gb",))), "does not support MIG here"),
-        (replace(gpu(None), mixed_size=None), PartitionRequest(None, True), "does not support mixed sizes here"),
-        (replace(gpu(None, vfs=0), vfs_total=0), PartitionRequest(None, True), "does not support mixed sizes here"),
-    ],
-)
-def test_what_a_gpu_does_not_have_is_refused(card, wanted, message):
-    with pytest.raises(HostCannot, match=message):
-        compute_partition_change(snapshot(card), card, card.vfs_enabled, wanted, KINDS)
 
 
 def test_without_nvml_it_may_still_come_as_after_a_boot():
@@ -205,6 +150,15 @@ def test_it_counts_for_vgpus_and_passthrough_has_neither():
             refuse_missing_mode("g", None, mig, mixed)
 
 
-def test_no_request_is_no_change():
-    assert planned(gpu()) == PartitionChange(mig_enabled=True)
-    assert planned(gpu(), MigSpec(("3g.20gb", "1g.5gb", "1g.5gb"))) == PartitionChange(mig_enabled=True)
+@pytest.mark.parametrize(
+    ("card", "wanted", "message"),
+    [
+        (replace(gpu(), vendor_id="8086"), PartitionRequest(MigSpec(("1g.5gb",))), "only NVIDIA's supports MIG"),
+        (gpu(None), PartitionRequest(MigSpec(("1g.5gb",))), "does not support MIG here"),
+        (replace(gpu(None), mixed_size=None), PartitionRequest(None, True), "does not support mixed sizes here"),
+        (replace(gpu(None, vfs=0), vfs_total=0), PartitionRequest(None, True), "does not support mixed sizes here"),
+    ],
+)
+def test_what_a_gpu_does_not_have_is_refused(card, wanted, message):
+    with pytest.raises(HostCannot, match=message):
+        compute_partition_change(snapshot(card), card, card.vfs_enabled, wanted, KINDS)

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a refresh: each is verified, and none deletes a disk that the VM uses."""
+"""The steps that refresh a disk and make one larger: each is verified, and none touches a disk that the VM uses."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.hosts import Silent, create, open_sim_host, picture, request, start, stop
-from vgpuctl.domain.domain_xml import parse_domain
-from vgpuctl.errors import InUse, Refused, VerifyFailed
+from tests.hosts import Silent, SimulatedHost, create, open_sim_host, picture, request, start, stop
+from tests.unit.operations.test_refresh import the_vm
+from vgpuctl.errors import InUse, VerifyFailed
 from vgpuctl.model.port_values import ImageInfo
 from vgpuctl.operations.execute import execute_plan
 from vgpuctl.operations.refresh import disk_switch_plan, new_disk
 from vgpuctl.operations.steps.refresh_disk import DeleteSpareDisk
+from vgpuctl.operations.steps.storage import GrowDisk
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 
@@ -23,11 +26,6 @@ def host(tmp_path):
     made = open_sim_host(tmp_path)
     create(made.ports, request("A100-4C", name="vm", image=BASE), start=False)
     return made
-
-
-def the_vm(host):
-    record = host.ports.hypervisor.find_domain("vm")
-    return parse_domain(record.xml, record.state, host.ports.machine_id)
 
 
 @pytest.fixture
@@ -91,21 +89,6 @@ def test_the_new_disk_stays_where_the_switch_could_not_be_taken_back(host, steps
     assert picture(host) == before
 
 
-def test_nothing_is_dropped_while_the_vms_own_disk_is_missing(host, steps):
-    for step in steps:
-        step.perform(host.ports)
-    old = the_vm(host).record.disks[-1]
-    drop = DeleteSpareDisk("vm", the_vm(host).uuid, old, (replace(old, path="/gone.qcow2"),))
-    before = picture(host)
-    with pytest.raises(Refused, match=r"/gone\.qcow2.*does not exist"):
-        drop.perform(host.ports)
-    assert picture(host) == before
-    with pytest.raises(VerifyFailed):
-        drop.verify(host.ports)
-    replace(drop, required_disks=()).perform(host.ports)
-    drop.verify(host.ports)
-
-
 def test_a_switch_to_a_disk_that_somebody_deleted_is_taken_back(host, steps):
     record, make, switch = steps
     record.perform(host.ports)
@@ -115,3 +98,43 @@ def test_a_switch_to_a_disk_that_somebody_deleted_is_taken_back(host, steps):
     with pytest.raises(VerifyFailed, match="does not exist"):
         execute_plan(host.ports, Plan((switch,)), Silent())
     assert picture(host) == before
+
+
+SCENARIO = """version: 1
+storage: {pools: [{name: default}, {name: vg0, kind: logical, capacity_gib: 200}]}
+images: [{path: /old.qcow2, size_gib: 20, firmware: both}]
+gpus: [{model: A100, vfs: {total: 3, enabled: 3}}]
+"""
+GIB = 1 << 30
+
+
+def prepared(directory: Path, pool: str) -> tuple[SimulatedHost, GrowDisk]:
+    host = open_sim_host(directory, text=SCENARIO)
+    create(host.ports, request("A100-4C", name="vm", image="/old.qcow2", storage_pool=pool), start=False)
+    vm = the_vm(host)
+    return host, GrowDisk("vm", vm.uuid, vm.record.disks[0], 30 * GIB, live=False)
+
+
+@pytest.mark.parametrize("pool", ["default", "vg0"])
+def test_it_is_read_back_and_cannot_be_undone(tmp_path: Path, pool: str) -> None:
+    host, step = prepared(tmp_path, pool)
+    with pytest.raises(VerifyFailed, match="has 20 GiB"):
+        step.verify(host.ports)
+    step.undo(host.ports)
+    step.perform(host.ports)
+    step.verify(host.ports)
+    with pytest.raises(VerifyFailed, match="has 30 GiB now"):
+        step.undo(host.ports)
+
+
+@pytest.mark.parametrize("pool", ["default", "vg0"])
+def test_a_vm_in_another_state_is_left_alone(tmp_path: Path, pool: str) -> None:
+    host, step = prepared(tmp_path, pool)
+    with pytest.raises(InUse, match="was stopped"):
+        replace(step, live=True).perform(host.ports)
+    start(host.ports, "vm")
+    with pytest.raises(InUse, match="was started"):
+        step.perform(host.ports)
+    step.undo(host.ports)
+    replace(step, live=True).perform(host.ports)
+    step.verify(host.ports)
