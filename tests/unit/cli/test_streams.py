@@ -18,7 +18,7 @@ from vgpuctl.cli.streams import sanitize
 
 _PRINT = (
     "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.run import CommandOutput\n"
-    "from vgpuctl.model.outcome import QueryResult\nfrom vgpuctl.model.results.program import CompletionResult\n"
+    "from vgpuctl.model.outcome import QueryResult\nfrom vgpuctl.model.results.host import CompletionResult\n"
     "from vgpuctl.cli.global_options import Settings\n"
     "sys.exit(run.perform(Settings(json='--json' in sys.argv), 'completion',"
     " lambda guard: CommandOutput(QueryResult(CompletionResult('bash', 'é\\udcff' * 100000)),"

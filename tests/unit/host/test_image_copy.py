@@ -94,7 +94,7 @@ def test_qemu_img_dies_with_vgpuctl(clone: Path, tmp_path: Path) -> None:
     """A copy that outlives vgpuctl would write to a volume that reconcile deletes, or somebody else's by then."""
     program = endless(tmp_path)
     code = (
-        "from vgpuctl.host.commands import find_command\nfrom vgpuctl.host.image_copy import copy_image\n"
+        "from vgpuctl.host.commands import find_command\nfrom vgpuctl.host.images import copy_image\n"
         f"find = lambda name: {program!r} if name == 'qemu-img' else find_command(name)\n"
         "report = lambda percent: print(percent, flush=True)\n"
         f"copy_image({str(clone)!r}, 'qcow2', '/dev/null', 'raw', report, find)\n"
