@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.site import FORMS, Site, open_site, real_form
+from tests.contract.site import FORMS, Site, new_uuid, open_site, real_form
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -24,3 +25,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """A host with one card in the requested form and no vGPUs."""
     return open_site(request.param, tmp_path)
+
+
+@pytest.fixture
+def uuid(site: Site) -> Iterator[str]:
+    """A new UUID. If the test defines a domain with it, the fixture removes the domain afterwards."""
+    new = new_uuid()
+    yield new
+    if site.ports.hypervisor.find_domain(new) is not None:
+        site.ports.hypervisor.destroy(new)
+        site.ports.hypervisor.undefine(new)

@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgpuctl.model.port_values import NvmlGpu
+import pytest
+
+from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.port_values import DomainInfo, NvmlGpu
 from vgpuctl.ports.host import Host
 
 VARIABLE = "VGPUCTL_CONTRACT"
@@ -54,6 +59,12 @@ class Site:
         assert result is not None
         return result
 
+    def domain(self, key: str) -> DomainInfo:
+        """A domain that exists, by its name or UUID."""
+        result = self.ports.hypervisor.find_domain(key)
+        assert result is not None
+        return result
+
     def type_file(self, vf: str, name: str = "current_vgpu_type") -> str:
         """A file of a vendor-specific VF."""
         return f"{PCI}/{vf}/nvidia/{name}"
@@ -80,6 +91,14 @@ class Site:
     def remove(self, device: str) -> None:
         """Remove an mdev that nobody uses."""
         self.ports.sysfs.write_uninterruptible(f"{MDEV}/{device}/remove", "1\n", gpu=self.gpu, deadline_seconds=20)
+
+
+@contextmanager
+def libvirt_refuses(number: int) -> Iterator[None]:
+    """Check that libvirt refuses what happens in the block, with this error number."""
+    with pytest.raises(LibvirtFailed) as caught:
+        yield
+    assert caught.value.facts["libvirt_code"] == number
 
 
 def new_uuid() -> str:

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.contract.site import Site, new_uuid
+from tests.contract.site import Site, libvirt_refuses, new_uuid
 from tests.contract.test_libvirt import DOMAIN
 from vgpuctl.domain.console import parse_consoles
-from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.port_values import DomainInfo
 
 pytestmark = pytest.mark.forms("mdev-pf")
@@ -20,16 +17,6 @@ CHANNEL = "<channel type='unix'><target type='virtio' name='org.qemu.guest_agent
 SECRET = "passw0rd"
 
 
-@pytest.fixture
-def uuid(site: Site) -> Iterator[str]:
-    """A new UUID. If the test defines a domain with it, the fixture removes the domain afterwards."""
-    new = new_uuid()
-    yield new
-    if site.ports.hypervisor.find_domain(new) is not None:
-        site.ports.hypervisor.destroy(new)
-        site.ports.hypervisor.undefine(new)
-
-
 def define(site: Site, uuid: str, devices: str) -> DomainInfo:
     return site.ports.hypervisor.define(DOMAIN.format(name=f"guest-{uuid[:8]}", uuid=uuid, devices=devices, cpu=""))
 
@@ -37,9 +24,8 @@ def define(site: Site, uuid: str, devices: str) -> DomainInfo:
 def test_guest_addresses_of_a_stopped_domain_are_error_55(site: Site, uuid: str) -> None:
     define(site, uuid, CHANNEL)
     for source in ("agent", "lease", "arp"):
-        with pytest.raises(LibvirtFailed) as caught:
+        with libvirt_refuses(55):
             site.ports.hypervisor.guest_addresses(uuid, source)
-        assert caught.value.facts["libvirt_code"] == 55
 
 
 def test_without_a_guest_agent_no_source_knows_an_address(site: Site, uuid: str) -> None:
@@ -57,9 +43,8 @@ def test_an_unknown_domain_is_error_42(site: Site) -> None:
         lambda: site.ports.hypervisor.guest_addresses(new_uuid(), "lease"),
         lambda: site.ports.hypervisor.password_protected_graphics(new_uuid()),
     ):
-        with pytest.raises(LibvirtFailed) as caught:
+        with libvirt_refuses(42):
             call()
-        assert caught.value.facts["libvirt_code"] == 42
 
 
 def test_a_password_is_reported_not_shown(site: Site, uuid: str) -> None:
@@ -78,8 +63,7 @@ def test_libvirt_assigns_port_and_terminal_at_the_start(site: Site, uuid: str) -
     assert [(s.kind, s.port, s.listen) for s in stopped.graphics] == [("vnc", None, "127.0.0.1")]
     assert stopped.serial_consoles == (("serial", None),)
     site.ports.hypervisor.start(uuid)
-    record = site.ports.hypervisor.find_domain(uuid)
-    assert record is not None
+    record = site.domain(uuid)
     assert record.live_xml is not None
     live = parse_consoles(record.live_xml)
     (screen,), ((kind, terminal),) = live.graphics, live.serial_consoles

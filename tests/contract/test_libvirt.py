@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.site import Site, new_uuid
+from tests.contract.site import Site, libvirt_refuses, new_uuid
 from vgpuctl.domain.domain_xml import parse_domain_id
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.model.vm import VmState
@@ -21,29 +20,14 @@ NO_SUCH_MDEV = """<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source
 <address uuid='11111111-2222-3333-4444-555555555555'/></source></hostdev>"""
 
 
-@pytest.fixture
-def uuid(site: Site) -> Iterator[str]:
-    """A new UUID. If the test defines a domain with it, the fixture removes the domain afterwards."""
-    new = new_uuid()
-    yield new
-    if site.ports.hypervisor.find_domain(new) is not None:
-        site.ports.hypervisor.destroy(new)
-        site.ports.hypervisor.undefine(new)
-
-
 def define(site: Site, uuid: str, name: str = "contract-1", devices: str = "", cpu: str = "") -> None:
     site.ports.hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=devices, cpu=cpu))
-
-
-def libvirt_code(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
-    return caught.value.facts["libvirt_code"]
 
 
 def test_find_a_defined_domain_by_name_or_uuid(site: Site, uuid: str) -> None:
     define(site, uuid)
     for key in ("contract-1", uuid):
-        result = site.ports.hypervisor.find_domain(key)
-        assert result is not None
+        result = site.domain(key)
         assert (result.name, result.uuid, result.state, result.live_xml) == ("contract-1", uuid, VmState.STOPPED, None)
     assert "contract-1" in [d.name for d in site.ports.hypervisor.domains()]
 
@@ -62,32 +46,27 @@ def test_a_name_with_another_uuid_is_refused(site: Site, uuid: str) -> None:
 
 
 def test_an_attribute_the_schema_does_not_know_is_error_92(site: Site, uuid: str) -> None:
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(92):
         define(site, uuid, devices="<hostdev mode='subsystem' type='mdev' model='vfio-pci' no-such='1'/>")
-    assert libvirt_code(caught) == 92
 
 
 def test_a_cpu_topology_that_contradicts_the_vcpus_is_error_67(site: Site, uuid: str) -> None:
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(67):
         define(site, uuid, cpu="<cpu mode='host-passthrough'><topology sockets='1' cores='2' threads='1'/></cpu>")
-    assert libvirt_code(caught) == 67
 
 
 def test_a_record_is_set_replaced_and_deleted(site: Site, uuid: str) -> None:
     define(site, uuid)
     site.ports.hypervisor.set_record(uuid, RECORD)
-    record = site.ports.hypervisor.find_domain(uuid)
-    assert record is not None
+    record = site.domain(uuid)
     assert "urn:vgpuctl:1" in record.xml
     assert "a &amp; b" in record.xml
     site.ports.hypervisor.set_record(uuid, RECORD.replace("making", "ready"))
-    record = site.ports.hypervisor.find_domain(uuid)
-    assert record is not None
+    record = site.domain(uuid)
     assert record.xml.count("urn:vgpuctl:1") == 1
     assert "ready" in record.xml
     site.ports.hypervisor.set_record(uuid, None)
-    record = site.ports.hypervisor.find_domain(uuid)
-    assert record is not None
+    record = site.domain(uuid)
     assert "urn:vgpuctl:1" not in record.xml
 
 
@@ -96,8 +75,7 @@ def test_the_start_tag_of_a_record_is_on_one_line_before_the_memory(site: Site, 
     define(site, uuid)
     site.ports.hypervisor.set_record(uuid, '<vm xmlns="urn:vgpuctl:1" state="ready" reserve="running"><spec/></vm>')
     site.ports.hypervisor.start(uuid)
-    record = site.ports.hypervisor.find_domain(uuid)
-    assert record is not None
+    record = site.domain(uuid)
     for xml in (record.xml, record.live_xml or ""):
         before = xml.partition("<memory")[0].splitlines()
         (line,) = [line for line in before if "urn:vgpuctl:1" in line]
@@ -106,20 +84,17 @@ def test_the_start_tag_of_a_record_is_on_one_line_before_the_memory(site: Site, 
 
 def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uuid: str) -> None:
     define(site, uuid, devices=NO_SUCH_MDEV)
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(99):
         site.ports.hypervisor.start(uuid)
-    assert libvirt_code(caught) == 99
-    record = site.ports.hypervisor.find_domain(uuid)
-    assert record is not None
+    record = site.domain(uuid)
     assert record.state is VmState.STOPPED
 
 
 def test_a_missing_mdev_whose_screen_is_wanted_is_the_missing_mdev(site: Site, uuid: str) -> None:
     shown = NO_SUCH_MDEV.replace("type='mdev'", "type='mdev' display='on' ramfb='on'")
     define(site, uuid, devices=f"{shown}<graphics type='vnc'/><video><model type='none'/></video>")
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(99):
         site.ports.hypervisor.start(uuid)
-    assert libvirt_code(caught) == 99
 
 
 def test_each_start_gives_a_domain_another_id(site: Site, uuid: str) -> None:
@@ -127,8 +102,7 @@ def test_each_start_gives_a_domain_another_id(site: Site, uuid: str) -> None:
     ids = []
     for _ in range(2):
         site.ports.hypervisor.start(uuid)
-        record = site.ports.hypervisor.find_domain(uuid)
-        assert record is not None
+        record = site.domain(uuid)
         assert record.live_xml is not None
         ids.append(parse_domain_id(record.live_xml))
         site.ports.hypervisor.destroy(uuid)
@@ -139,20 +113,17 @@ def test_each_start_gives_a_domain_another_id(site: Site, uuid: str) -> None:
 def test_start_destroy_and_undefine(site: Site, uuid: str) -> None:
     define(site, uuid)
     site.ports.hypervisor.start(uuid)
-    record = site.ports.hypervisor.find_domain(uuid)
-    assert record is not None
+    record = site.domain(uuid)
     assert record.state is VmState.RUNNING
     assert record.live_xml is not None
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(55):
         site.ports.hypervisor.start(uuid)
-    assert libvirt_code(caught) == 55
     assert not site.ports.hypervisor.wait_stopped(uuid, 0.2)
     site.ports.hypervisor.destroy(uuid)
     site.ports.hypervisor.destroy(uuid)
     assert site.ports.hypervisor.wait_stopped(uuid, 5)
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(55):
         site.ports.hypervisor.shutdown(uuid)
-    assert libvirt_code(caught) == 55
     site.ports.hypervisor.undefine(uuid)
     assert site.ports.hypervisor.find_domain(uuid) is None
 
@@ -177,12 +148,10 @@ def test_a_domain_that_is_defined_again_while_it_runs_persists_after_it_stops(si
     hypervisor = site.ports.hypervisor
     hypervisor.start(uuid)
     site.forget_definition(uuid)
-    transient = hypervisor.find_domain(uuid)
-    assert transient is not None
+    transient = site.domain(uuid)
     assert hypervisor.define(transient.xml).persistent
     hypervisor.destroy(uuid)
-    stopped = hypervisor.find_domain(uuid)
-    assert stopped is not None
+    stopped = site.domain(uuid)
     assert (stopped.state, stopped.persistent) == (VmState.STOPPED, True)
 
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.site import Site, new_uuid
+from tests.contract.site import Site, libvirt_refuses, new_uuid
 from vgpuctl.domain.domain_edit import count_root_ports
 from vgpuctl.domain.domain_xml import parse_hostdevs
-from vgpuctl.errors import LibvirtFailed
-from vgpuctl.model.port_values import DetachOutcome, DomainInfo
+from vgpuctl.model.port_values import DetachOutcome
 
 pytestmark = pytest.mark.forms("mdev-pf")
 DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid>{extra}<memory unit='MiB'>64</memory>
@@ -56,18 +55,8 @@ def attach(site: Site, uuid: str, xml: str, *, live: bool) -> None:
     site.ports.hypervisor.attach_device(uuid, xml, live)
 
 
-def record(site: Site, uuid: str) -> DomainInfo:
-    result = site.ports.hypervisor.find_domain(uuid)
-    assert result is not None
-    return result
-
-
 def in_config(site: Site, uuid: str) -> list[str]:
-    return [h.carrier for h in parse_hostdevs(record(site, uuid).xml)]
-
-
-def libvirt_code(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
-    return caught.value.facts["libvirt_code"]
+    return [h.carrier for h in parse_hostdevs(site.domain(uuid).xml)]
 
 
 def test_a_definition_is_replaced_and_read_back(site: Site, uuid: str) -> None:
@@ -77,7 +66,7 @@ def test_a_definition_is_replaced_and_read_back(site: Site, uuid: str) -> None:
 
 
 def test_libvirts_own_xml_can_be_defined_again_and_reads_the_same(site: Site, uuid: str) -> None:
-    before = record(site, uuid).xml
+    before = site.domain(uuid).xml
     assert site.ports.hypervisor.redefine(uuid, before).xml == before
 
 
@@ -85,72 +74,64 @@ def test_a_password_is_hidden_but_stays_in_the_definition(site: Site, uuid: str)
     graphics = "<graphics type='vnc' port='-1' passwd='secret'/></devices>"
     xml = DOMAIN.format(name="contract-plug", uuid=uuid, extra="").replace("</devices>", graphics)
     assert "secret" not in site.ports.hypervisor.redefine(uuid, xml).xml
-    assert "secret" not in record(site, uuid).xml
+    assert "secret" not in site.domain(uuid).xml
     assert "secret" in site.ports.hypervisor.definition(uuid)
 
 
 def test_redefine_neither_renames_nor_creates_a_domain(site: Site, uuid: str) -> None:
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(9):
         site.ports.hypervisor.redefine(uuid, DOMAIN.format(name="contract-other", uuid=uuid, extra=""))
-    assert libvirt_code(caught) == 9
     missing = new_uuid()
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(42):
         site.ports.hypervisor.redefine(missing, DOMAIN.format(name="contract-other", uuid=missing, extra=""))
-    assert libvirt_code(caught) == 42
     assert site.ports.hypervisor.find_domain("contract-other") is None
 
 
 def test_an_attribute_the_schema_does_not_know_is_error_92_and_nothing_changes(site: Site, uuid: str) -> None:
-    before = record(site, uuid).xml
-    with pytest.raises(LibvirtFailed) as caught:
+    before = site.domain(uuid).xml
+    with libvirt_refuses(92):
         site.ports.hypervisor.redefine(uuid, before.replace("<vcpu", "<vcpu no-such='1'", 1))
-    assert libvirt_code(caught) == 92
-    assert record(site, uuid).xml == before
+    assert site.domain(uuid).xml == before
 
 
 def test_a_device_is_attached_and_detached_while_the_domain_is_off(site: Site, uuid: str) -> None:
     absent = new_uuid()
     attach(site, uuid, device(absent), live=False)
     assert in_config(site, uuid) == [absent]
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(67):
         attach(site, uuid, device(absent), live=False)
-    assert libvirt_code(caught) == 67
     site.ports.hypervisor.detach_device(uuid, "ua-contract", live=False, config=True)
     assert in_config(site, uuid) == []
 
 
 def test_detaching_a_missing_device_is_error_1(site: Site, uuid: str) -> None:
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(1):
         site.ports.hypervisor.detach_device(uuid, "ua-nothing", live=False, config=True)
-    assert libvirt_code(caught) == 1
 
 
 def test_a_live_attach_to_a_stopped_domain_is_error_55_and_keeps_the_config(site: Site, uuid: str) -> None:
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(55):
         attach(site, uuid, device(new_uuid()), live=True)
-    assert libvirt_code(caught) == 55
     assert in_config(site, uuid) == []
 
 
 def test_a_running_domain_takes_one_device_for_each_root_port(site: Site, carriers: tuple[str, str], uuid: str) -> None:
     first, second = carriers
     site.ports.hypervisor.start(uuid)
-    assert count_root_ports(record(site, uuid).live_xml or "").free == 1
+    assert count_root_ports(site.domain(uuid).live_xml or "").free == 1
     attach(site, uuid, device(first), live=True)
-    live = record(site, uuid).live_xml or ""
+    live = site.domain(uuid).live_xml or ""
     assert [h.carrier for h in parse_hostdevs(live)] == in_config(site, uuid) == [first]
     assert count_root_ports(live).free == 0
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(1):
         attach(site, uuid, device(second, "ua-contract-2"), live=True)
-    assert libvirt_code(caught) == 1
     assert in_config(site, uuid) == [first]
 
 
 def test_a_live_attach_of_a_missing_mdev_is_error_99_and_keeps_the_config(site: Site, uuid: str) -> None:
     site.ports.hypervisor.start(uuid)
-    with pytest.raises(LibvirtFailed) as caught:
+    with libvirt_refuses(99):
         attach(site, uuid, device(new_uuid()), live=True)
-    assert libvirt_code(caught) == 99
     assert in_config(site, uuid) == []
 
 
@@ -163,7 +144,7 @@ def test_a_detach_changes_the_config_and_the_guest_may_keep_the_device(
         site.ports.hypervisor.detach_device(uuid, "ua-contract", live=True, config=True)
         reported = removal.wait(10)
     assert in_config(site, uuid) == []
-    live = [h.carrier for h in parse_hostdevs(record(site, uuid).live_xml or "")]
+    live = [h.carrier for h in parse_hostdevs(site.domain(uuid).live_xml or "")]
     assert (reported, live) in (
         (DetachOutcome.REMOVED, []),
         (DetachOutcome.UNKNOWN, [carriers[0]]),
@@ -180,6 +161,5 @@ def test_destroying_the_guest_removes_the_device(site: Site, carriers: tuple[str
 
 
 def test_watching_a_missing_domain_is_error_42(site: Site) -> None:
-    with pytest.raises(LibvirtFailed) as caught, site.ports.hypervisor.watch_device_removal(new_uuid(), "ua-contract"):
+    with libvirt_refuses(42), site.ports.hypervisor.watch_device_removal(new_uuid(), "ua-contract"):
         pass
-    assert libvirt_code(caught) == 42

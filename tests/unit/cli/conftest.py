@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from vgpuctl.cli.result_reader import read_result
 from vgpuctl.cli.schemas import result_type
 
 ROOT = Path(__file__).resolve().parents[3]
+Run = Callable[..., "Ran"]
+ANSWERS = ("diff", "doctor", "fits")
+"""Commands whose exit status is their answer: a result with another status than 0 is no error."""
 
 
 @dataclass
@@ -46,7 +51,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def vgpuctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+def vgpuctl(capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command line in this process."""
 
     def run(*words: str) -> Ran:
@@ -59,11 +64,17 @@ def vgpuctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
 
 
 @pytest.fixture
-def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
-    """Run a line on a simulated host (default: one A100), and check the document if there is one."""
+def sim(vgpuctl: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a line on a simulated host (default: one A100), and check the document if there is one.
 
-    def run(line: str, host: str = "a100-40") -> Ran:
+    `text` is what the command reads from standard input.
+    """
+
+    def run(line: str, host: str = "a100-40", text: str | bytes | None = None) -> Ran:
         words = shlex.split(line)
+        if text is not None:
+            given = text.encode() if isinstance(text, str) else text
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
         ran = vgpuctl("--host", f"sim:{host}", *words)
         if "--json" in words:
             jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
@@ -71,10 +82,21 @@ def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
                 result = read_result(result_type(ran.document["kind"]), ran.document)
                 assert document.to_json_value(document.result_data(result)) == ran.document["data"]
             assert "-v" in words or ran.err == ""
-            assert ran.document["ok"] is (ran.status == 0)
+            assert ran.document["ok"] is (ran.status == 0) or ran.document["kind"] in ANSWERS
         return ran
 
     return run
+
+
+@pytest.fixture
+def scenario(sim: Run, tmp_path: Path) -> Callable[[str], Run]:
+    """Return a function that writes a scenario and returns what runs a line on its host."""
+
+    def make(text: str) -> Run:
+        (tmp_path / "host.yaml").write_text(text)
+        return partial(sim, host=str(tmp_path / "host.yaml"))
+
+    return make
 
 
 def child_environment(**more: str) -> dict[str, str]:

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Ran
+from tests.unit.cli.conftest import Run
 
-Run = Callable[..., Ran]
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 SECRET = "hunter2"
 
@@ -67,28 +65,13 @@ def test_a_file_that_is_not_there_or_no_text_is_exit_2(sim: Run, user_data: Path
     assert "the VM's disk would be empty" in sim(f"create-vm --profile A100-4C --cloud-init {user_data}").err
 
 
-def test_a_running_vm_is_refreshed_only_when_it_may_be_stopped(sim: Run) -> None:
+def test_before_a_refresh_the_loss_is_told_and_confirmed(sim: Run) -> None:
+    assert sim("refresh-vm vdi-001").status == 2, "an image is missing"
     assert sim(f"create-vm vdi-001 --profile A100-4C --image {IMAGE}").status == 0
-    ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE}")
-    assert (ran.status, "--drain" in ran.err) == (3, True)
-    planned = sim(f"refresh-vm vdi-001 --image {IMAGE} --drain --dry-run")
-    assert "note: all data on" in planned.err
+    assert "note: all data on" in sim(f"refresh-vm vdi-001 --image {IMAGE} --drain --dry-run").err
     assert sim(f"refresh-vm vdi-001 --image {IMAGE} --drain").status == 2
     ran = sim(f"--yes refresh-vm vdi-001 --image {IMAGE} --drain --json")
     assert (ran.document["changed"], ran.document["data"]["state"]) == (True, "running")
-    assert sim("reconcile-host --json").document["data"]["findings"] == []
-
-
-def test_ensure_vm_names_refresh_vm_for_another_image(sim: Run, tmp_path: Path) -> None:
-    assert sim(f"create-vm vdi-001 --profile A100-4C --image {IMAGE}").status == 0
-    spec = tmp_path / "spec.yaml"
-    spec.write_text("name: vdi-001\nimage: /srv/images/windows-11.qcow2\n")
-    ran = sim(f"ensure-vm -f {spec}")
-    assert (ran.status, "vgpuctl refresh-vm vdi-001 --image /srv/images/windows-11.qcow2" in ran.err) == (3, True)
-
-
-def test_a_refresh_without_an_image_is_exit_2(sim: Run) -> None:
-    assert sim("refresh-vm vdi-001").status == 2
 
 
 def write_networks(directory: Path, *addresses: str) -> None:
@@ -109,14 +92,9 @@ def test_each_of_several_vms_gets_its_own_file(sim: Run, tmp_path: Path) -> None
     assert f"network-config {tmp_path}/net-2.yaml" in sim("show-vm app-2").out
     again = sim(f"{line} --json").document
     assert (again["changed"], len(again["data"]["vms"])) == (False, 3)
-
-
-def test_a_missing_file_of_one_vm_prevents_all(sim: Run, tmp_path: Path) -> None:
-    write_networks(tmp_path, "192.0.2.1/24", "192.0.2.2/24")
-    line = f"create-vm app-{{}} --count 3 --profile A100-4C --image {IMAGE} --network-config {tmp_path}/net-{{}}.yaml"
-    ran = sim(line)
-    assert (ran.status, f"there is no network-config file {tmp_path}/net-3.yaml" in ran.err) == (2, True)
-    assert sim("list-vms --json").document["data"] == []
+    more = sim(line.replace("--count 3", "--count 4"))
+    assert (more.status, f"there is no network-config file {tmp_path}/net-4.yaml" in more.err) == (2, True)
+    assert len(sim("list-vms --json").document["data"]) == 3
 
 
 def test_several_vms_never_get_one_static_address(sim: Run, tmp_path: Path) -> None:
@@ -136,6 +114,9 @@ def test_several_vms_never_get_one_static_address(sim: Run, tmp_path: Path) -> N
     assert sim("list-vms --json").document["data"] == []
     (tmp_path / "dhcp.yaml").write_text("{version: 2, ethernets: {lan: {dhcp4: true}}}")
     assert sim(f"{line} {tmp_path}/dhcp.yaml --count 2 --no-start").status == 0
+    (tmp_path / "bad.yaml").write_text("ethernets: {}\n")
+    bad = sim(f"{line} {tmp_path}/bad.yaml --count 2")
+    assert (bad.status, f"{tmp_path}/bad.yaml" in bad.err) == (2, True)
 
 
 def test_a_relative_path_is_below_the_working_directory(

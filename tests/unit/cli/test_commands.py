@@ -8,18 +8,16 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.command_cases import CASES
 from tests.unit.cli.command_tree import walk_commands
-from tests.unit.cli.conftest import Ran, child, child_environment
+from tests.unit.cli.conftest import Run
 from vgpuctl.cli.command import Command
 from vgpuctl.cli.command_table import COMMANDS
 
-Run = Callable[..., Ran]
 GPU = "0000:3b:00.0"
 
 
@@ -37,30 +35,15 @@ def test_the_main_job(sim: Run) -> None:
 
 def test_reading_commands(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
-    gpus = sim("list-gpus --json").document["data"]
-    assert [v["vm"] for v in gpus[0]["vgpus"]] == ["vdi-001"]
-    assert len(sim("list-gpus --all --json").document["data"]) >= len(gpus)
-    assert sim(f"show-gpu {GPU} --json").document["data"]["types"]
+    assert len(sim("list-gpus --all --json").document["data"]) >= len(sim("list-gpus --json").document["data"])
     room = sim(f"list-profiles --gpu {GPU} --json").document["data"]
-    every = sim("list-profiles --all --json").document["data"]
     assert [row["free"] for row in room if row["profile"] == "A100-4C"] == [9]
-    assert len(every) > len(room)
-    assert sim("explain A100-4C --json").document["data"]["free"] == 9
-    assert [vm["name"] for vm in sim("list-vms --json").document["data"]] == ["vdi-001"]
-    assert sim("show-vm vdi-001 --json").document["data"]["record"] == "ready"
+    assert len(sim("list-profiles --all --json").document["data"]) > len(room)
     for line in ("list-gpus", f"show-gpu {GPU}", "list-profiles", "explain A100-4C", "list-vms", "show-vm vdi-001"):
         ran = sim(line)
         assert ran.status == 0
         assert ran.out
         assert "\x1b" not in ran.out
-
-
-def test_images_and_their_clones(sim: Run) -> None:
-    assert sim("create-vm vdi-001 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2").status == 0
-    rows = sim("list-images --disks --pool default --json").document["data"]
-    assert {row["role"]: row["vms"] for row in rows} == {"base": [], "disk": ["vdi-001"]}
-    assert "vdi-001" in sim("list-images --disks").out
-    assert sim("list-images --pool nothing").status == 2
 
 
 def test_reaching_a_vm(sim: Run) -> None:
@@ -76,42 +59,6 @@ def test_reaching_a_vm(sim: Run) -> None:
     result = sim("show-address vdi-001")
     assert result.out == f"{known['addresses'][0]['address']}\n"
     assert result.err == "known from a DHCP lease\n"
-    assert sim("create-vm bare --profile A100-4C").status == 0
-    assert sim("show-address bare").status == 75
-    assert sim("stop-vm bare --force").status == 0
-    assert sim("show-address bare").status == 3
-
-
-def test_waiting_for_the_guest(sim: Run) -> None:
-    image = "--image /srv/images/ubuntu-24.04.qcow2 --profile A100-4C"
-    planned = sim(f"create-vm vdi-001 {image} --wait-for guest --dry-run --json").document["data"]["steps"]
-    assert planned[-1] == "wait until the guest of vdi-001 answers (at most 300 s)"
-    made = sim(f"create-vm vdi-001 {image} --wait-for guest --wait-timeout 5 --json").document["data"]
-    assert made["guest"]["source"] == "lease"
-    assert (
-        f"  guest {made['guest']['addresses'][0]['address'][:12]}"
-        in sim(f"create-vm vdi-002 {image} --wait-for guest").out
-    )
-    late = sim("create-vm vdi-003 --profile A100-4C --wait-for guest --wait-timeout 0.01 --json")
-    assert late.status == 75
-    assert late.document["error"]["facts"]["vm"] == "vdi-003"
-    assert sim("show-vm vdi-003 --json").document["data"]["state"] == "running"
-    assert late.document["changed"]
-    for line in ("--wait-for guest --no-start", "--wait-timeout 5", "--wait-for guest --wait-timeout nan"):
-        refused = sim(f"create-vm vdi-004 --profile A100-4C {line}")
-        assert refused.status == 2
-    assert sim("show-vm vdi-004").status == 2
-
-
-def test_a_desktop_with_windows_11(sim: Run) -> None:
-    image = "--image /srv/images/windows-11.qcow2 --profile A100-4C --os windows11"
-    made = sim(f"create-vm win-001 {image} --json")
-    assert made.document["data"]["firmware"] == "uefi"
-    assert "tpm-crb" in sim(f"create-vm win-002 {image} --print-xml").out
-    little = sim(f"create-vm win-002 {image} --memory 2GiB")
-    assert little.status == 2
-    assert "--memory 4GiB" in little.err
-    assert sim("delete-vm win-001 --yes").status == 0
 
 
 def test_names_that_are_not_there(sim: Run) -> None:
@@ -122,32 +69,12 @@ def test_names_that_are_not_there(sim: Run) -> None:
         ("show-gpu 0000:99:00.0", "0000:99:00.0"),
         ("delete-vm nothing --yes", "there is no VM nothing"),
         ("create-vm --profile A100-4X", "A100-4"),
+        ("attach-vgpu '' --profile A100-4C", "there is no VM ''"),
+        ("attach-vgpu vdi-001 --profile A100-4C:99999", "'A100-4C:99999' must be a number from 1 to 9999"),
     ):
         ran = sim(line)
         assert ran.status == 2, line
         assert text in ran.err
-
-
-def test_life_of_a_vm(sim: Run) -> None:
-    made = sim("create-vm vdi-001 --profile A100-4C --no-start --json").document
-    assert made["changed"] is True
-    assert made["data"]["state"] == "stopped"
-    assert sim("create-vm vdi-001 --profile A100-4C --json").document["error"]["code"] == "exists"
-    assert sim("start-vm vdi-001 --dry-run --json").document["data"]["dry_run"] is True
-    assert sim("start-vm vdi-001 --json").document["data"]["state"] == "running"
-    assert sim("start-vm vdi-001 --json").document["changed"] is False
-    assert sim("stop-vm vdi-001 --dry-run --json").document["data"]["steps"]
-    assert sim("stop-vm vdi-001 --force --json").document["data"]["state"] == "stopped"
-    planned = sim("delete-vm vdi-001 --dry-run --json").document["data"]
-    assert planned["steps"]
-    refused = sim("delete-vm vdi-001 --json")
-    assert refused.status == 2
-    assert refused.document["error"]["code"] == "needs-confirmation"
-    assert "--yes" in refused.document["error"]["hint"]
-    gone = sim("delete-vm vdi-001 --keep-disks --yes --json").document["data"]
-    assert gone["state"] == "absent"
-    assert gone["disks"]
-    assert sim("list-vms --json").document["data"] == []
 
 
 def test_every_option_of_create_vm(sim: Run) -> None:
@@ -164,13 +91,21 @@ def test_every_option_of_create_vm(sim: Run) -> None:
     assert len(ran.document["data"]["disks"]) == 2
 
 
-def test_options_that_this_host_refuses(sim: Run) -> None:
+def test_a_gpu_with_vfs_is_not_given_whole(sim: Run) -> None:
     whole = sim("create-vm --mode passthrough --gpu 0000:3b:00.0 --force-console --json")
     assert whole.document["error"]["exit_status"] in (3, 6)
-    image = sim("create-vm --profile A100-4C --image /nowhere.qcow2 --json")
-    assert image.document["error"]["exit_status"] in (2, 6)
-    cdrom = sim("create-vm --profile A100-4C --cdrom /nowhere.iso --json")
-    assert cdrom.document["error"]["exit_status"] in (2, 6)
+
+
+def test_network_cards_cpus_huge_pages_and_a_display_are_shown(sim: Run) -> None:
+    line = "create-vm cad-1 --profile L40S-8Q --display --network default --network bridge=br0,vlan=30"
+    assert sim(f"{line} --cpu-pin 0-3 --hugepages 2MiB", "l40s-x4").status == 0
+    data = sim("show-vm cad-1 --json", "l40s-x4").document["data"]
+    cards = [(card["network"], card["bridge"], card["vlan"]) for card in data["networks"]]
+    assert cards == [("default", None, None), (None, "br0", 30)]
+    assert (data["display"], data["hugepages"], data["pinned_cpus"]) == (True, "2MiB", "0-3")
+    page = sim("show-vm cad-1", "l40s-x4").out
+    assert "0-3" in page
+    assert "the first vGPU's screen is in the console" in page
 
 
 def test_print_xml_is_only_xml(sim: Run) -> None:
@@ -182,74 +117,33 @@ def test_print_xml_is_only_xml(sim: Run) -> None:
     assert sim("list-vms --json").document["data"] == []
 
 
-def test_ensure_vm(sim: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ensure_vm(sim: Run, tmp_path: Path) -> None:
     spec = tmp_path / "vm.yaml"
     spec.write_text("name: vdi-001\nprofile: A100-4C\n", encoding="utf-8")
-    assert sim(f"ensure-vm --file {spec} --dry-run --json").document["changed"] is True
-    first = sim(f"ensure-vm -f {spec} --json").document
-    assert first["changed"] is True
-    assert first["data"]["before"] is None
-    assert first["data"]["after"]["name"] == "vdi-001"
-    assert sim(f"ensure-vm -f {spec} --json").document["changed"] is False
-    stopped = sim(f"ensure-vm -f {spec} --state stopped --wait 5 --json")
-    assert stopped.document["data"]["state"] == "stopped", stopped.out
+    first = sim(f"ensure-vm --file {spec} --json").document
+    assert (first["changed"], first["data"]["before"], first["data"]["after"]["name"]) == (True, None, "vdi-001")
+    assert sim(f"ensure-vm -f {spec} --state stopped --wait 5 --json").document["data"]["state"] == "stopped"
     assert sim(f"ensure-vm -f {spec} --state started").out.startswith("vdi-001: running")
     spec.write_text("name: vdi-001\nprofile: A100-5C\n", encoding="utf-8")
     differs = sim(f"ensure-vm -f {spec} --json")
-    assert differs.status == 3
-    assert differs.document["error"]["facts"]["before"]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: vdi-001")))
-    assert sim("ensure-vm -f - --state absent --yes --json").document["data"]["state"] == "absent"
-
-
-def test_ensure_vm_by_name_alone(sim: Run, tmp_path: Path) -> None:
-    spec = tmp_path / "vm.yaml"
-    spec.write_text("name: vdi-001\n", encoding="utf-8")
-    for state in ("present", "started", "stopped"):
-        lacking = sim(f"ensure-vm -f {spec} --state {state} --json")
-        assert (lacking.status, lacking.document["error"]["facts"]["problems"][0]["path"]) == (2, "profile")
-    absent = sim(f"ensure-vm -f {spec} --state absent --json").document
-    assert absent["changed"] is False
-    assert (
-        absent["data"].items() >= {"name": "vdi-001", "uuid": None, "state": "absent", "vgpus": [], "disks": []}.items()
-    )
-    assert "vdi-001: absent\n  nothing to do" in sim(f"ensure-vm -f {spec} --state absent").out
-    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
-    planned = sim(f"ensure-vm -f {spec} --state stopped --dry-run --json").document["data"]
-    assert (planned["state"], planned["after"]["state"]) == ("running", "stopped")
-    assert sim(f"ensure-vm -f {spec} --state started --json").document["changed"] is False
-
-
-def test_reconcile_leaves_missing_vgpus_to_start_vm(sim: Run) -> None:
-    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
-    assert sim("sim reboot").status == 0
-    assert sim("reconcile-host").status == 0
-    assert sim("show-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is False
-    assert "created by start-vm" in sim("reconcile-host --help").out
+    assert (differs.status, bool(differs.document["error"]["facts"]["before"])) == (3, True)
+    line = "ensure-vm -f - --state absent --yes"
+    assert sim(f"{line} --json", text="name: vdi-001").document["data"]["state"] == "absent"
+    assert "vdi-001: absent\n  nothing to do" in sim(line, text="name: vdi-001").out
 
 
 def test_reboot_and_reset(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     assert sim("sim reboot --json").document["changed"] is True
     assert sim("show-vm vdi-001 --json").document["data"]["state"] == "stopped"
-    assert sim("reconcile-host --dry-run --json").status == 0
     assert sim("reconcile-host").status == 0
+    assert sim("show-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is False
     assert sim("start-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is True
     assert sim("sim reset --json").status == 2
     assert sim("sim reset --yes --json").status == 0
     assert sim("list-vms --json").document["data"] == []
     assert "sim:t4" in sim("sim list-scenarios").out
     assert sim("sim list-scenarios --json").status == 0
-
-
-def test_the_eleventh_is_refused_with_numbers(sim: Run) -> None:
-    for number in range(10):
-        assert sim(f"create-vm vdi-{number:03} --profile A100-4C --no-start").status == 0
-    full = sim("create-vm vdi-010 --profile A100-4C")
-    assert full.status == 4
-    assert "[no-capacity]" in full.err
-    assert "10 of 10" in full.err
-    assert "hint: vgpuctl explain A100-4C" in full.err
 
 
 def test_a_captured_tree_takes_no_change(vgpuctl: Run, tmp_path: Path) -> None:
@@ -269,8 +163,7 @@ def example_lines() -> list[str]:
 def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     given, _, typed = line.rpartition(" | ")
     if given:
-        text = shlex.split(given)[1].encode()
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(shlex.split(given)[1].encode())))
     if "vdi-001" in typed and "create-vm" not in typed:
         image = ["--image", "/srv/images/ubuntu-24.04.qcow2"] if "refresh-vm" in typed else []
         assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C", *image).status == 0
@@ -281,22 +174,101 @@ def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatc
     assert ran.status == 0, ran.err
 
 
-def test_live_completion(sim: Run) -> None:
-    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
-
-    def completed(line: str) -> list[str]:
-        ran = child(env=child_environment(_VGPUCTL_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="0"))
-        return [answer.partition(",")[2] for answer in ran.stdout.split()]
-
-    assert "A100-4C" in completed("vgpuctl --host sim:a100-40 explain A100-4")
-    assert "A100-4C" in completed("vgpuctl --host sim:a100-40 create-vm --profile A100-")
-    assert completed("vgpuctl --host sim:a100-40 create-vm --gpu 0000:3b") == [GPU]
-    assert completed("vgpuctl --host sim:a100-40 show-gpu ") == [GPU]
-    assert completed("vgpuctl --host sim:a100-40 delete-vm v") == ["vdi-001"]
-    assert "sim:t4" in completed("vgpuctl --host sim:")
-
-
 def test_connect_reaches_the_libvirt_that_is_named(vgpuctl: Run) -> None:
     ran = vgpuctl("--connect", "test:///default", "list-vms", "--json")
     assert ran.status in (0, 6)
     json.loads(ran.out)
+
+
+IMAGE = "--image /srv/images/ubuntu-24.04.qcow2"
+
+
+@pytest.fixture
+def two(sim: Run) -> Run:
+    """A host with vdi-001, which has a system, and bare, which is off."""
+    assert sim(f"create-vm vdi-001 --profile A100-4C {IMAGE}").status == 0
+    assert sim("create-vm bare --profile A100-4C --no-start").status == 0
+    return sim
+
+
+def test_wait_returns_when_all_are_there(two: Run) -> None:
+    ran = two("wait vdi-001 --for running")
+    assert (ran.status, ran.out, ran.err) == (0, "vdi-001: running\n", "")
+    (vm,) = two("wait vdi-001 --for address --json").document["data"]
+    assert (vm["state"], vm["guest"]["source"]) == ("running", "lease")
+    address = vm["guest"]["addresses"][0]["address"]
+    assert two("wait vdi-001 --for guest").out == f"vdi-001: running, {address}\n"
+    assert two("wait bare --for off --json").document["data"][0]["guest"] is None
+
+
+def test_wait_ends_with_75_and_shows_the_state(two: Run) -> None:
+    late = two("wait vdi-001 bare --for running --timeout 0 --json")
+    assert (late.status, late.document["changed"]) == (75, False)
+    error = late.document["error"]
+    assert (error["code"], error["facts"]["lines"]) == ("busy", ["bare is still stopped"])
+    assert "bare is still stopped" in two("wait vdi-001 bare --for running --timeout 0").err
+    assert two("wait bare --for guest --timeout 0").status == 3
+    assert two("wait nobody --for running").status == 2
+
+
+@pytest.mark.parametrize("line", ["wait --for off", "wait a", "wait a --for lunch", "wait a --for off --timeout never"])
+def test_wait_without_an_event_or_a_vm_is_refused(sim: Run, line: str) -> None:
+    ran = sim(line)
+    assert ran.status == 2
+    assert ran.err.count("\n") == 2
+
+
+def test_create_vm_waits_for_an_address_too(sim: Run) -> None:
+    made = sim(f"create-vm a --profile A100-4C {IMAGE} --wait-for address --json").document["data"]
+    assert made["steps"][-1] == "wait until the guest of a has an address (at most 300 s)"
+    assert made["guest"]["addresses"]
+    ran = sim("create-vm b --profile A100-4C --wait-for address --wait-timeout 0 --json")
+    assert (ran.status, ran.document["changed"]) == (75, True)
+    late = ran.document["error"]
+    assert late["message"] == "b was created and runs, but its guest has got no address within 0 s"
+    assert late["hint"] == "vgpuctl wait b --for address waits longer"
+    assert sim("show-vm b --json").document["data"]["state"] == "running"
+    for line in ("--wait-for guest --no-start", "--wait-timeout 5", "--wait-for guest --wait-timeout nan"):
+        assert sim(f"create-vm c --profile A100-4C {line}").status == 2
+
+
+def test_reboot_vm(two: Run) -> None:
+    ran = two("reboot-vm vdi-001")
+    assert (ran.status, ran.err) == (0, "reboot VM vdi-001\n")
+    assert ran.out.startswith("vdi-001: running\n  vgpu  A100-4C on GPU ")
+    assert two("reboot-vm vdi-001 --force --json").document["data"]["steps"] == ["reset VM vdi-001"]
+
+
+def test_log_has_when_who_what_and_the_result(two: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "ada")
+    assert two("start-vm nobody").status == 2
+    monkeypatch.delenv("SUDO_USER")
+    assert two("cordon A100").status == two("cordon A100").status == 0
+    assert two("stop-vm vdi-001 --dry-run").status == 0
+    header, *lines = two("log").out.splitlines()
+    assert header.split() == ["TIME", "USER", "RESULT", "SECONDS", "COMMAND"]
+    shape = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  \S+ +(ok|no change|not-found) +\d+\.\d  (.*)"
+    rows = [re.fullmatch(shape, line) for line in lines]
+    assert [(m[1], m[2].split()[0]) for m in rows if m] == [
+        ("ok", "create-vm"), ("ok", "create-vm"), ("not-found", "start-vm"), ("ok", "cordon"), ("no change", "cordon"),
+    ]  # fmt: skip
+    (failed,) = two("log --failed --json").document["data"]
+    assert (failed["user"], failed["uid"], failed["exit_status"]) == ("ada", os.getuid(), 2)
+    assert (failed["vms"], failed["changed"], failed["error"]) == (["nobody"], False, "there is no VM nobody")
+    assert [e["command"] for e in two("log --user ada --json").document["data"]] == ["start-vm"]
+    assert [e["vms"] for e in two("log --vm vdi-001 --json").document["data"]] == [["vdi-001"]]
+    assert [e["command"] for e in two("log --gpu 3b:00.0 --lines 2 --json").document["data"]] == ["cordon", "cordon"]
+    assert len(two("log --since 1h --json").document["data"]) == 5
+    assert two("log --since 2999-01-01").err == "no commands in the log since 2999-01-01\n"
+
+
+@pytest.mark.parametrize("line", ["log --since soon", "log --lines 0", "log --gpu 17"])
+def test_log_refuses_what_it_cannot_read(sim: Run, line: str) -> None:
+    assert sim(line).status == 2
+
+
+def test_a_batch_is_in_the_log_of_each_vm(sim: Run) -> None:
+    assert sim("create-vm 'p-{}' --count 3 --profile A100-4C").status == 0
+    assert sim("create-vm 'p-{}' --count 30 --profile A100-4C").status == 4
+    for name, results in (("p-2", ["ok", "no-capacity"]), ("p-30", ["no-capacity"]), ("p-31", [])):
+        assert [e["result"] for e in sim(f"log --vm {name} --json").document["data"]] == results

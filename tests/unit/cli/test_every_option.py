@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some test uses each option of each command by name."""
+"""Some test uses each option of each command by name; suggestions are real commands and options."""
 
 from __future__ import annotations
 
 import re
 
 import click
+import pytest
 
 from tests.unit.cli.command_tree import walk_commands
 from tests.unit.cli.conftest import ROOT
+from vgpuctl.cli import usage
 from vgpuctl.cli.command import cli
+from vgpuctl.cli.command_table import COMMANDS, OPTION_SYNONYMS, SYNONYMS
 
 
 def spellings() -> dict[str, list[str]]:
@@ -37,3 +40,17 @@ def test_each_option_is_exercised_by_name() -> None:
         for spelling, commands in spellings().items()
         if not re.search(rf"""(?<=["' ]){re.escape(spelling)}(?=["' =])""", TEXT)
     }
+
+
+def test_every_synonym_leads_somewhere() -> None:
+    assert {line.split()[0] for line in SYNONYMS.values()} <= set(COMMANDS)
+    assert not set(SYNONYMS) & set(COMMANDS)
+    assert set(OPTION_SYNONYMS.values()) <= set(spellings())
+    own = {"--vcpu", "--vgpu", "--pool", "--timeout"}  # --vgpu is only an option of detach-vgpu, --timeout of wait
+    assert not set(OPTION_SYNONYMS) - own & set(spellings())
+
+
+@pytest.mark.parametrize("word", ["frobnicate", "x", "zzz"])
+def test_nothing_is_better_than_something_far_fetched(word: str) -> None:
+    assert usage.suggest_command([word], list(COMMANDS)) is None
+    assert usage.suggest_option(f"--{word}", spellings()) is None

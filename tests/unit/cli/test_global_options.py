@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import click
 import pytest
 
 from tests.unit.cli.command_tree import walk_commands
-from tests.unit.cli.conftest import Ran
+from tests.unit.cli.conftest import Run
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, cli, load_command
 from vgpuctl.cli.global_options import Settings, global_options
 from vgpuctl.errors import HostCannot
@@ -121,5 +120,5 @@ def _run_unparsed(command: str, settings: Settings) -> None:
     ["--host sim:t4 show-vm -- --host=b", "--host sim:t4 create-vm a --profile T4-1Q --label --host=b --dry-run",
      "--host local list-gpus --host=sim:t4", "--root / --host sim:t4 sim reset --host sim:t4 --yes"],
 )  # fmt: skip
-def test_what_only_looks_like_a_host_is_none(vgpuctl: Callable[..., Ran], line: str) -> None:
+def test_what_only_looks_like_a_host_is_none(vgpuctl: Run, line: str) -> None:
     assert "did not pass it on" not in vgpuctl(*line.split()).err

@@ -3,34 +3,20 @@
 
 from __future__ import annotations
 
-import io
-import shlex
-from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import schemas
+from tests.unit.cli.conftest import Run
 
-Run = Callable[..., Ran]
 A16, FLEX = "0000:17:00.0", "0000:86:00.0"
 WANTED = f'version: 1\ngpus: {{"{A16}": {{mode: vgpu}}, "{FLEX}": {{mode: sriov, vfs: 4}}}}\n'
 
 
 @pytest.fixture
-def mixed(vgpuctl: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a line on the simulated host with every backend, and check the document if there is one."""
-
-    def run(line: str, text: str = "") -> Ran:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        ran = vgpuctl("--host", "sim:mixed", *shlex.split(line))
-        if "--json" in line:
-            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
-        return ran
-
-    return run
+def mixed(sim: Run) -> Run:
+    """Run a line, with this text as standard input, on the simulated host with every backend."""
+    return lambda line, text="": sim(line, "mixed", text)
 
 
 def test_a_file_is_compared_applied_and_then_right(mixed: Run, tmp_path: Path) -> None:
@@ -71,19 +57,6 @@ def test_set_is_typed_and_its_errors_name_it(mixed: Run) -> None:
     assert (ran.status, "--set gpus[A16].vfs=x: vfs: 'x' is" in ran.err) == (2, True)
 
 
-def test_running_vms_block_apply_until_they_are_drained(mixed: Run) -> None:
-    assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
-    sets = f"--set gpus[{FLEX}].mode=sriov --set gpus[{FLEX}].vfs=4"
-    ran = mixed(f"diff {sets}")
-    assert (ran.status, "in use by one" in ran.err) == (7, True)
-    assert mixed(f"diff {sets} --drain").err == ""
-    assert mixed(f"apply {sets} --json").document["error"]["code"] == "in-use"
-    asked = mixed(f"apply {sets} --drain --json").document["error"]
-    assert (asked["code"], asked["facts"]["vms"]) == ("needs-confirmation", ["one"])
-    assert mixed(f"apply {sets} --drain --yes").status == 0
-    assert mixed("show-vm one --json").document["data"]["state"] == "running"
-
-
 def test_what_export_prints_is_no_difference(mixed: Run) -> None:
     assert mixed("cordon A100").status == 0
     text = mixed("export").out
@@ -121,8 +94,3 @@ def test_what_mdevctl_prints_becomes_vgpus_through_import_and_apply(mixed: Run) 
     assert (ran.status, f"vgpus.mdev-{uuid[:8]}: profile T4-4Q" in ran.out) == (0, True)
     assert uuid in mixed("list-vgpus -o wide").out
     assert mixed("diff --quiet").status == 0
-    full = text.replace(f"mdev-{uuid[:8]}:", "other:").replace("T4-4Q", "T4-16Q").replace(uuid, f"{uuid[:-1]}2")
-    both = text + full.partition("vgpus:\n")[2]
-    ran = mixed("apply -f -", both)
-    assert (ran.status, "no room for vGPU other (T4-16Q)" in ran.err) == (4, True)
-    assert mixed("diff").status == 0

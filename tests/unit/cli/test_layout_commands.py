@@ -1,58 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands set-mode, cordon and uncordon, with every option and their documents."""
+"""The commands set-mode, cordon and uncordon; --all skips GPUs that cannot have a setting, and says so."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
+from functools import partial
 
-import jsonschema
 import pytest
 
-from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import schemas
+from tests.unit.cli.conftest import Run
 
-Run = Callable[..., Ran]
 FLEX = "0000:86:00.0"
 
 
 @pytest.fixture
-def mixed(vgpuctl: Run) -> Run:
-    """Run a line on the simulated host with every backend, and check the document if there is one."""
-
-    def run(line: str) -> Ran:
-        ran = vgpuctl("--host", "sim:mixed", *shlex.split(line))
-        if "--json" in line:
-            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
-        return ran
-
-    return run
+def mixed(sim: Run) -> Run:
+    """Run a line on the simulated host with every backend."""
+    return partial(sim, host="mixed")
 
 
 def test_a_gpu_is_set_up_and_says_so(mixed: Run) -> None:
     ran = mixed("set-mode 0000:17:00.0 vgpu")
     assert (ran.status, ran.out) == (0, "0000:17:00.0: vgpu, VFs 16/16, 0 used\n")
     assert mixed("set-mode 0000:17:00.0 vgpu").out == "0000:17:00.0: vgpu, VFs 16/16, 0 used; nothing to do\n"
-
-
-def test_a_dry_run_says_what_would_be_done(mixed: Run) -> None:
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --dry-run")
-    assert "turn 4 VFs of 0000:86:00.0 on instead of 8" in ran.out
-    document = mixed(f"set-mode {FLEX} sriov --vfs 4 --dry-run --json").document
-    assert (document["changed"], document["data"]["dry_run"], document["data"]["vfs"]["enabled"]) == (True, True, 8)
-
-
-def test_running_vms_are_named_and_drained(mixed: Run) -> None:
-    assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --json")
-    assert (ran.status, ran.document["error"]["code"]) == (3, "in-use")
-    assert ran.document["error"]["facts"]["vms"] == ["one"]
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --drain --json")
-    assert (ran.status, ran.document["error"]["code"]) == (2, "needs-confirmation")
-    assert ran.document["error"]["facts"]["vms"] == ["one"]
-    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --drain --yes --json")
-    assert (ran.status, ran.document["data"]["vfs"]) == (0, {"total": 31, "enabled": 4, "used": 1})
-    assert mixed("show-vm one --json").document["data"]["state"] == "running"
 
 
 def test_a_mode_that_does_not_exist_is_a_typing_error(mixed: Run) -> None:
@@ -75,10 +45,9 @@ def test_a_cordoned_gpu_is_shown_as_such_until_it_is_not(mixed: Run) -> None:
     assert mixed("create-vm --profile A100-4C").status == 0
 
 
-def before_and_after(vgpuctl: Run, host: str, line: str) -> dict[str, dict[str, object]]:
+def before_and_after(sim: Run, host: str, line: str) -> dict[str, dict[str, object]]:
     """Run a command that changes a GPU, and return its state before and after."""
-    ran = vgpuctl("--host", f"sim:{host}", "--json", *shlex.split(line))
-    jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+    ran = sim(f"{line} --json", host)
     assert ran.status == 0, ran.document
     return {side: ran.document["data"][side] for side in ("before", "after")}
 
@@ -99,29 +68,25 @@ def before_and_after(vgpuctl: Run, host: str, line: str) -> dict[str, dict[str, 
     ],
 )
 def test_a_gpu_has_before_and_after_values_as_in_apply(
-    vgpuctl: Run, host: str, line: str, changes: dict[str, tuple[object, object]]
+    sim: Run, host: str, line: str, changes: dict[str, tuple[object, object]]
 ) -> None:
-    planned = before_and_after(vgpuctl, host, f"{line} --dry-run")
+    planned = before_and_after(sim, host, f"{line} --dry-run")
     before, after = planned["before"], planned["after"]
     assert {key: (before[key], after[key]) for key in before if before[key] != after[key]} == changes
-    assert before_and_after(vgpuctl, host, line) == planned
-    assert before_and_after(vgpuctl, host, line) == {"before": after, "after": after}, "what was said to be is so"
+    assert before_and_after(sim, host, line) == planned
+    assert before_and_after(sim, host, line) == {"before": after, "after": after}, "what was said to be is so"
 
 
-def test_settings_changed_by_a_mode_are_shown(vgpuctl: Run) -> None:
+def test_settings_changed_by_a_mode_are_shown(sim: Run) -> None:
     asked = {"policy": "fixed_share"}
     lines = ["set-scheduler A100 --policy fixed_share", "set-mode A100 passthrough", "set-mode A100 vgpu"]
-    result = [before_and_after(vgpuctl, "a100-40", line) for line in lines]
+    result = [before_and_after(sim, "a100-40", line) for line in lines]
     schedulers = [(one["before"]["scheduler"], one["after"]["scheduler"]) for one in result]
     assert schedulers == [(None, asked), (asked, None), (None, asked)]
 
 
-def test_a_card_with_its_audio_is_one_gpu_and_names_what_goes_with_it(sim: Run) -> None:
+def test_a_card_with_its_audio_is_one_gpu_and_names_what_goes_with_it(mixed: Run) -> None:
     gpu, audio = "0000:d8:00.0", "0000:d8:00.1"
-
-    def mixed(line: str) -> Ran:
-        return sim(line, host="mixed")
-
     made = mixed(f"create-vm card --mode passthrough --gpu {gpu} --json").document["data"]
     seen = mixed("show-vm card --json").document["data"]
     row = next(row for row in mixed("list-gpus --json").document["data"] if row["address"] == gpu)
@@ -131,3 +96,62 @@ def test_a_card_with_its_audio_is_one_gpu_and_names_what_goes_with_it(sim: Run) 
     assert f"{gpu}, {audio}" in mixed(f"show-gpu {gpu}").out
     assert "2" not in next(line for line in mixed("list-gpus").out.splitlines() if line.startswith(gpu)).split()[-1]
     assert mixed("delete-vm card --yes").status == 0
+
+
+FIRST, SECOND, THIRD = "0000:3b:00.0", "0000:3f:00.0", "0000:43:00.0"
+TEXT = "version: 1\ngpus:\n  - {model: %s}\n  - {model: A40, driver: vfio-pci}\n  - {model: Flex 170}\n"
+
+
+@pytest.fixture
+def a40(scenario: Callable[[str], Run]) -> Run:
+    """Run a line on a host with an A40, one on vfio-pci, and a GPU of another maker."""
+    return scenario(TEXT % "A40")
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("A40", "set-scheduler --all --policy fixed_share"),
+        ("RTX PRO 6000 Blackwell SE", "set-mixed-size --all on"),
+        ("A100", "set-mig --all 1g.5gb"),
+        ("A40", "set-mode --all vgpu --dry-run"),
+    ],
+)
+def test_all_skips_what_cannot_have_it_and_says_so(scenario: Callable[[str], Run], model: str, line: str) -> None:
+    ran = scenario(TEXT % model)(f"--yes {line}")
+    assert ran.status == 0, ran.err
+    for address in (SECOND, THIRD):
+        assert f"note: skipped: {address} (" in ran.err
+        assert f"{address}: {address}" not in ran.err
+    assert "failed" not in ran.err + ran.out
+
+
+@pytest.mark.parametrize(
+    ("line", "failed"),
+    [
+        ("set-mig --all 1g.5gb", "3 of 3 failed"),
+        (f"set-scheduler {FIRST} {SECOND} --policy fixed_share", "1 of 2 failed"),
+    ],
+    ids=["all where no GPU can have it", "a named GPU that cannot have it"],
+)
+def test_it_fails(a40: Run, line: str, failed: str) -> None:
+    ran = a40(f"--yes {line}")
+    assert (ran.status, failed in ran.err) == (6, True)
+
+
+def test_a_gpu_on_vfio_pci_is_named_and_how_to_give_it_to_its_driver(a40: Run) -> None:
+    for line in (
+        f"set-mode {SECOND} vgpu",
+        f"create-vm one --profile A40-8Q --gpu {SECOND}",
+        f"set-scheduler {SECOND} --policy fixed_share",
+    ):
+        ran = a40(f"--yes {line}")
+        assert "hint: vfio-pci has it; give it to nvidia now: virsh nodedev-reattach pci_0000_3f_00_0" in ran.err
+        assert "install the" not in ran.err
+
+
+def test_warnings_of_diff_say_an_address_once(a40: Run) -> None:
+    assert a40("create-vm one --profile A40-8Q").status == 0
+    ran = a40("diff -f -", text=f"version: 1\ngpus:\n  '{FIRST}': {{mode: passthrough}}\n")
+    assert f"warning: {FIRST} is in use" in ran.err
+    assert f"{FIRST}: {FIRST}" not in ran.err

@@ -4,68 +4,53 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-from tests.unit.cli.conftest import Ran, child_environment
-from vgpuctl.cli import schemas
+from tests.unit.cli.conftest import Ran, Run, child_environment
 
-HOST = ("--host", "sim:a100-40")
-FIVE = ("create-vm", "vdi-{:03}", "--count", "5", "--profile", "A100-4C")
+FIVE = "create-vm 'vdi-{:03}' --count 5 --profile A100-4C"
 NAMES = [f"vdi-{n:03d}" for n in range(1, 6)]
-Vgpuctl = Callable[..., Ran]
+FAULTY = "version: 1\ngpus: [{model: A100}]\nfaults:\n"
 
 
-def test_create_vm_makes_them_and_then_leaves_them(vgpuctl: Vgpuctl) -> None:
-    ran = vgpuctl(*HOST, "--json", *FIVE, "--parallel", "2")
-    assert ran.status == 0
-    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
-    data = ran.document["data"]
+def names(sim: Run) -> list[str]:
+    return [vm["name"] for vm in sim("list-vms --json").document["data"]]
+
+
+def test_create_vm_makes_them_and_then_leaves_them(sim: Run) -> None:
+    data = sim(f"{FIVE} --parallel 2 --json").document["data"]
     assert [(vm["name"], vm["changed"]) for vm in data["vms"]] == [(name, True) for name in NAMES]
     assert data["failed"] == []
-    again = vgpuctl(*HOST, "--json", *FIVE).document
+    again = sim(f"{FIVE} --json").document
     assert again["changed"] is False
     assert [vm["changed"] for vm in again["data"]["vms"]] == [False] * 5
 
 
-def test_ensure_vm_reads_the_pattern_from_the_spec(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
-    spec = tmp_path / "vdi.yaml"
-    spec.write_text("name: vdi-{:03}\nprofile: A100-4C\nvcpus: 1\n")
-    ran = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec), "--count", "3")
-    jsonschema.validate(ran.document, schemas.document_schema("ensure-vm"))
-    assert [vm["name"] for vm in ran.document["data"]["vms"]] == NAMES[:3]
-    spec.write_text("name: vdi-{:03}\nprofile: A100-4C\nvcpus: 2\n")
-    differs = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec), "--count", "4")
+def test_ensure_vm_reads_the_pattern_from_the_spec(sim: Run) -> None:
+    spec = "name: vdi-{:03}\nprofile: A100-4C\nvcpus: 1\n"
+    made = sim("ensure-vm -f - --count 3 --json", text=spec).document["data"]["vms"]
+    assert [vm["name"] for vm in made] == NAMES[:3]
+    differs = sim("ensure-vm -f - --count 4 --json", text=spec.replace("vcpus: 1", "vcpus: 2"))
     assert differs.status == 3
     assert [vm["vm"] for vm in differs.document["error"]["facts"]["vms"]] == NAMES[:3]
-    spec.write_text("name: vdi\nprofile: A100-4C\n")
-    plain = vgpuctl(*HOST, "ensure-vm", "-f", str(spec), "--count", "4")
-    assert plain.status == 2
-    assert "vdi-{:03}" in plain.err
-
-
-@pytest.mark.parametrize("name", ["q-{}", "q-{:03}", "q-{:d}"])
-def test_a_pattern_without_a_number_of_vms_says_which_option_is_missing(vgpuctl: Vgpuctl, name: str) -> None:
-    refused = vgpuctl(*HOST, "create-vm", name, "--profile", "A100-4C")
-    assert (refused.status, "--count N makes N of them" in refused.err) == (2, True)
+    plain = sim("ensure-vm -f - --count 4", text="name: vdi\nprofile: A100-4C\n")
+    assert (plain.status, "vdi-{:03}" in plain.err) == (2, True)
 
 
 @pytest.fixture
-def bring(vgpuctl: Vgpuctl, tmp_path: Path) -> Callable[..., Ran]:
+def bring(sim: Run) -> Run:
     """Return a function that brings vdi-001 to vdi-003 to a state."""
-    spec = tmp_path / "vdi.yaml"
-    spec.write_text("name: vdi-{:03}\nprofile: A100-4C\n")
+    spec = "name: vdi-{:03}\nprofile: A100-4C\n"
 
-    def run(state: str, *words: str, host: tuple[str, ...] = HOST) -> Ran:
-        ran = vgpuctl(*host, "--json", "--yes", "ensure-vm", "-f", str(spec), "--count", "3", "--state", state, *words)
-        jsonschema.validate(ran.document, schemas.document_schema("ensure-vm"))
-        return ran
+    def run(state: str, words: str = "--yes", host: str = "a100-40") -> Ran:
+        return sim(f"ensure-vm -f - --count 3 --state {state} --json {words}", host, spec)
 
     return run
 
@@ -74,9 +59,9 @@ def results(ran: Ran) -> dict[str, tuple[str, str]]:
     return {vm["name"]: (vm["state"], vm["result"]) for vm in ran.document["data"]["vms"]}
 
 
-def test_each_state_of_several_is_reached_once(vgpuctl: Vgpuctl, bring: Callable[..., Ran]) -> None:
+def test_each_state_of_several_is_reached_once(sim: Run, bring: Run) -> None:
     first, others = NAMES[0], NAMES[1:3]
-    assert vgpuctl(*HOST, "create-vm", first, "--profile", "A100-4C").status == 0
+    assert sim(f"create-vm {first} --profile A100-4C").status == 0
     every: tuple[tuple[str, str, str], ...] = (
         ("stopped", "stopped", "stopped"),
         ("started", "running", "started"),
@@ -97,43 +82,35 @@ def test_each_state_of_several_is_reached_once(vgpuctl: Vgpuctl, bring: Callable
         again = bring(state)
         assert (again.document["changed"], again.document["data"]["steps"]) == (False, [])
     assert results(bring("absent")) == {}
-    assert vgpuctl(*HOST, "--json", "list-vms").document["data"] == []
+    assert names(sim) == []
 
 
-def test_more_than_exist_are_deleted_and_others_are_left_alone(vgpuctl: Vgpuctl, bring: Callable[..., Ran]) -> None:
-    assert vgpuctl(*HOST, *FIVE).status == 0
-    assert vgpuctl(*HOST, "--yes", "delete-vm", "vdi-002").status == 0
+def test_those_that_exist_are_deleted_after_confirmation_and_others_are_left_alone(sim: Run, bring: Run) -> None:
+    assert sim(FIVE).status == 0
+    assert sim("delete-vm vdi-002 --yes").status == 0
+    refused = bring("absent", "")
+    assert (refused.status, "Delete 2 VMs?" in refused.document["error"]["message"]) == (2, True)
+    assert names(sim) == [NAMES[0], *NAMES[2:]]
     assert results(bring("absent")) == {name: ("absent", "deleted") for name in ("vdi-001", "vdi-003")}
-    assert [vm["name"] for vm in vgpuctl(*HOST, "--json", "list-vms").document["data"]] == NAMES[3:]
-
-
-def test_several_are_deleted_only_after_confirmation(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
-    assert vgpuctl(*HOST, *FIVE).status == 0
-    spec = tmp_path / "vdi.yaml"
-    spec.write_text("name: vdi-{:03}\n")
-    ran = vgpuctl(*HOST, "ensure-vm", "-f", str(spec), "--count", "5", "--state", "absent")
-    assert ran.status == 2
-    assert "Delete 5 VMs?" in ran.err
-    assert len(vgpuctl(*HOST, "--json", "list-vms").document["data"]) == 5
+    assert names(sim) == NAMES[3:]
 
 
 def test_one_that_cannot_be_stopped_is_named_and_the_others_are_stopped(
-    vgpuctl: Vgpuctl, bring: Callable[..., Ran], tmp_path: Path
+    scenario: Callable[[str], Run], bring: Run, tmp_path: Path
 ) -> None:
-    scenario = tmp_path / "broken.yaml"
-    scenario.write_text("version: 1\ngpus: [{model: A100}]\nfaults:\n  - {on: shutdown, match: vdi-002, code: 38}\n")
-    host = ("--host", f"sim:{scenario}")
+    run = scenario(f"{FAULTY}  - {{on: shutdown, match: vdi-002, code: 38}}\n")
+    host = str(tmp_path / "host.yaml")
     assert bring("started", host=host).status == 0
     ran = bring("stopped", host=host)
     assert (ran.document["error"]["code"], ran.document["changed"]) == ("some-targets-failed", True)
     assert [target["ok"] for target in ran.document["data"]["targets"]] == [True, False, True]
-    states = {vm["name"]: vm["state"] for vm in vgpuctl(*host, "--json", "list-vms").document["data"]}
-    assert states == {"vdi-001": "stopped", "vdi-002": "running", "vdi-003": "stopped"}
+    states = [vm["state"] for vm in run("list-vms --json").document["data"]]
+    assert states == ["stopped", "running", "stopped"]
     assert bring("stopped", host=host).document["changed"] is False
 
 
-def test_people_see_a_line_for_each_and_a_table(vgpuctl: Vgpuctl) -> None:
-    ran = vgpuctl(*HOST, *FIVE)
+def test_people_see_a_line_for_each_and_a_table(sim: Run) -> None:
+    ran = sim(FIVE)
     assert ran.out.splitlines()[0].split() == ["NAME", "STATE", "RESULT", "VGPUS"]
     assert "5 VMs, 5 created" in ran.out
     lines = [line for line in ran.err.splitlines() if line.startswith("[")]
@@ -141,68 +118,57 @@ def test_people_see_a_line_for_each_and_a_table(vgpuctl: Vgpuctl) -> None:
     assert {line.split()[1] for line in lines} == {f"{name}:" for name in NAMES}
 
 
-def test_a_dry_run_shows_the_plan_for_all(vgpuctl: Vgpuctl) -> None:
-    ran = vgpuctl(*HOST, "--json", *FIVE, "--dry-run")
-    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
-    assert [vm["state"] for vm in ran.document["data"]["vms"]] == ["absent"] * 5
-    assert vgpuctl(*HOST, "--json", "list-vms").document["data"] == []
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("create-vm", "vdi", "--count", "2", "--profile", "A100-4C"), "'vdi-{:03}' --count 2"),
-        (("create-vm", "--count", "2", "--profile", "A100-4C"), "'vdi-{:03}' --count 2"),
-        (("create-vm", "vdi-{}", "--count", "0", "--profile", "A100-4C"), "--count"),
-        (("create-vm", "vdi-{}", "--profile", "A100-4C"), "--count N makes N of them"),
-        (("create-vm", "vdi", "--parallel", "2", "--profile", "A100-4C"), "--count"),
-        (("create-vm", "v-{}", "--count", "2", "--wait-for", "guest", "--profile", "A100-4C"), "--wait-for"),
-        (("create-vm", "vdi-{}", "--count", "2", "--print-xml", "--profile", "A100-4C"), "--print-xml"),
+        ("vdi --count 2", "'vdi-{:03}' --count 2"),
+        ("--count 2", "'vdi-{:03}' --count 2"),
+        ("vdi-{} --count 0", "--count"),
+        ("q-{}", "--count N makes N of them"),
+        ("q-{:03}", "--count N makes N of them"),
+        ("q-{:d}", "--count N makes N of them"),
+        ("vdi --parallel 2", "--count"),
+        ("v-{} --count 2 --wait-for guest", "--wait-for"),
+        ("vdi-{} --count 2 --print-xml", "--print-xml"),
     ],
 )
-def test_invalid_option_values_are_refused(vgpuctl: Vgpuctl, words: tuple[str, ...], says: str) -> None:
-    ran = vgpuctl(*HOST, *words)
-    assert ran.status == 2
-    assert says in ran.err
+def test_invalid_option_values_are_refused(sim: Run, words: str, says: str) -> None:
+    ran = sim(f"create-vm {words} --profile A100-4C")
+    assert (ran.status, says in ran.err) == (2, True)
 
 
-def test_some_that_fail_are_named_with_the_reason_and_the_others_are_there(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
-    scenario = tmp_path / "broken.yaml"
-    scenario.write_text("version: 1\ngpus: [{model: A100}]\nfaults:\n  - {on: start, match: vdi-002, code: 38}\n")
-    host = ("--host", f"sim:{scenario}")
-    ran = vgpuctl(*host, "--json", *FIVE)
+def test_some_that_fail_are_named_with_the_reason_and_the_others_are_there(scenario: Callable[[str], Run]) -> None:
+    run = scenario(f"{FAULTY}  - {{on: start, match: vdi-002, code: 38}}\n")
+    ran = run(f"{FIVE} --json")
     assert ran.status == 1
-    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
     error = ran.document["error"]
     assert (ran.document["changed"], error["code"], error["left"]) == (True, "some-failed", [])
     assert [(f["name"], f["code"]) for f in error["facts"]["failed"]] == [("vdi-002", "libvirt-failed")]
     assert [vm["name"] for vm in error["facts"]["vms"]] == [n for n in NAMES if n != "vdi-002"]
-    text = vgpuctl(*host, *FIVE)
+    text = run(FIVE)
     assert "1 of 5 VMs could not be created" in text.err
     assert "vdi-002: cannot start VM vdi-002" in text.err
 
 
-def test_what_cannot_be_undone_is_status_5_and_says_what_is_left(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
-    scenario = tmp_path / "broken.yaml"
-    faults = "  - {on: start, match: vdi-002, code: 38}\n  - {on: undefine, match: vdi-002, code: 38}\n"
-    scenario.write_text(f"version: 1\ngpus: [{{model: A100}}]\nfaults:\n{faults}")
-    ran = vgpuctl("--host", f"sim:{scenario}", "--json", *FIVE)
+def test_what_cannot_be_undone_is_status_5_and_says_what_is_left(scenario: Callable[[str], Run]) -> None:
+    faults = "".join(f"  - {{on: {call}, match: vdi-002, code: 38}}\n" for call in ("start", "undefine"))
+    ran = scenario(f"{FAULTY}{faults}")(f"{FIVE} --json")
     assert ran.status == 5
     assert all(line.startswith("vdi-002: ") for line in ran.document["error"]["left"])
 
 
 ROOMY = "version: 1\nstorage: {filesystem_gib: 100000}\ngpus:\n  - {model: A16, count: 12, profiles: [A16-1Q]}\n"
-MANY = ("create-vm", "vdi-{:03}", "--count", "150", "--profile", "A16-1Q")
+MANY = "create-vm 'vdi-{:03}' --count 150 --profile A16-1Q"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
-    vgpuctl: Vgpuctl, tmp_path: Path, number: signal.Signals, status: int
+    scenario: Callable[[str], Run], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     """There are enough VMs that the signal, sent after the first, arrives long before the last."""
-    (tmp_path / "roomy.yaml").write_text(ROOMY)
-    host = ("--host", f"sim:{tmp_path / 'roomy.yaml'}")
-    command = [sys.executable, "-m", "vgpuctl", *host, "-v", "--json", *MANY, "--parallel", "1"]
+    run = scenario(ROOMY)
+    host = f"--host sim:{tmp_path / 'host.yaml'}"
+    command = [sys.executable, "-m", "vgpuctl", *shlex.split(f"{host} -v --json {MANY} --parallel 1")]
     with subprocess.Popen(
         command, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -216,43 +182,28 @@ def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
     assert document["error"]["left"] == []
     there = [vm["name"] for vm in document["error"]["facts"]["vms"]]
     assert 1 <= len(there) < 150
-    listed = vgpuctl(*host, "--json", "list-vms").document["data"]
+    listed = run("list-vms --json").document["data"]
     assert [(vm["name"], vm["state"]) for vm in listed] == [(name, "running") for name in there]
-    assert vgpuctl(*host, "--json", "reconcile-host", "--dry-run").document["data"]["findings"] == []
-    assert len(vgpuctl(*host, "--json", *MANY).document["data"]["vms"]) == 150
+    assert run("reconcile-host --dry-run --json").document["data"]["findings"] == []
+    assert len(run(f"{MANY} --json").document["data"]["vms"]) == 150
 
 
-def test_more_are_defined_than_fit_and_as_many_start_as_do(vgpuctl: Vgpuctl) -> None:
-    twenty = ("create-vm", "vdi-{:03}", "--count", "20", "--profile", "A100-4C", "--reserve", "running", "--no-start")
-    ran = vgpuctl(*HOST, "--json", *twenty)
-    assert ran.status == 0
-    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
-    free = vgpuctl(*HOST, "--json", "list-profiles").document["data"]
+def test_more_are_defined_than_fit_and_the_page_says_so(sim: Run) -> None:
+    twenty = "create-vm 'vdi-{:03}' --count 20 --profile A100-4C --reserve running --no-start --json"
+    assert sim(twenty).status == 0
+    free = sim("list-profiles --json").document["data"]
     assert next(p["free"] for p in free if p["profile"] == "A100-4C") == 10
-    shown = vgpuctl(*HOST, "--json", "list-vms").document
-    jsonschema.validate(shown, schemas.document_schema("list-vms"))
-    assert {vm["reserve"] for vm in shown["data"]} == {"running"}
-    assert "A100-4C (reserved only while the VM runs)" in vgpuctl(*HOST, "list-vms").out
-    assert "reserve: running" in " ".join(vgpuctl(*HOST, "show-vm", "vdi-001").out.split())
-    for number in range(20, 10, -1):
-        assert vgpuctl(*HOST, "start-vm", f"vdi-{number:03}").status == 0
-    full = vgpuctl(*HOST, "--json", "start-vm", "vdi-001")
-    assert full.status == 4
-    stopped = vgpuctl(*HOST, "--json", "stop-vm", "vdi-020")
-    jsonschema.validate(stopped.document, schemas.document_schema("stop-vm"))
-    assert vgpuctl(*HOST, "start-vm", "vdi-001").status == 0
-    assert "no room" in vgpuctl(*HOST, "start-vm", "vdi-020").err
+    assert {vm["reserve"] for vm in sim("list-vms --json").document["data"]} == {"running"}
+    assert "A100-4C (reserved only while the VM runs)" in sim("list-vms").out
+    assert "reserve: running" in " ".join(sim("show-vm vdi-001").out.split())
 
 
-def test_ensure_vm_changes_what_a_vm_reserves(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
-    spec = tmp_path / "vdi.yaml"
-    spec.write_text("name: vdi\nprofile: A100-4C\nreserve: running\n")
-    made = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec), "--state", "stopped", "--dry-run").document
-    assert made["data"]["sources"]["reserve"] == {"value": "running", "source": "command-line"}
-    assert [v["present"] for v in made["data"]["after"]["vgpus"]] == [False]
-    assert vgpuctl(*HOST, "ensure-vm", "-f", str(spec), "--state", "stopped").status == 0
-    spec.write_text("name: vdi\nreserve: always\n")
-    changed = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec)).document
-    jsonschema.validate(changed, schemas.document_schema("ensure-vm"))
-    assert (changed["data"]["before"]["reserve"], changed["data"]["after"]["reserve"]) == ("running", "always")
-    assert [v["present"] for v in changed["data"]["vgpus"]] == [True]
+def test_ensure_vm_changes_what_a_vm_reserves(sim: Run) -> None:
+    line, spec = "ensure-vm -f - --state stopped", "name: vdi\nprofile: A100-4C\nreserve: running\n"
+    made = sim(f"{line} --dry-run --json", text=spec).document["data"]
+    assert made["sources"]["reserve"] == {"value": "running", "source": "command-line"}
+    assert [v["present"] for v in made["after"]["vgpus"]] == [False]
+    assert sim(line, text=spec).status == 0
+    changed = sim("ensure-vm -f - --json", text="name: vdi\nreserve: always\n").document["data"]
+    assert (changed["before"]["reserve"], changed["after"]["reserve"]) == ("running", "always")
+    assert [v["present"] for v in changed["vgpus"]] == [True]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress: lines in a pipe, a changing line on a terminal, silence for programs.
-
-Prompts: only a person or --yes can confirm.
-"""
+"""Prompts, which only a person or --yes can confirm; progress: lines in a pipe, one that changes on a terminal."""
 
 from __future__ import annotations
 
@@ -16,131 +13,19 @@ from vgpuctl.cli.progress import ConfirmationPrompt
 from vgpuctl.errors import NeedsConfirmation
 
 
-def go(shown: progress.SilentProgress) -> None:
-    shown.on_plan(("make the disk", "start"))
-    shown.on_step_start(1, "make the disk")
-    shown.on_step_finish(1, "make the disk")
-    shown.on_step_start(2, "start")
-    shown.on_step_undo("make the disk")
-    shown.close()
-
-
-def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    go(progress.choose_progress(Settings()))
-    assert stream.getvalue() == "[1/2] make the disk\nundoing: make the disk\n"
-
-
-def test_a_terminal_gets_a_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Terminal()
-    monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    go(progress.choose_progress(Settings()))
-    shown = stream.getvalue()
-    assert shown.count("\n") == 2
-    assert "✓\x1b[0m [1/2] make the disk\n" in shown
-    assert stream.getvalue().endswith(progress.TerminalProgress.CLEAR)
-
-
-def test_no_progress_in_a_pipe_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    go(progress.choose_progress(Settings(json=True)))
-    assert stream.getvalue() == ""
-    go(progress.choose_progress(Settings(json=True, verbose=True)))
-    assert "[1/2] make the disk" in stream.getvalue()
-
-
-def test_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Terminal()
-    monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    go(progress.choose_progress(Settings()))
-    assert "✓ [1/2] make the disk\n" in stream.getvalue()
-    assert "\x1b[32m" not in stream.getvalue()
-
-
-def copying(shown: progress.SilentProgress, *percentages: float) -> None:
-    shown.on_plan(("copy",))
-    for percent in percentages:
-        shown.on_step_progress(1, "copy", percent)
-    shown.on_step_finish(1, "copy")
-    shown.close()
-
-
-def test_a_pipe_gets_a_line_about_a_long_copy_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, times = io.StringIO(), iter([10.0, 12.9, 13.0, 15.9, 16.1])
-    monkeypatch.setattr("sys.stderr", stream)
-    copying(progress.LineProgress(lambda: next(times)), 0.0, 10.0, 20.0, 30.0, 40.6)
-    assert stream.getvalue() == "20% copy\n41% copy\ncopy\n"
-
-
-def test_a_program_gets_them_only_if_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    copying(progress.choose_progress(Settings(json=True)), 10.0)
-    assert stream.getvalue() == ""
-
-
-def test_a_terminal_shows_the_percentage_on_the_line_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Terminal()
-    monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    copying(progress.choose_progress(Settings()), 10.0, 55.2)
-    assert "… 10% copy" in stream.getvalue()
-    assert "… 55% copy" in stream.getvalue()
-    assert stream.getvalue().count("\n") == 1
-
-
-STEPS = (
-    "claim all of GPU 0000:3b:00.0 while it is set up",
-    *(f"shut down VM q-{n}" for n in range(5)),
-    *(f"remove vGPU L40S-4Q from 0000:3b:00.{n} temporarily" for n in range(4)),
-    "set the scheduler",
-    *(f"create vGPU L40S-4Q on 0000:3b:00.{n}" for n in range(3)),
-    "release the claim on 0000:3b:00.0",
-)
-
-
-def test_steps_of_a_kind_get_one_line_claims_get_none_and_the_count_is_that_of_the_lines(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    shown = progress.choose_progress(Settings())
-    shown.on_plan(STEPS)
-    for number, text in enumerate(STEPS, start=1):
-        shown.on_step_start(number, text)
-        shown.on_step_finish(number, text)
-    assert stream.getvalue().splitlines() == [
-        "[1/6] shut down VM: 5 of them",
-        "[2/6] remove vGPU L40S-4Q: 4 of them",
-        "[3/6] set the scheduler",
-        *(f"[{n + 4}/6] create vGPU L40S-4Q on 0000:3b:00.{n}" for n in range(3)),
-    ]
-
-
-def test_the_only_line_of_a_plan_has_no_number_and_one_without_a_plan_has_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    shown = progress.choose_progress(Settings())
-    shown.on_plan(("claim 0000:3b:00.4 on GPU 0000:3b:00.0 for L40S-4Q", "create vGPU L40S-4Q on 0000:3b:00.4"))
-    shown.on_step_finish(1, "claim 0000:3b:00.4 on GPU 0000:3b:00.0 for L40S-4Q")
-    shown.on_step_finish(2, "create vGPU L40S-4Q on 0000:3b:00.4")
-    shown.on_step_finish(3, "start VM q-1")
-    assert stream.getvalue() == "create vGPU L40S-4Q on 0000:3b:00.4\n[3] start VM q-1\n"
-
-
 class Terminal(io.StringIO):
     """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
+
+
+def stderr_to(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Let the test write to this stream, which has colours if it is a terminal."""
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
 
 
 def prompted(answer: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -174,3 +59,105 @@ def test_nobody_to_ask_names_yes(json: bool, monkeypatch: pytest.MonkeyPatch) ->
         ConfirmationPrompt(Settings(json=json))("delete vdi-001?", ("its disk",))
     assert caught.value.hint == "rerun with --yes"
     assert caught.value.facts == {"lines": ["its disk"]}
+
+
+def go(shown: progress.SilentProgress) -> None:
+    shown.on_plan(("make the disk", "start"))
+    shown.on_step_start(1, "make the disk")
+    shown.on_step_finish(1, "make the disk")
+    shown.on_step_start(2, "start")
+    shown.on_step_undo("make the disk")
+    shown.close()
+
+
+def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = stderr_to(io.StringIO(), monkeypatch)
+    go(progress.choose_progress(Settings()))
+    assert pipe.getvalue() == "[1/2] make the disk\nundoing: make the disk\n"
+
+
+def test_a_terminal_gets_a_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = stderr_to(Terminal(), monkeypatch)
+    go(progress.choose_progress(Settings()))
+    shown = screen.getvalue()
+    assert shown.count("\n") == 2
+    assert "✓\x1b[0m [1/2] make the disk\n" in shown
+    assert shown.endswith(progress.TerminalProgress.CLEAR)
+
+
+def test_no_progress_for_a_program_unless_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = stderr_to(io.StringIO(), monkeypatch)
+    go(progress.choose_progress(Settings(json=True)))
+    assert pipe.getvalue() == ""
+    go(progress.choose_progress(Settings(json=True, verbose=True)))
+    assert "[1/2] make the disk" in pipe.getvalue()
+
+
+def test_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = stderr_to(Terminal(), monkeypatch)
+    monkeypatch.setenv("NO_COLOR", "1")
+    go(progress.choose_progress(Settings()))
+    assert "✓ [1/2] make the disk\n" in screen.getvalue()
+    assert "\x1b[32m" not in screen.getvalue()
+
+
+def copying(shown: progress.SilentProgress, *percentages: float) -> None:
+    shown.on_plan(("copy",))
+    for percent in percentages:
+        shown.on_step_progress(1, "copy", percent)
+    shown.on_step_finish(1, "copy")
+    shown.close()
+
+
+def test_a_pipe_gets_a_line_about_a_long_copy_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = stderr_to(io.StringIO(), monkeypatch)
+    times = iter([10.0, 12.9, 13.0, 15.9, 16.1])
+    copying(progress.LineProgress(lambda: next(times)), 0.0, 10.0, 20.0, 30.0, 40.6)
+    assert pipe.getvalue() == "20% copy\n41% copy\ncopy\n"
+
+
+def test_a_terminal_shows_the_percentage_on_the_line_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = stderr_to(Terminal(), monkeypatch)
+    copying(progress.choose_progress(Settings()), 10.0, 55.2)
+    assert "… 10% copy" in screen.getvalue()
+    assert "… 55% copy" in screen.getvalue()
+    assert screen.getvalue().count("\n") == 1
+
+
+STEPS = (
+    "claim all of GPU 0000:3b:00.0 while it is set up",
+    *(f"shut down VM q-{n}" for n in range(5)),
+    *(f"remove vGPU L40S-4Q from 0000:3b:00.{n} temporarily" for n in range(4)),
+    "set the scheduler",
+    *(f"create vGPU L40S-4Q on 0000:3b:00.{n}" for n in range(3)),
+    "release the claim on 0000:3b:00.0",
+)
+
+
+def test_steps_of_a_kind_get_one_line_and_claims_get_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipe = stderr_to(io.StringIO(), monkeypatch)
+    shown = progress.choose_progress(Settings())
+    shown.on_plan(STEPS)
+    for number, text in enumerate(STEPS, start=1):
+        shown.on_step_start(number, text)
+        shown.on_step_finish(number, text)
+    assert pipe.getvalue().splitlines() == [
+        "[1/6] shut down VM: 5 of them",
+        "[2/6] remove vGPU L40S-4Q: 4 of them",
+        "[3/6] set the scheduler",
+        *(f"[{n + 4}/6] create vGPU L40S-4Q on 0000:3b:00.{n}" for n in range(3)),
+    ]
+
+
+def test_the_only_line_of_a_plan_has_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipe = stderr_to(io.StringIO(), monkeypatch)
+    shown = progress.choose_progress(Settings())
+    shown.on_plan(("claim 0000:3b:00.4 on GPU 0000:3b:00.0 for L40S-4Q", "create vGPU L40S-4Q on 0000:3b:00.4"))
+    shown.on_step_finish(1, "claim 0000:3b:00.4 on GPU 0000:3b:00.0 for L40S-4Q")
+    shown.on_step_finish(2, "create vGPU L40S-4Q on 0000:3b:00.4")
+    shown.on_step_finish(3, "start VM q-1")
+    assert pipe.getvalue() == "create vGPU L40S-4Q on 0000:3b:00.4\n[3] start VM q-1\n"

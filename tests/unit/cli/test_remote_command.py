@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Callable
 from json import loads
 
 import pytest
 
-from tests.unit.cli.conftest import Ran
+from tests.unit.cli.conftest import Run
 from vgpuctl import __version__
 from vgpuctl.cli import listings, remote_command, remote_result
 from vgpuctl.cli.command import cli
@@ -231,7 +230,7 @@ def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bo
         ),
     ],
 )
-def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, output: str) -> None:
+def test_refused_before_anything_connects(vgpuctl: Run, line: str, output: str) -> None:
     ran = vgpuctl(*shlex.split(line))
     assert ran.status == 2
     assert output in ran.err
@@ -249,9 +248,7 @@ def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str
         ),
     ],
 )
-def test_a_range_without_quotes_is_refused_with_the_line_to_type(
-    vgpuctl: Callable[..., Ran], line: str, hint: str
-) -> None:
+def test_a_range_without_quotes_is_refused_with_the_line_to_type(vgpuctl: Run, line: str, hint: str) -> None:
     spread = ["bash", "-c", f"printf '%s\\n' {line}"]
     words = subprocess.run(spread, capture_output=True, text=True, check=True).stdout.splitlines()
     ran = vgpuctl(*words)
@@ -261,13 +258,13 @@ def test_a_range_without_quotes_is_refused_with_the_line_to_type(
     assert vgpuctl(*words, "--json").document["error"]["code"] == "usage"
 
 
-def test_progress_goes_to_stderr_with_json(sim: Callable[..., Ran], vgpuctl: Callable[..., Ran]) -> None:
+def test_progress_goes_to_stderr_with_json(sim: Run, vgpuctl: Run) -> None:
     ran = vgpuctl("--host", "sim:a100-40", "create-vm", "a", "--profile", "A100-4C", "--json", "--progress")
     assert ran.document["ok"] is True
     assert ran.err.splitlines()[-1] == "[6/6] start VM a"
 
 
-def test_a_host_behind_the_command_wins_over_one_in_front(vgpuctl: Callable[..., Ran]) -> None:
+def test_a_host_behind_the_command_wins_over_one_in_front(vgpuctl: Run) -> None:
     ran = vgpuctl("--host", "ssh://a", "list-gpus", "--host", "sim:a100-40", "--host", "sim:a100-40")
     assert (ran.status, "A100" in ran.out) == (0, True)
 
@@ -284,7 +281,7 @@ def test_a_host_behind_the_command_wins_over_one_in_front(vgpuctl: Callable[...,
     ],
 )
 def test_ranges_and_several_hosts_give_one_result_and_win_over_the_environment(
-    vgpuctl: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, line: str, asked: list[str]
+    vgpuctl: Run, monkeypatch: pytest.MonkeyPatch, line: str, asked: list[str]
 ) -> None:
     monkeypatch.setenv("VGPUCTL_HOST", "ssh://127.0.0.1:{8..9}")
     ran = vgpuctl("--json", *shlex.split(line))

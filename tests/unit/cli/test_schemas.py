@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas are valid, and accept the documents that the program prints."""
+"""Documents contain only JSON types, for any input; the schemas are valid, and accept what the program prints."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import json
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from tests.unit.cli.command_tree import walk_commands
 from vgpuctl.cli import document, schemas
 from vgpuctl.cli.command import Command
 from vgpuctl.cli.result_reader import Mismatch, read_result
 from vgpuctl.cli.schemas import all_kinds, result_type
+from vgpuctl.model.gpu import Ownership
+from vgpuctl.model.outcome import Outcome, QueryResult
+from vgpuctl.model.results import ABSENT, Absent
+from vgpuctl.value import Value
 
 
 @pytest.mark.parametrize("kind", all_kinds())
@@ -57,3 +64,80 @@ def test_unknown_is_null_and_what_an_older_host_does_not_send_is_unknown() -> No
 def test_a_type_that_json_does_not_have_is_refused() -> None:
     with pytest.raises(TypeError, match="no schema for"):
         schemas.schema_of(complex, {})
+
+
+class Thing(Value):
+    """An object of a type that JSON does not have."""
+
+    size: int
+    color: str | Absent = ABSENT
+    is_: str | Absent = ABSENT
+
+
+def test_success() -> None:
+    data = {"owner": Ownership.MANAGED, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
+    assert json.loads(document.text(document.success_body("show-vm", QueryResult(data, ("w",))))) == {
+        "schema": "vgpuctl/1",
+        "kind": "show-vm",
+        "ok": True,
+        "changed": False,
+        "data": {"owner": "managed", "names": ["a", "b"], "thing": {"size": 1}, "pair": [1, None], "5": True},
+        "warnings": ["w"],
+    }
+
+
+def test_a_change_has_its_steps_and_an_absent_field_is_left_out() -> None:
+    outcome = Outcome(True, Thing(1, is_="x"), ("a step",), notes=("a note",), dry_run=True)
+    data = json.loads(document.text(document.success_body("set-mode", outcome)))["data"]
+    assert data == {"size": 1, "is": "x", "steps": ["a step"], "notes": ["a note"], "dry_run": True}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    )
+)
+def test_json_values_stay_as_they_are(value: object) -> None:
+    assert document.to_json_value(value) == value
+
+
+def test_half_characters_become_whole_ones() -> None:
+    assert document.to_json_value("a\udcff") == "a\ufffd"
+
+
+STRINGS = st.text() | st.sampled_from(
+    [
+        "yes",
+        "No",
+        "n",
+        "0000:10:00.0",
+        "1e3",
+        "0x1f",
+        "~",
+        "null",
+        "-",
+        ": b",
+        "a: b",
+        "a #b",
+        "2026-01-01",
+        "=",
+        "@x",
+        "",
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | STRINGS,
+    lambda values: st.lists(values) | st.dictionaries(STRINGS, values),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(STRINGS, VALUES))
+def test_yaml_is_the_same_document_for_readers_of_both_versions(value: dict[str, object]) -> None:
+    text = document.text(value, "yaml")
+    for version in ("1.1", "1.2"):
+        reader = YAML(typ="safe", pure=True)
+        reader.version = version
+        assert reader.load(text) == document.to_json_value(value)
+    assert not any(ord(character) < 32 and character != "\n" for character in text)

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Ran
+from tests.unit.cli.conftest import Run
 from vgpuctl import open_host
 from vgpuctl.errors import VgpuctlError
 
 HOST = ("--host", "sim:a100-40")
 SECRET = "hunter2"
-IMAGE = "/var/lib/libvirt/images/debian.qcow2"
-Vgpuctl = Callable[..., Ran]
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 
 CONTENTS = {
     "cloud-config": f"#cloud-config\npassword: {SECRET}\n",
@@ -70,7 +68,7 @@ def _written(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("form", SPECS)
 @pytest.mark.parametrize("options", [("-v",), ("--json",)])
-def test_a_spec_is_not_quoted(vgpuctl: Vgpuctl, tmp_path: Path, form: str, options: tuple[str, ...]) -> None:
+def test_a_spec_is_not_quoted(vgpuctl: Run, tmp_path: Path, form: str, options: tuple[str, ...]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"profile: A100-4C\nname: web\n{SPECS[form]}" if "directive" not in form else SPECS[form])
     ran = vgpuctl(*HOST, *options, "ensure-vm", "-f", str(spec))
@@ -83,7 +81,7 @@ def test_a_spec_is_not_quoted(vgpuctl: Vgpuctl, tmp_path: Path, form: str, optio
 @pytest.mark.parametrize("option", ["--cloud-init", "--network-config"])
 @pytest.mark.parametrize("options", [("-v",), ("--json",)])
 def test_an_option_is_not_quoted(
-    vgpuctl: Vgpuctl, tmp_path: Path, form: str, option: str, options: tuple[str, ...]
+    vgpuctl: Run, tmp_path: Path, form: str, option: str, options: tuple[str, ...]
 ) -> None:
     for words in ((option, CONTENTS[form]), (f"{option}={CONTENTS[form]}",)):
         ran = vgpuctl(*HOST, *options, "create-vm", "web", "--profile", "A100-4C", *words)
@@ -103,17 +101,12 @@ def test_the_library_does_not_quote_it(tmp_path: Path, form: str, field: str) ->
     assert SECRET not in _written(tmp_path)
 
 
-def test_a_network_configuration_in_the_spec_is_named_by_its_checksum(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
+def test_a_network_configuration_in_the_spec_is_named_by_its_checksum(sim: Run, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
-    scenario = tmp_path / "images.yaml"
-    scenario.write_text(
-        "version: 1\nstorage: {pools: [{name: default}]}\ngpus: [{model: A100}]\n"
-        f"images: [{{path: {IMAGE}, format: qcow2, size_gib: 20, firmware: both}}]\n"
-    )
     config = f"{{version: 2, ethernets: {{lan: {{match: {{name: 'e*'}}, dhcp4: true}}}}, x: {SECRET}}}"
     spec.write_text(f"name: web\nprofile: A100-4C\nnetwork_config: {config}\nimage: {IMAGE}\n")
-    for words in (("ensure-vm", "-f", str(spec), "--dry-run"), ("ensure-vm", "-f", str(spec)), ("show-vm", "web")):
-        ran = vgpuctl("--host", f"sim:{scenario}", *words)
+    for line in (f"ensure-vm -f {spec} --dry-run", f"ensure-vm -f {spec}", "show-vm web"):
+        ran = sim(line)
         assert ran.status == 0, ran.err
         assert SECRET not in ran.out + ran.err
     audit = next((tmp_path / "state").rglob("audit.jsonl")).read_text()

@@ -6,14 +6,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import ROOT, Ran, child, child_environment
-
-Run = Callable[..., Ran]
+from tests.unit.cli.conftest import ROOT, Run, child, child_environment
 
 
 def completed(line: str) -> list[str]:
@@ -60,10 +57,31 @@ def test_failures_are_silent(line: str) -> None:
     "command",
     ["show-vm", "start-vm", "stop-vm", "delete-vm", "show-console", "show-address", "wait", "reboot-vm"],
 )
-def test_names_of_vms_are_completed_where_a_vm_is_named(vgpuctl: Run, command: str) -> None:
+def test_names_of_vms_are_completed_where_a_vm_is_named(sim: Run, command: str) -> None:
     for name in ("vdi-001", "vdi-002", "other"):
-        assert vgpuctl("--host", "sim:a100-40", "create-vm", name, "--profile", "A100-4C", "--no-start").status == 0
+        assert sim(f"create-vm {name} --profile A100-4C --no-start").status == 0
     assert completed(f"vgpuctl --host sim:a100-40 {command} vdi") == ["vdi-001", "vdi-002"]
+
+
+def test_names_of_vgpus_are_completed_from_host_yaml(sim: Run) -> None:
+    assert sim("create-vgpu spare --profile A100-4C").status == 0
+    assert completed("vgpuctl --host sim:a100-40 delete-vgpu s") == ["spare"]
+
+
+@pytest.mark.parametrize(
+    ("line", "some"),
+    [
+        ("--host sim:a100-40 explain A100-4", ["A100-4C"]),
+        ("--host sim:a100-40 create-vm --profile A100-", ["A100-4C"]),
+        ("--host sim:a100-40 create-vm --gpu 0000:3b", ["0000:3b:00.0"]),
+        ("--host sim:a100-40 show-gpu ", ["0000:3b:00.0"]),
+        ("--host sim:mixed list-images --pool ", ["default"]),
+        ("--host sim:", ["sim:t4"]),
+        ("doctor iommu", ["iommu", "iommu-groups"]),
+    ],
+)
+def test_what_a_host_has_is_completed(line: str, some: list[str]) -> None:
+    assert set(some) <= set(completed(f"vgpuctl {line}"))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +112,6 @@ def test_after_a_gpu_what_it_is_set_to_is_completed(line: str, answers: list[str
 )
 def test_columns_are_completed(line: str, some: list[str]) -> None:
     assert completed(f"vgpuctl {line}") == some
-
-
-def test_pools_are_completed() -> None:
-    assert completed("vgpuctl --host sim:mixed list-images --pool ") != []
 
 
 def test_a_host_without_libvirt_completes_no_vm_and_no_pool(tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from xml.etree import ElementTree
 
-from tests.unit.cli.conftest import Ran, child, child_environment
-
-Run = Callable[..., Ran]
+from tests.unit.cli.conftest import Run
 
 
 def test_only_the_element_is_on_stdout_and_the_usage_is_on_stderr(sim: Run) -> None:
@@ -29,12 +26,9 @@ def test_it_is_shown_where_vgpus_are_shown(sim: Run) -> None:
     (row,) = sim("list-vgpus --json").document["data"]
     assert (row["name"], row["vm"], row["ownership"]) == ("spare", None, "managed")
     assert row["hostdev"].startswith("<hostdev")
-    assert sim("doctor kept-vgpus --json").document["data"]["verdict"] == "ok"
     sim("sim reboot")
     assert "  no " in sim("list-vgpus").out
     assert "restore-host" in sim("doctor kept-vgpus").out
-    assert sim("restore-host").status == 0
-    assert sim("doctor kept-vgpus --json").document["data"]["verdict"] == "ok"
 
 
 def test_a_hint_names_no_option_that_create_vgpu_lacks(sim: Run) -> None:
@@ -48,6 +42,7 @@ def test_json_carries_the_element_and_a_dry_run_says_the_same(sim: Run) -> None:
     made = sim("create-vgpu spare --profile A100-4C --json").document
     assert planned["data"]["hostdev"] == made["data"]["hostdev"]
     assert planned["data"]["steps"] == made["data"]["steps"]
+    assert "did you mean spare?" in sim("delete-vgpu sparr --yes").err
     assert sim("delete-vgpu spare --dry-run").out.startswith("would do:")
     assert sim("delete-vgpu spare --json").status == 2, "there is no terminal"
     gone = sim("delete-vgpu spare --yes --json").document
@@ -55,38 +50,12 @@ def test_json_carries_the_element_and_a_dry_run_says_the_same(sim: Run) -> None:
     assert sim("delete-vgpu spare --yes --json").status == 2
 
 
-def test_invalid_requests_say_why(sim: Run) -> None:
-    sim("create-vgpu spare --profile A100-4C")
-    again = sim("create-vgpu spare --profile A100-4C --json")
-    assert (again.status, again.document["error"]["code"]) == (3, "exists")
-    assert "did you mean spare?" in sim("delete-vgpu sparr --yes").err
-    assert sim("create-vgpu 'not a name' --profile A100-4C").status == 2
-    assert sim("create-vgpu other --profile A100-4C:2").status == 2
-    assert sim("create-vgpu other --profile A100-5C").status == 4
-    assert sim("delete-vgpu spare --yes").out == "vGPU spare: absent\n"
-
-
-def test_names_are_completed_from_host_yaml(sim: Run) -> None:
-    sim("create-vgpu spare --profile A100-4C")
-    words = "vgpuctl --host sim:a100-40 delete-vgpu s"
-    environment = child_environment(
-        _VGPUCTL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1)
-    )
-    assert "spare" in child(env=environment).stdout
-
-
 def test_a_vgpu_is_ensured_shown_and_gone(sim: Run) -> None:
     words = "ensure-vgpu spare --profile A100-4C --gpu A100 --state present"
     assert sim(f"{words} --dry-run").out.startswith("would do:")
     assert sim(words).out == "vGPU spare: A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4)\n"
-    again = sim(f"{words} --json").document
-    assert (again["changed"], again["data"]["steps"]) == (False, [])
-    differs = sim("ensure-vgpu spare --profile A100-5C --json")
-    assert (differs.status, differs.document["error"]["code"]) == (3, "spec-differs")
     assert sim("ensure-vgpu spare --state absent").status == 2, "there is no terminal"
     assert sim("ensure-vgpu spare --state absent --yes").out == "vGPU spare: absent\n"
-    gone = sim("ensure-vgpu spare --state absent --yes --json").document
-    assert (gone["changed"], gone["data"]["before"]) == (False, None)
     assert sim("ensure-vgpu spare --state absent --dry-run").status == 0
 
 
@@ -106,10 +75,7 @@ def test_vgpus_are_listed_with_their_owner(sim: Run) -> None:
     rows = sim("list-vgpus --json", "mixed").document["data"]
     places = [(row["gpu"], row["carrier"]) for row in rows]
     assert places == sorted(places), "which of the two on the T4 comes first is decided by the mdevs' UUIDs"
-    assert {(row["name"], row["vm"], row["ownership"], row["hostdev"] is None) for row in rows} == {
-        (None, "desk", "managed", True), (None, "old-desktop", "unmanaged", True), ("spare", None, "managed", False),
-        (None, "card", "managed", True),
-    }  # fmt: skip
+    assert [row["name"] for row in rows if row["hostdev"]] == ["spare"]
     assert rows[-1]["companions"] == ["0000:d8:00.1"]
     table = sim("list-vgpus", "mixed").out.splitlines()
     assert sorted(line.split()[-2:] for line in table[1:]) == [

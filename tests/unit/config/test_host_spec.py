@@ -1,36 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""host.yaml: the version must be there, unknown keys are refused, the defaults follow the VM spec's rules.
-
-host.yaml names GPUs by address, by model, or all of them, and the most specific entry counts.
-"""
+"""host.yaml: what is read, each problem with its line; --set follows the same rules, and an error names its text."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-import jsonschema
 import pytest
 
-from tests.json_schema import host_schema
+from vgpuctl.config.host_assignments import apply_changes, parse_assignment, resolve_assignments
 from vgpuctl.config.host_editor import render_host_file
-from vgpuctl.config.host_spec import (
-    GPU_SHAPE,
-    BootSpec,
-    Defaults,
-    GpuSpec,
-    HostSpec,
-    VgpuSpec,
-    list_models,
-    merge_gpu_entries,
-    parse_host_spec,
-    plan_entry_changes,
-)
-from vgpuctl.config.yaml_reader import load_document
+from vgpuctl.config.host_spec import BootSpec, Defaults, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.request import PlacementSpec
-from vgpuctl.value import replace
 
 NAME = "/etc/vgpuctl/host.yaml"
 
@@ -142,75 +121,73 @@ def test_invalid_placement_values_have_a_line(output: str, message: str) -> None
     assert message in caught.value.message
 
 
-A16 = Gpu("0000:17:00.0", "/sys/17", "NVIDIA A16", "nvidia", None, GpuMode.VGPU)
-A100 = Gpu("0000:3b:00.0", "/sys/3b", "NVIDIA A100-PCIE-40GB", "nvidia", None, GpuMode.VGPU)
+_SCHEDULER = "{policy: equal_share, time_slice_ms: 2}"
+HOST = parse_host_spec(f'version: 1\ngpus:\n  "0000:3b:00.0": {{mode: vgpu, scheduler: {_SCHEDULER}}}\n', "host.yaml")
+GPU = "0000:3b:00.0"
 
 
-def gpus(text):
-    return parse_host_spec(f"version: 1\ngpus:\n{text}", "host.yaml").gpus
+def changed(*texts):
+    return resolve_assignments(HOST, [parse_assignment(text) for text in texts])
 
 
-def test_the_address_counts_before_the_model_and_the_model_before_all():
-    output = gpus(
-        '  "0000:3b:00.0": {cordoned: false}\n  A100: {cordoned: true, reserved_for: lab-*}\n'
-        "  all: {mode: vgpu, reserved_for: [vdi-*]}\n"
-    )
-    assert merge_gpu_entries(output, A100) == GpuSpec("vgpu", cordoned=False, reserved_for=("lab-*",))
-    assert merge_gpu_entries(output, A16) == GpuSpec("vgpu", reserved_for=("vdi-*",))
-    assert list_models(output) == ("A100",)
+def test_a_key_within_a_mapping_leaves_the_others():
+    (one,) = changed(f"gpus[{GPU}].scheduler.policy=fixed_share")
+    assert one.changes == {"scheduler": {"policy": "fixed_share", "time_slice_ms": 2}}
+    assert one.before == {"scheduler": {"policy": "equal_share", "time_slice_ms": 2}}
 
 
-def test_of_two_models_the_one_further_down_counts():
-    first, second = "  A100: {cordoned: true}\n", "  A100-PCIE-40GB: {cordoned: false}\n"
-    assert merge_gpu_entries(gpus(first + second), A100).cordoned is False
-    assert merge_gpu_entries(gpus(second + first), A100).cordoned is True
+def test_values_are_typed_as_in_the_file():
+    first, second = changed("gpus[3B:00.0].vfs=4", 'gpus["A16"].reserved_for=[vdi-*, lab-?]', "gpus[A16].cordoned=true")
+    assert (first.gpu, first.changes) == (GPU, {"vfs": 4})
+    assert second.changes == {"reserved_for": ["vdi-*", "lab-?"], "cordoned": True}
+    assert second.entry == GpuSpec(cordoned=True, reserved_for=("vdi-*", "lab-?"))
 
 
-def test_vfs_go_with_the_mode():
-    output = gpus('  all: {mode: sriov, vfs: 4}\n  A16: {vfs: 2}\n  "3b:00.0": {mode: vgpu}\n')
-    assert merge_gpu_entries(output, A16) == GpuSpec("sriov", 2)
-    assert merge_gpu_entries(output, A100) == GpuSpec("vgpu")
+def test_null_removes_a_key_and_the_last_one_counts():
+    assert changed(f"gpus[{GPU}].mode=sriov", f"gpus[{GPU}].mode=null")[0].changes == {"mode": None}
+    gone = changed(f"gpus[{GPU}].mode=", f"gpus[{GPU}].scheduler=null")
+    assert apply_changes(HOST, gone).gpus == {}
 
 
-def test_all_and_models_exclude_other_devices_and_gpus_without_pci_address():
-    output = gpus("  all: {cordoned: true}\n  card: {mode: unmanaged}\n")
-    card = replace(A16, model="A card", is_display_class=False)
-    assert merge_gpu_entries(output, card) == GpuSpec()
-    assert merge_gpu_entries(gpus('  "0000:17:00.0": {cordoned: true}\n'), card) == GpuSpec(cordoned=True)
-    assert merge_gpu_entries(output, replace(A16, address="mtty", model="mtty")) == GpuSpec()
-
-
-@pytest.mark.parametrize("key", ["3b:00", "0000:3b:00.9", "2460.0", '"12:"'])
-def test_an_invalid_address_is_no_model(key):
-    with pytest.raises(InvalidInput, match=r"host\.yaml:3"):
-        gpus(f"  {key}: {{mode: vgpu}}\n")
+def test_an_equal_assignment_changes_nothing():
+    assert changed(f"gpus[{GPU}].mode=vgpu") == ()
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "changes"),
+    ("text", "reported"),
     [
-        ("  all: {mode: vgpu}\n", {"mode": "vgpu", "vfs": None}, {}),
-        ("  all: {mode: sriov, vfs: 4}\n", {"mode": "vgpu", "vfs": None}, {"mode": "vgpu", "vfs": None}),
-        ("  A16: {cordoned: true}\n", {"cordoned": None}, {"cordoned": False}),
-        ('  "17:00.0": {cordoned: true}\n', {"cordoned": None}, {"cordoned": None}),
-        ("  all: {cordoned: false}\n", {"cordoned": None}, {}),
-        ("  all: {cordoned: false}\n", {"cordoned": True}, {"cordoned": True}),
+        ("gpus[A16].mode=vgpux", "mode: 'vgpux' is not"),
+        ("gpus[A16].vfs=many", "vfs: "),
+        ("gpus[A16].vfs='4'", "write the number without quotes"),
+        ("gpus[A16].scheduler.time_slice_ms=2", "policy: missing"),
+        ("gpus[A16].profiles=[]", "the list is empty"),
+        ("gpus[A16].profiles=A16-2Q:2", "has a count"),
+        ("gpus[A16].reserved_for=a b", "is not a pattern"),
+        ("gpus[A16].reserved_for=vdi-[10:12]", "write 'vdi-{10..12}'"),
+        ("gpus[A16].reserved_for=vdi-[10-12]", "write 'vdi-{10..12}'"),
+        ("gpus[A16].moed=vgpu", "did you mean 'mode'"),
+        ("gpus[3b:00].mode=vgpu", "3b:00"),
+        ("gpus[A16].mode=[", "not YAML"),
+        ("defaults.memory=4G", "does not name a key of a GPU"),
+        ("gpus[].mode=vgpu", "does not name a key of a GPU"),
     ],
 )
-def test_a_gpus_own_entry_adds_what_the_others_leave_out(text, wanted, changes):
-    output = gpus(text)
-    result, _ = plan_entry_changes(output, A16, wanted)
-    assert result == changes
-    own = {**{k: getattr(output.get(A16.address, GpuSpec()), k) for k in wanted}, **result}
-    now = merge_gpu_entries({**output, A16.address: GpuSpec(**own)}, A16)
-    assert all((getattr(now, key) or None) == value for key, value in wanted.items())
+def test_an_error_names_the_text(text, reported):
+    with pytest.raises(InvalidInput) as raised:
+        changed(f"gpus[{GPU}].cordoned=true", text)
+    assert f"--set {text}" in raised.value.message
+    assert reported in raised.value.message
 
 
-def test_the_documented_host_file_is_valid():
-    text = (Path(__file__).parents[3] / "docs" / "reference" / "host-file.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    spec = parse_host_spec(example, "docs/reference/host-file.md")
-    jsonschema.validate(load_document(example, "n").value, host_schema())
-    assert merge_gpu_entries(spec.gpus, A16).profiles == ("A16-2Q", "A16-4Q")
-    assert merge_gpu_entries(spec.gpus, A100).reserved_for == ("*",)
-    assert all(f"| `{key}` |" in text for key in GPU_SHAPE.names)
+def test_each_problem_is_shown():
+    with pytest.raises(InvalidInput) as raised:
+        changed("gpus[A16].mode=x", "gpus[T4].vfs=-1", "gpus[T4].cordoned=1")
+    assert raised.value.message.count("--set gpus[") == 3
+
+
+def test_a_written_file_reads_back_as_the_same():
+    spec = apply_changes(HOST, changed("gpus[A16].profiles=[A16-2Q, A16-4Q]", "gpus[all].cordoned=false"))
+    text = render_host_file(spec, {GPU: "a card\n# not one"}, ("first", "second"))
+    assert parse_host_spec(text, "x") == spec
+    assert text.startswith("# first\n# second\nversion: 1\n")
+    assert f'  # a card # not one\n  "{GPU}":\n' in text

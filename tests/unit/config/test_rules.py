@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of single values that the tests of files and options do not reach."""
+"""The rules of single values that the tests of files and options do not reach, of network cards, CPUs and labels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.config import rules
+from vgpuctl.config import device_rules, rules
 from vgpuctl.config.arguments import NAME_PATTERN
+from vgpuctl.config.labels import labels, owner, parse_changes, parse_selector
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.vm import Nic
 
 
 @pytest.mark.parametrize("name", ["a", "9", "vdi-1", "A.b_c-d", "x" * 63])
@@ -184,3 +187,104 @@ def test_a_terminal_escape_is_not_repeated_to_the_terminal() -> None:
     with pytest.raises(ValueError, match="x1b") as caught:
         rules.name("\x1b[31m")
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "nic"),
+    [
+        ("lan", "lan", Nic(network="lan")),
+        ("network=lan", "lan", Nic(network="lan")),
+        ({"network": "lan", "mac": None}, "lan", Nic(network="lan")),
+        ("my net", "my net", Nic(network="my net")),
+        ("vlan=30,bridge=br0", "bridge=br0,vlan=30", Nic(bridge="br0", vlan=30)),
+        (
+            {"bridge": "br0", "mac": "52-54-00-AA-BB-CC", "model": "e1000e", "vlan": 1},
+            "bridge=br0,vlan=1,model=e1000e,mac=52:54:00:aa:bb:cc",
+            Nic(bridge="br0", vlan=1, model="e1000e", mac="52:54:00:aa:bb:cc"),
+        ),
+    ],
+)
+def test_a_network_card_has_one_spelling(value: object, text: str, nic: Nic) -> None:
+    assert device_rules.network(value) == text
+    assert device_rules.parse_nic(text) == nic
+    assert nic.text == text
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"network": "a,b"}, "separate the options"),
+        ({"bridge": "a b"}, "not the name of a bridge"),
+        ({"bridge": "b" * 16}, "not the name of a bridge"),
+        ({"network": "a", "mac": 520000000001}, "put the MAC address in quotes"),
+        ({"network": "a", "mac": "00:00:00:00:00:00"}, "not an address of a network card"),
+        ({"network": "a", "bridge": "b"}, "specify one of"),
+        ({"netwrk": "a"}, "did you mean 'network'"),
+        ("bridge=a,bridge=b", "given twice"),
+        (7, "not text"),
+    ],
+)
+def test_anything_else_is_refused_with_the_reason(value: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        device_rules.network(value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "text"),
+    [
+        (device_rules.hugepages, "2m", "2MiB"),
+        (device_rules.hugepages, "1G", "1GiB"),
+        (device_rules.hugepages, "None", "none"),
+        (device_rules.cpu_pin, "AUTO", "auto"),
+        (device_rules.cpu_pin, 3, "3"),
+        (device_rules.cpu_pin, "8-9, 10,2", "2,8-10"),
+    ],
+)
+def test_sizes_and_lists_have_one_spelling(rule, value: object, text: str) -> None:
+    assert rule(value) == text
+    assert rule(text) == text
+
+
+@pytest.mark.parametrize("value", ["", "a", "1-", "9-3", "^1", "1,,2", "99999", True])
+def test_a_list_without_cpus_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"list of CPUs|not text"):
+        device_rules.cpu_pin(value)
+
+
+def test_labels_come_from_a_mapping_a_text_or_a_list() -> None:
+    assert labels({"b": "2", "a": ""}) == {"a": "", "b": "2"}
+    assert labels("team=cad") == {"team": "cad"}
+    assert labels(["a/b.c-d_e=x=y".partition("=x")[0] + "=x", "z=1"]) == {"a/b.c-d_e": "x", "z": "1"}
+
+
+@pytest.mark.parametrize(
+    "value", ["a", "=b", "a b=c", "-a=b", "a=b c", f"{'k' * 64}=v", ["a=1", "a=2"], 5, [f"k{n}=v" for n in range(33)]]
+)
+def test_other_labels_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        labels(value)
+
+
+def test_changes_set_and_remove() -> None:
+    assert parse_changes(["a=1", "b-"]) == {"a": "1", "b": None}
+    for wrong in (["a"], ["a=1", "a-"], ["-"]):
+        with pytest.raises(InvalidInput):
+            parse_changes(wrong)
+
+
+def test_a_selector_names_each_key_once() -> None:
+    assert parse_selector(("a=1", "b=2")) == {"a": "1", "b": "2"}
+    with pytest.raises(InvalidInput):
+        parse_selector(("a=1", "a=2"))
+
+
+@pytest.mark.parametrize("value", ["", " a", "a\n", "x" * 65, 5])
+def test_an_owner_is_visible_and_short(value: object) -> None:
+    assert owner("Jane Doe") == "Jane Doe"
+    with pytest.raises(ValueError, match=r"."):
+        owner(value)
+
+
+def test_too_many_labels_are_refused_before_they_are_checked():
+    with pytest.raises(ValueError, match="60000 labels are too many: a VM has at most 32"):
+        labels({f"not a key {number}": "x" for number in range(60_000)})

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile images: each refers to a file of the host, a server, or itself. None of them reaches a program.
-
-What disks need to boot.
-"""
+"""Hostile images: each refers to a file of the host, a server, or itself. None of them reaches a program."""
 
 from __future__ import annotations
 
 import os
-import random
 import shlex
 import struct
 import subprocess
@@ -16,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.host.disks import BIOS_BOOT, ESP, LINUX, SIZE, gpt, iso, mbr
-from vgpuctl.host.backing_chain import HEAD_BYTES, MAX_CHAIN_FILES, detect_firmware, read_image_files
+from tests.unit.host.disks import SIZE, gpt
+from vgpuctl.host.backing_chain import MAX_CHAIN_FILES, read_image_files
 from vgpuctl.host.commands import find_command
 from vgpuctl.host.images import ImageInspector
 from vgpuctl.host.qemu_access import QemuUser
@@ -302,44 +298,3 @@ def test_what_is_opened_anyway_opens_its_file_system_alone(tmp_path: Path) -> No
 def test_links_that_lead_back_end(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("link")
     assert not seen(tmp_path / "link")
-
-
-CODE = b"\xeb\x63\x90 boot"
-
-
-@pytest.mark.parametrize(
-    ("disk", "needs"),
-    [
-        (bytes(SIZE), "none"),
-        (b"", "none"),
-        (gpt(ESP, LINUX), "uefi"),
-        (gpt(LINUX, ESP, block=4096), "uefi"),
-        (gpt(BIOS_BOOT, LINUX, code=CODE), "bios"),
-        (gpt(BIOS_BOOT, ESP, LINUX, code=CODE), "both"),
-        (gpt(BIOS_BOOT, ESP, LINUX), "uefi"),  # space for boot code, but none written
-        (gpt(LINUX, code=CODE, attributes=4), "bios"),
-        (gpt(LINUX), "unknown"),
-        (gpt(), "unknown"),
-        (mbr((True, 0x83), code=CODE), "bios"),
-        (mbr((False, 0x83), code=CODE), "unknown"),
-        (mbr((False, 0x83), code=CODE + b"GRUB \0"), "bios"),
-        (mbr((True, 0x83)), "unknown"),
-        (mbr((False, 0xEF)), "uefi"),
-        (mbr((True, 0x83), (False, 0xEF), code=CODE), "both"),
-        (mbr(code=CODE), "bios"),  # a file system on the whole disk, with its boot sector
-        (iso(), "unknown"),
-        (b"\0" * 1024 + b"a file system on the bare disk", "unknown"),
-    ],
-)
-def test_firmware(disk, needs):
-    assert detect_firmware(disk[:HEAD_BYTES]) == needs
-
-
-def test_no_disk_is_so_broken_that_it_cannot_be_judged():
-    source = random.Random(1)
-    whole = gpt(BIOS_BOOT, ESP, code=CODE)[:HEAD_BYTES]
-    for _ in range(500):
-        disk = bytearray(whole[: source.choice([100, 512, 600, 1024, 5000, HEAD_BYTES])])
-        for _ in range(source.randrange(20)):
-            disk[source.randrange(len(disk))] = source.randrange(256)
-        assert detect_firmware(bytes(disk)) in ("uefi", "bios", "both", "none", "unknown")

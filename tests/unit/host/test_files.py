@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and writing files below a root.
-
-The machine's id.
-"""
+"""Reading and writing files below a root."""
 
 import errno
 import os
@@ -10,7 +7,7 @@ import socket
 
 import pytest
 
-from vgpuctl.host.files import HostFiles, read_machine_id
+from vgpuctl.host.files import HostFiles
 
 
 def files_below(root, *, held=False):
@@ -198,39 +195,3 @@ def test_a_file_of_three_gigabytes_is_not_read_into_memory(tmp_path):
         with pytest.raises(OSError, match="larger than") as caught:
             files_below(tmp_path).read(f"/{name}")
         assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, f"/{name}")
-
-
-ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
-
-
-def test_it_is_read_below_the_root(tmp_path):
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/machine-id").write_text(f"{ID}\n")
-    assert read_machine_id(str(tmp_path)) == ID
-    assert read_machine_id(f"{tmp_path}/") == ID
-
-
-def test_dbus_keeps_one_too(tmp_path):
-    (tmp_path / "var/lib/dbus").mkdir(parents=True)
-    (tmp_path / "var/lib/dbus/machine-id").write_text(ID)
-    assert read_machine_id(str(tmp_path)) == ID
-
-
-@pytest.mark.parametrize("target", ["/etc/machine-id", "../../../../../../etc/machine-id"])
-def test_dbuss_link_leads_to_the_captures_own_file(tmp_path, target):
-    (tmp_path / "var/lib/dbus").mkdir(parents=True)
-    (tmp_path / "var/lib/dbus/machine-id").symlink_to(target)
-    assert read_machine_id(str(tmp_path)) is None
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/machine-id").write_text("uninitialized\n")
-    assert read_machine_id(str(tmp_path)) is None
-    (tmp_path / "etc/machine-id").write_text(ID)
-    assert read_machine_id(str(tmp_path)) == ID
-
-
-@pytest.mark.parametrize("text", [None, "", "uninitialized\n", "xyz"])
-def test_a_host_that_was_never_booted_has_none(tmp_path, text):
-    (tmp_path / "etc").mkdir()
-    if text is not None:
-        (tmp_path / "etc/machine-id").write_text(text)
-    assert read_machine_id(str(tmp_path)) is None

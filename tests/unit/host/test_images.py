@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image files, created with qemu-img.
-
-Copies of images with the real qemu-img: their content, progress, errors, and their end with vgpuctl.
-"""
+"""Image files, created with qemu-img, what disks need to boot, and whether QEMU's user reaches an image."""
 
 from __future__ import annotations
 
 import os
-import select
-import signal
+import random
+import struct
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.host.disks import BIOS_BOOT, ESP, SIZE, gpt, iso
-from vgpuctl.errors import FileFailed, HostCannot
+from tests.unit.host.disks import BIOS_BOOT, ESP, LINUX, SIZE, gpt, iso, mbr
+from vgpuctl.host import qemu_access
+from vgpuctl.host.backing_chain import HEAD_BYTES, detect_firmware
 from vgpuctl.host.commands import find_command
-from vgpuctl.host.images import ImageInspector, copy_image
-from vgpuctl.host.qemu_access import QemuUser
+from vgpuctl.host.images import ImageInspector
+from vgpuctl.host.qemu_access import QemuUser, read_qemu_user
 
 TOOL = find_command("qemu-img")
 
@@ -123,102 +120,161 @@ def test_who_cannot_reach_it_is_named(tmp_path, raw):
     assert "libvirt-qemu" in problem
 
 
-QEMU_IMG = str(find_command("qemu-img"))
-MIB = 1 << 20
+CODE = b"\xeb\x63\x90 boot"
+
+
+@pytest.mark.parametrize(
+    ("disk", "needs"),
+    [
+        (bytes(SIZE), "none"),
+        (b"", "none"),
+        (gpt(ESP, LINUX), "uefi"),
+        (gpt(LINUX, ESP, block=4096), "uefi"),
+        (gpt(BIOS_BOOT, LINUX, code=CODE), "bios"),
+        (gpt(BIOS_BOOT, ESP, LINUX, code=CODE), "both"),
+        (gpt(BIOS_BOOT, ESP, LINUX), "uefi"),  # space for boot code, but none written
+        (gpt(LINUX, code=CODE, attributes=4), "bios"),
+        (gpt(LINUX), "unknown"),
+        (gpt(), "unknown"),
+        (mbr((True, 0x83), code=CODE), "bios"),
+        (mbr((False, 0x83), code=CODE), "unknown"),
+        (mbr((False, 0x83), code=CODE + b"GRUB \0"), "bios"),
+        (mbr((True, 0x83)), "unknown"),
+        (mbr((False, 0xEF)), "uefi"),
+        (mbr((True, 0x83), (False, 0xEF), code=CODE), "both"),
+        (mbr(code=CODE), "bios"),  # a file system on the whole disk, with its boot sector
+        (iso(), "unknown"),
+        (b"\0" * 1024 + b"a file system on the bare disk", "unknown"),
+    ],
+)
+def test_firmware(disk, needs):
+    assert detect_firmware(disk[:HEAD_BYTES]) == needs
+
+
+def test_no_disk_is_so_broken_that_it_cannot_be_judged():
+    source = random.Random(1)
+    whole = gpt(BIOS_BOOT, ESP, code=CODE)[:HEAD_BYTES]
+    for _ in range(500):
+        disk = bytearray(whole[: source.choice([100, 512, 600, 1024, 5000, HEAD_BYTES])])
+        for _ in range(source.randrange(20)):
+            disk[source.randrange(len(disk))] = source.randrange(256)
+        assert detect_firmware(bytes(disk)) in ("uefi", "bios", "both", "none", "unknown")
+
+
+QEMU = QemuUser("libvirt-qemu", 64055, frozenset({64055, 36}), owns_files=True)
+PLAIN = QemuUser("libvirt-qemu", 64055, frozenset({64055, 36}), owns_files=False)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A qcow2 image with content, whose backing file has more content."""
-    raw = tmp_path / "content"
-    raw.write_bytes(b"base" * (MIB // 4) + bytes(7 * MIB))
-    for words in (
-        ["convert", "-f", "raw", "-O", "qcow2", raw, tmp_path / "base.qcow2"],
-        ["create", "-f", "qcow2", "-b", tmp_path / "base.qcow2", "-F", "qcow2", tmp_path / "clone.qcow2"],
-    ):
-        subprocess.run([QEMU_IMG, *map(str, words)], check=True, capture_output=True)
-    return tmp_path / "clone.qcow2"
+def place(tmp_path):
+    """A directory that everyone can reach, even if pytest's own are private, with a file in it."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if os.stat(directory).st_uid == os.geteuid() and str(directory) not in ("/", "/tmp"):
+            os.chmod(directory, 0o755)
+    (tmp_path / "a/b").mkdir(parents=True)
+    image = tmp_path / "a/b/disk"
+    image.write_text("")
+    image.chmod(0o600)
+    return tmp_path
 
 
-def test_the_copy_has_the_content_of_the_chain_and_no_backing_file(clone: Path, tmp_path: Path) -> None:
-    target = tmp_path / "disk"
-    target.write_bytes(b"\xff" * (9 * MIB))
-    reported: list[float] = []
-    copy_image(str(clone), "qcow2", str(target), "raw", reported.append)
-    content = target.read_bytes()
-    assert content[: 8 * MIB] == b"base" * (MIB // 4) + bytes(7 * MIB)
-    assert len(content) == 9 * MIB
-    assert reported == sorted(reported)
-    assert reported[-1] == 100.0
+def image_in(place):
+    return str(place / "a/b/disk")
 
 
-def test_the_formats_are_those_given_whatever_the_content_says(tmp_path: Path) -> None:
-    image, target = tmp_path / "disk.raw", tmp_path / "disk"
-    subprocess.run([QEMU_IMG, "create", "-f", "qcow2", "-u", "-b", "/etc/passwd", "-F", "raw", image, "1M"], check=True)
-    size = -(-image.stat().st_size // 512) * 512
-    target.write_bytes(bytes(size))
-    copy_image(str(image), "raw", str(target), "raw", lambda _: None)
-    assert target.read_bytes()[: image.stat().st_size] == image.read_bytes()
+def test_open_directories_are_enough_where_libvirt_gives_the_file_away(place):
+    assert qemu_access.find_access_problem(image_in(place), QEMU) is None
 
 
-def test_an_error_is_that_of_qemu_img(tmp_path: Path) -> None:
-    image = tmp_path / "disk.qcow2"
-    image.write_bytes(b"nothing like it" * 100)
-    (tmp_path / "disk").write_bytes(bytes(MIB))
-    with pytest.raises(FileFailed, match="Image is not in qcow2 format") as caught:
-        copy_image(str(image), "qcow2", str(tmp_path / "disk"), "raw", lambda _: None)
-    assert caught.value.facts["path"] == str(image)
+def test_the_first_closed_directory_is_named_with_what_opens_it(place):
+    (place / "a").chmod(0o750)
+    (place / "a/b").chmod(0o700)
+    problem = qemu_access.find_access_problem(image_in(place), QEMU)
+    assert f"directory {place}/a (mode 0750, owner" in problem
+    assert "libvirt-qemu" in problem
+    assert f"chmod o+x {place}/a" in problem
+    assert f"setfacl -m u:libvirt-qemu:x {place}/a" in problem
 
 
-def endless(directory: Path) -> str:
-    """Return a qemu-img that writes its pid, reports one percent and never ends."""
-    program = directory / "qemu-img"
-    program.write_text(
-        f"#!{sys.executable}\nimport os, signal\nopen({str(directory / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-        "print('    (1.00/100%)', end='\\r', flush=True)\nsignal.pause()\n"
+def test_a_file_that_stays_its_owners_must_be_readable(place):
+    assert "cannot be read" in qemu_access.find_access_problem(image_in(place), PLAIN)
+    os.chmod(image_in(place), 0o604)
+    assert qemu_access.find_access_problem(image_in(place), PLAIN) is None
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "reached"),
+    [
+        (64055, 0, 0o700, True),
+        (64055, 0, 0o077, False),  # the owner's bits decide for the owner, as in the kernel
+        (0, 36, 0o710, True),
+        (0, 36, 0o701, False),
+        (0, 0, 0o701, True),
+        (0, 0, 0o770, False),
+    ],
+)
+def test_the_first_class_that_fits_decides(place, owner, group, mode, reached):
+    os.chown(place / "a", owner, group)
+    os.chmod(place / "a", mode)
+    assert (qemu_access.find_access_problem(image_in(place), QEMU) is None) is reached
+
+
+def test_root_reaches_everything(place):
+    (place / "a").chmod(0o000)
+    assert (
+        qemu_access.find_access_problem(image_in(place), QemuUser("root", 0, frozenset({0}), owns_files=False)) is None
     )
-    program.chmod(0o755)
-    return str(program)
 
 
-def test_a_refusal_of_the_progress_kills_qemu_img(clone: Path, tmp_path: Path) -> None:
-    program = endless(tmp_path)
-
-    def stop(percent: float) -> None:
-        if percent:
-            raise KeyboardInterrupt
-
-    def find(name: str) -> str | None:
-        return program if name == "qemu-img" else find_command(name)
-
-    with pytest.raises(KeyboardInterrupt):
-        copy_image(str(clone), "qcow2", "/dev/null", "raw", stop, find)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+def test_a_link_is_followed_to_the_directory_that_is_closed(place):
+    (place / "closed").mkdir(mode=0o700)
+    os.rename(image_in(place), place / "closed/disk")
+    os.symlink(place / "closed/disk", image_in(place))
+    assert f"directory {place}/closed " in qemu_access.find_access_problem(image_in(place), QEMU)
 
 
-def test_qemu_img_dies_with_vgpuctl(clone: Path, tmp_path: Path) -> None:
-    """A copy that outlives vgpuctl would write to a volume that reconcile deletes, or somebody else's by then."""
-    program = endless(tmp_path)
-    code = (
-        "from vgpuctl.host.commands import find_command\nfrom vgpuctl.host.images import copy_image\n"
-        f"find = lambda name: {program!r} if name == 'qemu-img' else find_command(name)\n"
-        "report = lambda percent: print(percent, flush=True)\n"
-        f"copy_image({str(clone)!r}, 'qcow2', '/dev/null', 'raw', report, find)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert any(line == b"1.0\n" for line in child.stdout)
-        copying = os.pidfd_open(int((tmp_path / "pid").read_text()))
-        child.send_signal(signal.SIGKILL)
-    try:
-        assert select.select([copying], [], [], 30)[0] == [copying]
-    finally:
-        os.close(copying)
+def acl(uid, mode):
+    """The kernel's format of `setfacl -m u:UID:MODE` on a directory of mode 0700 (posix_acl_xattr.h)."""
+    anyone = 0xFFFFFFFF
+    entries = ((1, 7, anyone), (2, mode, uid), (4, 0, anyone), (16, mode, anyone), (32, 0, anyone))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
-def test_a_missing_program_is_named(clone: Path) -> None:
-    with pytest.raises(HostCannot, match="qemu-img is not installed"):
-        copy_image(
-            str(clone), "qcow2", "/dev/null", "raw", lambda _: None, lambda name: None if name == "qemu-img" else name
-        )
+def test_an_acl_counts_as_allowed(place):
+    (place / "a").chmod(0o700)
+    assert qemu_access.find_access_problem(image_in(place), QEMU) is not None
+    os.setxattr(place / "a", "system.posix_acl_access", acl(64055, 1))
+    assert qemu_access.find_access_problem(image_in(place), QEMU) is None
+
+
+def test_the_user_is_read_from_libvirts_configuration(tmp_path):
+    conf = tmp_path / "qemu.conf"
+    conf.write_text('#user = "nobody"\nuser = "root"  # mine\ngroup="+36"\n dynamic_ownership = 0\n')
+    user = read_qemu_user(str(conf))
+    assert (user.name, user.uid, user.owns_files) == ("root", 0, False)
+    assert 36 in user.groups
+
+
+@pytest.mark.parametrize(("text", "name"), [('user = "+65534"', "nobody"), ('user = "65534"', "nobody")])
+def test_the_user_may_be_a_number(tmp_path, text, name):
+    conf = tmp_path / "qemu.conf"
+    conf.write_text(text)
+    assert (read_qemu_user(str(conf)).name, read_qemu_user(str(conf)).owns_files) == (name, True)
+
+
+def test_without_qemu_conf_the_user_is_the_distributions(tmp_path):
+    assert read_qemu_user(str(tmp_path / "none")).name in ("libvirt-qemu", "qemu", "root")
+
+
+def test_a_user_that_does_not_exist_is_no_ground_for_a_refusal(tmp_path, place):
+    conf = tmp_path / "qemu.conf"
+    conf.write_text('user = "no-such-user"')
+    (place / "a").chmod(0o700)
+    assert qemu_access.find_access_problem(image_in(place), read_qemu_user(str(conf))) is None
+
+
+def test_a_session_has_this_user():
+    user = qemu_access.session_qemu_user()
+    assert (user.uid, user.owns_files) == (os.geteuid(), False)

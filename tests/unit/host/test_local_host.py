@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of the real host."""
+"""The ports of the real host, its id and clock, and those of a host whose libvirt is not used."""
 
+from __future__ import annotations
+
+import inspect
 import json
 import subprocess
 import sys
@@ -9,9 +12,12 @@ import uuid
 import pytest
 
 from vgpuctl.errors import HostCannot, InvalidInput
+from vgpuctl.host.absent import AbsentHypervisor, AbsentStorage
+from vgpuctl.host.files import read_machine_id
 from vgpuctl.host.local_host import open_local_host
-from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.processes import HostClock, HostProcesses
 from vgpuctl.ports.host import Host
+from vgpuctl.ports.libvirt import Hypervisor, Storage
 
 ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
 
@@ -129,3 +135,62 @@ def test_making_it_does_not_load_libvirt_either():
 @pytest.mark.parametrize(("euid", "who"), [(0, None), (65534, "user nobody"), (4_000_000_000, "uid 4000000000")])
 def test_a_non_root_user_is_known_before_any_write(euid: int, who: str | None) -> None:
     assert open_local_host(euid=euid).unprivileged_user == who
+
+
+def test_it_is_read_below_the_root(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text(f"{ID}\n")
+    assert read_machine_id(str(tmp_path)) == ID
+    assert read_machine_id(f"{tmp_path}/") == ID
+
+
+def test_dbus_keeps_one_too(tmp_path):
+    (tmp_path / "var/lib/dbus").mkdir(parents=True)
+    (tmp_path / "var/lib/dbus/machine-id").write_text(ID)
+    assert read_machine_id(str(tmp_path)) == ID
+
+
+@pytest.mark.parametrize("target", ["/etc/machine-id", "../../../../../../etc/machine-id"])
+def test_dbuss_link_leads_to_the_captures_own_file(tmp_path, target):
+    (tmp_path / "var/lib/dbus").mkdir(parents=True)
+    (tmp_path / "var/lib/dbus/machine-id").symlink_to(target)
+    assert read_machine_id(str(tmp_path)) is None
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("uninitialized\n")
+    assert read_machine_id(str(tmp_path)) is None
+    (tmp_path / "etc/machine-id").write_text(ID)
+    assert read_machine_id(str(tmp_path)) == ID
+
+
+@pytest.mark.parametrize("text", [None, "", "uninitialized\n", "xyz"])
+def test_a_host_that_was_never_booted_has_none(tmp_path, text):
+    (tmp_path / "etc").mkdir()
+    if text is not None:
+        (tmp_path / "etc/machine-id").write_text(text)
+    assert read_machine_id(str(tmp_path)) is None
+
+
+def test_it_goes_on():
+    clock = HostClock()
+    before, wall = clock.monotonic(), clock.now()
+    clock.sleep(0.001)
+    assert clock.monotonic() >= before + 0.001
+    assert wall > 1_700_000_000
+
+
+def test_its_status_says_why():
+    status = AbsentHypervisor("--root").status()
+    assert not status.available
+    assert "libvirt is not used: --root" in str(status.reason)
+
+
+@pytest.mark.parametrize(("port", "absent"), [(Hypervisor, AbsentHypervisor), (Storage, AbsentStorage)])
+def test_every_other_call_names_what_is_missing(port, absent):
+    calls = [name for name in vars(port) if not name.startswith("_") and name != "status"]
+    assert len(calls) > 7
+    for name in calls:
+        call = getattr(absent("--root"), name)
+        needed = [p for p in inspect.signature(call).parameters.values() if p.default is p.empty]
+        with pytest.raises(HostCannot, match="--root") as caught:
+            call(**{p.name: "x" for p in needed})
+        assert caught.value.facts["check"] == "libvirt"

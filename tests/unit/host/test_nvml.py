@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML through the real pynvml, on a libnvidia-ml of the few functions that are called."""
 
+from __future__ import annotations
+
 import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Lock
@@ -26,14 +28,10 @@ def test_a_vgpu_driver_has_types(tmp_path):
     assert calls == ["init", "00000000:3B:00.0", "shutdown", "init", "shutdown"]
 
 
-def test_ecc_has_the_mode_pending_a_reset(tmp_path):
-    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)", flags=["-DECC=2"])
-    assert result == {"enabled": False, "pending_enabled": True}
-
-
-def test_a_gpu_without_error_correction_tells_nothing(tmp_path):
-    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)")
-    assert result is None
+@pytest.mark.parametrize(("flags", "ecc"), [(["-DECC=2"], {"enabled": False, "pending_enabled": True}), ([], None)])
+def test_ecc_has_the_mode_pending_a_reset_where_the_gpu_has_it(tmp_path, flags, ecc):
+    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)", flags=flags)
+    assert result == ecc
     assert AbsentNvml("--root").ecc(ADDRESS) is None
 
 
@@ -155,3 +153,39 @@ def test_a_change_has_nvml_for_itself_and_queries_share_it() -> None:
         list(threads.map(query_together, range(2)))
     assert shared == [2, 2]
     assert nvml.times_open == 0
+
+
+ASK_GUESTS = "[[g.vm_uuid, g.driver_version] for g in nvml.guests(address)]"
+VM = "aaaaaaaa-0000-4000-8000-000000000001"
+
+
+def test_each_running_vgpu_has_its_vm_and_the_driver_in_there(tmp_path):
+    (guests,), _calls = done_by(tmp_path, ASK_GUESTS, flags=("-DGUESTS=3",))
+    assert guests[:2] == [[VM, "551.61"], [None, None]], "another hypervisor's number is no UUID, words are no version"
+    assert guests[2] == [None, None], "it ends"
+
+
+def test_a_gpu_without_running_vgpus_has_none_and_a_library_without_the_calls_does_not_tell(tmp_path):
+    for flags, reported in (("-DGUESTS=0",), ()), ((), None), (("-DGUESTS=2", "-DNO_GUEST_DRIVER"), None):
+        (guests,), _calls = done_by(tmp_path, "nvml.guests(address)", flags=flags)
+        assert guests == reported
+    assert AbsentNvml("--root").guests("0000:3b:00.0") is None
+
+
+ASK_NVLINK = "nvml.nvlink_peers(address)"
+
+
+@pytest.mark.parametrize(
+    ("flags", "peers"),
+    [
+        (('-DNVLINK="00000000:3F:00.0"',), ("0000:3f:00.0",)),
+        (('-DNVLINK="00000000:3F:00.0"', "-DOLD_NVLINK"), ("0000:05:00.0", "0000:3f:00.0")),
+        ((), None),
+        (('-DNVLINK="?"',), None),
+    ],
+    ids=["once, and no NVSwitch", "every other end where the kind is not told", "without the calls", "strange answer"],
+)
+def test_the_gpus_at_active_links(tmp_path, flags, peers):
+    (reported,), _calls = done_by(tmp_path, ASK_NVLINK, flags=flags)
+    assert reported == peers
+    assert AbsentNvml("--root").nvlink_peers("0000:3b:00.0") is None

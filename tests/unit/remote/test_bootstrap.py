@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local decisions of the bootstrap of a host, with fake logins.
-
-A Debian package is read without dpkg, and anything else is refused before a connection.
-"""
+"""The local decisions of the bootstrap of a host, with fake logins; its Debian package is read without dpkg."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pytest
 
 from vgpuctl.errors import DeadlineExceeded, Failed, HostCannot, Interrupted, ResultUnknown, Unreachable, VgpuctlError
 from vgpuctl.remote import fanout, reply
+from vgpuctl.remote.reply import parse
 from vgpuctl.remote.session import TOO_LONG, TOO_NOISY, RemoteCommand, RemoteOutput, RunControl, Target
 
 
@@ -232,3 +233,24 @@ def test_a_command_that_was_late_and_undid_says_what_is_left():
 def test_a_noisy_shell_is_a_warning():
     result = reply.parse(RemoteOutput(0, document(), "", "Welcome\nback\n"), "gpu", is_change=False)
     assert result.warnings == ("gpu: the shell there prints before any command, as ~/.bashrc may: Welcome",)
+
+
+UNDONE = {"code": "interrupted", "undone": ["start VM a"], "left": ["disk a"]}
+
+
+@pytest.mark.parametrize(
+    ("document", "undone", "left"),
+    [
+        ({"ok": True, "data": None, "error": [1]}, [], []),
+        ({"ok": True, "data": None, "error": {"undone": 5, "left": {}}}, [], []),
+        ({"ok": False, "error": UNDONE}, ["start VM a"], ["disk a"]),
+    ],
+)
+@pytest.mark.parametrize("changes", [True, False])
+def test_any_reply_after_the_deadline_is_too_late(
+    document: dict[str, object], undone: list[str], left: list[str], changes: bool
+) -> None:
+    out = json.dumps({"schema": "vgpuctl/1", **document})
+    with pytest.raises(DeadlineExceeded) as late:
+        parse(RemoteOutput(130, out, "", "", is_late=True), "gpu-01", is_change=changes)
+    assert (late.value.undone, late.value.left) == (undone, left)

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that begin like SSH servers and then stop responding, and the program of ProxyCommand as a connection."""
+"""SSH: servers that stop responding, ProxyCommand, the line for a remote shell, and endless output."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput, Unreachable
-from vgpuctl.remote.session import Target
+from vgpuctl.remote import ssh_session
+from vgpuctl.remote.session import RemoteCommand, RunControl, Target
 from vgpuctl.remote.ssh import ProxyProcess, SshConnector, load_key, open_socket
 from vgpuctl.remote.ssh_config import resolve_login
+from vgpuctl.remote.ssh_session import SshSession
 
 GREETING = b"SSH-2.0-OpenSSH_9.9\r\n"
 KEXINIT = b"\x14" + bytes(16) + b"\x00\x00\x00\x02\xff\xff"
@@ -120,3 +125,165 @@ def test_its_end_is_the_connections_end_whatever_it_complains():
 def test_what_cannot_be_started_says_so(line):
     with pytest.raises((OSError, ValueError)):
         ProxyProcess(line)
+
+
+PIECE = 1 << 16
+BEGUN = b"vgpuctl-over-ssh 1234\n"
+
+
+class Endless:
+    """A transport and its channel: the remote command prints forever, without a line end."""
+
+    def __init__(self, stream: str, fail_at: int, piece: bytes = b"x" * PIECE, begun: bytes = b"") -> None:
+        self.stream = stream
+        self.piece = piece
+        self.begun = begun
+        self.reads = 0
+        self.fail_at = fail_at
+        self.window = 1000
+        self.taken = b""
+        self.shut = False
+        self.eof_received = self.closed = False
+        self.ends = os.pipe()
+
+    def open_session(self) -> Endless:
+        return self
+
+    def is_active(self) -> bool:
+        return True
+
+    def exec_command(self, line: str) -> None:
+        self.line = line
+
+    def shutdown_write(self) -> None:
+        self.shut = True
+
+    def send_ready(self) -> bool:
+        return self.window > 0
+
+    def send(self, piece: bytes) -> int:
+        assert self.window, "paramiko waits here, and hears no stop"
+        taken = min(len(piece), self.window)
+        self.window -= taken
+        self.taken += piece[:taken]
+        return taken
+
+    def close(self) -> None:
+        for end in self.ends:
+            os.close(end)
+
+    def fileno(self) -> int:
+        return self.ends[0]
+
+    def exit_status_ready(self) -> bool:
+        return False
+
+    def recv_ready(self) -> bool:
+        return self.stream == "out"
+
+    def recv_stderr_ready(self) -> bool:
+        return self.stream == "err"
+
+    def recv(self, size: int) -> bytes:
+        self.reads += 1
+        assert self.reads < self.fail_at, "it reads and reads, and hears no stop"
+        begun, self.begun = self.begun, b""
+        return begun or self.piece[:size]
+
+    recv_stderr = recv
+
+
+LIST = RemoteCommand(("list-gpus",))
+
+
+def run(played, command=LIST, stops=lambda: 0, report_line=lambda line: None, sent=None):
+    """Run a command over a connection that is played, until `stops` gives a number."""
+    until = time.monotonic() + 60
+    session = SshSession("gpu-01", "root", played, until, lambda: None)
+    try:
+        return session.run(command, RunControl(until, report_line, stops, sent))
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("stream", ["out", "err"])
+def test_output_without_an_end_hinders_no_stop(stream):
+    played = Endless(stream, 1000)
+    ran = run(played, stops=lambda: 3 if played.reads > 9 else 0)
+    assert ran.abandon_reason == "it was not waited for"
+
+
+@pytest.mark.parametrize("line", [b"x" * PIECE, b"y\n" * (PIECE // 2)])
+def test_endless_stderr_is_reported_up_to_a_limit(line):
+    played = Endless("err", 10_000, line)
+    reported: list[str] = []
+    run(played, stops=lambda: 3 if played.reads > 200 else 0, report_line=reported.append)
+    assert played.reads > 200
+    assert len(reported) <= 10_001
+    assert PIECE < sum(map(len, reported)) <= (1 << 20) + 100 or len(reported) == 10_001
+    assert reported[-1] == "further output on stderr is not shown"
+
+
+@pytest.mark.parametrize(
+    ("begun", "reads", "why"),
+    [(b"", 18, "it printed more than 1 MiB before vgpuctl started"), (BEGUN, 300, "it printed more than 16 MiB")],
+)
+def test_output_without_an_end_is_given_up_before_it_fills_the_memory(begun, reads, why):
+    ran = run(Endless("out", reads, begun=begun))
+    assert (ran.status, ran.abandon_reason) == (None, why)
+
+
+def test_a_process_id_that_is_none_does_not_begin_the_answer():
+    assert ssh_session.split_output(b"vgpuctl-over-ssh " + b"1" * 5000 + b"\n") is None
+    assert ssh_session.split_output(BEGUN + b"{}") == (b"", 1234, b"{}")
+
+
+def test_unread_stdin_does_not_block_a_stop_and_progress_is_reported():
+    played = Endless("none", 1)
+    sent: list[int] = []
+    observations: list[int] = []
+
+    def stops() -> int:
+        observations.append(1)
+        return 3 if len(observations) > 10 else 0
+
+    ran = run(played, RemoteCommand((), b"y" * 5000, 10), stops, sent=sent.append)
+    assert (ran.abandon_reason, sent) == ("it was not waited for", [1000])
+    assert (played.taken, played.shut) == (b"y" * 1000, False)
+
+
+def test_all_of_standard_input_is_sent_and_then_closed():
+    played = Endless("none", 1)
+    played.window = 5000
+    run(played, RemoteCommand(("apply",), b"z" * 5000), lambda: 3 if played.shut else 0)
+    assert (played.taken, played.shut) == (b"z" * 5000, True)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12), max_size=4))
+def test_every_word_reaches_the_program_there_as_it_was(words):
+    """A shell reads the line as under sshd, with a program that prints its arguments in place of vgpuctl."""
+    *before, script, sh = shlex.split(ssh_session.vgpuctl_line([], "root"))
+    text = shlex.split(ssh_session.vgpuctl_line(words, "root"))
+    assert text == [*before, script, sh, *words]
+
+
+def test_the_line_says_its_process_and_runs_vgpuctl(tmp_path):
+    program = tmp_path / "vgpuctl"
+    program.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    program.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    words = ["a b", "'", "$(id)", "", "*"]
+    ran = subprocess.run(
+        ["sh", "-c", ssh_session.vgpuctl_line(words, "root")], env=env, capture_output=True, check=True
+    )
+    result = ssh_session.split_output(b"noise" + ran.stdout)
+    assert result is not None
+    assert (result[0], result[2].decode()) == (b"noise", "".join(f"<{word}>\n" for word in words))
+    assert result[1] > 0
+    assert ssh_session.split_output(b"vgpuctl-over-ssh ") is None
+
+
+def test_a_non_root_login_uses_sudo_without_a_prompt():
+    assert shlex.split(ssh_session.vgpuctl_line(["x"], "ops"))[:3] == ["sudo", "-n", "--"]
+    assert shlex.split(ssh_session.stop_line(7, "ops"))[:3] == ["sudo", "-n", "--"]
+    assert shlex.split(ssh_session.vgpuctl_line(["x"], "root"))[0] == "/bin/sh"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injected faults: refused, lost and parked calls, each as often as the scenario says."""
+"""Injected faults: refused, lost and parked calls, each as often as the scenario says; the tables of refusals."""
 
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -25,6 +26,8 @@ from tests.unit.sim.hosts import (
 )
 from vgpuctl.errors import InvalidInput, NvmlFailed, Stuck
 from vgpuctl.model.vm import VmState
+from vgpuctl.sim import faults
+from vgpuctl.sim.refusals import _LIBVIRT_CALLS, KernelRefusal, VirErrorNumber, raise_refusal
 
 
 def test_a_write_is_refused_with_its_errno(make: MakeHost) -> None:
@@ -148,3 +151,26 @@ def test_each_call_that_partitions_a_gpu_can_fail_or_do_nothing(make: MakeHost, 
         assert caught.value.facts["nvml_code"] == 999
     assert off == before[1]
     assert (host.nvml.gpu(GPU), host.nvml.gpu(other)) == before
+
+
+def test_no_situation_hides_behind_another() -> None:
+    assert len(KernelRefusal) == len(KernelRefusal.__members__), "two members of one value would be one"
+
+
+@pytest.mark.parametrize("refusal", KernelRefusal)
+def test_only_the_errno_gets_out(refusal: KernelRefusal) -> None:
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        raise_refusal(refusal)
+    assert (caught.value.errno, caught.value.strerror) == (refusal.errno_number, os.strerror(refusal.errno_number))
+
+
+@pytest.mark.parametrize("code", VirErrorNumber)
+def test_numbers_are_libvirts(code: VirErrorNumber) -> None:
+    import libvirt
+
+    assert getattr(libvirt, f"VIR_ERR_{code.name}") == code
+
+
+def test_every_call_that_can_fail_has_words() -> None:
+    others = ("sysfs", "nvml", "sriov-manage", "reset-gpu")
+    assert {call for call in faults.CALLS if not call.startswith(others)} <= set(_LIBVIRT_CALLS)

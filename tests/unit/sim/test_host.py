@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening, rebooting and forgetting a simulated host; who holds which device node."""
+"""Opening, rebooting and forgetting a simulated host; its hardware; who holds which device node."""
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
@@ -12,10 +13,14 @@ import pytest
 
 from tests.unit.sim.hosts import GPU, MDEV, PF, MakeHost, create, mdev_device, pci_device, run_vm, set_type, uuid, vf
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Stuck
+from vgpuctl.model.names import is_pci_address
 from vgpuctl.model.vm import ProcessId, VmState
 from vgpuctl.ports.devices import Nvml, Sysfs
 from vgpuctl.ports.libvirt import Hypervisor, Storage
 from vgpuctl.sim import SCENARIOS, open_host, reset_host
+from vgpuctl.sim.host import _read_source
+from vgpuctl.sim.machine import build_machine, version_number
+from vgpuctl.sim.scenario import compile_scenario
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -178,3 +183,28 @@ def test_importing_and_opening_a_known_host_is_light(tmp_path: Path) -> None:
 
 def _root() -> Path:
     return Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_addresses_paths_and_groups_are_unique(name: str) -> None:
+    compiled = compile_scenario(_read_source(name)[0], name)
+    machine = build_machine(json.loads(json.dumps(compiled)))
+    of_gpus = [function for gpu in machine.gpus.values() for function in gpu.functions]
+    assert len({function.address for function in of_gpus}) == len(of_gpus)
+    everything = list(machine.functions.values())
+    assert {f.address for f in of_gpus} <= machine.functions.keys()
+    assert len({function.path for function in everything}) == len(everything)
+    virtual = [function.group for function in everything if function.kind == "vf"]
+    assert len(set(virtual)) == len(virtual)
+    names = [f.serial for f in everything if f.kind in ("pf", "vf", "extra", "nvswitch")]
+    groups = [f.group for f in everything if f.kind in ("port", "nvswitch")]
+    assert len(set(groups)) == len(groups)
+    assert len(set(names)) == len(names)
+    assert all(is_pci_address(f.address) for f in everything if f.kind != "parent")
+
+
+def test_versions() -> None:
+    assert version_number("10.0.0") == 10_000_000
+    assert version_number("8.2") == 8_002_000
+    machine = build_machine(compile_scenario('version: 1\nkernel: "5.14.0-427.el9"\nnvidia: {driver: "535"}\n', "x"))
+    assert (machine.kernel, machine.driver_major) == ((5, 14), 535)

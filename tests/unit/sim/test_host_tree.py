@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's virtual tree: what exists, and nothing else."""
+"""The host's virtual tree: what exists and nothing else, errnos of wrong paths, and the real files below /etc."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+from pathlib import Path
 
 import pytest
 
-from tests.unit.sim.hosts import GPU, MDEV, PCI, PF, MakeHost, create, refused, uuid
+from tests.unit.sim.hosts import GPU, MDEV, PCI, PF, MakeHost, create, refused, remove, uuid
 from vgpuctl.sim import SCENARIOS, SimHost
+from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Tree, fixed_directory, text_file
 
 ACTS_WHEN_READ = "reset_gpu"
 NEED_A_VGPU = ("placement_id", "gpu_instance_id")
@@ -130,3 +132,105 @@ def test_an_nvswitch_is_a_bridge_device_of_nvidia_in_a_group_of_its_own(make: Ma
     ]
     group = sysfs.readlink(f"{path}/iommu_group").rpartition("/")[2]
     assert sysfs.listdir(f"/sys/kernel/iommu_groups/{group}/devices") == ("0000:03:00.0",)
+
+
+def test_directories_are_made_once_and_only_when_entered() -> None:
+    made: list[str] = []
+
+    def make() -> dict[str, FileNode]:
+        made.append("x")
+        return {"f": text_file(1)}
+
+    tree = Tree(fixed_directory({"a": DirectoryNode(make), "b": DirectoryNode(make)}))
+    tree.find("/a")
+    assert made == []
+    for _ in range(3):
+        _, node = tree.find("/a/f")
+        assert isinstance(node, FileNode)
+        assert node.show is not None
+        assert node.show() == "1\n"
+    assert made == ["x"]
+
+
+def test_links_in_the_middle_are_followed_and_the_last_one_on_request() -> None:
+    tree = Tree(
+        fixed_directory(
+            {
+                "a": fixed_directory({"b": fixed_directory({"f": text_file(1)})}),
+                "l": LinkNode("/a"),
+                "m": LinkNode("/l/b"),
+            }
+        )
+    )
+    assert tree.find("/l/b/f")[0] == "/a/b/f"
+    assert tree.find("/m/f")[0] == "/a/b/f"
+    assert tree.find("/m")[0] == "/a/b"
+    assert isinstance(tree.find("/m", follow=False)[1], LinkNode)
+    assert tree.find("/m/../b/./f")[0] == "/a/b/f"
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [("/none", errno.ENOENT), ("/f/x", errno.ENOTDIR), ("/f/..", errno.ENOTDIR), ("/dead/x", errno.ENOENT),
+     ("/loop/x", errno.ELOOP)],
+)  # fmt: skip
+def test_what_is_not_there(path: str, number: int) -> None:
+    tree = Tree(
+        fixed_directory(
+            {"f": text_file(1), "dead": LinkNode("/gone"), "loop": LinkNode("/pool"), "pool": LinkNode("/loop")}
+        )
+    )
+    refused(number, lambda: tree.find(path))
+
+
+def test_wrong_paths_have_the_kernels_errno(make: MakeHost) -> None:
+    host = make("a100-40")
+    refused(errno.ENOENT, lambda: host.sysfs.read("/sys/none"))
+    refused(errno.ENOENT, lambda: host.sysfs.listdir("/sys/bus/none/devices"))
+    refused(errno.EISDIR, lambda: host.sysfs.read(PF))
+    refused(errno.EISDIR, lambda: host.sysfs.write(PF, "1"))
+    refused(errno.ENOTDIR, lambda: host.sysfs.listdir(f"{PF}/vendor"))
+    refused(errno.ENOTDIR, lambda: host.sysfs.read(f"{PF}/vendor/x"))
+    refused(errno.EINVAL, lambda: host.sysfs.readlink(f"{PF}/vendor"))
+    refused(errno.EACCES, lambda: host.sysfs.write(f"{PF}/vendor", "1"))
+    refused(errno.EACCES, lambda: remove(host, f"{PF}/vendor"))
+    refused(errno.EACCES, lambda: host.sysfs.read("/sys/bus/pci/drivers_probe"))
+
+
+def test_paths_are_followed_as_the_kernel_does(make: MakeHost) -> None:
+    host = make("a100-40")
+    assert host.sysfs.read(f"{PF}/virtfn0/physfn/virtfn1/../vendor") == "0x8086\n", "the port is above"
+    assert host.sysfs.read("/sys//bus/pci/devices/../devices/0000:3b:00.0/vendor") == "0x10de\n"
+    assert host.sysfs.listdir("/") == ("dev", "etc", "proc", "sys", "usr")
+    assert host.sysfs.listdir("/sys/bus/pci/") == ("devices", "drivers", "drivers_probe")
+
+
+def test_etc_has_real_files_in_the_state_directory(make: MakeHost, tmp_path: Path) -> None:
+    host = make("a100-40")
+    refused(errno.ENOENT, lambda: host.sysfs.read("/etc/vgpuctl/host.yaml"))
+    refused(errno.ENOENT, lambda: host.sysfs.write("/etc/vgpuctl/host.yaml", "x"))
+    refused(errno.ENOENT, lambda: host.sysfs.listdir("/etc/vgpuctl/templates"))
+    real = tmp_path / "host.state" / "etc" / "vgpuctl" / "host.yaml"
+    real.write_text("version: 1\n")
+    assert host.sysfs.read("/etc/vgpuctl/host.yaml") == "version: 1\n"
+    host.sysfs.write("/etc/vgpuctl/host.yaml", "version: 1 # mine\n")
+    assert real.read_text() == "version: 1 # mine\n"
+    assert host.sysfs.listdir("/etc/vgpuctl") == ("host.yaml",)
+    assert host.sysfs.listdir("/etc") == ("libvirt", "machine-id", "vgpuctl")
+    assert host.sysfs.read("/etc/machine-id") == f"{host.machine_id}\n"
+
+
+def test_etc_does_not_lead_out(make: MakeHost, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    host = make("a100-40")
+    with pytest.raises(OSError, match="No such file"):
+        host.sysfs.read("/etc/../../secret")
+
+
+def test_kept_files_have_real_permissions_and_others_the_kernels(make: MakeHost, tmp_path: Path) -> None:
+    host = make("a100-40")
+    (tmp_path / "host.state" / "etc" / "vgpuctl" / "host.yaml").touch(mode=0o600)
+    assert host.sysfs.permissions("/etc/vgpuctl/host.yaml").mode == 0o600
+    assert host.sysfs.permissions("/run/vgpuctl").mode == 0o700
+    assert host.sysfs.permissions(PF).mode == 0o755
+    refused(errno.ENOENT, lambda: host.sysfs.permissions("/run/vgpuctl/none"))

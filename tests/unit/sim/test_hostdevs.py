@@ -20,7 +20,7 @@ from tests.unit.sim.hosts import (
     uuid,
     vf,
 )
-from tests.unit.sim.test_binding import driver
+from tests.unit.sim.test_sriov import driver
 from vgpuctl.model.vm import VmState
 
 VF0 = "0000:3b:00.4"
@@ -138,8 +138,3 @@ def test_qemu_takes_one_ramfb(make: MakeHost) -> None:
     text = libvirt_refused(1, lambda: run_vm(host, "a", 3, shown(1) + shown(2) + GRAPHICS))
     assert "duplicate fw_cfg file name: etc/ramfb" in text
     run_vm(host, "b", 4, shown(1) + shown(2, "off") + GRAPHICS)
-
-
-def test_a_missing_mdev_is_noticed_before_its_screen(make: MakeHost) -> None:
-    host = make("t4")
-    libvirt_refused(99, lambda: run_vm(host, "a", 1, shown(1) + GRAPHICS))

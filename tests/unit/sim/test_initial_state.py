@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sim.hosts import GPU, MDEV, PF, MakeHost, available, vf
-from tests.unit.sim.test_binding import driver
+from tests.unit.sim.test_sriov import driver
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import VmState
 from vgpuctl.sim import domain_xml

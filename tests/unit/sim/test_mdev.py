@@ -22,6 +22,10 @@ from tests.unit.sim.hosts import (
     uuid,
 )
 from vgpuctl.errors import Stuck
+from vgpuctl.sim.machine import Machine, build_machine
+from vgpuctl.sim.mixed_size import count_available, count_available_on
+from vgpuctl.sim.scenario import compile_scenario
+from vgpuctl.sim.state import State
 
 VF = tuple(f"0000:3b:0{n // 8}.{n % 8}" for n in range(4, 20))
 
@@ -48,19 +52,6 @@ def test_parents_are_vfs_or_the_card_never_both(make: MakeHost) -> None:
     assert make("t4", "other").sysfs.listdir("/sys/class/mdev_bus") == ("0000:3b:00.0", "0000:af:00.0")
 
 
-@pytest.mark.parametrize("text", ["1234", uuid(1)[:-1], uuid(1) + "0", uuid(1).replace("-", "0"), "g" + uuid(1)[1:]])
-def test_a_malformed_uuid_is_einval(make: MakeHost, text: str) -> None:
-    host = make("a16")
-    path = f"{PCI}/{VF[0]}/mdev_supported_types/nvidia-713/create"
-    refused(errno.EINVAL, lambda: host.sysfs.write(path, text))
-
-
-def test_a_second_of_the_same_uuid_is_eexist_on_the_whole_host(make: MakeHost) -> None:
-    host = make("a16")
-    create(host, VF[0], "nvidia-713", 1)
-    refused(errno.EEXIST, lambda: create(host, "0000:3f:00.4", "nvidia-709", 1))
-
-
 def test_one_on_a_vf_and_one_size_on_a_card(make: MakeHost) -> None:
     host = make("a16")
     assert {available(host, a, "nvidia-713") for a in VF} == {1}
@@ -69,6 +60,7 @@ def test_one_on_a_vf_and_one_size_on_a_card(make: MakeHost) -> None:
     assert (available(host, VF[1], "nvidia-713"), available(host, VF[1], "nvidia-721")) == (1, 1)
     assert available(host, VF[1], "nvidia-712") == 0
     assert available(host, "0000:3f:00.4", "nvidia-712") == 1
+    refused(errno.EEXIST, lambda: create(host, "0000:3f:00.4", "nvidia-709", 1))
     refused(errno.EIO, lambda: create(host, VF[0], "nvidia-713", 2))
     refused(errno.EIO, lambda: create(host, VF[1], "nvidia-712", 2))
     for number in (1, 2, 3):
@@ -197,3 +189,34 @@ def test_a_card_that_a_generic_driver_has_since_the_boot_offers_nothing(make: Ma
         host = make(f"gpus: [{{model: A40, driver: {name}, backend: {backend}}}]\n", str(number))
         entries = host.sysfs.listdir(PF)
         assert [entry for entry in entries if entry.startswith(("mdev", "virtfn"))] == []
+
+
+def host(text: str) -> State:
+    machine: Machine = build_machine(compile_scenario(f"version: 1\n{text}", "test.yaml"))
+    return State(machine)
+
+
+@pytest.mark.parametrize(("key", "most"), [("nvidia-468", 10), ("nvidia-473", 1), ("nvidia-474", 0)])
+def test_an_empty_card(key: str, most: int) -> None:
+    state = host("gpus: [{model: A100}]\n")
+    (gpu,) = state.machine.gpus.values()
+    assert count_available(state, gpu, gpu.types[key]) == most
+    assert count_available_on(state, gpu, gpu.vfs[0], gpu.types[key]) == min(1, most)
+
+
+@pytest.mark.parametrize(("driver", "left"), [("550.1", 7), ("535.1", 0)])
+def test_series_mix_on_new_drivers(driver: str, left: int) -> None:
+    state = host(f'nvidia: {{driver: "{driver}"}}\ngpus: [{{model: A16, backend: mdev-vf}}]\n')
+    (gpu,) = state.machine.gpus.values()
+    state.apply([["mdev", "u", gpu.vfs[0].address, "nvidia-712", 1]])
+    assert count_available(state, gpu, gpu.types["nvidia-710"]) == left
+    assert count_available(state, gpu, gpu.types["nvidia-712"]) == 7
+    assert count_available(state, gpu, gpu.types["nvidia-713"]) == 0
+
+
+def test_never_more_than_the_driver_has_slots_for() -> None:
+    state = host(
+        "gpus: [{model: X, backend: vendor-vf, profiles: [{name: X-1Q, id: 5, framebuffer_mib: 1, max: 99}]}]\n"
+    )
+    (gpu,) = state.machine.gpus.values()
+    assert count_available(state, gpu, gpu.types["nvidia-5"]) == 32

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid placements of mixed-size (heterogeneous) vGPUs, and when sizes can be mixed.
-
-The drivers' rules of how many fit.
-"""
+"""Valid placements of mixed-size (heterogeneous) vGPUs, and when sizes can be mixed."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ from tests.unit.sim.hosts import (
 from vgpuctl.errors import InvalidInput, NvmlFailed
 from vgpuctl.model.gpu import PlacementSpan
 from vgpuctl.sim import SimHost
-from vgpuctl.sim.machine import Machine, build_machine
-from vgpuctl.sim.mixed_size import count_available, count_available_on, covered_size, even_starts, halved_starts
-from vgpuctl.sim.scenario import compile_scenario
-from vgpuctl.sim.state import State
+from vgpuctl.sim.mixed_size import covered_size, even_starts, halved_starts
 
 NOT_SUPPORTED, IN_USE = 3, 19
 A40 = {
@@ -124,40 +118,20 @@ def test_without_that_mode_it_is_unknown(make: MakeHost, text: str, name: str) -
 def test_vgpus_vfs_and_mig_block_mixed_sizes(make: MakeHost) -> None:
     host = make("a100-40")
     set_type(host, 0, 468)
-    assert (refusal(host), refusal(host, enabled=False)) == (IN_USE, IN_USE)
-    host.sysfs.write(f"{vf(0)}/nvidia/current_vgpu_type", "0")
-    host.nvml.set_mixed_size(GPU, enabled=True)
-    host.nvml.set_mixed_size(GPU, enabled=False)
-    assert is_mixed(host) is False
-    host.vendor.sriov_manage("-d", GPU, deadline_seconds=1)
-    assert refusal(host) == NOT_SUPPORTED
+    assert refusal(host, enabled=False) == IN_USE
     assert refusal(make("gpus: [{model: H100, mig: []}]\n", "mig")) == NOT_SUPPORTED
 
 
-@pytest.mark.parametrize("how", ["boot", "vfs", "unbind"])
+@pytest.mark.parametrize("how", ["boot", "unbind"])
 def test_it_is_lost(make: MakeHost, how: str) -> None:
     host = make("gpus: [{model: A100, mixed_size: true}]\n")
     assert is_mixed(host) is True
-    match how:
-        case "boot":
-            host.reboot()
-        case "vfs":
-            host.vendor.sriov_manage("-d", GPU, deadline_seconds=1)
-            host.vendor.sriov_manage("-e", GPU, deadline_seconds=1)
-        case _:
-            host.sysfs.write_uninterruptible("/sys/bus/pci/drivers/nvidia/unbind", GPU, gpu=GPU, deadline_seconds=1)
-            host.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", GPU)
+    if how == "boot":
+        host.reboot()
+    else:
+        host.sysfs.write_uninterruptible("/sys/bus/pci/drivers/nvidia/unbind", GPU, gpu=GPU, deadline_seconds=1)
+        host.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", GPU)
     assert is_mixed(host) is False
-
-
-def test_vgpus_take_only_free_placements(make: MakeHost) -> None:
-    host = make("nvidia: {driver: '590.1'}\ngpus: [{model: A100, mixed_size: true}]\n")
-    for number, kind in enumerate((472, 470, 469)):
-        set_type(host, number, kind)
-    assert [host.sysfs.read(f"{vf(n)}/nvidia/placement_id") for n in range(3)] == ["0\n", "20\n", "30\n"]
-    listed = host.sysfs.read(f"{vf(3)}/nvidia/creatable_vgpu_types").splitlines()[1:]
-    assert [line.split()[0] for line in listed] == ["468", "469"]
-    refused(errno.EIO, lambda: set_type(host, 3, 470))
 
 
 def test_an_mdev_of_an_old_driver_takes_the_first_place_and_has_no_file_for_it(make: MakeHost) -> None:
@@ -195,44 +169,6 @@ def test_older_drivers_have_no_file_for_the_place(make: MakeHost) -> None:
     refused(errno.ENOENT, lambda: host.sysfs.read(f"{vf(0)}/nvidia/gpu_instance_id"))
 
 
-def test_outside_the_mixture_a_vgpu_has_no_place(make: MakeHost) -> None:
-    host = make("nvidia: {driver: '590.1'}\ngpus: [{model: A100}]\n")
-    set_type(host, 0, 468)
-    assert host.sysfs.read(f"{vf(0)}/nvidia/placement_id") == "65535\n"
-    assert host.sysfs.read(f"{vf(0)}/nvidia/gpu_instance_id") == "4294967295\n"
-
-
 def test_a_scenario_cannot_mix_where_the_driver_would_not(make: MakeHost) -> None:
     with pytest.raises(InvalidInput, match="cannot mix sizes"):
         make("gpus: [{model: T4, mixed_size: true}]\n")
-
-
-def host(text: str) -> State:
-    machine: Machine = build_machine(compile_scenario(f"version: 1\n{text}", "test.yaml"))
-    return State(machine)
-
-
-@pytest.mark.parametrize(("key", "most"), [("nvidia-468", 10), ("nvidia-473", 1), ("nvidia-474", 0)])
-def test_an_empty_card(key: str, most: int) -> None:
-    state = host("gpus: [{model: A100}]\n")
-    (gpu,) = state.machine.gpus.values()
-    assert count_available(state, gpu, gpu.types[key]) == most
-    assert count_available_on(state, gpu, gpu.vfs[0], gpu.types[key]) == min(1, most)
-
-
-@pytest.mark.parametrize(("driver", "left"), [("550.1", 7), ("535.1", 0)])
-def test_series_mix_on_new_drivers(driver: str, left: int) -> None:
-    state = host(f'nvidia: {{driver: "{driver}"}}\ngpus: [{{model: A16, backend: mdev-vf}}]\n')
-    (gpu,) = state.machine.gpus.values()
-    state.apply([["mdev", "u", gpu.vfs[0].address, "nvidia-712", 1]])
-    assert count_available(state, gpu, gpu.types["nvidia-710"]) == left
-    assert count_available(state, gpu, gpu.types["nvidia-712"]) == 7
-    assert count_available(state, gpu, gpu.types["nvidia-713"]) == 0
-
-
-def test_never_more_than_the_driver_has_slots_for() -> None:
-    state = host(
-        "gpus: [{model: X, backend: vendor-vf, profiles: [{name: X-1Q, id: 5, framebuffer_mib: 1, max: 99}]}]\n"
-    )
-    (gpu,) = state.machine.gpus.values()
-    assert count_available(state, gpu, gpu.types["nvidia-5"]) == 32

@@ -57,19 +57,6 @@ def test_an_inactive_pool_must_be_started(make: MakeHost) -> None:
     host.storage.create_volume("default", "a", GIB)
 
 
-def test_volumes_are_made_exclusively_and_removed_twice(make: MakeHost) -> None:
-    host = make("t4")
-    made = host.storage.create_volume("default", "a.qcow2", 40 * GIB)
-    assert made == VolumeInfo("default", "a.qcow2", "/var/lib/libvirt/images/a.qcow2", 40 * GIB, "qcow2")
-    assert host.storage.volume("default", "a.qcow2") == made
-    with pytest.raises(Exists) as caught:
-        host.storage.create_volume("default", "a.qcow2", GIB)
-    assert caught.value.facts["libvirt_code"] == 90
-    host.storage.remove_volume("default", "a.qcow2")
-    host.storage.remove_volume("default", "a.qcow2")
-    assert host.storage.volume("default", "a.qcow2") is None
-
-
 def test_a_linked_clone(make: MakeHost) -> None:
     host = make("images: [{path: /srv/base.qcow2, size_gib: 20, firmware: uefi}]\nstorage: {pools: [{name: p}]}\n")
     made = host.storage.create_volume("p", "v", 30 * GIB, "/srv/base.qcow2", "qcow2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated scheduler: NVML's refusals, losses by a boot or the driver, and the effect of modprobe's files."""
+"""NVML as the scenario defines it; its scheduler: refusals, losses by a boot, and the effect of modprobe's files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.sim.hosts import GPU, MakeHost
 from vgpuctl.errors import NvmlFailed
+from vgpuctl.model.port_values import EccState, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.sim import SimHost
 
@@ -29,9 +30,6 @@ def refused(host: SimHost, spec: SchedulerSpec) -> object:
 
 def test_it_is_set_and_a_boot_loses_it(make: MakeHost) -> None:
     host = make("a100-40")
-    assert state(host) == BEST
-    host.nvml.set_scheduler(GPU, SchedulerSpec(FIXED, 3))
-    assert state(host) == SchedulerState(FIXED, False, 3_000_000)
     host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL, None, 500))
     assert state(host) == SchedulerState(EQUAL, True, 2_000_000, 33)
     host.reboot()
@@ -50,20 +48,9 @@ def test_unbinding_the_gpu_loses_it(make: MakeHost) -> None:
     assert state(host) == BEST
 
 
-def test_it_is_refused_while_a_vgpu_exists(make: MakeHost) -> None:
-    host = make("a100-40")
-    host.sysfs.write(VF, "468\n")
-    assert refused(host, SchedulerSpec(EQUAL)) == 3
-    host.sysfs.write_uninterruptible(VF, "0\n", gpu=GPU, deadline_seconds=1)
-    host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL))
-
-
 @pytest.mark.parametrize(
     ("driver", "spec"),
     [
-        ("550.90.05", SchedulerSpec(EQUAL, 31)),
-        ("550.90.05", SchedulerSpec(EQUAL, None, 62)),
-        ("550.90.05", SchedulerSpec(EQUAL, None, None, 61)),
         ("550.90.05", SchedulerSpec(EQUAL, 2, 480)),
         ("595.45.04", SchedulerSpec(EQUAL, 2)),
         ("525.60.12", SchedulerSpec(EQUAL, None, 480)),
@@ -123,17 +110,6 @@ def in_instances(host: SimHost) -> dict[int, SchedulerState]:
     return dict(seen.gi_schedulers)
 
 
-def test_with_mig_there_is_a_fixed_share_before_blackwell(make: MakeHost) -> None:
-    host = make("h100-mig")
-    assert state(host) == SchedulerState(FIXED, False, 1_000_000)
-    assert state(host, "0000:3f:00.0") == BEST
-    assert in_instances(host) == {}
-    assert refused(host, SchedulerSpec(EQUAL)) == 3
-    with pytest.raises(NvmlFailed) as raised:
-        host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL), 7)
-    assert raised.value.facts["nvml_code"] == 3
-
-
 def test_from_blackwell_on_each_instance_has_its_own_until_it_goes(make: MakeHost) -> None:
     host = make("nvidia: {driver: '595.1'}\ngpus: [{model: RTX PRO 6000, mig: [2g.48gb+gfx, 1g.24gb+gfx]}]\n")
     assert in_instances(host) == {1: BEST, 3: BEST}
@@ -155,8 +131,47 @@ def test_from_blackwell_on_each_instance_has_its_own_until_it_goes(make: MakeHos
     assert in_instances(host) == {}
 
 
-def test_mixed_sizes_block_a_fixed_share(make: MakeHost) -> None:
-    host = make("gpus: [{model: A100, mixed_size: true}]\n")
-    assert refused(host, SchedulerSpec(FIXED)) == 3
-    host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL))
-    assert state(host) == SchedulerState(EQUAL, True, 1_041_666, 33)
+def test_types_with_framebuffer_and_maximum(make: MakeHost) -> None:
+    host = make("a100-40")
+    assert host.nvml.status() == NvmlStatus(available=True, driver_version="550.90.05")
+    gpu = host.nvml.gpu(GPU)
+    assert gpu is not None
+    assert (gpu.model, gpu.framebuffer_mib, len(gpu.types)) == ("NVIDIA A100-PCIE-40GB", 40960, 13)
+    assert gpu.types[468] == NvmlVgpuType(468, "GRID A100-4C", 4096, 10, 16)
+    assert gpu.types[474] == NvmlVgpuType(474, "GRID A100-1-5C", 5120, 7, 16, gi_profile_id=19, max_per_gi=1)
+    assert (gpu.mixed_size, gpu.mig and gpu.mig.enabled) == (False, False)
+
+
+def test_desktop_types_go_alone_into_a_vm(make: MakeHost) -> None:
+    gpu = make("a16").nvml.gpu(GPU)
+    assert gpu is not None
+    assert {t.name.split("-")[1]: t.max_per_vm for t in gpu.types.values() if "-4" in t.name or "-2B" in t.name} == {
+        "2B": 1, "4A": 1, "4C": 16, "4Q": 16,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "ecc"),
+    [
+        ("gpus: [{model: A16}]\n", EccState(enabled=True, pending_enabled=True)),
+        ("nvidia: {nvml: absent}\ngpus: [{model: A100}]\n", None),
+        ("gpus: [{model: V710}]\n", None),
+    ],
+)
+def test_memory_has_error_correction_where_nvml_answers(make: MakeHost, text: str, ecc: EccState | None) -> None:
+    assert make(text).nvml.ecc(GPU) == ecc
+
+
+@pytest.mark.parametrize("reason", ["absent", "too-old", "nvmlDeviceGetSupportedVgpus"])
+def test_missing_for_a_reason(make: MakeHost, reason: str) -> None:
+    host = make(f"nvidia: {{nvml: {reason}}}\ngpus: [{{model: A100}}]\n")
+    assert host.nvml.status() == NvmlStatus(available=False, reason=reason)
+    assert host.nvml.gpu(GPU) is None
+
+
+def test_only_nvidias_bound_gpus(make: MakeHost) -> None:
+    host = make("mixed")
+    assert host.nvml.gpu("0000:86:00.0") is None
+    assert host.nvml.gpu("0000:d8:00.0") is None
+    assert host.nvml.gpu("00000000:3B:00.0") is not None
+    assert make("empty", "other").nvml.status() == NvmlStatus(available=False, reason="absent")

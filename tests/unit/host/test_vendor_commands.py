@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running programs.
-
-sriov-manage and nvidia-smi get their arguments, and while they run vgpuctl has no open NVML handle.
-"""
+"""sriov-manage and nvidia-smi get their arguments, and while they run vgpuctl has no open NVML handle."""
 
 from __future__ import annotations
 
@@ -17,110 +14,10 @@ import pytest
 from tests.hosts import claim_store
 from tests.unit.host.nvml_library import ADDRESS, LIBRARY
 from vgpuctl.errors import Stuck
-from vgpuctl.host import commands
 from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.commands import HostVendorCommands
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.port_values import CommandResult
-
-
-def python(code, **options):
-    return commands.run_command([sys.executable, "-c", code], **{"deadline_seconds": 30, **options})
-
-
-def test_status_and_both_streams_come_back():
-    result = python("import sys; print('out'); print('why\\n\\nlast ', file=sys.stderr); sys.exit(3)")
-    assert (result.status, result.stdout, result.error_line) == (3, "out\n", "last")
-    assert python("import sys; sys.exit(4)").error_line == "it ended with status 4"
-
-
-def test_it_can_be_given_input_and_otherwise_has_none():
-    code = "import sys; print(sys.stdin.read())"
-    assert python(code, stdin="a").stdout == "a\n"
-    assert python(code).stdout == "\n"
-
-
-def test_its_language_is_fixed_and_its_session_its_own():
-    code = "import os; print(os.environ['LC_ALL'], sorted(os.environ), os.getsid(0) == os.getpid())"
-    result = python(code).stdout
-    assert result.startswith("C [")
-    assert "HOME" not in result
-    assert result.endswith("True\n")
-
-
-def test_no_shell_reads_the_arguments():
-    assert (
-        commands.run_command(
-            [sys.executable, "-c", "import sys; print(sys.argv[1])", "$(id); *"], deadline_seconds=30
-        ).stdout
-        == "$(id); *\n"
-    )
-
-
-def test_a_name_without_its_directory_is_refused():
-    with pytest.raises(ValueError, match="absolute"):
-        commands.run_command(["qemu-img"], deadline_seconds=1)
-
-
-def test_what_is_not_installed_is_an_oserror():
-    with pytest.raises(FileNotFoundError):
-        commands.run_command(["/no/such/command"], deadline_seconds=1)
-
-
-def test_the_deadline_kills_the_child_alone_and_does_not_wait_for_what_it_started(tmp_path):
-    fifo, mine = tmp_path / "fifo", tmp_path / "pid"
-    os.mkfifo(fifo)
-    # The grandchild keeps the child's pipes open, and itself waits in the FIFO.
-    code = '(printf alive > "$1") & echo $$ > "$2"; wait'
-    with pytest.raises(TimeoutError, match="did not end"):
-        commands.run_command(["/bin/sh", "-c", code, "sh", str(fifo), str(mine)], deadline_seconds=1)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(mine.read_text()), 0)
-    assert fifo.read_bytes() == b"alive"
-
-
-def test_commands_are_looked_for_where_the_system_installs_them():
-    assert commands.find_command("sh") == "/usr/bin/sh"
-    assert commands.find_command("no-such-command-here") is None
-
-
-def watched(code, report):
-    return commands.run_watched([sys.executable, "-c", code], report)
-
-
-def test_a_watched_command_reports_its_output_and_ends_with_its_status():
-    seen = []
-    result = watched("import sys; print('1%', flush=True); print('why', file=sys.stderr); sys.exit(3)", seen.append)
-    assert (result.status, result.error_line) == (3, "why")
-    assert "".join(seen) == "1%\n"
-
-
-def test_a_watched_command_that_says_nothing_is_reported_too(tmp_path):
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    seen = []
-
-    def report(text):
-        seen.append(text)
-        fifo.write_text("go on")
-
-    assert watched(f"open({str(fifo)!r}).read()", report).status == 0
-    assert seen == [""]
-
-
-def test_a_watched_command_dies_when_its_report_raises():
-    pids = []
-
-    def report(text):
-        if text:
-            pids.append(int(text))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        watched("import os, signal; print(os.getpid(), flush=True); signal.pause()", report)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
-
 
 INIT = 'int nvmlInitWithFlags(u flags) { say("init"); return INIT; }'
 SHUTDOWN = 'int nvmlShutdown(void) { say("shutdown"); return SUCCESS; }'
@@ -179,7 +76,7 @@ def store(tmp_path: Path) -> ClaimStore:
     return claim_store(tmp_path / "run")
 
 
-def vendor_commands(tmp_path: Path, path: str, *, locked: bool = False) -> HostVendorCommands:
+def commands(tmp_path: Path, path: str, *, locked: bool = False) -> HostVendorCommands:
     records, processes = store(tmp_path), HostProcesses()
     return HostVendorCommands(path, lock_held=lambda: locked, store=records, processes=processes)
 
@@ -194,19 +91,19 @@ def gone(tmp_path: Path) -> None:
 
 def test_sriov_manage_gets_flag_and_address(tmp_path: Path) -> None:
     command = script(tmp_path / "sriov-manage", 'echo "ran $*"; echo "Cannot obtain unbindLock" >&2; exit 4')
-    done = vendor_commands(tmp_path, command).sriov_manage("-d", ADDRESS, deadline_seconds=10)
+    done = commands(tmp_path, command).sriov_manage("-d", ADDRESS, deadline_seconds=10)
     assert (done.status, done.text) == (4, f"ran -d {ADDRESS}\nCannot obtain unbindLock\n")
 
 
 def test_a_missing_sriov_manage_is_not_a_failed_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        vendor_commands(tmp_path, str(tmp_path / "no")).sriov_manage("-e", "x", deadline_seconds=1)
+        commands(tmp_path, str(tmp_path / "no")).sriov_manage("-e", "x", deadline_seconds=1)
 
 
 def test_one_that_does_not_end_is_left_alone_and_recorded_until_it_has_ended(tmp_path: Path) -> None:
     command = script(tmp_path / "sriov-manage", f"read line <{fifo(tmp_path)}; touch {tmp_path}/ended")
     with pytest.raises(Stuck, match="it continues as process") as raised:
-        vendor_commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=0.1)
+        commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=0.1)
     (write,) = store(tmp_path).stuck_writes()
     assert (write.process.pid, write.gpu) == (raised.value.facts["pid"], ADDRESS)
     assert write.process == HostProcesses().find_process(write.process.pid)
@@ -229,7 +126,7 @@ def test_a_second_interruption_leaves_it_alone_and_recorded(tmp_path: Path) -> N
 def test_a_slow_one_is_recorded_while_it_runs_and_not_after(tmp_path: Path) -> None:
     stuck = tmp_path / "run" / "stuck"
     command = script(tmp_path / "sriov-manage", f"sleep 1.5; ls {stuck}; echo $$")
-    done = vendor_commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=20)
+    done = commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=20)
     recorded, pid = done.text.split()
     assert recorded == pid
     assert list(stuck.iterdir()) == []
@@ -244,7 +141,7 @@ def test_an_interruption_waits_until_it_has_given_the_gpu_back(tmp_path: Path) -
 def test_nothing_is_run_under_the_host_lock(tmp_path: Path) -> None:
     command = script(tmp_path / "sriov-manage", f"touch {tmp_path}/ran")
     with pytest.raises(AssertionError):
-        vendor_commands(tmp_path, command, locked=True).sriov_manage("-e", "x", deadline_seconds=1)
+        commands(tmp_path, command, locked=True).sriov_manage("-e", "x", deadline_seconds=1)
     assert not (tmp_path / "ran").exists()
 
 
