@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vgpuctl.domain.domain_xml import has_serial_console, missing_windows_features, parse_domain
+from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.model.numbers import format_mib, format_ranges
 from vgpuctl.model.request import DomainDesign
 from vgpuctl.model.vm import Vm, VmState
@@ -42,7 +43,7 @@ def _compare_values(design: DomainDesign, vm: Vm) -> Iterator[str]:
         ("memory", format_mib(design.memory_mib), format_mib(vm.memory_mib)),
         ("vcpus", design.vcpus, vm.vcpus),
         ("firmware", design.firmware, vm.firmware),
-        ("huge pages (KiB)", design.hugepages_kib or vm.hugepages_kib, vm.hugepages_kib),
+        *((SETTINGS[field].label, value, vm.settings[field]) for field, value in design.settings.items()),
         *_bound("the pinned CPUs", design.pinned_cpus, vm.pinned_cpus),
         *_bound("the memory's NUMA nodes", design.memory_nodes, vm.memory_nodes),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a domain's network cards, huge pages, pinned CPUs and display; `domain_edit` uses it.
+"""Change a domain's network cards, pinned CPUs and display; `domain_edit` uses it.
 
 An existing network card keeps its MAC and PCI address, unless the request names another MAC address.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.domain_xml import parse_nic
+from vgpuctl.domain.settings import child
 from vgpuctl.errors import Refused
 from vgpuctl.model.vm import Nic
 from vgpuctl.value import replace
@@ -36,13 +37,13 @@ def _change_nic(entry: etree._Element, nic: Nic) -> None:
     old = parse_nic(entry)
     if (old.network, old.bridge, old.vlan) != (nic.network, nic.bridge, nic.vlan):
         for tag in ("source", "vlan", "virtualport"):
-            for child in entry.findall(tag):
-                entry.remove(child)
+            for old_part in entry.findall(tag):
+                entry.remove(old_part)
         _set_source(entry, nic)
     if nic.model is not None and nic.model != old.model:
-        _child(entry, "model").set("type", nic.model)
+        child(entry, "model").set("type", nic.model)
     if nic.mac is not None and nic.mac != old.mac:
-        _child(entry, "mac").set("address", nic.mac)
+        child(entry, "mac").set("address", nic.mac)
 
 
 def _nic_element(nic: Nic) -> etree._Element:
@@ -66,26 +67,11 @@ def _set_source(entry: etree._Element, nic: Nic) -> None:
         etree.SubElement(etree.SubElement(entry, "vlan"), "tag").set("id", str(nic.vlan))
 
 
-def set_hugepages(root: etree._Element, size_kib: int) -> None:
-    """Back a domain's memory with huge pages of this size; 0: with ordinary pages."""
-    from lxml import etree
-
-    backing = _child(root, "memoryBacking")
-    for old in backing.findall("hugepages"):
-        backing.remove(old)
-    if size_kib:
-        page = etree.SubElement(etree.SubElement(backing, "hugepages"), "page")
-        page.set("size", str(size_kib))
-        page.set("unit", "KiB")
-    elif len(backing) == 0:
-        root.remove(backing)
-
-
 def set_pins(root: etree._Element, cpus: str, nodes: str) -> None:
     """Run a domain only on these CPUs, with its memory bound to these NUMA nodes; empty: on any, unbound."""
     from lxml import etree
 
-    tune = _child(root, "cputune")
+    tune = child(root, "cputune")
     for old in [*tune.findall("vcpupin"), *tune.findall("emulatorpin")]:
         tune.remove(old)
     vcpu = root.find("vcpu")
@@ -97,7 +83,7 @@ def set_pins(root: etree._Element, cpus: str, nodes: str) -> None:
         etree.SubElement(tune, "emulatorpin").set("cpuset", cpus)
     elif len(tune) == 0:
         root.remove(tune)
-    numa = _child(root, "numatune")
+    numa = child(root, "numatune")
     for old in numa.findall("memory"):
         numa.remove(old)
     if nodes:
@@ -168,19 +154,12 @@ def show_first_vgpu(device: etree._Element) -> None:
 
 def devices_of(root: etree._Element) -> etree._Element:
     """Return a domain's devices; a domain without any gets an empty element."""
-    return _child(root, "devices")
+    return child(root, "devices")
 
 
 def _alias(device: etree._Element) -> str:
     alias = device.find("alias")
     return "" if alias is None else str(alias.get("name", ""))
-
-
-def _child(parent: etree._Element, tag: str) -> etree._Element:
-    from lxml import etree
-
-    child = parent.find(tag)
-    return etree.SubElement(parent, tag) if child is None else child
 
 
 def set_pci_window(root: etree._Element, mib: int, host_width: bool) -> None:

@@ -7,12 +7,12 @@ An admin may have changed anything by hand; all of it stays, even the guest's PC
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.domain.device_edit import (
     fit_pins,
     set_display,
-    set_hugepages,
     set_nics,
     set_pci_window,
     set_pins,
@@ -20,11 +20,12 @@ from vgpuctl.domain.device_edit import (
 )
 from vgpuctl.domain.domain_xml import hostdev_carrier, parse_root
 from vgpuctl.domain.record import ROOT_TAG, record_to_xml
+from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import Refused
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.vm import Nic, VmRecord
-from vgpuctl.value import Value
+from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -38,7 +39,8 @@ class DomainEdit(Value):
     `hostdev_changes` holds (current carrier, device in its place): None as carrier adds the device, None as device
     removes the carrier's device. `disk_change`: (current file or
     block device, one of the same kind and format in its place). `nics`: every network card;
-    one without a model is new with `nic_model`, or keeps its own. `hugepages_kib`: 0 for ordinary pages. `pins`: the
+    one without a model is new with `nic_model`, or keeps its own. `settings`: by field, as `domain.settings` has
+    them. `pins`: the
     only CPUs, and the NUMA nodes of the memory; both empty for any. `display`: whether the first vGPU's screen is in
     the console; `display_needs_gl`: then with OpenGL. `pci_window`: its size in MiB, and whether the guest's addresses
     get the host's width.
@@ -48,7 +50,7 @@ class DomainEdit(Value):
     vcpus: int | None = None
     nics: tuple[Nic, ...] | None = None
     nic_model: str = "virtio"
-    hugepages_kib: int | None = None
+    settings: Mapping[str, str] = EMPTY_MAPPING
     pins: tuple[str, str] | None = None
     display: bool | None = None
     display_needs_gl: bool = False
@@ -104,8 +106,8 @@ def _change_guest(root: etree._Element, edit: DomainEdit) -> None:
     """Change what a guest has beside disks and vGPUs."""
     if edit.nics is not None:
         set_nics(root, edit.nics, edit.nic_model)
-    if edit.hugepages_kib is not None:
-        set_hugepages(root, edit.hugepages_kib)
+    for field, value in edit.settings.items():
+        SETTINGS[field].write(root, value)
     if edit.pins is not None:
         set_pins(root, *edit.pins)
     if edit.pci_window is not None:

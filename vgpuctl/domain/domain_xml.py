@@ -21,6 +21,7 @@ from vgpuctl.domain.record import (
     find_named_files,
     parse_record,
 )
+from vgpuctl.domain.settings import SETTINGS, scaled_bytes
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.numbers import parse_integer, parse_ranges
 from vgpuctl.model.vm import DiskRef, HostdevRef, Nic, Vm, VmRecord, VmState
@@ -29,17 +30,6 @@ from vgpuctl.value import Value
 if TYPE_CHECKING:
     from lxml import etree
 
-_UNIT_BYTES = {
-    "b": 1, "bytes": 1,
-    "kb": 1000, "k": 1024, "kib": 1024,
-    "mb": 1000**2, "m": 1024**2, "mib": 1024**2,
-    "gb": 1000**3, "g": 1024**3, "gib": 1024**3,
-    "tb": 1000**4, "t": 1024**4, "tib": 1024**4,
-    "pb": 1000**5, "p": 1024**5, "pib": 1024**5,
-    "eb": 1000**6, "e": 1024**6, "eib": 1024**6,
-}  # fmt: skip
-"""libvirt's scaled integers (docs, formatdomain, "memory"): KiB without a unit, KB is 1000 bytes."""
-_MIB = 1024**2
 _MAX_NODES = 1024
 _MAX_CPUS = 8192
 _ADDRESS_SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
@@ -100,7 +90,7 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
         firmware=_parse_firmware(top.get("os")),
         memory_nodes=_parse_memory_nodes(top.get("numatune")),
         pinned_cpus=_parse_pinned_cpus(top.get("cputune"), top.get("vcpu")),
-        hugepages_kib=_parse_hugepages(top.get("memoryBacking")),
+        settings={name: setting.read(top) for name, setting in SETTINGS.items()},
         record=record if is_own else None,
         copied_record=None if is_own else record,
         has_unreadable_record=problem is not None,
@@ -127,17 +117,6 @@ def _parse_pinned_cpus(tune: etree._Element | None, vcpu: etree._Element | None)
     if not pins and vcpu is not None:
         pins = [str(vcpu.get("cpuset", ""))]
     return frozenset().union(*(parse_ranges(pin, _MAX_CPUS) for pin in set(pins)))
-
-
-def _parse_hugepages(backing: etree._Element | None) -> int | None:
-    """Return the size of a VM's huge pages in KiB; 0 for the host's default size, None for ordinary pages."""
-    pages = None if backing is None else _first_child(backing, "hugepages")
-    if pages is None:
-        return None
-    page = _first_child(pages, "page")
-    if page is None:
-        return 0
-    return _parse_count(page.get("size"), 0) * _UNIT_BYTES.get(str(page.get("unit", "KiB")).lower(), 1024) // 1024
 
 
 def parse_nic(interface: etree._Element) -> Nic:
@@ -259,8 +238,7 @@ def _parse_volume(source: etree._Element | None) -> tuple[str, str] | None:
 def _parse_memory_mib(element: etree._Element | None) -> int:
     if element is None:
         return 0
-    unit = _UNIT_BYTES.get(str(element.get("unit", "KiB")).lower(), 1024)
-    return _parse_count(element.text, 0) * unit // _MIB
+    return scaled_bytes(element.text, element.get("unit")) >> 20
 
 
 def _parse_count(text: str | None, default: int) -> int:

@@ -33,10 +33,13 @@ from jinja2.visitor import NodeTransformer
 from lxml import etree
 from markupsafe import Markup
 
+from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.record import record_to_xml
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.names import is_pci_address, split_pci
 from vgpuctl.model.request import DomainDesign
+from vgpuctl.model.vm import VmState
 from vgpuctl.value import Value
 from vgpuctl.version import __version__
 
@@ -243,7 +246,16 @@ def render_domain(design: DomainDesign, template: DomainTemplate) -> str:
         line = _template_line(exc.__traceback__)
         raise _template_error(template.name, line, f"{exc}" or type(exc).__name__) from exc
     _require_domain_xml(text, template.name)
-    return text
+    return _with_settings(text, design)
+
+
+def _with_settings(text: str, design: DomainDesign) -> str:
+    """Add the settings that the template did not write."""
+    if not design.settings:
+        return text
+    current = parse_domain(text, VmState.UNKNOWN, design.record.machine_id).settings
+    missing = {field: value for field, value in design.settings.items() if current[field] != value}
+    return edit_domain(text, DomainEdit(settings=missing)) if missing else text
 
 
 def disk_name(prefix: str, number: int) -> str:

@@ -6,12 +6,13 @@ Size: every layer needs these records together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_yaml import parse_json
-from vgpuctl.value import Value, replace
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 
 class VmState(StrEnum):
@@ -251,8 +252,8 @@ class Vm(Value):
     shows it and never overwrites it. `has_unfinished_exchange`: that is because version 0.1 left an exchange of places
     in it. `unreadable_disks`: every file that such a record still names; only `path` and `base` of these disks are
     meaningful. `memory_nodes`: the NUMA nodes that its memory is bound to, empty when unbound. `pinned_cpus`: the CPUs
-    that its vCPUs may run on, empty when they may run on any. `hugepages_kib`: the size of its memory's huge pages; 0:
-    the host's default size, None: none. `nics`: in document order. `persistent` False: a transient domain, as after
+    that its vCPUs may run on, empty when they may run on any. `settings`: by field, as `domain.settings`
+    reads them. `nics`: in document order. `persistent` False: a transient domain, as after
     `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file and its backing file that libvirt's
     XML shows and the record does not. `live_carriers`: the carriers that the running domain has, None when it is off;
     `hostdevs` has those of the definition too.
@@ -274,7 +275,7 @@ class Vm(Value):
     unreadable_disks: tuple[ManagedDisk, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
     pinned_cpus: frozenset[int] = frozenset()
-    hugepages_kib: int | None = None
+    settings: Mapping[str, str] = EMPTY_MAPPING
     persistent: bool = True
     backing_pairs: tuple[tuple[str, str], ...] = ()
     live_carriers: frozenset[str] | None = None

@@ -12,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.arguments import DEFAULT_DISK_GIB, DEFAULT_PLACEMENT_POLICY
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB, DEFAULT_PLACEMENT_POLICY, HUGEPAGES_KIB, NONE
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.render import render_domain
+from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import Exists, InvalidInput
 from vgpuctl.model.outcome import Context, Outcome
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign, ExistingDisk, NewDisk, PlacementSpec
@@ -37,7 +38,6 @@ from vgpuctl.operations.plans.facts import (
 from vgpuctl.operations.plans.guest_devices import (
     WINDOWS_11,
     default_nic_model,
-    hugepages_kib,
     needs_opengl,
     resolve_pins,
 )
@@ -131,7 +131,8 @@ def design_domain(
         hostdevs=_hostdevs(request, vgpus),
         pinned_cpus=pins.cpus,
         memory_nodes=pins.nodes,
-        hugepages_kib=hugepages_kib(request.hugepages) or None,
+        hugepages_kib=HUGEPAGES_KIB.get(request.hugepages),
+        settings={name: text for name in SETTINGS if (text := getattr(request, FIELDS[name].attribute)) != NONE},
         display_needs_gl=request.display and needs_opengl(snapshot, vgpus[0]),
         hotplug_slots=request.hotplug_slots,
         boot=_boot_order(request),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from vgpuctl.config.arguments import HUGEPAGES_KIB
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, Nic, RecordState, VmRecord
@@ -111,6 +112,7 @@ def all_devices() -> DomainDesign:
         pinned_cpus="8-15,24-31",
         memory_nodes="1",
         hugepages_kib=2048,
+        settings={"hugepages": "2MiB"},
         display_needs_gl=True,
     )
 
@@ -180,6 +182,7 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         for number, carrier in enumerate(carriers)
     )
     vgpus = tuple(draw(st.lists(assigned, max_size=2)))
+    hugepages = draw(st.sampled_from(("none", *HUGEPAGES_KIB)))
     return DomainDesign(
         name=draw(names),
         uuid=uuid,
@@ -199,6 +202,7 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         record=VmRecord(draw(st.sampled_from(RecordState)), uuid, MACHINE, vgpus, (), draw(text)),
         pinned_cpus=draw(st.sampled_from(("", "3", "0-7,9"))),
         memory_nodes=draw(st.sampled_from(("", "1", "0-1"))),
-        hugepages_kib=draw(st.sampled_from((None, 2048, 1 << 20))),
+        hugepages_kib=HUGEPAGES_KIB.get(hugepages),
+        settings={"hugepages": hugepages} if hugepages != "none" else {},
         os=draw(st.sampled_from(("linux", "generic"))),
     )

@@ -21,6 +21,7 @@ from tests.unit.domain.designs import GOLDEN, all_devices, designs, vendor_vf, w
 from vgpuctl.domain.compare import find_differences
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, read_builtin_template, render_domain
+from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.numbers import format_ranges
 from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
@@ -78,7 +79,7 @@ def test_what_is_rendered_is_valid_and_reads_back(schema: etree.RelaxNG, design:
     assert tuple(n.shown_like(wanted) for n, wanted in zip(vm.nics, design.nics, strict=True)) == design.nics
     assert format_ranges(vm.pinned_cpus) == design.pinned_cpus
     assert format_ranges(vm.memory_nodes) == design.memory_nodes
-    assert vm.hugepages_kib == design.hugepages_kib
+    assert vm.settings == dict.fromkeys(SETTINGS, "none") | design.settings
     assert [(d.kind, d.carrier, d.managed, d.alias, d.display) for d in vm.hostdevs] == [
         (d.kind, d.carrier, d.managed, d.alias, d.display) for d in design.hostdevs
     ]

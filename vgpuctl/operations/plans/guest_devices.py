@@ -193,18 +193,6 @@ def _node_of(snapshot: Snapshot, address: str, topology: HostTopology) -> int:
     )
 
 
-def hugepages_kib(size: str) -> int:
-    """Return the size of a request's huge pages in KiB; 0 for none."""
-    return HUGEPAGES_KIB.get(size, 0)
-
-
-def hugepages_text(size_kib: int | None) -> str:
-    """Return the size of a VM's huge pages as a spec has it; "default" for the host's default size."""
-    if not size_kib:
-        return NONE if size_kib is None else "default"
-    return next((text for text, kib in HUGEPAGES_KIB.items() if kib == size_kib), f"{size_kib}KiB")
-
-
 def check_hugepages(memory_mib: int, size: str, nodes: str, topology: HostTopology, count: int = 1) -> None:
     """Check that `count` VMs find enough free huge pages on these NUMA nodes ("": on any).
 
@@ -212,7 +200,7 @@ def check_hugepages(memory_mib: int, size: str, nodes: str, topology: HostTopolo
         InvalidInput: the memory is no multiple of the size.
         HostCannot: too few are free; names the numbers of each node.
     """
-    size_kib = hugepages_kib(size)
+    size_kib = HUGEPAGES_KIB.get(size)
     if not size_kib:
         return
     if memory_mib * 1024 % size_kib:

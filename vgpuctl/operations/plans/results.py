@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.arguments import NONE
 from vgpuctl.gpu.room import divide
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, Ownership, Vgpu, VgpuType
 from vgpuctl.model.numbers import format_ranges
@@ -23,7 +24,6 @@ from vgpuctl.model.results.gpus import (
 from vgpuctl.model.results.vms import DiskResult, NetworkResult, VmOwnershipWord, VmResult, VmRowResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Nic, Vm
-from vgpuctl.operations.plans.guest_devices import hugepages_text
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_summary
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
@@ -110,7 +110,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         vcpus=vm.vcpus,
         firmware=vm.firmware,
         networks=tuple(network_result(nic) for nic in vm.nics),
-        hugepages=hugepages_text(vm.hugepages_kib),
+        hugepages=vm.settings.get("hugepages", NONE),
         pinned_cpus=format_ranges(vm.pinned_cpus) or None,
         memory_nodes=format_ranges(vm.memory_nodes) or None,
         display=vm.has_display,

@@ -27,12 +27,12 @@ from vgpuctl.config.vm_request import (
     request_of_record,
     requested_values,
 )
+from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.profiles import matches_profile_name, matches_type
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.numbers import format_mib, format_ranges
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import AssignedVgpu, Vm
-from vgpuctl.operations.plans.guest_devices import hugepages_text
 from vgpuctl.value import replace
 
 FieldValues = dict[str, object]
@@ -157,7 +157,7 @@ def current_values(vm: Vm, request: VmRequest) -> FieldValues:
 
 
 def _current_devices(vm: Vm, request: VmRequest) -> FieldValues:
-    """Return the fields of a VM's network cards, memory pages, CPUs and display, in the terms of the request.
+    """Return the fields that only a VM's domain shows, in the terms of the request.
 
     Of a card only what the request names counts: libvirt chose the MAC address and vgpuctl the model of the others.
     A VM pinned by `auto` is pinned by `auto` still, whatever CPUs that meant.
@@ -167,10 +167,9 @@ def _current_devices(vm: Vm, request: VmRequest) -> FieldValues:
     pinned: str = format_ranges(vm.pinned_cpus) or NONE
     if vm.pinned_cpus and request.cpu_pin == CPU_PIN_AUTO == _request_fields(vm).get("cpu_pin"):
         pinned = CPU_PIN_AUTO
-    return {
+    return {name: vm.settings.get(name, NONE) for name in SETTINGS} | {
         "networks": [nic.shown_like(wanted_card).text for nic, wanted_card in zip(cards, requested, strict=False)]
         or [NONE],
-        "hugepages": hugepages_text(vm.hugepages_kib),
         "cpu_pin": pinned,
         "display": vm.has_display,
     }

@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from vgpuctl.backends import backend_for
+from vgpuctl.config.arguments import NONE
 from vgpuctl.config.vm_request import (
+    FIELDS,
     RECORDED_FIELDS,
     VmRequest,
     names_text,
@@ -15,6 +17,7 @@ from vgpuctl.config.vm_request import (
     with_constraints,
 )
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
+from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.errors import HostCannot, NoCapacity
 from vgpuctl.gpu.mixed_size import is_placement_free
 from vgpuctl.model.numbers import format_ranges
@@ -39,8 +42,6 @@ from vgpuctl.operations.plans.guest_devices import (
     check_display,
     check_hugepages,
     default_nic_model,
-    hugepages_kib,
-    hugepages_text,
     needs_opengl,
     resolve_pins,
 )
@@ -97,11 +98,14 @@ class VmUpdate(Value):
         return self.reserve == "always"
 
     @property
-    def hugepages_after(self) -> str:
-        """The size of the VM's huge pages afterwards, or "none"."""
-        if "hugepages" in self.changed_fields:
-            return self.request.hugepages
-        return hugepages_text(self.vm.hugepages_kib)
+    def changed_settings(self) -> dict[str, str]:
+        """The settings of the domain that change, by field."""
+        return {name: getattr(self.request, FIELDS[name].attribute) for name in SETTINGS if name in self.changed_fields}
+
+    @property
+    def settings_after(self) -> dict[str, str]:
+        """Every setting of the domain afterwards, by field."""
+        return {**self.vm.settings, **self.changed_settings}
 
     @property
     def vgpus_with_slot(self) -> tuple[AssignedVgpu, ...]:
@@ -287,9 +291,9 @@ def _with_gpu_restriction(update: VmUpdate, record: VmRecord) -> VmRecord:
 
 
 def _device_changes(update: VmUpdate, record: VmRecord, *, replaces_vgpus: bool) -> dict[str, Any]:
-    """Return the changes of network cards, huge pages, CPUs and display as fields of a `DomainEdit`."""
+    """Return the changes of settings, network cards, CPUs and display as fields of a `DomainEdit`."""
     request, fields, snapshot = update.request, update.changed_fields, update.snapshot
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"settings": update.changed_settings}
     if "networks" in fields:
         changes["nics"] = request.nics
         changes["nic_model"] = default_nic_model(str(record.request_fields.get("os") or "linux"))
@@ -300,9 +304,7 @@ def _device_changes(update: VmUpdate, record: VmRecord, *, replaces_vgpus: bool)
     if fields & {"hugepages", "memory", "cpu_pin"}:
         nodes = format_ranges(update.vm.memory_nodes) if pins is None else pins.nodes
         memory = request.memory_mib if "memory" in fields else update.vm.memory_mib
-        check_hugepages(memory, update.hugepages_after, nodes, update.topology)
-    if "hugepages" in fields:
-        changes["hugepages_kib"] = hugepages_kib(request.hugepages)
+        check_hugepages(memory, update.settings_after.get("hugepages", NONE), nodes, update.topology)
     if "display" in fields or (replaces_vgpus and update.vm.has_display):
         shown = request.display if "display" in fields else True
         if shown:
@@ -328,7 +330,8 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
     new_record = with_recorded_fields(update.vm, new_record, request, fields)
     removed_carriers = {v.carrier for v in (*update.vgpu_changes.removed, *update.freed_vgpus)}
     remaining_vgpus = tuple(v for v in update.snapshot.vgpus if v.carrier not in removed_carriers)
-    kept = vm_result(replace(update.snapshot, vgpus=remaining_vgpus), replace(update.vm, record=new_record))
+    changed_vm = replace(update.vm, record=new_record, settings=update.settings_after)
+    kept = vm_result(replace(update.snapshot, vgpus=remaining_vgpus), changed_vm)
     moved_carriers = {v.carrier for v in update.vgpu_changes.kept if v.index in kept_slots}
     chosen = (planned_vgpu(v, update.vm.name) for v in (*kept_slots.values(), *added))
     return replace(
@@ -336,7 +339,6 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
         memory_mib=request.memory_mib if "memory" in fields else kept.memory_mib,
         vcpus=request.vcpus if "vcpus" in fields else kept.vcpus,
         networks=tuple(map(network_result, request.nics)) if "networks" in fields else kept.networks,
-        hugepages=request.hugepages if "hugepages" in fields else kept.hugepages,
         pinned_cpus=_pinned_after(update, kept_slots, added) if "cpu_pin" in fields else kept.pinned_cpus,
         display=request.display if "display" in fields else kept.display,
         reserve=update.reserve,

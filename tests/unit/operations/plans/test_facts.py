@@ -32,8 +32,6 @@ from vgpuctl.operations.plans.guest_devices import (
     Pins,
     check_hugepages,
     check_windows,
-    hugepages_kib,
-    hugepages_text,
     resolve_pins,
 )
 from vgpuctl.value import replace
@@ -175,12 +173,6 @@ def test_huge_pages_count_on_the_bound_nodes_only() -> None:
     for memory, nodes, text in ((32, "", "free"), (12, "1", "free"), (10, "2", "no huge pages of 2MiB")):
         with pytest.raises(HostCannot, match=text):
             check_hugepages(memory, "2MiB", nodes, TOPOLOGY)
-
-
-@pytest.mark.parametrize(("size", "kib"), [("2MiB", 2048), ("1GiB", 1 << 20)])
-def test_sizes(size: str, kib: int) -> None:
-    assert (hugepages_kib(size), hugepages_text(kib)) == (kib, size)
-    assert [hugepages_text(other) for other in (None, 0, 64)] == ["none", "default", "64KiB"]
 
 
 GIB = 1 << 30
