@@ -43,7 +43,7 @@ def _compare_values(design: DomainDesign, vm: Vm) -> Iterator[str]:
         ("memory", format_mib(design.memory_mib), format_mib(vm.memory_mib)),
         ("vcpus", design.vcpus, vm.vcpus),
         ("firmware", design.firmware, vm.firmware),
-        *((SETTINGS[field].label, value, vm.settings[field]) for field, value in design.settings.items()),
+        *((SETTINGS[field].label, value, dict(vm.settings)[field]) for field, value in design.settings),
         *_bound("the pinned CPUs", design.pinned_cpus, vm.pinned_cpus),
         *_bound("the memory's NUMA nodes", design.memory_nodes, vm.memory_nodes),
     )

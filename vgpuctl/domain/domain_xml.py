@@ -90,7 +90,7 @@ def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
         firmware=_parse_firmware(top.get("os")),
         memory_nodes=_parse_memory_nodes(top.get("numatune")),
         pinned_cpus=_parse_pinned_cpus(top.get("cputune"), top.get("vcpu")),
-        settings={name: setting.read(top) for name, setting in SETTINGS.items()},
+        settings=tuple((name, setting.read(top)) for name, setting in SETTINGS.items()),
         record=record if is_own else None,
         copied_record=None if is_own else record,
         has_unreadable_record=problem is not None,

@@ -254,7 +254,7 @@ def _with_settings(text: str, design: DomainDesign) -> str:
     if not design.settings:
         return text
     current = parse_domain(text, VmState.UNKNOWN, design.record.machine_id).settings
-    missing = {field: value for field, value in design.settings.items() if current[field] != value}
+    missing = dict(pair for pair in design.settings if pair not in current)
     return edit_domain(text, DomainEdit(settings=missing)) if missing else text
 
 

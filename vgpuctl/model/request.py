@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic, VmRecord
-from vgpuctl.value import EMPTY_MAPPING, Value
+from vgpuctl.value import Value
 
 
 class NewDisk(Value):
@@ -96,9 +94,9 @@ class DomainDesign(Value):
     `os`: the request's: "linux", "generic" or "windows11". `pci_window_mib`: the address space for PCI devices above 4
     GiB, None for the firmware's default; `host_width`: the guest's physical addresses then have the host's width.
     `pinned_cpus`: the only CPUs that the guest runs on, `memory_nodes`: the NUMA nodes of its memory, both as lists
-    like 0-7, empty for any. `settings`: by field, as `domain.settings` has them, without those that are "none"; a
-    template may write them or not. `nics`: every card has a model. `arch`, `machine`: the host's architecture, and its
-    machine type with PCI Express.
+    like 0-7, empty for any. `settings`: pairs of a field and its text, as `domain.settings` has them, without those
+    that are "none"; a template may write them or not. `nics`: every card has a model. `arch`, `machine`: the host's
+    architecture, and its machine type with PCI Express.
     """
 
     name: str
@@ -117,7 +115,7 @@ class DomainDesign(Value):
     memory_nodes: str = ""
     pinned_cpus: str = ""
     hugepages_kib: int | None = None
-    settings: Mapping[str, str] = EMPTY_MAPPING
+    settings: tuple[tuple[str, str], ...] = ()
     os: str = "linux"
     pci_window_mib: int | None = None
     host_width: bool = False

@@ -6,13 +6,12 @@ Size: every layer needs these records together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_yaml import parse_json
-from vgpuctl.value import EMPTY_MAPPING, Value, replace
+from vgpuctl.value import Value, replace
 
 
 class VmState(StrEnum):
@@ -252,8 +251,8 @@ class Vm(Value):
     shows it and never overwrites it. `has_unfinished_exchange`: that is because version 0.1 left an exchange of places
     in it. `unreadable_disks`: every file that such a record still names; only `path` and `base` of these disks are
     meaningful. `memory_nodes`: the NUMA nodes that its memory is bound to, empty when unbound. `pinned_cpus`: the CPUs
-    that its vCPUs may run on, empty when they may run on any. `settings`: by field, as `domain.settings`
-    reads them. `nics`: in document order. `persistent` False: a transient domain, as after
+    that its vCPUs may run on, empty when they may run on any. `settings`: pairs of a field and its text, as
+    `domain.settings` reads them. `nics`: in document order. `persistent` False: a transient domain, as after
     `virsh undefine`; it disappears when it stops. `backing_pairs`: pairs of a file and its backing file that libvirt's
     XML shows and the record does not. `live_carriers`: the carriers that the running domain has, None when it is off;
     `hostdevs` has those of the definition too.
@@ -275,7 +274,7 @@ class Vm(Value):
     unreadable_disks: tuple[ManagedDisk, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
     pinned_cpus: frozenset[int] = frozenset()
-    settings: Mapping[str, str] = EMPTY_MAPPING
+    settings: tuple[tuple[str, str], ...] = ()
     persistent: bool = True
     backing_pairs: tuple[tuple[str, str], ...] = ()
     live_carriers: frozenset[str] | None = None

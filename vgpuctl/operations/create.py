@@ -132,7 +132,7 @@ def design_domain(
         pinned_cpus=pins.cpus,
         memory_nodes=pins.nodes,
         hugepages_kib=HUGEPAGES_KIB.get(request.hugepages),
-        settings={name: text for name in SETTINGS if (text := getattr(request, FIELDS[name].attribute)) != NONE},
+        settings=tuple((name, text) for name in SETTINGS if (text := getattr(request, FIELDS[name].attribute)) != NONE),
         display_needs_gl=request.display and needs_opengl(snapshot, vgpus[0]),
         hotplug_slots=request.hotplug_slots,
         boot=_boot_order(request),

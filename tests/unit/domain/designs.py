@@ -112,7 +112,7 @@ def all_devices() -> DomainDesign:
         pinned_cpus="8-15,24-31",
         memory_nodes="1",
         hugepages_kib=2048,
-        settings={"hugepages": "2MiB"},
+        settings=(("hugepages", "2MiB"),),
         display_needs_gl=True,
     )
 
@@ -203,6 +203,6 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         pinned_cpus=draw(st.sampled_from(("", "3", "0-7,9"))),
         memory_nodes=draw(st.sampled_from(("", "1", "0-1"))),
         hugepages_kib=HUGEPAGES_KIB.get(hugepages),
-        settings={"hugepages": hugepages} if hugepages != "none" else {},
+        settings=(("hugepages", hugepages),) if hugepages != "none" else (),
         os=draw(st.sampled_from(("linux", "generic"))),
     )

@@ -143,7 +143,7 @@ def test_network_cards_are_added_changed_and_removed_and_keep_what_is_not_named(
 def test_pins_and_huge_pages_come_and_go_and_pins_follow_the_number_of_vcpus() -> None:
     text = edit_domain(XML, DomainEdit(pins=("4-7", "0"), settings={"hugepages": "2MiB"}))
     vm = parse_domain(text, VmState.STOPPED, MACHINE)
-    assert (vm.pinned_cpus, vm.memory_nodes, vm.settings["hugepages"]) == ({4, 5, 6, 7}, {0}, "2MiB")
+    assert (vm.pinned_cpus, vm.memory_nodes, dict(vm.settings)["hugepages"]) == ({4, 5, 6, 7}, {0}, "2MiB")
     for count in (5, 1):
         pins = etree.fromstring(edit_domain(text, DomainEdit(vcpus=count))).findall("cputune/vcpupin")
         assert [(pin.get("vcpu"), pin.get("cpuset")) for pin in pins] == [(str(n), "4-7") for n in range(count)]

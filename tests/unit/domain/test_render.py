@@ -79,7 +79,7 @@ def test_what_is_rendered_is_valid_and_reads_back(schema: etree.RelaxNG, design:
     assert tuple(n.shown_like(wanted) for n, wanted in zip(vm.nics, design.nics, strict=True)) == design.nics
     assert format_ranges(vm.pinned_cpus) == design.pinned_cpus
     assert format_ranges(vm.memory_nodes) == design.memory_nodes
-    assert vm.settings == dict.fromkeys(SETTINGS, "none") | design.settings
+    assert dict(vm.settings) == dict.fromkeys(SETTINGS, "none") | dict(design.settings)
     assert [(d.kind, d.carrier, d.managed, d.alias, d.display) for d in vm.hostdevs] == [
         (d.kind, d.carrier, d.managed, d.alias, d.display) for d in design.hostdevs
     ]

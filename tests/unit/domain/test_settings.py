@@ -55,9 +55,9 @@ def test_huge_pages_of_others_are_read(pages: str, text: str) -> None:
 def test_a_template_that_does_not_write_a_setting_gets_it_and_its_text_stays() -> None:
     before, _, rest = TEMPLATE.partition("{% if vm.hugepages_kib is not none %}")
     silent = compile_template(before + rest.partition("{% endif %}")[2])
-    design = replace(vendor_vf(), hugepages_kib=2048, settings={"hugepages": "2MiB"})
+    design = replace(vendor_vf(), hugepages_kib=2048, settings=(("hugepages", "2MiB"),))
     made = render_domain(design, silent)
     assert find_differences(design, made) == ()
-    plain = render_domain(replace(design, settings={}), silent)
+    plain = render_domain(replace(design, settings=()), silent)
     assert etree.fromstring(plain).find("memoryBacking") is None
     assert find_differences(design, plain) == ("the size of huge pages is none instead of 2MiB",)

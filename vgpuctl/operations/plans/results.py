@@ -110,7 +110,7 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
         vcpus=vm.vcpus,
         firmware=vm.firmware,
         networks=tuple(network_result(nic) for nic in vm.nics),
-        hugepages=vm.settings.get("hugepages", NONE),
+        hugepages=dict(vm.settings).get("hugepages", NONE),
         pinned_cpus=format_ranges(vm.pinned_cpus) or None,
         memory_nodes=format_ranges(vm.memory_nodes) or None,
         display=vm.has_display,

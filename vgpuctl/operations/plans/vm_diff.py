@@ -167,12 +167,16 @@ def _current_devices(vm: Vm, request: VmRequest) -> FieldValues:
     pinned: str = format_ranges(vm.pinned_cpus) or NONE
     if vm.pinned_cpus and request.cpu_pin == CPU_PIN_AUTO == _request_fields(vm).get("cpu_pin"):
         pinned = CPU_PIN_AUTO
-    return {name: vm.settings.get(name, NONE) for name in SETTINGS} | {
-        "networks": [nic.shown_like(wanted_card).text for nic, wanted_card in zip(cards, requested, strict=False)]
-        or [NONE],
-        "cpu_pin": pinned,
-        "display": vm.has_display,
-    }
+    return (
+        dict.fromkeys(SETTINGS, NONE)
+        | dict(vm.settings)
+        | {
+            "networks": [nic.shown_like(wanted_card).text for nic, wanted_card in zip(cards, requested, strict=False)]
+            or [NONE],
+            "cpu_pin": pinned,
+            "display": vm.has_display,
+        }
+    )
 
 
 def count_devices(vgpus: Iterable[AssignedVgpu]) -> int:

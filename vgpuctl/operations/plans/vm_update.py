@@ -105,7 +105,7 @@ class VmUpdate(Value):
     @property
     def settings_after(self) -> dict[str, str]:
         """Every setting of the domain afterwards, by field."""
-        return {**self.vm.settings, **self.changed_settings}
+        return dict(self.vm.settings) | self.changed_settings
 
     @property
     def vgpus_with_slot(self) -> tuple[AssignedVgpu, ...]:
@@ -330,7 +330,7 @@ def updated_vm_result(update: VmUpdate, new: tuple[AssignedVgpu, ...]) -> VmResu
     new_record = with_recorded_fields(update.vm, new_record, request, fields)
     removed_carriers = {v.carrier for v in (*update.vgpu_changes.removed, *update.freed_vgpus)}
     remaining_vgpus = tuple(v for v in update.snapshot.vgpus if v.carrier not in removed_carriers)
-    changed_vm = replace(update.vm, record=new_record, settings=update.settings_after)
+    changed_vm = replace(update.vm, record=new_record, settings=tuple(update.settings_after.items()))
     kept = vm_result(replace(update.snapshot, vgpus=remaining_vgpus), changed_vm)
     moved_carriers = {v.carrier for v in update.vgpu_changes.kept if v.index in kept_slots}
     chosen = (planned_vgpu(v, update.vm.name) for v in (*kept_slots.values(), *added))
