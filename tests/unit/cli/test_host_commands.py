@@ -57,6 +57,17 @@ def test_set_is_typed_and_its_errors_name_it(mixed: Run) -> None:
     assert (ran.status, "--set gpus[A16].vfs=x: vfs: 'x' is" in ran.err) == (2, True)
 
 
+def test_vms_in_the_way_are_named_before_they_are_drained(mixed: Run) -> None:
+    assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
+    sets = f"--set gpus[{FLEX}].mode=sriov --set gpus[{FLEX}].vfs=4"
+    assert "in use by one" in mixed(f"diff {sets}").err
+    assert mixed(f"diff {sets} --drain").err == ""
+    for line in (f"apply {sets}", f"set-mode {FLEX} sriov --vfs 4"):
+        asked = mixed(f"{line} --drain --json").document["error"]
+        assert (asked["code"], asked["facts"]["vms"]) == ("needs-confirmation", ["one"])
+    assert mixed(f"show-gpu {FLEX} --json").document["data"]["vfs"]["enabled"] == 8
+
+
 def test_what_export_prints_is_no_difference(mixed: Run) -> None:
     assert mixed("cordon A100").status == 0
     text = mixed("export").out
