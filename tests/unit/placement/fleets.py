@@ -45,6 +45,15 @@ SHARED = SharedInstanceKind(
     carriers=3,
 )
 """Two instances that are alike, each for two small vGPUs or a large one."""
+FEW_VFS = SliceKind(
+    "few",
+    4096,
+    {"1S": 1024, "4S": 4096},
+    {"1S": Footprint(tuple(range(4)), 1, ((0, 1),)), "4S": Footprint((0,), 4, ((0, 1),))},
+    slices=4,
+    pools=(2,),
+)
+"""With fewer VFs than small vGPUs fit."""
 
 
 @st.composite

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests import examples
 from tests.unit.gpu.test_kinds import A40, H100_MIG, UNEVEN
-from tests.unit.placement.fleets import filled, fit
+from tests.unit.placement.fleets import FEW_VFS, filled, fit
 from vgpuctl.gpu.equal_size import EqualSizeKind
-from vgpuctl.gpu.slice_kind import Footprint, SliceKind
 from vgpuctl.placement.fit import Joint, fit_together, largest_mib, none_beside, total_left
 from vgpuctl.placement.fleet import Fleet, GpuGroup
 
@@ -62,9 +61,7 @@ def test_a_host_of_sixteen_gpus_is_known() -> None:
 
 def test_gpus_with_fewer_vfs_than_small_vgpus_fit_are_filled_one_by_one() -> None:
     """Together the two have four VFs. But one is full with the large vGPU, and the other has VFs for two small ones."""
-    footprints = {"1S": Footprint(tuple(range(4)), 1, ((0, 1),)), "4S": Footprint((0,), 4, ((0, 1),))}
-    few = SliceKind("few", 4096, {"1S": 1024, "4S": 4096}, footprints, slices=4, pools=(2,))
-    fleet = Fleet([few], [GpuGroup(0, few.empty)] * 2)
+    fleet = Fleet([FEW_VFS], [GpuGroup(0, FEW_VFS.empty)] * 2)
     assert fit_together(fleet, {"1S": 3, "4S": 1}).excess == {"1S": 1}
     assert fit_together(fleet, {"1S": 5}).excess == {"1S": 1}
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests import examples
 from tests.unit.gpu.test_kinds import A40, GVT
 from tests.unit.placement.fleets import (
+    FEW_VFS,
     MIXED,
     SMALL,
     after,
@@ -179,6 +180,14 @@ def test_room_for_many_takes_the_fewest_moves_together() -> None:
     plan = room(fleet, placed, ["2B"] * 4)
     assert (len(plan.migrations), plan.is_minimal) == (2, True)
     assert room(fleet, placed, ["2B"] * 5) is None
+    assert room(fleet, placed, ["2B"], 0) is None
+
+
+def test_gpus_with_fewer_vfs_than_small_vgpus_fit_are_not_merged() -> None:
+    """Together the two have four VFs, but the one without the large vGPU has only two for three small ones."""
+    fleet = Fleet([FEW_VFS], [GpuGroup(0, FEW_VFS.empty)] * 2)
+    assert room(fleet, [], ["1S", "1S", "1S", "4S"]) is None
+    assert room(fleet, [], ["1S", "1S", "4S"]) is not None
 
 
 def test_vgpus_in_instances_that_are_alike_are_moved_each_from_its_own() -> None:

@@ -116,6 +116,8 @@ def test_a_gpu_with_a_stuck_write_takes_nothing_and_counts_for_nothing():
     assert sum_free(list_rooms(observed, observed.gpus, types)) == 0
     with pytest.raises(Stuck):
         place_vgpus(observed, [("A100-4C", 1)], None)
+    other = a100("0000:86:00.0")
+    assert place_vgpus(replace(observed, gpus=(*observed.gpus, other)), [("A100-4C", 1)], None)[0].gpu == other
 
 
 @pytest.mark.parametrize(
