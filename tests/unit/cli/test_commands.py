@@ -97,6 +97,8 @@ def test_a_gpu_with_vfs_is_not_given_whole(sim: Run) -> None:
 
 
 def test_network_cards_cpus_huge_pages_and_a_display_are_shown(sim: Run) -> None:
+    windows = "create-vm win-1 --profile L40S-8Q --image /srv/images/windows-11.qcow2 --os windows11 --json"
+    assert sim(windows, "l40s-x4").document["data"]["firmware"] == "uefi"
     line = "create-vm cad-1 --profile L40S-8Q --display --network default --network bridge=br0,vlan=30"
     assert sim(f"{line} --cpu-pin 0-3 --hugepages 2MiB", "l40s-x4").status == 0
     data = sim("show-vm cad-1 --json", "l40s-x4").document["data"]

@@ -17,7 +17,8 @@ from vgpuctl.observe.vendor_vf import parse_creatable_types
 
 
 def test_each_card_of_a_mixed_host_is_what_it_is(tmp_path):
-    observed = observe(open_sim_host(tmp_path, "mixed").ports, ReadScope())
+    ports = open_sim_host(tmp_path, "mixed").ports
+    observed = observe(ports, ReadScope())
     assert {g.address: (g.backend, str(g.mode)) for g in observed.gpus if g.is_display_class} == {
         "0000:17:00.0": (None, "unmanaged"),
         "0000:3b:00.0": ("vendor-vf", "vgpu"),
@@ -27,6 +28,8 @@ def test_each_card_of_a_mixed_host_is_what_it_is(tmp_path):
         "0000:d8:00.0": ("passthrough", "passthrough"),
         "mtty": ("mdev-pf", "vgpu"),
     }
+    one = observe(ports, ReadScope(gpu_addresses=frozenset({"0000:5e:00.0"})))
+    assert [g.address for g in one.gpus] == ["0000:5e:00.0"]
 
 
 def test_only_known_files_of_a_pf_are_read(tmp_path):

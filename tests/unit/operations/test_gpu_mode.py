@@ -303,3 +303,6 @@ def test_the_vfs_of_a_gpu_that_a_vm_has_as_a_whole_go_off_after_a_boot(tmp_path)
     assert raised.value.hint == f"vgpuctl set-mode {A100} passthrough"
     assert do(host.ports, A100, "passthrough").data.vfs.enabled == 0
     assert start(host.ports, "vm").changed
+    host = rebooted(host)
+    (done,) = restore_gpus(host.ports, context(), parse_host_spec(host.ports.host_file.read(), "host.yaml").gpus)
+    assert (done.error, start(host.ports, "vm").changed) == (None, True), "restore-host turns them off, too"

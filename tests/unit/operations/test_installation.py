@@ -79,9 +79,10 @@ def test_installed_once_then_nothing_to_do_then_gone(ports: Host, root: Path):
     assert set(files(root)) - set(before) == {HOOK_PATH[1:], UNIT_PATH[1:], UNIT_WANTS_LINK[1:], f"{BASH}/vgpuctl"}
     assert (root / HOOK_PATH[1:]).stat().st_mode & 0o777 == 0o755
     assert not install(ports).changed
+    (root / "etc/vgpuctl").mkdir(exist_ok=True)
     assert uninstall(ports, dry_run=True).changed
     assert uninstall(ports).changed
-    assert files(root) == before
+    assert (files(root), (root / "etc/vgpuctl").exists()) == (before, False)
     assert not uninstall(ports).changed
 
 

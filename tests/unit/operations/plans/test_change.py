@@ -189,7 +189,7 @@ def by(*texts, gpu=None, **more):
 
 def test_a_profile_of_any_model_is_the_one_that_the_vm_got():
     result, types = existing(by("4C")), a100().types
-    for again in ("4C", "A100-4C", "T4-4Q|A100-4C"):
+    for again in ("4C", "A100-4C", "a100-4c", "T4-4Q|A100-4C"):
         assert diff_vm(result, by(again), types=types) == ({}, {}), again
     assert diff_vm(existing(by("A100-4C")), by("4C"), types=types) == ({}, {})
     assert diff_vm(result, by("5C"), types=types)[1]["profile"] == {"5C": 1}

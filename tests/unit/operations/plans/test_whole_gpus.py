@@ -153,6 +153,7 @@ def test_constraints_and_host_yaml_are_reasons_too():
     seen = snapshot(*host, stuck_writes=(write,))
     error = refused(seen, wanted(4, numa_node=0))
     assert "only 2 of 8" in str(error)
+    assert (error.facts["requested"], error.facts["free"]) == (4, 2)
     texts = error.facts["details"]
     assert any(t.startswith(f"{ADDRESSES[0]}: it is cordoned") for t in texts)
     assert f"{ADDRESSES[1]}: a kernel write on it is blocked" in texts
