@@ -50,6 +50,8 @@ def test_a_simulated_boot_runs_the_boot_unit(sim: Run, tmp_path: Path) -> None:
     assert (document["boot_unit"], document["failed"][0]["name"]) == ("failed", "host.yaml")
     (next(tmp_path.rglob("multi-user.target.wants")) / "vgpuctl-restore.service").unlink()
     assert "install-host" in sim("sim reboot").out
+    ran = sim("restore-host --json")
+    assert (ran.status, [entry["name"] for entry in ran.document["error"]["facts"]["restored"]]) == (1, ["one"])
 
 
 def test_show_gpu_says_which_vgpus_do_not_exist_after_a_boot(sim: Run) -> None:
@@ -75,3 +77,4 @@ def test_vms_that_lack_their_vgpus_are_marked_and_the_boot_unit_has_its_own_entr
     assert "(missing)" not in sim("list-vms").out
     commands = sim("log --columns command --no-headers").out.splitlines()
     assert commands[-2:] == ["sim reboot", "restore-host"]
+    assert sim("restore-host").out == "nothing to do\n"
