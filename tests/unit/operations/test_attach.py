@@ -82,6 +82,8 @@ def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(host: Simula
     before = picture(host)
     data = plug(host, "A100-4C", "desk").data
     assert (data.ownership, data.record) == ("unmanaged", "ready")
+    alias = "ua-vgpuctl-plug-0"
+    assert alias in host.ports.hypervisor.find_domain("desk").xml, "as in definitions that version 0.2 wrote"
     with pytest.raises(Unmanaged, match="only attached 1"):
         delete(host.ports, "desk")
     stop(host.ports, "desk")

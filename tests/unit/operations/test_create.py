@@ -201,7 +201,7 @@ def test_a_name_that_is_taken_is_refused_with_the_state_of_its_vm(host):
 
 
 def test_a_read_only_host_is_not_changed(host):
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="a captured tree"):
         create(replace(host.ports, read_only_reason="a captured tree"), request("A100-4C"))
 
 

@@ -187,6 +187,8 @@ def test_it_is_idempotent_and_a_dry_run_only_plans(host):
     assert set_cordon(host.ports, "A100").changed
     written = host.ports.host_file.read()
     assert not set_cordon(host.ports).changed
+    with pytest.raises(InvalidInput, match="a captured tree"):
+        set_cordon(replace(host.ports, read_only_reason="a captured tree"), cordoned=False)
     assert host.ports.host_file.read() == written
 
 

@@ -26,7 +26,7 @@ from tests.hosts import (
     run_reconcile,
     start,
 )
-from tests.meanwhile import rebooted, unchanged
+from tests.meanwhile import rebooted, unchanged, with_calls
 from tests.reserving_vms import record_of
 from tests.unit.operations.test_change_faults import whole as is_whole
 from tests.unit.operations.test_refresh import refresh, the_vm
@@ -104,7 +104,10 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, pool: str) -> None:
 
 @pytest.mark.parametrize(
     ("pool", "message"),
-    [("default", "2000 GiB does not fit: .* has 1000 GiB"), ("vg0", "needs 1980 GiB more, .* has 80 GiB of 100 GiB")],
+    [
+        ("default", "2000 GiB does not fit: .* has 1000 GiB"),
+        ("vg0", "the disk needs 1980 GiB more, .* has 80 GiB of 100 GiB"),
+    ],
 )
 def test_it_never_shrinks_and_must_fit_into_the_pool(tmp_path: Path, pool: str, message: str) -> None:
     host = prepared(tmp_path, pool)
@@ -142,8 +145,12 @@ def test_a_vm_that_is_not_vgpuctls_is_refused(tmp_path: Path) -> None:
         resize(host.ports)
 
 
-def test_a_pool_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_pool_that_is_off_or_gone_is_named(tmp_path: Path) -> None:
     host = prepared(tmp_path)
+    off = replace(host.ports.storage.pool("default"), active=False)
+    with pytest.raises(HostCannot, match=r"default of .* is not started") as caught:
+        resize(with_calls(host.ports, "storage", pool=lambda _: off))
+    assert caught.value.hint == "virsh pool-start default"
     host.ports.storage.remove_pool("default")
     with pytest.raises(HostCannot, match=r"default of .* does not exist any more"):
         resize(host.ports)

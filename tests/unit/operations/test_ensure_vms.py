@@ -106,8 +106,11 @@ def test_too_many_make_none_and_the_error_says_how_many_fit(host):
     create(host.ports, request("A100-4C"))
     with unchanged(host), pytest.raises(NoCapacity, match="9 fit now") as raised:
         ensure(host.ports, request("A100-4C"), names(10))
-    assert raised.value.facts["fits"] == 9
+    assert (raised.value.facts["fits"], raised.value.facts["wanted"]) == (9, 10)
     assert len(ensure(host.ports, request("A100-4C"), names(9)).data.vms) == 9
+    with pytest.raises(NoCapacity, match="0 fit now; none was created") as raised:
+        ensure(host.ports, request("A100-4C"), names(2, "more"))
+    assert "10 of 10 in use" in str(raised.value.facts["details"])
 
 
 def test_a_dry_run_shows_all_and_writes_nothing(host):

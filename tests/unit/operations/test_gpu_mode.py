@@ -13,7 +13,6 @@ from tests.layouts import A16, A100, FLEX, RTX, T4, V710, Signals, Struck, confi
 from tests.meanwhile import rebooted, unchanged, with_calls
 from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.errors import Busy, HostCannot, Interrupted, InUse, InvalidInput, NoCapacity, PartlyApplied, Stuck
-from vgpuctl.host.absent import AbsentHypervisor
 from vgpuctl.model.results.gpus import VfsResult
 from vgpuctl.model.vm import StuckWrite, VmState
 from vgpuctl.observe import ReadScope, observe
@@ -136,10 +135,12 @@ def test_a_stopped_vm_whose_vf_would_not_come_back_is_named_and_not_to_be_delete
         (V710, "sriov", 5, HostCannot, "the driver gim"),
         (V710, "passthrough", None, HostCannot, "the driver gim"),
         (FLEX, "sriov", 32, InvalidInput, "1 to 31"),
+        (FLEX, "sriov", 0, InvalidInput, "1 to 31"),
         (FLEX, "vgpu", None, HostCannot, "no mode vgpu"),
         (A100, "sriov", None, HostCannot, "no mode sriov"),
         (A100, "vgpu", 4, InvalidInput, "all of them"),
         (A100, "passthrough", 4, InvalidInput, "no --vfs"),
+        (A100, "unmanaged", 4, InvalidInput, "no --vfs"),
         (RTX, "vgpu", None, HostCannot, "no mode vgpu"),
         (T4, "passthrough", None, InUse, "old-desktop"),
     ],
@@ -252,9 +253,10 @@ BOOTED = SMALL.format(model="Flex 170, vfs: {total: 4, enabled: 3}", gpu=FLEX)
 
 
 def after_boot(host, vfs, **more):
+    """Restore the card as the boot unit does, which libvirt waits for: a call of libvirt fails."""
     spec = parse_host_spec(f"version: 1\ngpus:\n  '{FLEX}': {{mode: sriov, vfs: {vfs}}}\n", "host.yaml")
     vms = tuple(replace(vm, state=VmState.UNKNOWN) for vm in observe(host.ports, ReadScope(models=False)).vms)
-    ports = replace(host.ports, hypervisor=AbsentHypervisor("it does not run yet"), **more)
+    ports = replace(host.ports, hypervisor=None, **more)
     (done,) = restore_gpus(ports, context(), spec.gpus, vms=vms)
     return done
 

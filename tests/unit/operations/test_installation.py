@@ -157,11 +157,12 @@ def test_another_installation_does_not_replace_the_packages_hook(ports: Host, ro
     assert files(root) == before
 
 
+@pytest.mark.parametrize("change", ["# mine\n{}", "{}# mine\n"], ids=["before", "after"])
 @pytest.mark.parametrize("path", [HOOK_PATH, UNIT_PATH])
-def test_a_file_changed_by_hand_stays_and_is_named(ports: Host, root: Path, path: str):
+def test_a_file_changed_by_hand_stays_and_is_named(ports: Host, root: Path, path: str, change: str):
     install(ports)
     real = root / path[1:]
-    mine = real.read_text() + "# mine\n"
+    mine = change.format(real.read_text())
     real.write_text(mine)
     again = install(ports, python="/opt/python3")
     assert again.data.kept == (path,)

@@ -106,6 +106,7 @@ def test_two_vms_leave_pairs_whole_and_the_ninth_gpu_is_refused_with_numbers(hos
     with unchanged(host), pytest.raises(NoCapacity, match="2 whole GPUs requested, but only 0 of 8") as raised:
         create(host.ports, gpus(2, "e"))
     assert "0000:3d:00.0: in use by b" in raised.value.facts["details"]
+    assert (raised.value.facts["requested"], raised.value.facts["free"]) == (2, 0)
 
 
 def test_named_addresses_are_all_given_or_the_one_in_use_is_named(host: SimulatedHost) -> None:

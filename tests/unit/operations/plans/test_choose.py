@@ -199,6 +199,13 @@ def test_an_mdev_with_a_fixed_definition_goes_to_any_mdev_gpu():
         choose_slots(snapshot(here, other, vms=(mine,)), mine, mine.record, keep_definition=True)
 
 
+def test_what_a_gpu_whose_driver_refuses_had_goes_to_another_one():
+    here, there = t4(), t4("0000:af:00.0")
+    mine = reserving_vm(1, mdev(1, here))
+    seen = replace(snapshot(here, there, vms=(mine,)), refusing_gpus=frozenset({here.address}))
+    assert [v.gpu for v in choose_slots(seen, mine, mine.record)] == [there.address]
+
+
 def test_tentative_placement_assumes_an_empty_host():
     gpu = a100(vfs=2)
     full = changed(

@@ -19,6 +19,7 @@ from vgpuctl.operations.plans.facts import (
     GpuHolders,
     HostFacts,
     check_facts,
+    check_full_size,
     check_pool,
     choose_firmware,
     is_logical,
@@ -188,10 +189,21 @@ def test_a_directory_pool_that_is_full_is_refused() -> None:
         check_pool("vg0", pool("dir", free=MIN_POOL_FREE_BYTES - 1))
 
 
-def test_a_network_that_is_not_active_is_named_with_the_command_that_starts_it() -> None:
-    with pytest.raises(HostCannot, match="not active") as raised:
-        check(guest=GuestHost(networks={"default": NetworkInfo("default", False)}))
-    assert "virsh net-start default" in str(raised.value.hint)
+@pytest.mark.parametrize(
+    ("network", "words", "hint"),
+    [
+        (None, "no network 'default'", "virsh net-list --all shows the networks"),
+        (NetworkInfo("default", False), "not active", "virsh net-start default"),
+    ],
+)
+def test_a_network_that_cannot_be_used_is_named_with_a_command(network, words, hint) -> None:
+    with pytest.raises(HostCannot, match=words) as raised:
+        check(guest=GuestHost(networks={"default": network}))
+    assert hint in str(raised.value.hint)
+
+
+def test_of_a_logical_pool_that_is_off_no_size_is_known_and_none_is_refused() -> None:
+    check_full_size(pool(free=None), [50 * GIB])
 
 
 @pytest.mark.parametrize("kind", ["dir", "fs", "netfs", "logical"])

@@ -9,6 +9,7 @@ import pytest
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.operations.plans.installation import (
+    HOOK_PATH,
     MAIN_HOOK_PATH,
     hook_file,
     hook_text,
@@ -22,6 +23,8 @@ def test_an_older_libvirt_has_one_hook_and_it_is_never_overwritten():
     assert hook_file("/usr/bin/python3", 6_000_000, with_checksum("older\n")).path == MAIN_HOOK_PATH
     with pytest.raises(HostCannot, match=r"libvirt 6\.0\.0 runs only one hook"):
         hook_file("/usr/bin/python3", 6_000_000, "#!/bin/sh\n")
+    for version in (None, 6_005_000):
+        assert hook_file("/usr/bin/python3", version, "#!/bin/sh\n").path == HOOK_PATH
 
 
 def test_the_unit_waits_for_drivers_by_order_alone_and_comes_before_libvirt():

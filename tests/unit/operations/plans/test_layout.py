@@ -107,6 +107,9 @@ def test_vms_on_it_are_named_with_reason_and_hint():
             snapshot_of(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), replace(WHY, drain_hint="say please")
         )
     assert str(raised.value.hint).startswith("say please shuts the VMs down")
+    foreign = replace(snapshot(GPU), vgpus=(taken(GPU, A4C, owner=Ownership.UNMANAGED, vm=None, vm_uuid=None),))
+    with pytest.raises(InUse, match="which vgpuctl does not remove; it has to be empty"):
+        plan_eviction(foreign, GPU, (STEP,), WHY)
 
 
 def test_devices_go_in_reverse_and_come_back_around_the_steps():

@@ -20,6 +20,7 @@ from vgpuctl.operations.plans.partition_plan import (
     is_reset_allowed,
     plan_in_place_change,
     refuse_missing_mode,
+    restore_partition_steps,
     vf_recreation_steps,
 )
 from vgpuctl.value import replace
@@ -106,6 +107,13 @@ def test_without_vfs_the_instances_go_one_by_one_before_mig_goes_off():
     bare = gpu(vfs=0)
     steps = vf_recreation_steps(bare, 0, planned(bare, MigSpec(), number=0), None, autoprobe=True, kernel="6.8.0")
     assert [type(s) for s in steps] == [DestroyGpuInstance] * 3 + [SetMig]
+
+
+def test_what_goes_with_the_vfs_is_mixed_sizes_and_the_scheduler_too():
+    state = GpuScheduler(state=STRICT, setter_versions=("v2",))
+    steps = restore_partition_steps(replace(gpu(OFF, scheduler=state), mixed_size=True))
+    assert [type(s) for s in steps] == [SetMixedSize, SetScheduler]
+    assert restore_partition_steps(gpu(OFF)) == ()
 
 
 def test_mixed_sizes_exclude_fixed_shares():

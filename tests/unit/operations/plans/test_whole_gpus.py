@@ -168,7 +168,8 @@ def test_one_model_unless_the_request_names_several():
     assert got(seen, wanted(3, "L40S", "H100")) == [g.address for g in mixed]
 
 
-def test_among_more_addresses_the_near_ones_are_chosen():
+def test_among_more_addresses_the_near_ones_are_chosen_and_otherwise_all_wherever_they_are():
+    assert got(snapshot(*HOST), wanted(2, ADDRESSES[5], ADDRESSES[0])) == [ADDRESSES[0], ADDRESSES[5]]
     assert got(snapshot(*HOST), wanted(2, ADDRESSES[0], ADDRESSES[4], ADDRESSES[5])) == ADDRESSES[4:6]
 
 
