@@ -45,7 +45,6 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.cli.global_options import Settings
-    from vgpuctl.cli.shown import Listing
     from vgpuctl.model.results import TallyResult, TargetResult
     from vgpuctl.model.results.vms import ManyVmsResult, VmReport
 
