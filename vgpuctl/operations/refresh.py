@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
+def _system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
     """Return the disk that can be recreated: a clone of an image, which the VM refers to.
 
     Raises:
@@ -129,7 +129,7 @@ def refuse_unbootable(vm: Vm, image: ImageInfo) -> None:
         )
 
 
-def free_volume_names(vm: Vm, record: VmRecord, old: ManagedDisk) -> Iterator[str]:
+def _free_volume_names(vm: Vm, record: VmRecord, old: ManagedDisk) -> Iterator[str]:
     """Return volume names for a disk in the same pool as the old one, in the order to try them."""
     stem = disk_stem(vm.name, vm.uuid)
     used = {d.volume for d in record.disks if d.pool == old.pool}
@@ -299,7 +299,7 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
     refuse_transient_vms((vm,))
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
-    old_disk = system_disk(vm, record)
+    old_disk = _system_disk(vm, record)
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
     image_info = _usable_image(host, image, chains)
     refuse_unbootable(vm, image_info)
@@ -314,7 +314,7 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
             hint="virsh pool-define-as defines it again",
             pool=old_disk.pool,
         )
-    names = free_volume_names(vm, record, old_disk)
+    names = _free_volume_names(vm, record, old_disk)
     free_name = next(n for n in names if not pool.active or host.storage.volume(pool.name, n) is None)
     added_disk = new_disk(old_disk, image_info, free_name)
     drop_plan = spare_removal_plan(vm, record_after_switch(record, old_disk, added_disk))

@@ -55,7 +55,7 @@ def resize_disk(host: Host, context: Context, name: str, size_mib: int, disk_nam
     refuse_transient_vms((vm,))
     disk = select_disk(vm, record, disk_name)
     _refuse_busy_states(host, vm)
-    pool = require_started_pool(host.storage.pool(disk.pool), disk)
+    pool = _require_started_pool(host.storage.pool(disk.pool), disk)
     volume = host.storage.volume(disk.pool, disk.volume)
     if volume is None:
         raise NotFound(
@@ -212,7 +212,7 @@ def _check_space(pool: PoolInfo, capacity_bytes: int, volume_bytes: int) -> None
         )
 
 
-def require_started_pool(pool: PoolInfo | None, disk: ManagedDisk) -> PoolInfo:
+def _require_started_pool(pool: PoolInfo | None, disk: ManagedDisk) -> PoolInfo:
     """Return the pool of a disk.
 
     Raises:
