@@ -78,7 +78,7 @@ class SignalGuard:
         return Interrupted(f"stopped by {signal.Signals(first).name}", signal_number=first)
 
 
-def install_handlers() -> SignalGuard:
+def _install_handlers() -> SignalGuard:
     """Install the handlers, in the main thread; in another thread, return a guard that handles nothing."""
     guard = SignalGuard()
     if threading.current_thread() is threading.main_thread():
@@ -99,7 +99,7 @@ def handle_signals() -> Iterator[SignalGuard]:
         return
     old_handlers = [(number, signal.getsignal(number)) for number in SIGNALS]
     old_hook = sys.unraisablehook
-    guard = install_handlers()
+    guard = _install_handlers()
     try:
         yield guard
     finally:
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with handle_signals() as guard:
             return _run(list(arguments), guard)
     gc.set_threshold(GARBAGE_THRESHOLD)
-    status = _run(sys.argv[1:], install_handlers())
+    status = _run(sys.argv[1:], _install_handlers())
     gc.freeze()
     return status
 

@@ -45,7 +45,6 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.cli.global_options import Settings
-    from vgpuctl.cli.shown import Listing
     from vgpuctl.model.results import TallyResult, TargetResult
     from vgpuctl.model.results.vms import ManyVmsResult, VmReport
 
@@ -63,7 +62,7 @@ class View(Value):
     nothing: str | None = None
 
 
-DEFAULT_VIEW = View()
+_DEFAULT_VIEW = View()
 
 
 class _Condition(Value):
@@ -274,7 +273,7 @@ def page(kind: str, result: AnyResult, view: View | None = None) -> Page:
         return _targets_page(kind, result, result.data)
     listing = find_listing(kind)
     if listing is not None and isinstance(result.data, tuple):
-        page = _list_page(kind, listing, result.data, view or DEFAULT_VIEW)
+        page = _list_page(kind, listing, result.data, view or _DEFAULT_VIEW)
         are_unknown = kind == "list-vms" and not result.data and _are_vms_unknown(result)
         return Page() if are_unknown else page
     return single_page(kind, result)

@@ -37,13 +37,11 @@ class DomainEdit(Value):
     """The changes: None and empty mean unchanged.
 
     `hostdev_changes` holds (current carrier, device in its place): None as carrier adds the device, None as device
-    removes the carrier's device. `disk_change`: (current file or
-    block device, one of the same kind and format in its place). `nics`: every network card;
-    one without a model is new with `nic_model`, or keeps its own. `settings`: by field, as `domain.settings` has
-    them. `pins`: the
-    only CPUs, and the NUMA nodes of the memory; both empty for any. `display`: whether the first vGPU's screen is in
-    the console; `display_needs_gl`: then with OpenGL. `pci_window`: its size in MiB, and whether the guest's addresses
-    get the host's width.
+    removes the carrier's device. `disk_change`: (current file or block device, one of the same kind and format in its
+    place). `nics`: every network card; one without a model is new with `nic_model`, or keeps its own. `settings`: by
+    field, as `domain.settings` has them. `pins`: the only CPUs, and the NUMA nodes of the memory; both empty for any.
+    `display`: whether the first vGPU's screen is in the console; `display_needs_gl`: then with OpenGL. `pci_window`:
+    its size in MiB, and whether the guest's addresses get the host's width.
     """
 
     memory_mib: int | None = None

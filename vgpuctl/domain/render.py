@@ -33,6 +33,7 @@ from jinja2.visitor import NodeTransformer
 from lxml import etree
 from markupsafe import Markup
 
+from vgpuctl.config.arguments import NONE
 from vgpuctl.domain.domain_edit import DomainEdit, edit_domain
 from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.domain.record import record_to_xml
@@ -250,11 +251,11 @@ def render_domain(design: DomainDesign, template: DomainTemplate) -> str:
 
 
 def _with_settings(text: str, design: DomainDesign) -> str:
-    """Add the settings that the template did not write."""
+    """Add the settings that the template did not write. One that it writes otherwise stays, for `compare` to refuse."""
     if not design.settings:
         return text
-    current = parse_domain(text, VmState.UNKNOWN, design.record.machine_id).settings
-    missing = dict(pair for pair in design.settings if pair not in current)
+    current = dict(parse_domain(text, VmState.UNKNOWN, design.record.machine_id).settings)
+    missing = {field: value for field, value in design.settings if current[field] == NONE}
     return edit_domain(text, DomainEdit(settings=missing)) if missing else text
 
 

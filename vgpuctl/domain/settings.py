@@ -83,5 +83,5 @@ def child(element: etree._Element, tag: str) -> etree._Element:
     """Return an element's first child of that name; it is added where there is none."""
     from lxml import etree
 
-    found = element.find(tag)
-    return etree.SubElement(element, tag) if found is None else found
+    existing = element.find(tag)
+    return etree.SubElement(element, tag) if existing is None else existing

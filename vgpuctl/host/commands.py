@@ -139,7 +139,7 @@ def _read_output(pipe: IO[bytes]) -> bytes | None:
     return os.read(pipe.fileno(), _OUTPUT_BYTES) if readable else None
 
 
-def run_uninterrupted(
+def _run_uninterrupted(
     argv: Sequence[str], *, deadline_seconds: float, report_slow: Callable[[int], None]
 ) -> CompletedCommand:
     """Run a command that must not be stopped half-way: it unbinds devices from their drivers and binds them again.
@@ -262,7 +262,7 @@ class HostVendorCommands:
                 self._records.add_stuck_write(recorded[-1])
 
         try:
-            result = run_uninterrupted(argv, deadline_seconds=deadline_seconds, report_slow=record)
+            result = _run_uninterrupted(argv, deadline_seconds=deadline_seconds, report_slow=record)
         except StillRunning as error:
             raise _stuck_error(str(error), error.pid, address, " ".join(argv)) from error
         except BaseException:  # an interruption, raised once the command has ended

@@ -19,7 +19,6 @@ from vgpuctl.model.names import profile_of_type
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.port_values import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.ports.host import Host
 from vgpuctl.scheduler.modprobe_files import DIRECTORIES, DRIVER_PARAMS_PATH, ModprobeFile
 from vgpuctl.scheduler.registry_dword import MODULE_VERSION, PROC_VERSION, parse_driver_version
 from vgpuctl.value import replace

@@ -102,7 +102,7 @@ def design_domain(
         machine_id=snapshot.machine_id,
         vgpus=vgpus,
         disks=managed_disks,
-        request_json=request_fields_json(request, request_addresses(request)),
+        request_json=request_fields_json(request, _request_addresses(request)),
         reserve=request.reserve,
     )
     disks = [DesignDisk("disk", d.path, d.format) for d in managed_disks if d.role is DiskRole.DISK]
@@ -235,14 +235,14 @@ def check_network_configs(snapshot: Snapshot, requests: Iterable[VmRequest]) -> 
             warnings[f"{', '.join(seed.paths)}: Windows applies it only if cloudbase-init is in the image"] = None
         if seed.network_config is not None:
             warnings |= dict.fromkeys(cloud_init_files.match_cards(seed.network_config, request.nics))
-        for address in request_addresses(request):
+        for address in _request_addresses(request):
             if address in users:
                 name = users[address].name
                 warnings[f"VM {name} has the static address {address} too: the two cannot be on one network"] = None
     return tuple(warnings)
 
 
-def request_addresses(request: VmRequest) -> tuple[str, ...]:
+def _request_addresses(request: VmRequest) -> tuple[str, ...]:
     """Return the static addresses of a request, without prefix lengths."""
     from vgpuctl.config import cloud_init_files
 

@@ -187,7 +187,7 @@ def _matching_types(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest) 
     return vm_gpu_types(observe_devices(host, scope, vms=snapshot.vms, status=snapshot.hypervisor), vm)
 
 
-def refuse_unknown_profile(host: Host, snapshot: Snapshot, request: VmRequest) -> list[str]:
+def _refuse_unknown_profile(host: Host, snapshot: Snapshot, request: VmRequest) -> list[str]:
     """Read the types of the GPUs, and return as `profile_doubts`.
 
     Raises:
@@ -230,7 +230,7 @@ def _fields_to_update(host: Host, snapshot: Snapshot, vm: Vm, request: VmRequest
     before, after = diff_request(host, snapshot, vm, request)
     doubts: list[str] = []
     if "profile" in before:
-        doubts = refuse_unknown_profile(host, snapshot, request)
+        doubts = _refuse_unknown_profile(host, snapshot, request)
     other = sorted(before.keys() - {*UPDATABLE_FIELDS, *LABEL_FIELDS})
     if other:
         raise _differs_error(vm, before, after, fixed_field_hint((vm.name,), other, before, after))
@@ -295,7 +295,7 @@ def set_vm(host: Host, context: Context, request: VmRequest, *, drain: bool) -> 
     if offline_fields and vm.state not in STOPPED_STATES:
         if not drain:
             if "profile" in fields:
-                refuse_unknown_profile(host, snapshot, request)
+                _refuse_unknown_profile(host, snapshot, request)
             raise must_be_off_error(vm, ", ".join(sorted(offline_fields)), can_drain=True)
         return _change_drained(host, context, vm, request, fields)
     if not context.dry_run:

@@ -164,12 +164,12 @@ def read_guest_host(host: Host, request: VmRequest) -> GuestHost:
     needs_topology = request.cpu_pin != NONE or request.hugepages != NONE
     return GuestHost(
         networks={name: host.hypervisor.network(name) for name in sorted(networks)},
-        bridges={name: read_bridge(host, name) for name in sorted(bridges)},
+        bridges={name: _read_bridge(host, name) for name in sorted(bridges)},
         topology=read_topology(host) if needs_topology else HostTopology(),
     )
 
 
-def read_bridge(host: Host, name: str) -> BridgeInfo | None:
+def _read_bridge(host: Host, name: str) -> BridgeInfo | None:
     """Return a network interface as a bridge; None when there is no interface of this name."""
     if name not in _list(host, INTERFACES):
         return None

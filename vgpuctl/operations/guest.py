@@ -99,7 +99,7 @@ def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
             silent.append(source)
         addresses = select_reachable(reported or (), macs)
         if addresses:
-            results = tuple(address_result(address) for address in addresses)
+            results = tuple(_address_result(address) for address in addresses)
             return QueryResult(AddressesResult(domain.name, domain.uuid, source, results))
     config = cloud_init_files(vm).get("network_config")
     hint = "try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network"
@@ -135,7 +135,7 @@ def _is_reachable(text: str) -> bool:
     return not parsed.is_loopback and not parsed.is_link_local
 
 
-def address_result(address: GuestAddress) -> AddressResult:
+def _address_result(address: GuestAddress) -> AddressResult:
     """Return one address's result."""
     family = f"ipv{ipaddress.ip_address(address.address).version}"
     return AddressResult(address.address, address.prefix, family, address.mac, address.interface)
@@ -316,7 +316,7 @@ def _read_guest(host: Host, uuid: str, macs: frozenset[str], *, needs_address: b
             raise
         reachable = select_reachable(reported or (), macs)
         if reachable or (source == "agent" and reported is not None and not needs_address):
-            return GuestResult(source, tuple(address_result(address) for address in reachable))
+            return GuestResult(source, tuple(_address_result(address) for address in reachable))
     return None
 
 

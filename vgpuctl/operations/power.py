@@ -61,7 +61,6 @@ from vgpuctl.operations.steps.domain import (
     find_missing_resources,
 )
 from vgpuctl.operations.transaction import Transaction, deleted_meanwhile
-from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 

@@ -30,7 +30,6 @@ from vgpuctl.model.vgpu_scheduler import GpuScheduler
 from vgpuctl.model.vm import Vm
 from vgpuctl.observe import ReadScope, observe
 from vgpuctl.observe.nvml_facts import driver_version, loaded_parameters, read_modprobe
-from vgpuctl.operations import queries
 from vgpuctl.operations.guards import find_vm, require_libvirt
 from vgpuctl.operations.moves import find_pinned_vms
 from vgpuctl.operations.plans.moves import find_blocking_carriers, plan_room_moves
@@ -81,7 +80,7 @@ def list_profiles(
     """Return every profile and how many more of it can be created now, on all GPUs of the host together."""
     snapshot = observe(host, ReadScope(types=True, models=gpu is not None))
     gpus = select_gpus(snapshot, gpu)
-    profiles = queries.profile_results(snapshot, gpus, everything=everything)
+    profiles = profile_results(snapshot, gpus, everything=everything)
     return QueryResult(profiles, (*snapshot.warnings, *gpu_warnings(gpus)))
 
 

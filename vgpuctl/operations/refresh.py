@@ -25,7 +25,6 @@ from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import UNRESPONSIVE_STATES, DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import ReadScope, observe, scope_of_vm
-from vgpuctl.operations import refresh as plan
 from vgpuctl.operations.gpu_transaction import with_vm_stopped
 from vgpuctl.operations.guards import (
     find_vm,
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
-def system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
+def _system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
     """Return the disk that can be recreated: a clone of an image, which the VM refers to.
 
     Raises:
@@ -130,7 +129,7 @@ def refuse_unbootable(vm: Vm, image: ImageInfo) -> None:
         )
 
 
-def free_volume_names(vm: Vm, record: VmRecord, old: ManagedDisk) -> Iterator[str]:
+def _free_volume_names(vm: Vm, record: VmRecord, old: ManagedDisk) -> Iterator[str]:
     """Return volume names for a disk in the same pool as the old one, in the order to try them."""
     stem = disk_stem(vm.name, vm.uuid)
     used = {d.volume for d in record.disks if d.pool == old.pool}
@@ -300,11 +299,11 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
     refuse_transient_vms((vm,))
     refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
     refuse_vgpus_in_other_vms(snapshot, vm, with_slot(snapshot, vm, record))
-    old_disk = plan.system_disk(vm, record)
+    old_disk = _system_disk(vm, record)
     chains = find_backing_chains(host, snapshot, image, old_disk.path)
     image_info = _usable_image(host, image, chains)
-    plan.refuse_unbootable(vm, image_info)
-    plan.refuse_saved_states(vm, read_domain_leftovers(host, vm))
+    refuse_unbootable(vm, image_info)
+    refuse_saved_states(vm, read_domain_leftovers(host, vm))
     refuse_shared_disks(chains, vm, replace(record, disks=(old_disk,)), can_keep=False)
     pool = host.storage.pool(old_disk.pool)
     check_pool(old_disk.pool, pool)
@@ -315,17 +314,17 @@ def _plan_refresh(host: Host, context: Context, name: str, image: str) -> Refres
             hint="virsh pool-define-as defines it again",
             pool=old_disk.pool,
         )
-    names = plan.free_volume_names(vm, record, old_disk)
+    names = _free_volume_names(vm, record, old_disk)
     free_name = next(n for n in names if not pool.active or host.storage.volume(pool.name, n) is None)
-    added_disk = plan.new_disk(old_disk, image_info, free_name)
-    drop_plan = plan.spare_removal_plan(vm, plan.record_after_switch(record, old_disk, added_disk))
+    added_disk = new_disk(old_disk, image_info, free_name)
+    drop_plan = spare_removal_plan(vm, record_after_switch(record, old_disk, added_disk))
     return RefreshPlan(
         snapshot,
         vm,
         record,
         old_disk,
         added_disk,
-        plan.disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool),
+        disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool),
         drop_plan,
     )
 

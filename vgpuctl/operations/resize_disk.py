@@ -18,7 +18,6 @@ from vgpuctl.model.port_values import PoolInfo
 from vgpuctl.model.results.vms import VmReport
 from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
 from vgpuctl.observe import observe, scope_of_vm
-from vgpuctl.operations import resize_disk as plans
 from vgpuctl.operations.attach import LIVE_STATES
 from vgpuctl.operations.guards import find_vm_to_change, refuse_unfinished, require_writable
 from vgpuctl.operations.plans.chains import find_moved_disk, how_to_merge
@@ -54,16 +53,16 @@ def resize_disk(host: Host, context: Context, name: str, size_mib: int, disk_nam
     record = own_record(vm, "resize disks of")
     refuse_unfinished(vm, record)
     refuse_transient_vms((vm,))
-    disk = plans.select_disk(vm, record, disk_name)
+    disk = select_disk(vm, record, disk_name)
     _refuse_busy_states(host, vm)
-    pool = plans.require_started_pool(host.storage.pool(disk.pool), disk)
+    pool = _require_started_pool(host.storage.pool(disk.pool), disk)
     volume = host.storage.volume(disk.pool, disk.volume)
     if volume is None:
         raise NotFound(
             f"the disk {disk.path} of {vm.name} does not exist", hint=f"virsh vol-list {disk.pool}", disk=disk.path
         )
     is_live = vm.state in LIVE_STATES
-    plan = plans.resize_plan(vm, record, disk, size_mib << 20, pool, volume.capacity_bytes, live=is_live)
+    plan = resize_plan(vm, record, disk, size_mib << 20, pool, volume.capacity_bytes, live=is_live)
     steps = tuple(s.describe() for s in plan.steps)
     before = vm_result(snapshot, vm)
     if context.dry_run or not steps:
@@ -213,7 +212,7 @@ def _check_space(pool: PoolInfo, capacity_bytes: int, volume_bytes: int) -> None
         )
 
 
-def require_started_pool(pool: PoolInfo | None, disk: ManagedDisk) -> PoolInfo:
+def _require_started_pool(pool: PoolInfo | None, disk: ManagedDisk) -> PoolInfo:
     """Return the pool of a disk.
 
     Raises:

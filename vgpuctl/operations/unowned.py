@@ -37,7 +37,6 @@ from vgpuctl.operations.steps.attach import WriteRecord
 from vgpuctl.operations.steps.claims import ReleaseClaim, TakeClaim
 from vgpuctl.operations.steps.domain import STOPPED_STATES, SetRecordState
 from vgpuctl.operations.transaction import Transaction
-from vgpuctl.ports.host import Host
 from vgpuctl.ports.step import Plan, Removal
 from vgpuctl.value import Value, replace
 

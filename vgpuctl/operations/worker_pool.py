@@ -26,7 +26,6 @@ from vgpuctl.ports.step import Plan
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Progress
     from vgpuctl.ports.host import Host
 
 POLL_SECONDS = 0.5

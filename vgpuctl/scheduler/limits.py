@@ -11,12 +11,15 @@ NVIDIA's description of the three policies; nvrm_registry.h in NVIDIA's open ker
 
 from __future__ import annotations
 
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.scheduler.registry_dword import DriverGeneration, explain_unencodable
 from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 DOCUMENTED_LIMITS = SchedulerLimits(
     policies=frozenset(SchedulerPolicy),
@@ -163,6 +166,8 @@ def compute_time_share(
     `running_count`: running vGPUs on the GPU; `max_vgpus`: the maximum of its size; `is_weighted`: whether the driver
     weights vGPUs, None if unknown.
     """
+    from fractions import Fraction
+
     if state is None or state.policy is None:
         return TimeShare(None, None, "the running policy is not known")
     slice_ns = state.time_slice_ns or None

@@ -61,3 +61,26 @@ def test_a_template_that_does_not_write_a_setting_gets_it_and_its_text_stays() -
     plain = render_domain(replace(design, settings=()), silent)
     assert etree.fromstring(plain).find("memoryBacking") is None
     assert find_differences(design, plain) == ("the size of huge pages is none instead of 2MiB",)
+
+
+def test_a_template_that_writes_another_value_is_refused_and_not_overwritten() -> None:
+    own = compile_template(TEMPLATE.replace("{{ vm.hugepages_kib }}", "1048576"))
+    design = replace(vendor_vf(), hugepages_kib=2048, settings=(("hugepages", "2MiB"),))
+    made = render_domain(design, own)
+    assert read(made)["hugepages"] == "1GiB"
+    assert find_differences(design, made) == ("the size of huge pages is 1GiB instead of 2MiB",)
+
+
+def test_a_template_may_fix_a_setting_that_is_not_requested() -> None:
+    text = TEMPLATE.replace("{% if vm.hugepages_kib is not none %}", "{% if true %}")
+    made = render_domain(vendor_vf(), compile_template(text.replace("{{ vm.hugepages_kib }}", "2048")))
+    assert read(made)["hugepages"] == "2MiB"
+    assert find_differences(vendor_vf(), made) == ()
+
+
+def test_what_else_an_element_has_stays() -> None:
+    others = "<memoryBacking><!-- an admin's --><locked/></memoryBacking>"
+    written = edit_domain(XML.format(others), DomainEdit(settings={"hugepages": "1GiB"}))
+    page = '<hugepages><page size="1048576" unit="KiB"/></hugepages>'
+    assert written == XML.format(others.replace("<locked/>", f"<locked/>{page}"))
+    assert edit_domain(written, DomainEdit(settings={"hugepages": "none"})) == XML.format(others)

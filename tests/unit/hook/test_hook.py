@@ -308,7 +308,7 @@ NOT_FOR_THE_HOOK = """
     vgpuctl.host.logs vgpuctl.host.commands vgpuctl.host.virt.domains
     vgpuctl.host.virt.storage vgpuctl.operations.create vgpuctl.operations.ensure_vms vgpuctl.operations.power
     vgpuctl.operations.reconcile vgpuctl.domain.render vgpuctl.cli vgpuctl.remote vgpuctl.doctor vgpuctl.sim
-    asyncio tempfile
+    asyncio decimal fractions tempfile
 """
 """Modules that are slow to load and not needed when a managed VM starts."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import command, complete, run, shells
+from vgpuctl.cli import command, complete, run
 from vgpuctl.cli.command import make_command
 from vgpuctl.cli.global_options import Settings
 from vgpuctl.cli.run import CommandOutput
@@ -169,6 +169,8 @@ def install_host(settings: Settings, restart_libvirt: bool, deb: str | None, dry
 
 def _completion_scripts() -> dict[str, str]:
     """Return the completion script of each shell."""
+    from vgpuctl.cli import shells
+
     return {
         shell: shells.script(command.cli, shell, command.PROGRAM, command.COMPLETE_VARIABLE)
         for shell in ("bash", "zsh", "fish")
@@ -213,6 +215,7 @@ def uninstall_host(settings: Settings, restart_libvirt: bool, dry_run: bool) -> 
 @click.pass_obj
 def completion(settings: Settings, shell: str) -> int:
     """Print a completion script for commands, options, and this host's profiles, GPUs and VMs."""
+    from vgpuctl.cli import shells
 
     def work(guard: SignalGuard) -> run.CommandOutput:
         script = shells.script(command.cli, shell, command.PROGRAM, command.COMPLETE_VARIABLE)

@@ -38,7 +38,7 @@ from vgpuctl.value import replace
 FieldValues = dict[str, object]
 ADDRESSES_FIELD = "static_addresses"
 """The record's field of the addresses in the VM's network configuration."""
-PLACEMENT_FIELDS = tuple(name for name in CONSTRAINT_FIELDS if name != "gpu" and FIELDS[name].compared)
+_PLACEMENT_FIELDS = tuple(name for name in CONSTRAINT_FIELDS if name != "gpu" and FIELDS[name].compared)
 """Fields that restrict on which GPU a VM is placed, besides the GPU itself; the record keeps them."""
 
 
@@ -240,7 +240,7 @@ def fixed_field_hint(vms: Sequence[str], fields: Collection[str], before: FieldV
     if "gpus" in rest and "mode" not in rest:
         rest.discard("gpus")
         hints.append(_gpus_hint(names, before["gpus"], after["gpus"]))
-    restrictions = sorted(rest & set(PLACEMENT_FIELDS))
+    restrictions = sorted(rest & set(_PLACEMENT_FIELDS))
     if restrictions:
         hints.append(f"only a new VM is placed by {', '.join(restrictions)}: omit that for one that exists")
     fixed = sorted(rest - set(restrictions))
