@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls about VMs. A module that a call needs is imported when it is called: a command needs few of them.
-
-Size: one call for each command about VMs, with its typed arguments.
-"""
+"""Calls about VMs. A module that a call needs is imported when it is called: a command needs few of them."""
 
 from __future__ import annotations
 

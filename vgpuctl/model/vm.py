@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run.
-
-Size: every layer needs these records together.
-"""
+"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run."""
 
 from __future__ import annotations
 

@@ -46,6 +46,12 @@ ADDRESS_SOURCES = ("agent", "lease", "arp")
 """The sources of addresses, in this order: the guest itself, then those that only observe it."""
 
 
+PAUSE_SECONDS = 1.0
+_GONE_OR_OFF = (42, 55)
+"""libvirt's numbers for "no such domain" and "the domain is not running"; the next look at the VM says which."""
+_STATES = {"running": VmState.RUNNING, "off": VmState.STOPPED}
+
+
 def read_console(host: Host, name: str) -> QueryResult[ConsoleResult]:
     """Return how a VM's screen and serial console are reached, from the running VM's own XML.
 
@@ -160,11 +166,6 @@ def require_domain(host: Host, name: str) -> DomainInfo:
     if named_domain is None:
         raise Busy(f"VM {name} was deleted in the meantime", hint="vgpuctl list-vms shows the VMs", vm=name)
     return named_domain
-
-
-PAUSE_SECONDS = 1.0
-_GONE_OR_OFF = (42, 55)
-"""libvirt's numbers for "no such domain" and "the domain is not running"; the next look at the VM says which."""
 
 
 class _Seen(Value):
@@ -300,9 +301,6 @@ def _look(host: Host, vm: Vm, target: str) -> _Seen:
     macs = frozenset(parse_domain(domain.live_xml, domain.state, host.machine_id).mac_addresses)
     guest = _read_guest(host, vm.uuid, macs, needs_address=target == "address")
     return _Seen(current, domain.state, guest is not None, guest)
-
-
-_STATES = {"running": VmState.RUNNING, "off": VmState.STOPPED}
 
 
 def _read_guest(host: Host, uuid: str, macs: frozenset[str], *, needs_address: bool) -> GuestResult | None:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
+VGPU_SCOPE = ReadScope(types=True, models=False)
+
+
 class HostVgpuPlan(Value):
     """An entry without a device: its owner as claims need it, and the steps that create it, or the error.
 
@@ -211,9 +214,6 @@ def _function_problem(gpu: Gpu, address: str) -> str | None:
     if function is None:
         return f"the VF {address} does not exist"
     return f"{address}: {function.problem}" if function.problem is not None else None
-
-
-VGPU_SCOPE = ReadScope(types=True, models=False)
 
 
 def plan_vgpus(

@@ -68,6 +68,11 @@ if TYPE_CHECKING:
     from vgpuctl.ports.host import Host
 
 
+RESET_SECONDS = 10.0
+"""The least time in which libvirt must report a reset; it takes milliseconds."""
+_PAUSE_SECONDS = 1.0
+
+
 def start_vm(host: Host, context: Context, name: str) -> Outcome[VmReport]:
     """Start a VM; vGPUs that are missing, as after a reboot, are created again first."""
     require_writable(host, context)
@@ -284,12 +289,6 @@ def delete_vm(host: Host, context: Context, name: str, *, keep_disks: bool) -> O
     kept_disks = record.data_disks() if keep_disks else ()
     disks = tuple(KeptDiskResult(d.path, d.capacity_bytes, d.base, d.copied_from) for d in kept_disks)
     return Outcome(True, PlannedVmResult(vm.name, vm.uuid, "absent", disks=disks), steps, snapshot.warnings, plan.notes)
-
-
-RESET_SECONDS = 10.0
-"""The least time in which libvirt must report a reset; it takes milliseconds."""
-
-_PAUSE_SECONDS = 1.0
 
 
 def reboot_vm(host: Host, context: Context, name: str, *, force: bool) -> Outcome[VmReport]:
