@@ -169,10 +169,10 @@ def vf_recreation_steps(
     """Return the steps that turn VFs off and on, set MIG mode in between, and restore settings of new VFs."""
     steps: list[Step] = []
     if change.mig_mode is None:
-        steps += vf_steps(gpu, vf_count, autoprobe=autoprobe, restore_steps=_restore_partition_steps(gpu))
+        steps += vf_steps(gpu, vf_count, autoprobe=autoprobe, restore_steps=restore_partition_steps(gpu))
     else:
         mig_was_enabled = gpu.mig is not None and gpu.mig.enabled
-        steps += vf_steps(gpu, 0, autoprobe=autoprobe, restore_steps=_restore_partition_steps(gpu))
+        steps += vf_steps(gpu, 0, autoprobe=autoprobe, restore_steps=restore_partition_steps(gpu))
         steps += _destroy_steps(gpu, change.instances)
         steps.append(SetMig(gpu.address, change.mig_mode, mig_was_enabled, may_reset=is_reset_allowed(gpu, kernel)))
         steps += vf_steps(replace(gpu, vfs_enabled=0), vf_count, autoprobe=autoprobe)
@@ -229,7 +229,7 @@ def plan_in_place_change(
     return plan_eviction(snapshot, gpu, steps, EvictionReason(cause, None if drain else "--drain"), change.mixed_size)
 
 
-def _restore_partition_steps(gpu: Gpu) -> tuple[Step, ...]:
+def restore_partition_steps(gpu: Gpu) -> tuple[Step, ...]:
     """Return the steps that restore a GPU's partitioning after its VFs were recreated, when a change failed."""
     steps: list[Step] = []
     if gpu.mig is not None and gpu.mig.enabled:
