@@ -114,12 +114,13 @@ def print_result(settings: Settings, command_output: CommandOutput) -> int:
         OutputLost: it could not be written, and it reports a change.
     """
     from vgpuctl.cli import document, output, streams
+    from vgpuctl.model import documents
 
     result, raw = _narrow(settings, command_output.result), command_output.raw
 
     def write() -> None:
         if settings.json:
-            streams.write_out(document.text(document.success_body(settings.kind, result), settings.output))
+            streams.write_out(document.text(documents.success_body(settings.kind, result), settings.output))
         elif raw is not None:
             write_raw(raw)
         elif settings.output in ("csv", "name"):

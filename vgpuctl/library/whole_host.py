@@ -113,20 +113,21 @@ class HostCalls(Calls):
 
         return diagnose.fix_problems(self._ports, self._context(dry_run=dry_run), as_texts("checks", checks))
 
-    @query
     def explain_failure(self, error: VgpuctlError) -> list[DoctorFindingResult]:
         """Return what the checks found that can explain an error; an empty list if none of them can."""
+        check, cause = error.facts.get("check"), error.facts.get("cause")
+        code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
+        return list(self.find_causes(code, check=check if isinstance(check, str) else None))
+
+    @query
+    def find_causes(self, code: str, *, check: str | None = None) -> tuple[DoctorFindingResult, ...]:
+        """Return what the checks found that can explain an error with this code, and this `check` in its facts."""
         from vgpuctl import doctor
         from vgpuctl.operations import diagnose
 
-        check, cause = error.facts.get("check"), error.facts.get("cause")
-        check_name = check if isinstance(check, str) else None
-        code = cause if isinstance(error, PartlyApplied) and isinstance(cause, str) else error.code
-        return (
-            diagnose.explain_failure(self._ports, code, check_name)
-            if doctor.find_explaining_checks(code, check_name)
-            else []
-        )
+        if not doctor.find_explaining_checks(code, check):
+            return ()
+        return tuple(diagnose.explain_failure(self._ports, code, check))
 
     @query
     def log(
