@@ -62,6 +62,12 @@ class SignalGuard:
             raise self._interrupted()
         return False
 
+    def restore_handlers(self) -> None:
+        """Leave the signals to what runs from here on, which handles them itself."""
+        for number in self.handled_signals:
+            signal.signal(number, signal.SIG_DFL)
+        self.handled_signals = ()
+
     def ignore_signals(self) -> None:
         """Ignore signals from here on, even while the interpreter exits."""
         for number in self.handled_signals:

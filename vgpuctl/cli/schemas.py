@@ -19,13 +19,24 @@ from vgpuctl.library.call_table import CALLS
 from vgpuctl.model import json_schema
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
-from vgpuctl.model.results.host import CompletionResult, HostsResult, RebootedResult, ScenarioResult, SimResult
+from vgpuctl.model.results.host import (
+    AgentResult,
+    CompletionResult,
+    HostsResult,
+    RebootedResult,
+    ScenarioResult,
+    SimResult,
+)
 from vgpuctl.model.results.vms import ChangedVmResult, ManyVmsResult, PlannedVmResult, VmResult, XmlResult
 
 HOSTS = "hosts"
 """The kind of what any command has on several other hosts."""
 
+DIAL = "agent-dial"
+"""A command that prints no document: it carries the bytes of others."""
+
 _OTHERS: dict[str, object] = {
+    "agent-run": QueryResult[AgentResult],
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
     "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
     "completion": QueryResult[CompletionResult],
@@ -39,8 +50,9 @@ _OTHERS: dict[str, object] = {
 
 def all_kinds() -> tuple[str, ...]:
     """Return every kind: each command, and `hosts`."""
-    names = (name for name in command_table.COMMANDS if name != "sim")
-    return (*names, *(f"sim-{name}" for name in command_table.SIM_COMMANDS), HOSTS)
+    names = (name for name in command_table.COMMANDS if name not in command_table.GROUPS)
+    parts = (f"{group}-{name}" for group, commands in command_table.GROUPS.items() for name in commands)
+    return (*names, *(kind for kind in parts if kind != DIAL), HOSTS)
 
 
 @functools.cache
@@ -67,7 +79,13 @@ def _takes_several(kind: str, call: Any) -> bool:
 
 def document_schema(kind: str) -> dict[str, Any]:
     """Return the schema of one kind's documents."""
-    return json_schema.document_schema(kind, result_type(kind), f"vgpuctl {kind.replace('sim-', 'sim ', 1)} --json")
+    return json_schema.document_schema(kind, result_type(kind), f"vgpuctl {_spoken(kind)} --json")
+
+
+def _spoken(kind: str) -> str:
+    """Return the words of a command: `sim-reset` is typed `sim reset`."""
+    group, _, rest = kind.partition("-")
+    return f"{group} {rest}" if group in command_table.GROUPS else kind
 
 
 def schema_files() -> dict[str, str]:

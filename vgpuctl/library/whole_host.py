@@ -12,7 +12,7 @@ from vgpuctl.config.arguments import DEFAULT_LOG_LINES, MAX_LOG_LINES, MAX_UNDO,
 from vgpuctl.errors import InvalidInput, NotFound, PartlyApplied
 from vgpuctl.library.call import Calls, change, query
 from vgpuctl.library.fields import Texts
-from vgpuctl.library.text_file import display_name, read_text
+from vgpuctl.library.text_file import display_name, read_given_text, read_text
 from vgpuctl.model.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         RestoreResult,
         UninstalledResult,
     )
-    from vgpuctl.operations.desired_state import DesiredState
+    from vgpuctl.operations.desired_state import DesiredState, HostFileText
+    from vgpuctl.ports.host import Host
 
 
 class HostCalls(Calls):
@@ -69,11 +70,16 @@ class HostCalls(Calls):
 
         if undo is not None and file is not None:
             raise InvalidInput("undo and file cannot be combined: a saved version is a file already")
-        text = None if file is None else desired_state.HostFileText(read_text(file, "host.yaml"), display_name(file))
+        text = None if file is None else self._read_host_file(file)
         if undo is not None:
             require_range("undo", undo, 1, MAX_UNDO)
             text = desired_state.read_previous_version(self._ports, undo)
         return desired_state.read_desired_state(self._ports, text, as_texts("sets", sets))
+
+    def _read_host_file(self, file: str) -> HostFileText:
+        from vgpuctl.operations.desired_state import HostFileText
+
+        return HostFileText(read_given_text(self._ports, file, "host.yaml"), display_name(file))
 
     @query
     def export_host(self) -> QueryResult[HostTextResult]:
@@ -90,7 +96,7 @@ class HostCalls(Calls):
         """
         from vgpuctl.operations import import_host
 
-        return import_host.import_host(self._ports, _read_foreign_config(path, config))
+        return import_host.import_host(self._ports, _read_foreign_config(self._ports, path, config))
 
     @change("reconcile-host")
     def reconcile_host(self, *, dry_run: bool = False) -> Outcome[ReconcileResult]:
@@ -209,11 +215,11 @@ class HostCalls(Calls):
         return installation.uninstall_host(self._ports, self._context(dry_run=dry_run), restart_libvirt=restart_libvirt)
 
 
-def _read_foreign_config(path: str, config: str | None) -> ImportedConfig:
+def _read_foreign_config(host: Host, path: str, config: str | None) -> ImportedConfig:
     from vgpuctl.config import import_formats
 
-    if path == "-" or not Path(path).is_dir():
-        return import_formats.parse_import(read_text(path, "import"), display_name(path), config)
+    if path == "-" or host.given_files is not None or not Path(path).is_dir():
+        return import_formats.parse_import(read_given_text(host, path, "import"), display_name(path), config)
     try:
         files = sorted(
             file

@@ -246,6 +246,7 @@ class CallSettings(Value):
     `confirm` is called before something is lost. `cancelled` is called before each step; if it returns True, the work
     stops and is undone. `command_line` is written to the audit journal; None: the process's own. `batch_subjects`: the
     call is part of a batch, which has one entry, and this is what the batch changes; None: the call has its own entry.
+    `files`: the texts of files that a caller elsewhere names, by path; None: they are read on this machine.
     """
 
     wait_seconds: float = DEFAULT_WAIT_SECONDS
@@ -254,3 +255,4 @@ class CallSettings(Value):
     cancelled: Callable[[], bool] = never_cancelled
     command_line: tuple[str, ...] | None = None
     batch_subjects: Subjects | None = None
+    files: Mapping[str, str] | None = None

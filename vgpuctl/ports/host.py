@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.value import Value, replace
@@ -21,8 +21,9 @@ class Host(Value):
     `unprivileged_user` is the user who runs this without root, which a change needs; None for root.
 
     `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
-    the drivers' commands, the kernel's log or unfinished files (a captured tree). `close` closes what the ports keep
-    open, None where they keep nothing; none of them can be used afterwards.
+    the drivers' commands, the kernel's log or unfinished files (a captured tree). `given_files`: the texts of files
+    that a caller elsewhere sent, by path; None: the caller's files are on this machine. `close` closes what the ports
+    keep open, None where they keep nothing; none of them can be used afterwards.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Host(Value):
     vendor_commands: VendorCommands | None = None
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
+    given_files: Mapping[str, str] | None = None
     close: Callable[[], None] | None = None
 
 
