@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent answers: an ASGI application. Which calls there are, and what each takes and returns, the library says.
+"""What the agent answers: an ASGI application. The library says which calls there are, and what they take and return.
 
-A read is `GET /v1/CALL?name=value`, and answers with its document. A change is `POST /v1/CALL` with its arguments as a JSON
-object; it is an operation: the answer is 202 with its id, `GET /v1/operations/ID` has its document when it has ended, and
-`/v1/operations/ID/events` its progress as server-sent events. A read takes POST, too.
+A read is `GET /v1/CALL?name=value`, and answers with its document. A change is `POST /v1/CALL` with its arguments as a
+JSON object; it is an operation: the answer is 202 with its id, `GET /v1/operations/ID` has its document when it has
+ended, and `/v1/operations/ID/events` its progress as server-sent events. A read takes POST, too.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import inspect
 import json
 import re
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from vgpuctl.agent.protocol import (
     SOCKET_PATH,
     confirmation_key,
 )
+from vgpuctl.config.arguments import require_seconds
 from vgpuctl.errors import (
     FileNeeded,
     Interrupted,
@@ -45,7 +47,16 @@ from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.text_file import read_text
 from vgpuctl.model.documents import Failure, read_failure, to_json_value
-from vgpuctl.model.outcome import CallSettings, Outcome, QueryResult
+from vgpuctl.model.outcome import (
+    DEFAULT_WAIT_SECONDS,
+    CallSettings,
+    Confirm,
+    NoProgress,
+    Outcome,
+    Progress,
+    confirm_everything,
+    never_cancelled,
+)
 from vgpuctl.model.result_reader import Mismatch, read_result, read_value
 
 Dial = Callable[[], socket.socket]
@@ -53,6 +64,9 @@ Dial = Callable[[], socket.socket]
 Result = TypeVar("Result")
 Data = TypeVar("Data")
 
+LOCAL_AGENT = "agent"
+SSH_SECONDS = 365 * 86400.0
+"""A login at another host may last as long as the program that uses it."""
 MAX_FILES = 1000
 MAX_ANSWER_BYTES = 256 << 20
 MAX_LINE_BYTES = 64 << 20
@@ -357,9 +371,42 @@ def _pass_on(progress: Any, kind: str, data: Mapping[str, Any]) -> None:
         progress.on_vm_finish(data["done"], data["total"], data["failed"], data["text"])
 
 
-def connect(dial: Dial, settings: CallSettings, name: str = "local") -> AgentHost:
-    """Return the host behind an agent. `settings`: how its calls work, as of `vgpuctl.open_host`."""
-    return AgentHost(dial, settings, name)
+def connect(
+    name: str = LOCAL_AGENT,
+    *,
+    wait_seconds: float = DEFAULT_WAIT_SECONDS,
+    progress: Progress | None = None,
+    confirm: Confirm = confirm_everything,
+    cancelled: Callable[[], bool] = never_cancelled,
+    command_line: tuple[str, ...] | None = None,
+) -> AgentHost:
+    """Connect to a host agent: this machine's (`agent`), one at another socket (`agent:PATH`), or `ssh://[USER@]HOST`.
+
+    The other arguments, and what the host can do, are those of `vgpuctl.open_host`; rights are the caller's on that
+    host, not root's. Files that a call names are read here and sent.
+
+    Raises:
+        InvalidInput: it is not such a name.
+        Unreachable, Refused, HostKeyRefused: the host cannot be reached. A socket is first used by the first call.
+    """
+    require_seconds("wait_seconds", wait_seconds)
+    settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line)
+    return AgentHost(dialer(name), settings, name)
 
 
-__all__ = ["AgentHost", "QueryResult", "connect", "dial_socket", "error_of"]
+def dialer(name: str) -> Dial:
+    """Return what makes connections to the agent of this name, see `connect`."""
+    if name == LOCAL_AGENT:
+        return dial_socket()
+    if name.startswith(f"{LOCAL_AGENT}:/"):
+        return dial_socket(name.removeprefix(f"{LOCAL_AGENT}:"))
+    if not name.startswith("ssh://"):
+        raise InvalidInput(
+            f"{name} is not the name of a host agent", hint="use agent, agent:/PATH/OF/SOCKET, or ssh://[USER@]HOST"
+        )
+    from vgpuctl.remote.session import parse_url
+    from vgpuctl.remote.ssh import SshConnector
+
+    session = SshConnector()(parse_url(name), time.monotonic() + SSH_SECONDS)
+    dial: Dial = session.dial
+    return dial

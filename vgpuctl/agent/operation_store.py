@@ -32,8 +32,8 @@ State = Literal["waiting", "running", "finished", "interrupted"]
 class StoredOperation(Value):
     """An operation as the API shows it and the disk keeps it. Times are seconds since the epoch.
 
-    `state`: `interrupted` is one that a former agent did not end; `reconcile-host` finished or undid it. `document`: its
-    result, None until it has ended.
+    `state`: `interrupted` is one that a former agent did not end; `reconcile-host` finished or undid it. `document`:
+    its result, None until it has ended.
     """
 
     id: str

@@ -2,7 +2,7 @@
 """What the agent and its client agree on: where the socket is, and what a request has besides the call's arguments.
 
 A call's arguments are the JSON object in the body of `POST /v1/CALL`, under the names that the library gives them. What
-belongs to the request and not to the call is in the object `request` beside them (no call has an argument of that name).
+belongs to the request and not to the call is in the object `request` beside them; no call has an argument of that name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ RESULT_EVENT = "result"
 class RequestOptions(Value):
     """What a request has besides the arguments of its call.
 
-    `wait_seconds`: as the option --wait. `ask`: refuse what needs a confirmation, with the question in the error, unless
-    `confirmed` has it: the question and its lines, joined by newlines. `files`: the texts of files that the arguments
-    name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit journal.
+    `wait_seconds`: as the option --wait. `ask`: refuse what needs a confirmation, with the question in the error,
+    unless `confirmed` has it: the question and its lines, joined by newlines. `files`: the texts of files that the
+    arguments name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit
+    journal.
     """
 
     wait_seconds: float | None = None

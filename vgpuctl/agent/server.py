@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the agent: one process, one socket. The kernel says who is at the other end of a connection (SO_PEERCRED).
 
-The loop's thread answers; the library's calls run in threads. SIGTERM: no new operations, the running ones end or, after
-a time, are undone; then the process ends. Nothing on the host needs the agent to run.
+The loop's thread answers; the library's calls run in threads. SIGTERM: no new operations, the running ones end or,
+after a time, are undone; then the process ends. Nothing on the host needs the agent to run.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def _check_directory(directory: str) -> None:
     status = os.stat(directory)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Refused(
-            f"{directory}: others may write there (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), and "
-            "could put a socket of their own there",
+            f"{directory}: others may write there (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), "
+            "and could put a socket of their own there",
             hint=f"chown root {directory}; chmod 755 {directory}",
             path=directory,
         )

@@ -6,6 +6,7 @@ The work is done under the signal guard.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from vgpuctl.model.outcome import AnyResult, Confirm, Progress
 
     Result = TypeVar("Result", bound=AnyResult)
+
+
+AGENT, LOCAL = "agent", "local"
 
 
 class CommandOutput(Value):
@@ -49,6 +53,18 @@ def open_host(
 
     if settings.is_remote:
         raise InvalidInput("this command works only on this machine", hint="omit --host ssh://")
+    agent_name = _agent_of(settings)
+    if agent_name is not None:
+        from vgpuctl.agent import client
+
+        return client.connect(
+            agent_name,
+            wait_seconds=settings.wait,
+            progress=progress,
+            confirm=confirm or library.confirm_everything,
+            cancelled=cancelled or library.never_cancelled,
+            command_line=("vgpuctl", *settings.args),
+        )
     return library.open_host(
         settings.host,
         root=settings.root,
@@ -59,6 +75,20 @@ def open_host(
         cancelled=cancelled or library.never_cancelled,
         command_line=("vgpuctl", *settings.args),
     )
+
+
+def _agent_of(settings: Settings) -> str | None:
+    """Return the name of the host agent that makes the calls; None if this process makes them itself.
+
+    --host names one, or the caller is not root and may use this host's: what changes the host needs root or the agent.
+    """
+    if settings.host == AGENT or settings.host.startswith(f"{AGENT}:"):
+        return settings.host
+    if settings.host != LOCAL or settings.root != "/" or settings.connect is not None or os.geteuid() == 0:
+        return None
+    from vgpuctl.agent.dial import SOCKET_PATH
+
+    return AGENT if os.access(SOCKET_PATH, os.R_OK | os.W_OK) else None
 
 
 def call(

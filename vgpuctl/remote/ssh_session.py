@@ -93,6 +93,14 @@ class SshSession:
             with contextlib.suppress(Exception):
                 channel.close()
 
+    def dial(self) -> Any:
+        """Return a channel to the host agent there: it has the methods of a socket that HTTP needs.
+
+        Raises:
+            Unreachable: the connection broke.
+        """
+        return self._start_command(_dial_line())
+
     def close(self) -> None:
         """Log out."""
         self._watchdog.cancel()
@@ -251,6 +259,11 @@ class _RunningCommand:
         out = bytes(self.out) if parts is None else parts[2]
         err = bytes(self.err[-_TAIL_BYTES:]).decode(errors="replace")
         return RemoteOutput(status, out.decode(errors="replace"), err, noise, self.late_at is not None, abandon_reason)
+
+
+def _dial_line() -> str:
+    """Return the command line that reaches the agent, as this user: who asks is what the agent's rights depend on."""
+    return shlex.join(["/bin/sh", "-c", f'PATH="$PATH:{EXTRA_PATH}"; export PATH; exec vgpuctl agent dial'])
 
 
 def vgpuctl_line(arguments: Sequence[str], user: str) -> str:
