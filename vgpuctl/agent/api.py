@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from vgpuctl.agent import openapi
+from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.operation_store import StoredOperation
 from vgpuctl.agent.operations import OpenHost, Operation, Operations, Request
 from vgpuctl.agent.protocol import (
@@ -39,6 +40,7 @@ from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
 from vgpuctl.model.documents import failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, Outcome, QueryResult
 from vgpuctl.model.result_reader import Mismatch
+from vgpuctl.value import EMPTY_MAPPING
 from vgpuctl.version import __version__
 
 BODY_SECONDS = 30.0
@@ -100,8 +102,11 @@ class NotAnObject(InvalidInput):
 class Api:
     """The application. `changed`: called when an operation has ended."""
 
-    def __init__(self, open_host: OpenHost, operations: Operations, policy: Policy) -> None:
-        self._open_host = open_host
+    def __init__(self, open_reader: OpenHost, operations: Operations, policy: Policy, looks: Looks) -> None:
+        """`open_reader`: opens the host with these looks."""
+        self._open_reader = open_reader
+        self._looks = looks
+        self._reader = open_reader(CallSettings(files=EMPTY_MAPPING), None)
         self._operations = operations
         self._policy = policy
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
@@ -123,6 +128,7 @@ class Api:
         for stream in self._streams:
             stream.cancel()
         self._readers.shutdown(wait=False)
+        self._reader.close()
 
     def _answer(
         self, handle: Callable[[HttpRequest, Caller], Awaitable[Response]]
@@ -190,7 +196,8 @@ class Api:
         else:
             if call.changes:
                 raise HTTPException(405, f"{call.name} changes the host: use POST", headers={"Allow": "POST"})
-            given, options = _read_query(call, request.query_params), RequestOptions()
+            fresh = request.query_params.get("fresh", "0") not in ("", "0", "false")
+            given, options = _read_query(call, request.query_params), RequestOptions(fresh=fresh)
         arguments = self._policy.check(caller, call, call.read_arguments(given))
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= 200:
@@ -204,14 +211,20 @@ class Api:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, todo)
 
     def _read(self, request: Request) -> Response:
-        """Make a call that changes nothing, in a reader's thread."""
-        settings = CallSettings(files=request.options.files)
-        with self._open_host(settings, None) as host:
-            try:
-                result = request.call.on(host, request.arguments)
-            except VgpuctlError as error:
-                return _failure(error, request.call.name)
-        return _json(success_body(request.call.name, result_of(result)))
+        """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its look is."""
+        self._looks.begin_read(fresh=request.options.fresh)
+        host = self._reader
+        if request.options.files:
+            host = self._open_reader(CallSettings(files=request.options.files), None)
+        try:
+            result = request.call.on(host, request.arguments)
+        except VgpuctlError as error:
+            return _failure(error, request.call.name)
+        finally:
+            if host is not self._reader:
+                host.close()
+        age = {"Age": str(round(self._looks.age_seconds))}
+        return _json(success_body(request.call.name, result_of(result)), headers=age)
 
 
 def result_of(value: object) -> Outcome[object] | QueryResult[object]:

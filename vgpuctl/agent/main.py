@@ -11,7 +11,9 @@ from pathlib import Path
 
 from vgpuctl import library
 from vgpuctl.agent import server
+from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.protocol import SOCKET_PATH, STATE_DIRECTORY
+from vgpuctl.host.processes import HostClock
 
 
 def run(
@@ -29,10 +31,12 @@ def run(
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    looks = Looks(HostClock())
     open_host = library.opener(host, root=root, connect=connect)
+    open_reader = library.opener(host, root=root, connect=connect, looks=looks)
     path = os.path.abspath(socket or SOCKET_PATH)
     directory = Path(state or os.environ.get("STATE_DIRECTORY") or STATE_DIRECTORY)
     with server.only_agent(directory):
         listening = server.bind(path)
-        asyncio.run(server.serve(open_host, listening, directory, server.OwnerPolicy()))
+        asyncio.run(server.serve(open_host, open_reader, looks, listening, directory, server.OwnerPolicy()))
     return path

@@ -29,7 +29,7 @@ class RequestOptions(Value):
     `wait_seconds`: as the option --wait. `ask`: refuse what needs a confirmation, with the question in the error,
     unless `confirmed` has it: the question and its lines, joined by newlines. `files`: the texts of files that the
     arguments name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit
-    journal.
+    journal. `fresh`: a read looks at the host again; without it, it may be answered from a look of a moment ago.
     """
 
     wait_seconds: float | None = None
@@ -37,6 +37,7 @@ class RequestOptions(Value):
     confirmed: tuple[str, ...] = ()
     files: Mapping[str, str] = EMPTY_MAPPING
     command_line: tuple[str, ...] = ()
+    fresh: bool = False
 
 
 def read_options(given: object) -> RequestOptions:

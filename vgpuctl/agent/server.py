@@ -27,6 +27,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vgpuctl.agent.api import Api, Caller, Policy
+from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.operation_store import OperationStore
 from vgpuctl.agent.operations import OpenHost, Operations
 from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
@@ -183,14 +184,16 @@ def check_socket(listening: socket.socket) -> None:
         )
 
 
-async def serve(open_host: OpenHost, listening: socket.socket, state: Path, policy: Policy) -> None:
-    """Answer until SIGTERM or SIGINT."""
+async def serve(
+    open_host: OpenHost, open_reader: OpenHost, looks: Looks, listening: socket.socket, state: Path, policy: Policy
+) -> None:
+    """Answer until SIGTERM or SIGINT. `open_reader`: opens the host with the looks."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     operations = Operations(open_host, OperationStore(state))
-    api = Api(open_host, operations, policy)
+    api = Api(open_reader, operations, policy, looks)
     config = uvicorn.Config(
         api.app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
     )
