@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -21,7 +23,7 @@ def run(
     *,
     root: str = "/",
     connect: str | None = None,
-    socket: str | None = None,
+    path: str | None = None,
     state: str | None = None,
 ) -> str:
     """Run the agent of a host, named as for `vgpuctl.open_host`, until it is told to stop; return its socket's path.
@@ -34,9 +36,17 @@ def run(
     looks = Looks(HostClock())
     open_host = library.opener(host, root=root, connect=connect)
     open_reader = library.opener(host, root=root, connect=connect, looks=looks)
-    path = os.path.abspath(socket or SOCKET_PATH)
+    socket_path = os.path.abspath(path or SOCKET_PATH)
     directory = Path(state or os.environ.get("STATE_DIRECTORY") or STATE_DIRECTORY)
     with server.only_agent(directory):
-        listening = server.bind(path)
-        asyncio.run(server.serve(open_host, open_reader, looks, listening, directory, server.OwnerPolicy()))
-    return path
+        listening = server.bind(socket_path)
+        agent = server.Agent(open_host, open_reader, looks, server.OwnerPolicy(), directory)
+        asyncio.run(_serve(agent, listening))
+    return socket_path
+
+
+async def _serve(agent: server.Agent, listening: socket.socket) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await server.serve(agent, listening, stop)

@@ -26,7 +26,7 @@ from vgpuctl.agent.protocol import RESULT_EVENT, RequestOptions, confirmation_ke
 from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, NotFound, Refused, VgpuctlError, explain_exception
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
-from vgpuctl.library.call_table import LibraryCall
+from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, NoProgress, confirm_everything
 from vgpuctl.value import replace
@@ -264,6 +264,17 @@ class Operations:
         self._remember(operation)
         self._loop.run_in_executor(self._threads, self._perform, operation)
         return operation
+
+    def recover(self) -> None:
+        """Finish or undo what operations of a former agent left, by `reconcile-host`, and note with them what it did."""
+        lost = [one for one in self._operations.values() if one.stored.state == "interrupted" and one.stored.is_new]
+        if not any(operation.stored.started is not None for operation in lost):
+            return
+        request = Request(CALLS["reconcile-host"], {}, RequestOptions(), account="root", uid=0)
+        reconciling = self.begin(request).stored.id
+        for operation in lost:
+            operation.stored = operation.stored.reconciled_by(reconciling)
+            self._write(operation.stored)
 
     def find(self, operation_id: str) -> Operation:
         """Return an operation.

@@ -14,11 +14,10 @@ import grp
 import logging
 import os
 import pwd
-import signal
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -184,21 +183,34 @@ def check_socket(listening: socket.socket) -> None:
         )
 
 
+class Agent(Value):
+    """What an agent is made of. `open_reader`: opens the host with the looks, `open_host` for an operation, without."""
+
+    open_host: OpenHost
+    open_reader: OpenHost
+    looks: Looks
+    policy: Policy
+    state: Path
+
+
 async def serve(
-    open_host: OpenHost, open_reader: OpenHost, looks: Looks, listening: socket.socket, state: Path, policy: Policy
+    agent: Agent, listening: socket.socket, stop: asyncio.Event, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Answer until SIGTERM or SIGINT. `open_reader`: opens the host with the looks."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    operations = Operations(open_host, OperationStore(state))
-    api = Api(open_reader, operations, policy, looks)
+    """Answer until `stop` is set. `ready` is called when it answers.
+
+    Raises:
+        FileFailed: the state directory cannot be read or written.
+    """
+    operations = Operations(agent.open_host, _open_store(agent.state))
+    operations.on_begin = operations.on_end = lambda _: agent.looks.drop()
+    api = Api(agent.open_reader, operations, agent.policy, agent.looks)
     config = uvicorn.Config(
         api.app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
+    operations.recover()
+    ready()
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     log.info("the agent stops")
@@ -206,6 +218,18 @@ async def serve(
     await api.close()
     server.should_exit = True
     await serving
+
+
+def _open_store(state: Path) -> OperationStore:
+    try:
+        return OperationStore(state)
+    except OSError as error:
+        raise FileFailed(
+            f"the agent's state directory {state} cannot be used: {error.strerror}",
+            hint=f"ls -la {state}; df -h {state}",
+            path=error.filename or str(state),
+            errno=error.errno,
+        ) from error
 
 
 class NotAllowed(Refused):

@@ -63,7 +63,7 @@ def run_agent(settings: Settings, path: str | None, state: str | None) -> int:
         from vgpuctl.model.results.host import AgentResult
 
         guard.restore_handlers()
-        socket_path = main.run(settings.host, root=settings.root, connect=settings.connect, socket=path, state=state)
+        socket_path = main.run(settings.host, root=settings.root, connect=settings.connect, path=path, state=state)
         return run.CommandOutput(QueryResult(AgentResult(socket_path)))
 
     return run.perform(settings, "agent-run", work)
