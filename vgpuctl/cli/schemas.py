@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import types
 import typing
 from collections.abc import Mapping
@@ -178,11 +177,3 @@ def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
             "properties": {json_name: schema_of(hint, definitions) for _, json_name, hint, _ in fields},
         }
     return {"$ref": f"#/$defs/{name}"}
-
-
-def schema_files() -> dict[str, str]:
-    """Return every schema file's name and text."""
-    return {
-        f"{kind}.schema.json": json.dumps(document_schema(kind), indent=2, ensure_ascii=False) + "\n"
-        for kind in all_kinds()
-    }
