@@ -61,6 +61,7 @@ class OperationStore:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.secret = self._read_secret(directory / "secret")
         self._finished: dict[str, float] = {}
+        self._lost: list[str] = []
 
     def load(self) -> list[StoredOperation]:
         """Return what is kept. What a former agent did not end is `interrupted` now; a damaged file is set aside."""
@@ -79,9 +80,15 @@ class OperationStore:
             if stored.document is None:
                 stored = replace(stored, state="interrupted", finished=time.time(), document=_interrupted(stored))
                 self.write(stored)
+                if stored.started is not None:
+                    self._lost.append(stored.id)
             self._finished[stored.id] = stored.finished or stored.created
             kept.append(stored)
         return kept
+
+    def lost(self) -> tuple[str, ...]:
+        """Return the ids of the operations that the former agent had begun and did not end."""
+        return tuple(self._lost)
 
     def write(self, stored: StoredOperation) -> None:
         """Write an operation's file.
@@ -116,7 +123,7 @@ class OperationStore:
 def _interrupted(stored: StoredOperation) -> Mapping[str, object]:
     began = stored.started is not None
     message = "the agent ended while it ran" if began else "the agent ended before it began"
-    hint = "reconcile-host finishes or undoes what it left, and the agent runs it when it starts" if began else None
+    hint = "the agent ran reconcile-host when it started again: facts.reconcile is that operation" if began else None
     return {
         "schema": "vgpuctl/1",
         "kind": stored.call,

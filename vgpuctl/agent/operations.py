@@ -143,6 +143,11 @@ class Operation:
             self._next_number += 1
         self._loop.call_soon_threadsafe(self._wake)
 
+    def end(self, stored: StoredOperation) -> None:
+        """Take the operation as it is when it has ended; the last event is its document."""
+        self.stored = stored
+        self.add(RESULT_EVENT, stored.document, replaces_same=True)
+
     def _wake(self) -> None:
         for reader in self._readers:
             reader.set()
@@ -267,13 +272,15 @@ class Operations:
 
     def recover(self) -> None:
         """Finish or undo what operations of a former agent left, by `reconcile-host`, and note with them what it did."""
-        lost = [one for one in self._operations.values() if one.stored.state == "interrupted" and one.stored.is_new]
-        if not any(operation.stored.started is not None for operation in lost):
+        lost = [self._operations[operation_id] for operation_id in self._store.lost()]
+        if not lost:
             return
-        request = Request(CALLS["reconcile-host"], {}, RequestOptions(), account="root", uid=0)
-        reconciling = self.begin(request).stored.id
+        reconcile = self.begin(Request(CALLS["reconcile-host"], {}, RequestOptions(), account="root", uid=0)).stored.id
         for operation in lost:
-            operation.stored = operation.stored.reconciled_by(reconciling)
+            document = to_json_value(operation.stored.document)
+            assert isinstance(document, dict)
+            document["error"]["facts"]["reconcile"] = reconcile
+            operation.end(replace(operation.stored, document=document))
             self._write(operation.stored)
 
     def find(self, operation_id: str) -> Operation:
@@ -314,8 +321,8 @@ class Operations:
         self._operations[stored.id] = operation
         if stored.key is not None:
             self._keys[(stored.account, stored.key)] = stored.id
-        if stored.document is not None and not operation.events:
-            operation.add(RESULT_EVENT, stored.document)
+        if stored.document is not None:
+            operation.end(stored)
 
     def _forget_old(self) -> None:
         """Forget what is no longer kept on disk, and the progress of all but the newest operations."""
@@ -339,10 +346,10 @@ class Operations:
         self.on_begin(operation.stored)
         document = to_json_value(self._document(operation, request))
         assert isinstance(document, dict)
-        operation.stored = replace(operation.stored, state="finished", finished=time.time(), document=document)
-        self._write(operation.stored)
-        self.on_end(operation.stored)
-        operation.add(RESULT_EVENT, document)
+        stored = replace(operation.stored, state="finished", finished=time.time(), document=document)
+        self._write(stored)
+        self.on_end(stored)
+        operation.end(stored)
         self._loop.call_soon_threadsafe(self._forget_old)
 
     def _document(self, operation: Operation, request: Request) -> Mapping[str, object]:

@@ -68,14 +68,15 @@ def _add_options(function: Callable[..., int], options: list[click.Option]) -> C
 def _option(field: VmField, *, required: bool = False, changing: bool = False) -> click.Option:
     """Return the option of one field; its value stays text, and the spec's rules check it.
 
-    `changing`: it changes a VM that exists, so it has no default, and a flag can be taken back.
+    `changing`: it changes a VM that exists, so it has no default, and a flag can be taken back. The help says where it
+    does so at any time.
     """
     text = (changing and field.change_help) or field.help
     first_word = text.split()[0]
     text = text if first_word.endswith(":") or not first_word.islower() else text[0].upper() + text[1:]
     text = text.rstrip(".") + "."
-    if field.default_text and not changing:
-        text = f"{text} [{field.default_text}]"
+    note = ("at any time" if field.changes == "any" else "") if changing else field.default_text
+    text = f"{text} [{note}]" if note else text
     arguments: dict[str, Any] = {"help": text, "required": required}
     spelling = field.option
     if field.is_flag:

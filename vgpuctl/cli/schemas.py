@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from typing import Any, get_args, get_origin
 
 from vgpuctl.cli import command_table
@@ -86,11 +85,3 @@ def _spoken(kind: str) -> str:
     """Return the words of a command: `sim-reset` is typed `sim reset`."""
     group, _, rest = kind.partition("-")
     return f"{group} {rest}" if group in command_table.GROUPS else kind
-
-
-def schema_files() -> dict[str, str]:
-    """Return every schema file's name and text."""
-    return {
-        f"{kind}.schema.json": json.dumps(document_schema(kind), indent=2, ensure_ascii=False) + "\n"
-        for kind in all_kinds()
-    }

@@ -37,7 +37,8 @@ class WholeGpuFields(TypedDict, total=False):
 class VmChangeFields(TypedDict, total=False):
     """What can change in a VM that exists; what is not given stays.
 
-    `labels` are set, or removed by None or `key-`; the VM's other labels stay. An empty `owner` removes it.
+    At any time: labels, owner; the others while the VM is off. `labels` are set, or removed by None or
+    `key-`; the VM's other labels stay. An empty text removes: owner.
     """
 
     profile: Texts

@@ -289,9 +289,9 @@ class VmCalls(Calls):
     def set_vm(
         self, name: str, *, drain: bool = False, dry_run: bool = False, **fields: Unpack[VmChangeFields]
     ) -> Outcome[VmReport]:
-        """Change fields of a VM; those not given stay. Labels and owner change at any time, the others while it is off.
+        """Change fields of a VM; those not given stay. `VmChangeFields` says which change at any time.
 
-        `labels` are set, or removed by None; "" removes the `owner`. `drain`: a running VM may be shut down for it.
+        The others change while the VM is off. `drain`: a running VM may be shut down for them.
         """
         from vgpuctl.library import requests
         from vgpuctl.operations import ensure_vm

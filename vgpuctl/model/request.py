@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from vgpuctl.model.numbers import parse_memory_size
 from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
 from vgpuctl.model.vm import Nic, VmRecord
 from vgpuctl.value import Value
@@ -114,7 +115,6 @@ class DomainDesign(Value):
     record: VmRecord
     memory_nodes: str = ""
     pinned_cpus: str = ""
-    hugepages_kib: int | None = None
     settings: tuple[tuple[str, str], ...] = ()
     os: str = "linux"
     pci_window_mib: int | None = None
@@ -122,3 +122,9 @@ class DomainDesign(Value):
     display_needs_gl: bool = False
     arch: str = "x86_64"
     machine: str = "q35"
+
+    @property
+    def hugepages_kib(self) -> int | None:
+        """The size of its huge pages as a number, for templates; None without them."""
+        size = dict(self.settings).get("hugepages")
+        return None if size is None else parse_memory_size(size) << 10

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.json_yaml import parse_json
 from vgpuctl.value import Value, replace
+
+AnyPlain = TypeVar("AnyPlain")
 
 
 class VmState(StrEnum):
@@ -129,7 +131,7 @@ class VmRecord(Value):
     @property
     def spread_group(self) -> str | None:
         """The requested group whose VMs are on different GPUs; None if `request_json` cannot be parsed."""
-        return self._requested_text("spread_group")
+        return self.requested("spread_group", str)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -140,12 +142,12 @@ class VmRecord(Value):
     @property
     def owner(self) -> str | None:
         """The person or team that uses the VM; None if unknown."""
-        return self._requested_text("owner")
+        return self.requested("owner", str)
 
-    def _requested_text(self, field: str) -> str | None:
-        """Return a requested field that is a text; a list of many VMs parses `request_json` only where it has it."""
+    def requested(self, field: str, kind: type[AnyPlain]) -> AnyPlain | None:
+        """Return a requested field of this type; a list of many VMs parses `request_json` only where it has it."""
         value = self.request_fields.get(field) if f'"{field}"' in self.request_json else None
-        return value if isinstance(value, str) else None
+        return value if isinstance(value, kind) else None
 
     @property
     def request_fields(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a VM in place: while it is off its profile, memory, vCPUs and so on (`UPDATABLE_FIELDS`), labels at any time.
+"""Change a VM in place: the `LABEL_FIELDS` at any time, the `UPDATABLE_FIELDS` while it is off.
 
 It claims the new carrier, removes the old device and creates the new one. Then one call of libvirt defines the VM with
 the new device and the new record, and the old claim is released. A crash before that call leaves a claim that no VM's

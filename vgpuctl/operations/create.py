@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import backend_for
-from vgpuctl.config.arguments import DEFAULT_DISK_GIB, DEFAULT_PLACEMENT_POLICY, HUGEPAGES_KIB, NONE
+from vgpuctl.config.arguments import DEFAULT_DISK_GIB, DEFAULT_PLACEMENT_POLICY, NONE
 from vgpuctl.config.vm_request import FIELDS, VmRequest
 from vgpuctl.domain.render import render_domain
 from vgpuctl.domain.settings import SETTINGS
@@ -131,7 +131,6 @@ def design_domain(
         hostdevs=_hostdevs(request, vgpus),
         pinned_cpus=pins.cpus,
         memory_nodes=pins.nodes,
-        hugepages_kib=HUGEPAGES_KIB.get(request.hugepages),
         settings=tuple((name, text) for name in SETTINGS if (text := getattr(request, FIELDS[name].attribute)) != NONE),
         display_needs_gl=request.display and needs_opengl(snapshot, vgpus[0]),
         hotplug_slots=request.hotplug_slots,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a VM match a request: ensure-vm, which Ansible uses too, and set-vm, which changes the fields that differ.
 
-The state, the labels and the owner change at any time; so do the `UPDATABLE_FIELDS` of a stopped VM. set-vm refuses a
-running one, or with `drain` shuts it down, changes it and starts it again; whether the change is possible is known
-before. Any other difference of an existing VM is refused with before and after, so that a playbook never rebuilds a
-desktop by surprise.
+The state and the `LABEL_FIELDS` change at any time, the `UPDATABLE_FIELDS` of a stopped VM. set-vm refuses a running
+one, or with `drain` shuts it down, changes it and starts it again; whether the change is possible is known before. Any
+other difference of an existing VM is refused with before and after, so that a playbook never rebuilds a desktop by
+surprise.
 """
 
 from __future__ import annotations

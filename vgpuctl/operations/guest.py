@@ -33,7 +33,6 @@ from vgpuctl.model.vm import NOT_RUNNING_STATES, Vm, VmState
 from vgpuctl.observe import observe, scope_of_vm
 from vgpuctl.observe.definition import read_vm
 from vgpuctl.operations.guards import find_vm
-from vgpuctl.operations.plans.results import cloud_init_files
 from vgpuctl.operations.transaction import deleted_meanwhile
 from vgpuctl.value import Value, replace
 
@@ -107,7 +106,7 @@ def read_addresses(host: Host, name: str) -> QueryResult[AddressesResult]:
         if addresses:
             results = tuple(_address_result(address) for address in addresses)
             return QueryResult(AddressesResult(domain.name, domain.uuid, source, results))
-    config = cloud_init_files(vm).get("network_config")
+    config = vm.record.requested("network_config", str) if vm.record else None
     hint = "try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network"
     raise Busy(
         f"no address of {domain.name} is known yet: "

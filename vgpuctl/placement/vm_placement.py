@@ -275,12 +275,8 @@ def choose_near(gpus: Sequence[Gpu], count: int, beside: Sequence[Gpu] = ()) -> 
     return tuple(gpu for gpu in gpus if gpu.address in chosen)
 
 
-def distance(gpus: Sequence[Gpu]) -> tuple[int, int, int]:
-    """Return how far apart GPUs are: how many NVLink groups, NUMA nodes and PCIe switches they are spread over."""
-    return _spread(_members(gpus))
-
-
 def _spread(group: _Group) -> tuple[int, int, int]:
+    """Return over how many NVLink groups, NUMA nodes and PCIe switches GPUs are spread."""
     keys = [member.groups for member in group]
     return len({k[0] for k in keys}), len({k[1] for k in keys}), len({k[1:] for k in keys})
 

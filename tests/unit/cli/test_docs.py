@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,12 @@ import pytest
 from tests.unit.cli.conftest import ROOT
 from vgpuctl.cli import schemas
 
-FILES = {ROOT / "docs" / "json" / name: text for name, text in schemas.schema_files().items()}
+DIRECTORY = ROOT / "docs" / "json"
+SCHEMAS = {kind: schemas.document_schema(kind) for kind in schemas.all_kinds()}
+FILES = {
+    DIRECTORY / f"{kind}.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    for kind, schema in SCHEMAS.items()
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -190,6 +190,9 @@ def test_one_vm() -> None:
     assert "labels:    team=cad\n" in output
     assert "vgpu:      A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4, missing)\n" in output
     assert "disk:      /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n" in output
+    assert "hugepages" not in output
+    output = text("show-vm", {**VM, "spread_group": "lab", "hugepages": "1GiB", "display": True})
+    assert "spread group: lab\nhugepages:    1GiB\ndisplay:      the first" in output
 
 
 def test_a_change_shows_what_is_there_now() -> None:

@@ -53,6 +53,8 @@ def test_every_field_that_can_change_has_its_option_and_no_other_has(sim: Run) -
     assert fields == {*UPDATABLE_FIELDS, *LABEL_FIELDS, *CONSTRAINT_FIELDS} - {"spread_group"} == {*CHANGE_FIELDS}
     help_text = sim("set-vm --help").out
     assert not any(f"[{VmRequest.declared[field].default_text}]" in help_text for field in fields)
+    marked = {p.name for p in command.params if "[at any time]" in (getattr(p, "help", None) or "")}
+    assert marked == {*LABEL_FIELDS}
 
 
 @pytest.mark.parametrize("field", FIELDS)

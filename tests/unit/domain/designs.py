@@ -111,7 +111,6 @@ def all_devices() -> DomainDesign:
         hostdevs=(shown, second),
         pinned_cpus="8-15,24-31",
         memory_nodes="1",
-        hugepages_kib=2048,
         settings=(("hugepages", "2MiB"),),
         display_needs_gl=True,
     )
@@ -202,7 +201,6 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         record=VmRecord(draw(st.sampled_from(RecordState)), uuid, MACHINE, vgpus, (), draw(text)),
         pinned_cpus=draw(st.sampled_from(("", "3", "0-7,9"))),
         memory_nodes=draw(st.sampled_from(("", "1", "0-1"))),
-        hugepages_kib=HUGEPAGES_KIB.get(hugepages),
         settings=(("hugepages", hugepages),) if hugepages != "none" else (),
         os=draw(st.sampled_from(("linux", "generic"))),
     )

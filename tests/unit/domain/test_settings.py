@@ -55,7 +55,7 @@ def test_huge_pages_of_others_are_read(pages: str, text: str) -> None:
 def test_a_template_that_does_not_write_a_setting_gets_it_and_its_text_stays() -> None:
     before, _, rest = TEMPLATE.partition("{% if vm.hugepages_kib is not none %}")
     silent = compile_template(before + rest.partition("{% endif %}")[2])
-    design = replace(vendor_vf(), hugepages_kib=2048, settings=(("hugepages", "2MiB"),))
+    design = replace(vendor_vf(), settings=(("hugepages", "2MiB"),))
     made = render_domain(design, silent)
     assert find_differences(design, made) == ()
     plain = render_domain(replace(design, settings=()), silent)
@@ -65,7 +65,7 @@ def test_a_template_that_does_not_write_a_setting_gets_it_and_its_text_stays() -
 
 def test_a_template_that_writes_another_value_is_refused_and_not_overwritten() -> None:
     own = compile_template(TEMPLATE.replace("{{ vm.hugepages_kib }}", "1048576"))
-    design = replace(vendor_vf(), hugepages_kib=2048, settings=(("hugepages", "2MiB"),))
+    design = replace(vendor_vf(), settings=(("hugepages", "2MiB"),))
     made = render_domain(design, own)
     assert read(made)["hugepages"] == "1GiB"
     assert find_differences(design, made) == ("the size of huge pages is 1GiB instead of 2MiB",)

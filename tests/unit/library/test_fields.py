@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELDS, OPTION_FIELDS
+from vgpuctl.config.vm_request import CHANGE_FIELDS, CONSTRAINT_FIELDS, FIELDS, LABEL_FIELDS, OPTION_FIELDS
 from vgpuctl.library import fields
 
 HEAD = '''\
@@ -39,9 +39,10 @@ CALLS: dict[str, tuple[str, Iterable[str]]] = {
         ("gpu", "gpus", "not_gpu", "numa_node", "force_console"),
     ),
     "VmChangeFields": (
-        """What can change in a VM that exists; what is not given stays.
+        f"""What can change in a VM that exists; what is not given stays.
 
-    `labels` are set, or removed by None or `key-`; the VM's other labels stay. An empty `owner` removes it.
+    At any time: {", ".join(LABEL_FIELDS)}; the others while the VM is off. `labels` are set, or removed by None or
+    `key-`; the VM's other labels stay. An empty text removes: {", ".join(n for n in LABEL_FIELDS if n != "labels")}.
     """,
         CHANGE_FIELDS,
     ),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.model.gpu import Backend, Gpu, GpuMode
-from vgpuctl.placement.vm_placement import choose_near, distance
+from vgpuctl.placement.vm_placement import choose_near
 
 
 def gpu(number: int, node: int | None, switch: int, peers: tuple[int, ...] | None = None) -> Gpu:
@@ -27,6 +28,11 @@ def gpu(number: int, node: int | None, switch: int, peers: tuple[int, ...] | Non
         pci_path=(bus, f"root-{node}-{switch}", f"up-{node}-{switch}", f"down-{number}"),
         nvlink_peers=None if peers is None else tuple(f"0000:{n:02x}:00.0" for n in peers),
     )
+
+
+def spread(gpus: Sequence[Gpu]) -> tuple[int, int]:
+    """Return over how many NUMA nodes and PCIe switches GPUs are spread."""
+    return len({g.numa_node for g in gpus}), len({(g.numa_node, *g.pci_path[:-1]) for g in gpus})
 
 
 def numbers(gpus: tuple[Gpu, ...] | None) -> list[int] | None:
@@ -89,8 +95,8 @@ def test_the_choice_is_as_near_as_the_nearest_of_all_choices(gpus, data):
     chosen = choose_near(gpus, count)
     assert len({g.address for g in chosen}) == count
     assert all(g in gpus for g in chosen)
-    best = min(distance(choice) for choice in combinations(gpus, count))
-    _, nodes, switches = distance(chosen)
-    assert nodes == best[1]
-    if best[2] == 1 or nodes == 1:
-        assert switches == best[2]
+    fewest_nodes, fewest_switches = min(spread(choice) for choice in combinations(gpus, count))
+    nodes, switches = spread(chosen)
+    assert nodes == fewest_nodes
+    if fewest_switches == 1 or nodes == 1:
+        assert switches == fewest_switches

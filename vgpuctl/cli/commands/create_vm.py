@@ -189,10 +189,10 @@ def ensure_vm(
 ) -> int:
     """Create or change a VM so that it matches a spec file. A second run changes nothing.
 
-    An existing VM is started or stopped as --state says. Its labels and owner can change at any time; what
-    'vgpuctl set-vm --help' lists while it is off. Any other difference is refused (exit status 3) and shown. For an
-    existing VM a spec with only its name is enough. The spec's fields are create-vm's options: 'vgpuctl create-vm
-    --help' lists them. To change a few fields without a spec, use set-vm.
+    An existing VM is started or stopped as --state says. What 'vgpuctl set-vm --help' lists can change while it is off,
+    what is marked [at any time] there also while it runs. Any other difference is refused (exit status 3) and shown.
+    For an existing VM a spec with only its name is enough. The spec's fields are create-vm's options: 'vgpuctl
+    create-vm --help' lists them. To change a few fields without a spec, use set-vm.
 
     --placement, --label and --owner override these fields of the spec.
 

@@ -98,12 +98,12 @@ def detach(settings: Settings, targets: Targets, vgpu: tuple[str, ...], dry_run:
 def set_vm(settings: Settings, /, targets: Targets, drain: bool, dry_run: bool, **explicit: Any) -> int:
     """Change VMs: memory, vCPUs, profile, GPU, network cards, labels and more. What is not given stays.
 
-    Labels and the owner change at any time, everything else while the VM is off: --drain shuts a running VM down,
-    changes it and starts it again. Either all that is given changes, or nothing.
+    What is marked [at any time] below changes at any time, everything else while the VM is off: --drain shuts a running
+    VM down, changes it and starts it again. Either all that is given changes, or nothing.
 
-    vGPUs that already have one of the new profiles stay where they are, unless --gpu or --not-gpu says otherwise.
-    --numa-node, --scheduler and --placement say where vGPUs go that are new or move; unset ones are as when the VM was
-    created. If they have no room, the VM stays as it was.
+    vGPUs that already have one of the new profiles stay where they are, unless --gpu or --not-gpu says otherwise. The
+    other options that restrict or choose GPUs say where vGPUs go that are new or move; unset ones are as when the VM
+    was created. If they have no room, the VM stays as it was.
 
     Other commands change the rest: refresh-vm the image, resize-disk disks, attach-vgpu and attach-gpu add devices.
     """

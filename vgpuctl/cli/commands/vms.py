@@ -21,11 +21,12 @@ from vgpuctl.cli.shown import (
     known_texts,
     mib,
     network_line,
-    or_dash,
     value_text,
     vgpus_text,
 )
 from vgpuctl.cli.targets import Targets, change, count_rows, query, running_text
+from vgpuctl.config.arguments import NONE
+from vgpuctl.value import field_names
 
 if TYPE_CHECKING:
     from vgpuctl.model.results.vms import VmResult, VmRowResult
@@ -104,13 +105,20 @@ def list_vms(settings: Settings) -> int:
     return run.call(settings, "list-vms", lambda host: host.list_vms())
 
 
+_FIRST_FIELDS = ("ownership", "owner", "record", "vcpus", "firmware", "reserve", "spread_group")
+_IN_OWN_WORDS = frozenset({
+    "name", "uuid", "state", "memory_mib", "pinned_cpus", "memory_nodes", "display", "networks", "image", "cloud_init",
+    "network_config", "labels", "vgpus", "disks",
+})  # fmt: skip
+"""The fields that a VM's page has in words of its own. Fields that are in neither list come after the first."""
+
+
 def _vm(data: VmResult) -> Page:
-    other_fields = ("ownership", "owner", "record", "vcpus", "firmware", "reserve", "spread_group")
-    other_pairs = [(name.replace("_", " "), getattr(data, name)) for name in other_fields]
+    others = [n for n in field_names(data) if n not in _IN_OWN_WORDS.union(_FIRST_FIELDS) and getattr(data, n) != NONE]
+    by_name = [(name.replace("_", " "), getattr(data, name)) for name in (*_FIRST_FIELDS, *others)]
     items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
     items += [("memory", mib(data.memory_mib))]
-    items += [(title, or_dash(value)) for title, value in other_pairs if value is not None]
-    items += [("hugepages", data.hugepages)] if data.hugepages != "none" else []
+    items += [(title, value_text(value)) for title, value in by_name if value is not None]
     items += [("cpus", _pins_line(data))] if data.pinned_cpus or data.memory_nodes else []
     items += [("display", "the first vGPU's screen is in the console")] if data.display else []
     items += [("network", network_line(network)) for network in data.networks]

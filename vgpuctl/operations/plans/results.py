@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vgpuctl.backends import backend_for
 from vgpuctl.config.arguments import NONE
+from vgpuctl.config.vm_request import FIELDS
+from vgpuctl.domain.settings import SETTINGS
 from vgpuctl.gpu.room import divide
 from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Gpu, Ownership, Vgpu, VgpuType
 from vgpuctl.model.numbers import format_ranges
@@ -27,9 +29,17 @@ from vgpuctl.model.vm import AssignedVgpu, Nic, Vm
 from vgpuctl.operations.plans.reserve import without_slot
 from vgpuctl.operations.plans.schedulers import SchedulerDetails, scheduler_summary
 from vgpuctl.placement.vm_placement import list_rooms, sum_free, sum_guaranteed
-from vgpuctl.value import extend, replace
+from vgpuctl.value import extend, field_names, replace
 
 AnyVgpu = TypeVar("AnyVgpu", bound=VgpuResult)
+
+_DECLARED = {name: FIELDS[name] for name in field_names(VmResult) if name in FIELDS}
+_RECORDED_TYPES = {
+    name: bool if field.is_flag else int if field.is_number else str
+    for name, field in _DECLARED.items()
+    if field.recorded and not field.repeatable
+}
+"""The fields that a VM's result has as the VM's record has them, one value each, with its type."""
 
 
 def vgpu_result(vgpu: Vgpu) -> VgpuResult:
@@ -97,28 +107,22 @@ def with_companions(vgpus: Sequence[AnyVgpu]) -> tuple[AnyVgpu, ...]:
 def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
     """Return one VM's result for show-vm and for every command that makes or changes one."""
     made = {d.path: d for d in vm.record.disks} if vm.record else {}
-    seed_files = cloud_init_files(vm)
     return VmResult(
         name=vm.name,
         uuid=vm.uuid,
         state=vm.state,
         ownership=ownership_of(vm),
-        owner=vm.record.owner if vm.record else None,
         labels=vm.record.labels if vm.record else {},
         record=vm.record.state if vm.record else None,
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
         firmware=vm.firmware,
         networks=tuple(network_result(nic) for nic in vm.nics),
-        hugepages=dict(vm.settings).get("hugepages", NONE),
         pinned_cpus=format_ranges(vm.pinned_cpus) or None,
         memory_nodes=format_ranges(vm.memory_nodes) or None,
         display=vm.has_display,
         reserve=vm.record.reserve if vm.record else None,
-        spread_group=vm.record.spread_group if vm.record else None,
         image=image_of(vm),
-        cloud_init=seed_files.get("cloud_init"),
-        network_config=seed_files.get("network_config"),
         vgpus=_vgpus_of(snapshot, vm),
         disks=tuple(
             DiskResult(
@@ -131,13 +135,15 @@ def vm_result(snapshot: Snapshot, vm: Vm) -> VmResult:
             )
             for d in vm.disks
         ),
+        **_values_by_name(vm),
     )
 
 
-def cloud_init_files(vm: Vm) -> dict[str, str]:
-    """Return the paths of the files that a VM's seed for cloud-init was made from, by field."""
-    fields = vm.record.request_fields if vm.record else {}
-    return {name: fields[name] for name in ("cloud_init", "network_config") if isinstance(fields.get(name), str)}
+def _values_by_name(vm: Vm) -> dict[str, Any]:
+    """Return the fields of a VM's result that its record has, None without one, and its domain's settings."""
+    settings = dict(vm.settings)
+    recorded = {name: vm.record.requested(name, kind) if vm.record else None for name, kind in _RECORDED_TYPES.items()}
+    return recorded | {name: settings.get(name, NONE) for name in SETTINGS if name in _DECLARED}
 
 
 def network_result(nic: Nic) -> NetworkResult:

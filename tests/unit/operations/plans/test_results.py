@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from json import dumps
+
 from tests.values import A4C, A5C, ME, a100, assigned, changed, snapshot, vm
 from vgpuctl.model.gpu import Backend, GiProfile, Gpu, GpuInstance, MigState, PlacementSpan
 from vgpuctl.model.results.gpus import GpuDetailsResult, GpuInstanceResult, MigResult, VfsResult
@@ -62,6 +64,17 @@ def test_owners_in_words():
     assert ownership_of(replace(ours, record=None)) == "unmanaged"
     assert ownership_of(replace(ours, record=None, copied_record=ours.record)) == "copy"
     assert vm_result(snapshot(a100()), ours).record == "ready"
+
+
+def test_a_result_has_what_the_record_and_the_settings_have_by_name():
+    fields = {"owner": "ada", "labels": {"team": "cad"}, "spread_group": 5, "cloud_init": "/a", "network_config": "/b"}
+    one = vm(1)
+    recorded = replace(one, settings=(("hugepages", "2MiB"),), record=replace(one.record, request_json=dumps(fields)))
+    value = vm_result(snapshot(a100()), recorded)
+    assert (value.owner, value.labels, value.cloud_init, value.network_config) == ("ada", {"team": "cad"}, "/a", "/b")
+    assert (value.hugepages, value.spread_group) == ("2MiB", None), "a group is no number: that record is damaged"
+    nothing = vm_result(snapshot(a100()), replace(one, record=None))
+    assert (nothing.owner, nothing.labels, nothing.cloud_init, nothing.hugepages) == (None, {}, None, "none")
 
 
 def test_a_row_has_the_values_of_the_whole_result():
