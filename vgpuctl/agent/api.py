@@ -241,7 +241,6 @@ async def _wait_for_end(operation: Operation) -> None:
 def _shown(stored: StoredOperation) -> object:
     """Return an operation as the API shows it."""
     record = to_json_value(stored)
-    assert isinstance(record, dict)
     return {name: value for name, value in record.items() if name != "digest"}
 
 

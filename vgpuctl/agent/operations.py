@@ -271,14 +271,13 @@ class Operations:
         return operation
 
     def recover(self) -> None:
-        """Finish or undo what operations of a former agent left, by `reconcile-host`, and note with them what it did."""
+        """Finish or undo what operations of a former agent left, by `reconcile-host`; they name that operation."""
         lost = [self._operations[operation_id] for operation_id in self._store.lost()]
         if not lost:
             return
         reconcile = self.begin(Request(CALLS["reconcile-host"], {}, RequestOptions(), account="root", uid=0)).stored.id
         for operation in lost:
             document = to_json_value(operation.stored.document)
-            assert isinstance(document, dict)
             document["error"]["facts"]["reconcile"] = reconcile
             operation.end(replace(operation.stored, document=document))
             self._write(operation.stored)
@@ -345,7 +344,6 @@ class Operations:
         self._write(operation.stored)
         self.on_begin(operation.stored)
         document = to_json_value(self._document(operation, request))
-        assert isinstance(document, dict)
         stored = replace(operation.stored, state="finished", finished=time.time(), document=document)
         self._write(stored)
         self.on_end(stored)

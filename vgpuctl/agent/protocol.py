@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from vgpuctl.agent.dial import SOCKET_PATH as SOCKET_PATH
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.value import EMPTY_MAPPING, Value
 
@@ -55,7 +56,7 @@ def read_options(given: object) -> RequestOptions:
         names = ", ".join(RequestOptions._fields)
         raise InvalidInput(f"{REQUEST_KEY}: {', '.join(unknown)}: not known; it takes {names}", fields=unknown)
     try:
-        defaults = {name: getattr(RequestOptions(), name) for name in RequestOptions._fields if name not in given}
+        defaults = to_json_value(RequestOptions())
         options: RequestOptions = read_value(RequestOptions, {**defaults, **given}, REQUEST_KEY)
     except Mismatch as mismatch:
         raise InvalidInput(str(mismatch)) from mismatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from vgpuctl.errors import FileFailed, Interrupted, VgpuctlError, mount_point
 from vgpuctl.model.outcome import AnyResult, Outcome, QueryResult
@@ -138,7 +139,7 @@ def result_data(result: AnyResult) -> object:
     return {**record, **work} if isinstance(record, dict) else work
 
 
-def to_json_value(value: object) -> object:
+def to_json_value(value: object) -> Any:
     """Return `value` converted to JSON's own types."""
     if value is None or isinstance(value, (bool, int, float)):
         return value

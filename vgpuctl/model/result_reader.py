@@ -70,7 +70,7 @@ def read_value(kind: Any, value: object, path: str = "data") -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         _require(isinstance(value, str) and kind is not Absent, value, path)
         return next((member for member in kind if member.value == value), value)
-    return _require(_matches_type(value, kind), value, path)
+    return _require(_matches_type(value, kind), value, path, kind if kind in _TYPE_NAMES else None)
 
 
 def _read_first(parts: tuple[Any, ...], read: Callable[[Any], Any]) -> Any:

@@ -37,7 +37,7 @@ def test_every_command_has_a_kind() -> None:
     commands = {
         words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in walk_commands() if isinstance(c, Command)
     }
-    assert {*commands, "hosts"} == {*all_kinds()}
+    assert {*commands, "hosts"} == {*all_kinds(), schemas.DIAL}
 
 
 def test_unknown_is_null_and_what_an_older_host_does_not_send_is_unknown() -> None:

@@ -34,13 +34,7 @@ def _run_page(data: AgentResult) -> Page:
     "run",
     table=AGENT_COMMANDS,
     page=_run_page,
-    examples=(
-        ("vgpuctl agent run", "what vgpuctl-agent.service does"),
-        (
-            "vgpuctl --host sim:a100-40 agent run --socket /tmp/agent/agent.sock --state /tmp/agent/state",
-            "an agent of a simulated host, to try its API",
-        ),
-    ),
+    examples=(("vgpuctl agent run", "what vgpuctl-agent.service does"),),
 )
 @SOCKET_OPTION
 @click.option(
@@ -55,6 +49,9 @@ def run_agent(settings: Settings, path: str | None, state: str | None) -> int:
 
     Running operations go on for a minute at most and are undone then; what waits is not begun. No VM needs the agent
     to start or stop.
+
+    To try the API, run the agent of a simulated host: --host sim:a100-40, with --socket and --state in directories of
+    your own; then --host agent:/PATH/OF/agent.sock before any other command goes through it.
     """
 
     def work(guard: SignalGuard) -> run.CommandOutput:
