@@ -7,7 +7,6 @@ rename(2) replaces each file whole.
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from vgpuctl.host.atomic_files import write_file
 from vgpuctl.host.commands import find_command, run_command
 from vgpuctl.host.file_lock import make_private_directories
 from vgpuctl.regular_file import read_regular_file
+from vgpuctl.sd_notify import notify
 
 MAX_BYTES = 1 << 20
 """Units and hooks take a few pages at most."""
@@ -98,14 +98,7 @@ class HostSystem:
 
     def notify_ready(self, status: str) -> bool:
         """Send READY to the socket that systemd names; False if there is none or it cannot be reached."""
-        address = os.environ.get("NOTIFY_SOCKET", "")
-        if not self._allow_systemctl or not address:
-            return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, suppress(OSError):
-            notify.connect(address.replace("@", "\0", 1) if address.startswith("@") else address)
-            notify.sendall(f"READY=1\nSTATUS={status}\n".encode())
-            return True
-        return False
+        return self._allow_systemctl and notify("READY=1", f"STATUS={status}")
 
     def systemctl(self, *words: str) -> None:
         """Run systemctl; raises Failed with its error line."""
