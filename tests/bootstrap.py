@@ -62,6 +62,7 @@ TEST_PACKAGES = (
     "openssh-server",
     "iproute2",
     "graphviz",
+    "systemd",
 )
 
 
