@@ -191,12 +191,15 @@ class HostCalls(Calls):
         *,
         completions: Mapping[str, str] | None = None,
         restart_libvirt: bool = False,
+        agent: bool = False,
         dry_run: bool = False,
     ) -> Outcome[InstalledResult]:
         """Install the boot unit and libvirt's hook, for the Python that runs this.
 
-        `completions`: the completion script of each shell (bash, zsh, fish).
+        `completions`: the completion script of each shell (bash, zsh, fish). `agent`: also install, enable and start
+        the host agent.
         """
+        from vgpuctl import extras
         from vgpuctl.operations import installation
 
         return installation.install_host(
@@ -205,6 +208,8 @@ class HostCalls(Calls):
             python=sys.executable,
             completions=completions or {},
             restart_libvirt=restart_libvirt,
+            agent=agent,
+            missing_libraries=extras.missing_libraries("agent") if agent else (),
         )
 
     @change("uninstall-host")

@@ -55,11 +55,22 @@ class System(Protocol):
     def notify_ready(self, status: str) -> bool:
         """Send READY=1 and `status` to systemd (sd_notify(3)); False if this process's unit does not wait for it."""
 
-    def systemctl(self, *words: str) -> None:
+    def systemctl(self, *words: str, deadline_seconds: float) -> None:
         """Run systemctl.
 
         Raises:
             Failed: systemctl failed; the message has the last line of its stderr.
+            TimeoutError: it did not end in time; what it asked systemd for may go on.
+        """
+
+    def has_group(self, name: str) -> bool:
+        """Return whether a group exists, in /etc/group or wherever else this host looks for groups."""
+
+    def add_group(self, name: str) -> None:
+        """Create a system group without members; an existing one is no error, and stays as it is.
+
+        Raises:
+            Failed: the program that creates groups failed.
         """
 
 
