@@ -18,6 +18,7 @@ from vgpuctl.host.commands import HostVendorCommands, find_command
 from vgpuctl.host.files import HostFiles, read_machine_id, resolve_below
 from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
 from vgpuctl.host.images import ImageInspector
+from vgpuctl.host.kernel_messages import HostKernelMessages
 from vgpuctl.host.logs import HostKernelLog, JournalSocket
 from vgpuctl.host.nvml import HostNvml
 from vgpuctl.host.operation_files import OperationFiles
@@ -27,6 +28,7 @@ from vgpuctl.host.system_files import HostScratch, HostSystem
 from vgpuctl.host.uninterruptible import UninterruptibleWriter
 from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
+from vgpuctl.host.virt.events import LibvirtDomainEvents
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.ports.host import Host
 
@@ -56,7 +58,7 @@ def open_local_host(
     claims = ClaimStore(run_dir, processes, operations, clock=clock, read_only=captured, wait_seconds=wait_seconds)
     writer = None if captured else UninterruptibleWriter(claims, processes)
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
-    hypervisor, storage, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
+    hypervisor, storage, domain_events, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
     machine_id = read_machine_id(root)
     return Host(
         name=root if captured else "local",
@@ -83,6 +85,8 @@ def open_local_host(
         else HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),
         system_log=None if captured else HostKernelLog(),
         unfinished_files=None if captured else open_unfinished_files(Path(root), RUN_DIR, HOST_FILE_PATH, processes),
+        domain_events=domain_events,
+        kernel_messages=None if captured else HostKernelMessages(),
         close=close_libvirt,
     )
 
@@ -106,10 +110,10 @@ def _run_dir(root: str) -> Path:
 
 def _open_libvirt(
     connect: str | None, clock: HostClock, claims: ClaimStore, *, captured: bool
-) -> tuple[Hypervisor, Storage, Callable[[], None] | None]:
-    """Return the hypervisor and storage ports of one connection and what closes it, or their absent versions."""
+) -> tuple[Hypervisor, Storage, LibvirtDomainEvents | None, Callable[[], None] | None]:
+    """Return the ports of one libvirt and what closes its connection, or their absent versions."""
     if captured and not connect:
-        return AbsentHypervisor("--root"), AbsentStorage("--root"), None
+        return AbsentHypervisor("--root"), AbsentStorage("--root"), None, None
     connection = LibvirtConnection(connect, lambda: claims.is_locked)
 
     def find_qemu_user() -> QemuUser | None:
@@ -122,7 +126,7 @@ def _open_libvirt(
 
     images = ImageInspector(find_qemu_user, find_tool)
     storage = LibvirtStorage(connection, clock, images.inspect)
-    return LibvirtHypervisor(connection, clock), storage, connection.close
+    return LibvirtHypervisor(connection, clock), storage, LibvirtDomainEvents(connection), connection.close
 
 
 def _read_only_reason(root: str, captured: bool, identity: str | None) -> str | None:

@@ -10,9 +10,19 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.devices import Nvml, Sysfs, VendorCommands
-    from vgpuctl.ports.libvirt import Hypervisor, Storage
+    from vgpuctl.ports.libvirt import DomainEvents, Hypervisor, Storage
     from vgpuctl.ports.run_directory import Claims, Operations
-    from vgpuctl.ports.system import AuditLog, Clock, HostFile, Processes, Scratch, System, SystemLog, UnfinishedFiles
+    from vgpuctl.ports.system import (
+        AuditLog,
+        Clock,
+        HostFile,
+        KernelMessages,
+        Processes,
+        Scratch,
+        System,
+        SystemLog,
+        UnfinishedFiles,
+    )
 
 
 class Host(Value):
@@ -21,8 +31,9 @@ class Host(Value):
     `unprivileged_user` is the user who runs this without root, which a change needs; None for root.
 
     `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
-    the drivers' commands, the kernel's log or unfinished files (a captured tree). `close` closes what the ports keep
-    open, None where they keep nothing; none of them can be used afterwards.
+    the drivers' commands, the kernel's log or unfinished files (a captured tree). `domain_events` and `kernel_messages`
+    tell the agent what happens; None where nothing can happen. `close` closes what the ports keep open, None where they
+    keep nothing; none of them can be used afterwards.
     """
 
     name: str
@@ -45,6 +56,8 @@ class Host(Value):
     vendor_commands: VendorCommands | None = None
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
+    domain_events: DomainEvents | None = None
+    kernel_messages: KernelMessages | None = None
     close: Callable[[], None] | None = None
 
 
