@@ -31,6 +31,7 @@ from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.events import LibvirtDomainEvents
 from vgpuctl.host.virt.storage import LibvirtStorage
 from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.ports.devices import Nvml
@@ -60,7 +61,7 @@ def open_local_host(
     nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
     hypervisor, storage, domain_events, close_libvirt = _open_libvirt(connect, clock, claims, captured=captured)
     machine_id = read_machine_id(root)
-    return Host(
+    host = Host(
         name=root if captured else "local",
         sysfs=HostFiles(root, lock_held=lambda: claims.is_locked, writer=writer),
         nvml=nvml,
@@ -72,22 +73,30 @@ def open_local_host(
         clock=clock,
         machine_id=machine_id or "",
         new_uuid=new_uuid or _random_uuid,
-        scratch=None if captured else HostScratch(run_dir / "scratch"),
         read_only_reason=_read_only_reason(root, captured, machine_id),
-        unprivileged_user=None if captured else _unprivileged_user(os.geteuid() if euid is None else euid),
-        audit_log=None if captured else JournalSocket(),
-        system=None if captured else HostSystem(),
-        host_file=None
-        if captured
-        else HostFileOnDisk(lock_held=lambda: claims.is_locked, clock=clock, wait_seconds=wait_seconds),
-        vendor_commands=None
-        if captured
-        else HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),
-        system_log=None if captured else HostKernelLog(),
-        unfinished_files=None if captured else open_unfinished_files(Path(root), RUN_DIR, HOST_FILE_PATH, processes),
         domain_events=domain_events,
-        kernel_messages=None if captured else HostKernelMessages(),
         close=close_libvirt,
+    )
+    if captured:
+        return host
+    host = replace(host, unprivileged_user=_unprivileged_user(os.geteuid() if euid is None else euid))
+    return _with_own_ports(host, run_dir, claims, processes, wait_seconds)
+
+
+def _with_own_ports(
+    host: Host, run_dir: Path, claims: ClaimStore, processes: HostProcesses, wait_seconds: float
+) -> Host:
+    """Add the ports that only the host itself has, and no captured tree."""
+    return replace(
+        host,
+        scratch=HostScratch(run_dir / "scratch"),
+        audit_log=JournalSocket(),
+        system=HostSystem(),
+        host_file=HostFileOnDisk(lock_held=lambda: claims.is_locked, clock=host.clock, wait_seconds=wait_seconds),
+        vendor_commands=HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),
+        system_log=HostKernelLog(),
+        unfinished_files=open_unfinished_files(Path("/"), RUN_DIR, HOST_FILE_PATH, processes),
+        kernel_messages=HostKernelMessages(),
     )
 
 
