@@ -67,7 +67,6 @@ class EventSources:
         self._vms = KnownVms()
         self._watches: list[Watch] = []
         self._is_lost = False
-        self._had_list = False
 
     def start(self) -> None:
         """Publish that the agent started, and start the watches that this host has."""
@@ -108,12 +107,9 @@ class EventSources:
         self._on_change()
 
     def _read_domains(self, statuses: tuple[DomainStatus, ...]) -> None:
-        """Compare a list with what is known. A list that nobody waited for replaces events that were too many."""
         if self._is_lost:
             self._log.publish(EventType.LIBVIRT_BACK)
-        elif self._had_list:
-            self._log.publish(EventType.GAP, reason="events of VMs came faster than they were read: list again")
-        self._is_lost, self._had_list = False, True
+        self._is_lost = False
         for step in self._vms.read_list(statuses):
             self._publish_step(step)
         self._on_change()

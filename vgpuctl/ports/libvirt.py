@@ -154,9 +154,9 @@ class DomainEvents(Protocol):
     ) -> Watch:
         """Watch all domains in a thread of its own, until `close`. It connects, and does so again after each loss.
 
-        `on_back` comes first, and again after each `on_lost`, with all domains: events before it may be lost. An event
-        that the list already contains may follow it. It also comes without `on_lost` when the thread lost events.
-        `on_lost` gets the reason, once for each loss, also when the first connection fails.
+        `on_lost` gets the reason when events are or may be lost, also when the first connection fails. `on_back` gets
+        all domains when events arrive, first and after each `on_lost`, and may get them at any other time. An event
+        that the list already contains may follow it.
         """
 
 

@@ -14,9 +14,11 @@ meanwhile sent no event.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -26,19 +28,19 @@ from vgpuctl.host.virt import constants
 from vgpuctl.host.virt.connection import LibvirtConnection, event_loop_answers
 from vgpuctl.model.port_values import DomainEvent, DomainEventKind, DomainStatus
 from vgpuctl.model.vm import VmState
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
 
 KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 2, 3
 MAX_PAUSE_SECONDS = 15.0
-MAX_WAITING_EVENTS = 10_000
-"""So many events may wait for the receiver; after that all domains are listed instead."""
 _CLOSE_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
 _REGISTER_CALL = "virConnectDomainEventRegisterAny"
 _FAILURE = "cannot watch the events of VMs"
 _ENDING = "the watch ends"
+_TOO_FAST = "events of VMs came faster than they were read"
 _CHANGES = (
     constants.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE,
     constants.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
@@ -49,15 +51,27 @@ _CHANGES = (
 _UNSUPPORTED = frozenset({constants.VIR_ERR_NO_SUPPORT})
 
 
-class LibvirtDomainEvents:
-    """The events of all domains of one libvirt. Each watch has a connection of its own.
+class WatchSettings(Value):
+    """How a watch waits.
 
     `first_pause_seconds`: the pause before another attempt to connect, doubled after each failure up to 15 seconds.
+    `recheck_seconds`: how long after a connection all domains are listed once more. A daemon that has just started may
+    still list a domain as running whose QEMU died in the meantime, and sends no event when it notices
+    (qemuProcessReconnect). `max_waiting`: so many events may wait for the receiver; more are a loss, after which all
+    domains are listed.
     """
 
-    def __init__(self, connection: LibvirtConnection, first_pause_seconds: float = 0.5) -> None:
+    first_pause_seconds: float = 0.5
+    recheck_seconds: float = 10.0
+    max_waiting: int = 10_000
+
+
+class LibvirtDomainEvents:
+    """The events of all domains of one libvirt. Each watch has a connection of its own."""
+
+    def __init__(self, connection: LibvirtConnection, settings: WatchSettings | None = None) -> None:
         self._connection = connection
-        self._first_pause = first_pause_seconds
+        self._settings = settings or WatchSettings()
 
     def watch(
         self,
@@ -67,13 +81,20 @@ class LibvirtDomainEvents:
         on_back: Callable[[tuple[DomainStatus, ...]], None],
     ) -> LibvirtWatch:
         """Watch all domains in a thread of its own, until `close`."""
-        return LibvirtWatch(self._connection, on_event, on_lost, on_back, self._first_pause)
+        return LibvirtWatch(self._connection, self._settings, on_event, on_lost, on_back)
+
+
+class NoEvent(Enum):
+    """Why there is no event: some were lost, or none came in time."""
+
+    LOST = "lost"
+    LATE = "late"
 
 
 class EventInbox:
     """What one connection's callbacks handed over. Handing over never waits: events that do not fit are lost."""
 
-    def __init__(self, size: int = MAX_WAITING_EVENTS) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
         self._changed = Condition()
         self._events: deque[DomainEvent] = deque()
@@ -95,15 +116,20 @@ class EventInbox:
             self._end = self._end or reason
             self._changed.notify()
 
-    def get(self) -> DomainEvent | str | None:
-        """Wait for the next event and return it; None when events were lost; after the last one why no more come."""
+    def get(self, timeout_seconds: float | None = None) -> DomainEvent | NoEvent | str:
+        """Wait for the next event and return it, or why there is none; after the last one, why no more come."""
         with self._changed:
-            self._changed.wait_for(lambda: self._events or self._lost_events or self._end is not None)
+            is_in_time = self._changed.wait_for(self._has_something, timeout_seconds)
+            if not is_in_time:
+                return NoEvent.LATE
             if self._lost_events:
                 self._lost_events = False
                 self._events.clear()
-                return None
-            return self._events.popleft() if self._events else self._end
+                return NoEvent.LOST
+            return self._events.popleft() if self._events else str(self._end)
+
+    def _has_something(self) -> bool:
+        return bool(self._events) or self._lost_events or self._end is not None
 
 
 class LibvirtWatch:
@@ -112,22 +138,26 @@ class LibvirtWatch:
     def __init__(
         self,
         connection: LibvirtConnection,
+        settings: WatchSettings,
         on_event: Callable[[DomainEvent], None],
         on_lost: Callable[[str], None],
         on_back: Callable[[tuple[DomainStatus, ...]], None],
-        first_pause: float,
     ) -> None:
-        self._connection = connection
+        self._connection, self._settings = connection, settings
         self._on_event, self._on_lost, self._on_back = on_event, on_lost, on_back
         self._ending = Event()
-        self._is_lost, self._pause, self._first_pause = False, first_pause, first_pause
-        self._inbox = EventInbox()
+        self._has_connected = self._is_lost = False
+        self._pause = settings.first_pause_seconds
+        self._inbox = EventInbox(settings.max_waiting)
         self._thread = Thread(target=self._run, name="vm-events", daemon=True)
         self._thread.start()
 
     def answers(self) -> bool:
-        """Return whether the watch's thread lives and libvirt's event loop runs a timer within 5 seconds."""
-        return self._thread.is_alive() and event_loop_answers(_ANSWER_SECONDS)
+        """Return whether the watch's thread lives, and libvirt's event loop, if it runs, answers within 5 seconds.
+
+        Without libvirt's library, or before the first connection, nothing could hang but the thread.
+        """
+        return self._thread.is_alive() and (not self._has_connected or event_loop_answers(_ANSWER_SECONDS))
 
     def close(self) -> None:
         """End the thread. It is a daemon thread: one that waits for a libvirt that hangs is left behind."""
@@ -149,25 +179,29 @@ class LibvirtWatch:
 
     def _follow(self) -> str:
         """Connect, list, and pass events on until the connection is closed; return why it was."""
-        self._inbox = inbox = EventInbox()
+        self._inbox = inbox = EventInbox(self._settings.max_waiting)
         if self._ending.is_set():  # `close` may have closed the former inbox
             return _ENDING
         with self._connection.listen(_REGISTER_CALL, _FAILURE) as connect, self._registered(connect, inbox):
             self._report_all(connect)
+            recheck: float | None = time.monotonic() + self._settings.recheck_seconds
             while not self._ending.is_set():
-                item = inbox.get()
+                item = inbox.get(None if recheck is None else max(0.0, recheck - time.monotonic()))
                 if isinstance(item, DomainEvent):
                     self._on_event(item)
-                elif item is None:
-                    self._report_all(connect)
-                else:
+                elif isinstance(item, str):
                     return item
+                else:
+                    if item is NoEvent.LOST:
+                        self._on_lost(_TOO_FAST)
+                    self._report_all(connect)
+                    recheck = None
         return _ENDING
 
     def _report_all(self, connect: virConnect) -> None:
         missing, look_up = constants.VIR_ERR_NO_DOMAIN, self._connection.look_up
         statuses = [look_up(missing, partial(_read_status, domain)) for domain in connect.listAllDomains(0)]
-        self._is_lost, self._pause = False, self._first_pause
+        self._has_connected, self._is_lost, self._pause = True, False, self._settings.first_pause_seconds
         self._on_back(tuple(sorted((s for s in statuses if s is not None), key=lambda status: status.name)))
 
     @contextmanager

@@ -6,14 +6,15 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
 
 import libvirt
 import pytest
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.host.virt import constants
-from vgpuctl.host.virt.connection import LibvirtConnection
-from vgpuctl.host.virt.events import EventInbox, LibvirtDomainEvents, read_event
+from vgpuctl.host.virt.connection import LibvirtConnection, event_loop_answers
+from vgpuctl.host.virt.events import EventInbox, LibvirtDomainEvents, NoEvent, WatchSettings, read_event
 from vgpuctl.model.port_values import DomainEvent, DomainEventKind, DomainStatus
 from vgpuctl.model.vm import VmState
 
@@ -129,7 +130,7 @@ def test_a_list_has_what_runs_and_why_others_are_off(host, receiver) -> None:
 
 def test_after_a_loss_it_connects_again_and_lists(driver, receiver) -> None:
     connection = Breakable()
-    watch = receiver.watch(LibvirtDomainEvents(connection, first_pause_seconds=0.001))
+    watch = receiver.watch(LibvirtDomainEvents(connection, WatchSettings(first_pause_seconds=0.001)))
     try:
         assert isinstance(receiver.next(), tuple)
         connection.refusals += ["not yet", "still not"]
@@ -150,7 +151,9 @@ def test_after_a_loss_it_connects_again_and_lists(driver, receiver) -> None:
 
 def test_a_libvirt_that_is_not_there_is_reported_with_its_reason(tmp_path, receiver) -> None:
     uri = f"qemu+unix:///system?socket={tmp_path}/none"
-    watch = receiver.watch(LibvirtDomainEvents(LibvirtConnection(uri, lambda: False), first_pause_seconds=0.001))
+    watch = receiver.watch(
+        LibvirtDomainEvents(LibvirtConnection(uri, lambda: False), WatchSettings(first_pause_seconds=0.001))
+    )
     assert f"{tmp_path}/none" in str(receiver.next())
     watch.close()
 
@@ -195,19 +198,59 @@ def event_number(number: int) -> DomainEvent:
 
 
 def test_events_before_the_end_are_read_before_it() -> None:
-    inbox = EventInbox()
+    inbox = EventInbox(9)
     inbox.put(event_number(1))
     inbox.close("first reason")
     inbox.close("another")
     assert [inbox.get() for _ in range(3)] == [event_number(1), "first reason", "first reason"]
 
 
-def test_events_that_do_not_fit_become_one_new_list() -> None:
+def test_events_that_do_not_fit_are_a_loss() -> None:
     inbox = EventInbox(size=3)
     for number in range(5):
         inbox.put(event_number(number))
-    assert inbox.get() is None
+    assert inbox.get() is NoEvent.LOST
     inbox.put(event_number(6))
-    assert inbox.get() == event_number(6)
+    assert inbox.get(0) == event_number(6)
+    assert inbox.get(0) is NoEvent.LATE
     inbox.close("the end")
     assert inbox.get() == "the end"
+
+
+def test_all_domains_are_listed_once_more_some_time_after_a_connection(driver, receiver) -> None:
+    connection = LibvirtConnection(URI, lambda: False)
+    watch = receiver.watch(LibvirtDomainEvents(connection, WatchSettings(recheck_seconds=0.001)))
+    assert receiver.next() == receiver.next()
+    domain = driver.lookupByName("test")
+    domain.suspend()
+    assert receiver.next_of(domain.UUIDString()).kind is DomainEventKind.SUSPENDED
+    domain.resume()
+    watch.close()
+
+
+def test_events_that_are_too_many_are_listed_instead(driver, receiver) -> None:
+    """The receiver holds up the watch's thread until more events wait than there is room for."""
+    go_on = Event()
+
+    class Slow(Receiver):
+        def watch(self, events: LibvirtDomainEvents):
+            def wait(event: DomainEvent) -> None:
+                assert go_on.wait(WAIT_SECONDS)
+                self.reports.put(event)
+
+            return events.watch(on_event=wait, on_lost=self.reports.put, on_back=self.reports.put)
+
+    slow = Slow()
+    watch = slow.watch(LibvirtDomainEvents(LibvirtConnection(URI, lambda: False), WatchSettings(max_waiting=4)))
+    slow.next()
+    domain = driver.lookupByName("test")
+    for _ in range(5):
+        domain.suspend()
+        domain.resume()
+    assert event_loop_answers(WAIT_SECONDS), "every callback has run"
+    go_on.set()
+    reports = [slow.next()]
+    while not isinstance(reports[-1], tuple):
+        reports.append(slow.next())
+    assert reports[-2] == "events of VMs came faster than they were read"
+    watch.close()
