@@ -6,7 +6,7 @@
     sources.answers()       # for systemd's watchdog
     sources.close()
 
-The operations' events are the server's to publish, and those of looks at the host are whoever's looks.
+The operations' events are the server's to publish; `host_changes.py` makes those of whole looks at the host.
 """
 
 from __future__ import annotations
