@@ -63,7 +63,8 @@ class SimWatch:
         self._is_lost = False
         self._must_list = True
         self._wake, self._ending = Event(), Event()
-        core.readers.append(self._take)
+        with core.call_lock:
+            core.readers.append(self._take)
         self._thread = Thread(target=self._run, name="sim-events", daemon=True)
         self._thread.start()
 
@@ -76,8 +77,9 @@ class SimWatch:
         self._ending.set()
         self._wake.set()
         self._thread.join(_CLOSE_SECONDS)
-        if self._take in self._core.readers:
-            self._core.readers.remove(self._take)
+        with self._core.call_lock:
+            if self._take in self._core.readers:
+                self._core.readers.remove(self._take)
 
     def _take(self, records: list[JournalRecord] | None) -> None:
         """Take a line over. After the journal's beginning (None), the lines until the next list are history."""
