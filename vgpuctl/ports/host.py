@@ -11,9 +11,19 @@ from vgpuctl.value import Value, replace
 if TYPE_CHECKING:
     from vgpuctl.model.snapshot import Snapshot
     from vgpuctl.ports.devices import Nvml, Sysfs, VendorCommands
-    from vgpuctl.ports.libvirt import Hypervisor, Storage
+    from vgpuctl.ports.libvirt import DomainEvents, Hypervisor, Storage
     from vgpuctl.ports.run_directory import Claims, Operations, OperationsState
-    from vgpuctl.ports.system import AuditLog, Clock, HostFile, Processes, Scratch, System, SystemLog, UnfinishedFiles
+    from vgpuctl.ports.system import (
+        AuditLog,
+        Clock,
+        HostFile,
+        KernelMessages,
+        Processes,
+        Scratch,
+        System,
+        SystemLog,
+        UnfinishedFiles,
+    )
 
 
 class Looks(Protocol):
@@ -29,10 +39,11 @@ class Host(Value):
     `unprivileged_user` is the user who runs this without root, which a change needs; None for root.
 
     `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
-    the drivers' commands, the kernel's log or unfinished files (a captured tree). `given_files`: the texts of files
-    that a caller elsewhere sent, by path; None: the caller's files are on this machine. `looks`: keeps snapshots for
-    the readers of a process that lives long; None: each call reads anew, as whatever changes the host must. `close`
-    closes what the ports keep open, None where they keep nothing; none of them can be used afterwards.
+    the drivers' commands, the kernel's log or unfinished files (a captured tree). `domain_events` and `kernel_messages`
+    tell the agent what happens; None where nothing can happen. `given_files`: the texts of files that a caller
+    elsewhere sent, by path; None: the caller's files are on this machine. `looks`: keeps snapshots for the readers of a
+    process that lives long; None: each call reads anew, as whatever changes the host must. `close` closes what the
+    ports keep open, None where they keep nothing; none of them can be used afterwards.
     """
 
     name: str
@@ -55,8 +66,11 @@ class Host(Value):
     vendor_commands: VendorCommands | None = None
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
-    given_files: Mapping[str, str] | None = None
-    looks: Looks | None = None
+    the drivers' commands, the kernel's log or unfinished files (a captured tree). `domain_events` and `kernel_messages`
+    tell the agent what happens; None where nothing can happen. `given_files`: the texts of files that a caller
+    elsewhere sent, by path; None: the caller's files are on this machine. `looks`: keeps snapshots for the readers of a
+    process that lives long; None: each call reads anew, as whatever changes the host must. `close` closes what the
+    ports keep open, None where they keep nothing; none of them can be used afterwards.
     close: Callable[[], None] | None = None
 
 
