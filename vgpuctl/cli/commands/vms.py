@@ -72,6 +72,7 @@ VMS = Listing(
         Column("uuid", "UUID", lambda vm: vm.uuid, level="wide"),
         Column("profile", "PROFILE", lambda vm: known_texts([v.profile for v in vm.vgpus]), level="named"),
         Column("gpu", "GPU", lambda vm: known_texts([v.gpu for v in vm.vgpus]), level="named"),
+        Column("account", "ACCOUNT", lambda vm: vm.account, level="named"),
     ),
     lambda vm: str(vm.name),
     families={"label": lambda vm, key: vm.labels.get(key)},
@@ -105,7 +106,7 @@ def list_vms(settings: Settings) -> int:
 
 
 def _vm(data: VmResult) -> Page:
-    other_fields = ("ownership", "owner", "record", "vcpus", "firmware", "reserve", "spread_group")
+    other_fields = ("ownership", "owner", "account", "record", "vcpus", "firmware", "reserve", "spread_group")
     other_pairs = [(name.replace("_", " "), getattr(data, name)) for name in other_fields]
     items: list[tuple[str, str]] = [("name", data.name), ("uuid", data.uuid), ("state", data.state)]
     items += [("memory", mib(data.memory_mib))]
