@@ -66,11 +66,10 @@ class Host(Value):
     vendor_commands: VendorCommands | None = None
     system_log: SystemLog | None = None
     unfinished_files: UnfinishedFiles | None = None
-    the drivers' commands, the kernel's log or unfinished files (a captured tree). `domain_events` and `kernel_messages`
-    tell the agent what happens; None where nothing can happen. `given_files`: the texts of files that a caller
-    elsewhere sent, by path; None: the caller's files are on this machine. `looks`: keeps snapshots for the readers of a
-    process that lives long; None: each call reads anew, as whatever changes the host must. `close` closes what the
-    ports keep open, None where they keep nothing; none of them can be used afterwards.
+    domain_events: DomainEvents | None = None
+    kernel_messages: KernelMessages | None = None
+    given_files: Mapping[str, str] | None = None
+    looks: Looks | None = None
     close: Callable[[], None] | None = None
 
 
