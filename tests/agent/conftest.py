@@ -24,6 +24,7 @@ from vgpuctl import library
 from vgpuctl.agent import server
 from vgpuctl.agent.client import connect
 from vgpuctl.agent.looks import Looks
+from vgpuctl.agent.rights import HostRights
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 
@@ -100,7 +101,7 @@ def running(host: str, directory: Path, policy: Any = None, open_host: Any = Non
         open_host=open_host or library.opener(host),
         open_reader=library.opener(host, looks=looks),
         looks=looks,
-        policy=policy or server.OwnerPolicy(),
+        policy=policy or HostRights(library.open_ports(host), owner=os.geteuid()),
         state=directory / "state",
     )
     ready = threading.Event()

@@ -13,7 +13,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
@@ -35,13 +35,16 @@ from vgpuctl.agent.protocol import (
     RequestOptions,
     read_options,
 )
-from vgpuctl.errors import InvalidInput, NotFound, VgpuctlError, explain_exception
+from vgpuctl.errors import InvalidInput, NotFound, NotYours, VgpuctlError, explain_exception
 from vgpuctl.library.call_table import CALLS, LibraryCall, Parameter
+from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, Outcome, QueryResult
 from vgpuctl.model.result_reader import Mismatch
-from vgpuctl.value import EMPTY_MAPPING
+from vgpuctl.value import replace
 from vgpuctl.version import __version__
+
+Result = TypeVar("Result")
 
 BODY_SECONDS = 30.0
 """A body arrives within this time."""
@@ -65,20 +68,8 @@ _STATUSES_OF_CODES = {
 }
 
 
-class Caller(Protocol):
-    """Who asks: the user at the other end of the socket."""
-
-    @property
-    def uid(self) -> int:
-        """The user id, proven by the kernel."""
-
-    @property
-    def account(self) -> str:
-        """The user's name."""
-
-
 class Policy(Protocol):
-    """Who may do what."""
+    """Who may do what (`rights.HostRights`). Its methods may read files and ask libvirt: they run in threads."""
 
     def caller_of(self, uid: int) -> Caller:
         """Return who a user id is.
@@ -87,8 +78,10 @@ class Policy(Protocol):
             NotAllowed: it may do nothing.
         """
 
-    def check(self, caller: Caller, call: LibraryCall, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments that are used, for instance with resolved paths.
+    def check(
+        self, caller: Caller, call: LibraryCall, arguments: Mapping[str, Any], files: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        """Return the arguments that are used, with resolved paths. `files`: the texts that the request sends.
 
         Raises:
             NotAllowed: the caller may not make this call.
@@ -104,9 +97,8 @@ class Api:
 
     def __init__(self, open_reader: OpenHost, operations: Operations, policy: Policy, looks: Looks) -> None:
         """`open_reader`: opens the host with these looks."""
-        self._open_reader = open_reader
         self._looks = looks
-        self._reader = open_reader(CallSettings(files=EMPTY_MAPPING), None)
+        self._reader = open_reader(CallSettings(), None)
         self._operations = operations
         self._policy = policy
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
@@ -137,7 +129,8 @@ class Api:
             kind = request.path_params.get("call", "agent")
             try:
                 client = request.scope.get("client")
-                return await handle(request, self._policy.caller_of(int(client[0]) if client else -1))
+                caller = await self._in_thread(self._policy.caller_of, int(client[0]) if client else -1)
+                return await handle(request, caller)
             except Exception as exc:
                 error = explain_exception(exc)
                 if isinstance(error, VgpuctlError):
@@ -146,8 +139,13 @@ class Api:
 
         return answer
 
+    async def _in_thread(self, act: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a function returns that may read files or ask libvirt."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, act, *arguments)
+
     async def _root(self, _: HttpRequest, caller: Caller) -> Response:
-        return _json({"version": __version__, "account": caller.account, "calls": sorted(CALLS)})
+        rights = {"account": caller.account, "rights": caller.rights}
+        return _json({"version": __version__, **rights, "calls": sorted(CALLS)})
 
     async def _openapi(self, _: HttpRequest, caller: Caller) -> Response:
         return _json(openapi.document())
@@ -165,6 +163,12 @@ class Api:
 
     async def _cancel_operation(self, request: HttpRequest, caller: Caller) -> Response:
         operation = self._operations.find(request.path_params["id"])
+        if caller.account != operation.stored.account and caller.rights not in (Rights.ROOT, Rights.OPERATOR):
+            raise NotYours(
+                f"operation {operation.stored.id} is {operation.stored.account}'s",
+                hint=f"ask {operation.stored.account} or root",
+                account=operation.stored.account,
+            )
         operation.cancel()
         return _json(_shown(operation.stored), 202)
 
@@ -198,31 +202,27 @@ class Api:
                 raise HTTPException(405, f"{call.name} changes the host: use POST", headers={"Allow": "POST"})
             fresh = request.query_params.get("fresh", "0") not in ("", "0", "false")
             given, options = _read_query(call, request.query_params), RequestOptions(fresh=fresh)
-        arguments = self._policy.check(caller, call, call.read_arguments(given))
+        arguments = await self._in_thread(self._policy.check, caller, call, call.read_arguments(given), options.files)
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= 200:
             raise InvalidInput("Idempotency-Key: 1 to 200 characters")
-        todo = Request(call, arguments, options, account=caller.account, uid=caller.uid, key=key)
+        caller = replace(caller, address=options.address, on_behalf_of=options.on_behalf_of)
+        todo = Request(call, arguments, options, caller, key)
         if call.changes or call.name in WAITING_CALLS:
             operation = self._operations.begin(todo)
             return _json(
                 _shown(operation.stored), 202, {"Location": f"/{API_VERSION}/operations/{operation.stored.id}"}
             )
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, todo)
+        return await self._in_thread(self._read, todo)
 
     def _read(self, request: Request) -> Response:
         """Make a call that changes nothing, in a reader's thread. The header `Age` says how old its look is."""
         self._looks.begin_read(fresh=request.options.fresh)
-        host = self._reader
-        if request.options.files:
-            host = self._open_reader(CallSettings(files=request.options.files), None)
+        settings = CallSettings(files=request.options.files, caller=request.caller)
         try:
-            result = request.call.on(host, request.arguments)
+            result = request.call.on(self._reader.with_settings(settings), request.arguments)
         except VgpuctlError as error:
             return _failure(error, request.call.name)
-        finally:
-            if host is not self._reader:
-                host.close()
         age = {"Age": str(round(self._looks.age_seconds))}
         return _json(success_body(request.call.name, result_of(result)), headers=age)
 

@@ -29,7 +29,6 @@ from vgpuctl.agent.protocol import (
     EVENT_STREAM,
     REQUEST_KEY,
     RESULT_EVENT,
-    SOCKET_PATH,
     confirmation_key,
 )
 from vgpuctl.config.arguments import require_seconds
@@ -46,6 +45,7 @@ from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.text_file import read_text
+from vgpuctl.model.agent_service import SOCKET_PATH
 from vgpuctl.model.documents import Failure, read_failure, to_json_value
 from vgpuctl.model.outcome import (
     DEFAULT_WAIT_SECONDS,

@@ -10,7 +10,6 @@ import os
 import selectors
 import socket
 
-SOCKET_PATH = "/run/vgpuctl-agent/agent.sock"
 CHUNK_BYTES = 1 << 16
 
 

@@ -27,6 +27,7 @@ from vgpuctl.errors import Busy, Interrupted, NeedsConfirmation, NotFound, Refus
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
 from vgpuctl.library.call_table import CALLS, LibraryCall
+from vgpuctl.model.caller import Caller, Rights
 from vgpuctl.model.documents import Failure, failure_document, failure_of, success_body, to_json_value
 from vgpuctl.model.outcome import CallSettings, NoProgress, confirm_everything
 from vgpuctl.value import replace
@@ -39,6 +40,8 @@ MAX_PROGRESS = 2000
 MAX_IN_MEMORY = 200
 """So many operations that have ended keep their progress; of older ones the document is on disk."""
 
+ROOT = Caller(0, "root", Rights.ROOT)
+"""Who asks for what the agent does by itself."""
 OpenHost = Callable[[CallSettings, HostClock | None], GpuHost]
 
 
@@ -68,16 +71,13 @@ class Request:
         call: LibraryCall,
         arguments: Mapping[str, Any],
         options: RequestOptions,
-        *,
-        account: str,
-        uid: int,
+        caller: Caller,
         key: str | None = None,
     ) -> None:
         self.call = call
         self.arguments = arguments
         self.options = options
-        self.account = account
-        self.uid = uid
+        self.caller = caller
         self.key = key
 
     def digest(self, secret: bytes) -> str:
@@ -91,6 +91,7 @@ class Request:
         return replace(
             CallSettings(progress=progress, cancelled=progress.operation.is_cancelled, command_line=command_line),
             files=self.options.files,
+            caller=self.caller,
             confirm=self._confirm if self.options.ask else confirm_everything,
             **({} if self.options.wait_seconds is None else {"wait_seconds": self.options.wait_seconds}),
         )
@@ -236,7 +237,7 @@ class Operations:
         """
         digest = request.digest(self._store.secret)
         if request.key is not None:
-            known = self._operations.get(self._keys.get((request.account, request.key), ""))
+            known = self._operations.get(self._keys.get((request.caller.account, request.key), ""))
             if known is not None:
                 if known.stored.digest == digest:
                     return known
@@ -257,8 +258,8 @@ class Operations:
         stored = StoredOperation(
             id=uuid.uuid4().hex,
             call=request.call.name,
-            account=request.account,
-            uid=request.uid,
+            account=request.caller.account,
+            uid=request.caller.uid,
             state="waiting",
             created=time.time(),
             key=request.key,
@@ -275,7 +276,7 @@ class Operations:
         lost = [self._operations[operation_id] for operation_id in self._store.lost()]
         if not lost:
             return
-        reconcile = self.begin(Request(CALLS["reconcile-host"], {}, RequestOptions(), account="root", uid=0)).stored.id
+        reconcile = self.begin(Request(CALLS["reconcile-host"], {}, RequestOptions(), ROOT)).stored.id
         for operation in lost:
             document = to_json_value(operation.stored.document)
             document["error"]["facts"]["reconcile"] = reconcile

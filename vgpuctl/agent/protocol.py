@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.agent.dial import SOCKET_PATH as SOCKET_PATH
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.documents import to_json_value
 from vgpuctl.model.result_reader import Mismatch, read_value
 from vgpuctl.value import EMPTY_MAPPING, Value
 
-STATE_DIRECTORY = "/var/lib/vgpuctl-agent"
 API_VERSION = "v1"
 MAX_BODY_BYTES = 1 << 20
 REQUEST_KEY = "request"
@@ -31,6 +29,7 @@ class RequestOptions(Value):
     unless `confirmed` has it: the question and its lines, joined by newlines. `files`: the texts of files that the
     arguments name, by path; the agent reads no file for a caller. `command_line`: what the caller typed, for the audit
     journal. `fresh`: a read looks at the host again; without it, it may be answered from a look of a moment ago.
+    `address`, `on_behalf_of`: where the request comes from and for whom, for the audit journal; nothing proves them.
     """
 
     wait_seconds: float | None = None
@@ -39,6 +38,8 @@ class RequestOptions(Value):
     files: Mapping[str, str] = EMPTY_MAPPING
     command_line: tuple[str, ...] = ()
     fresh: bool = False
+    address: str | None = None
+    on_behalf_of: str | None = None
 
 
 def read_options(given: object) -> RequestOptions:

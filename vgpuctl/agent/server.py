@@ -13,11 +13,10 @@ import fcntl
 import grp
 import logging
 import os
-import pwd
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,16 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vgpuctl.agent.api import Api, Caller, Policy
+from vgpuctl.agent.api import Api, Policy
 from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.operation_store import OperationStore
 from vgpuctl.agent.operations import OpenHost, Operations
 from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
-from vgpuctl.library.call_table import LibraryCall
+from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
 from vgpuctl.value import Value
 
 log = logging.getLogger("vgpuctl.agent")
 
-GROUP = "vgpuctl"
-SOCKET_MODE = 0o660
 HEADER_SECONDS = 10.0
 """A request's header is whole within this time after its first byte."""
 STOP_SECONDS = 60.0
@@ -141,7 +138,7 @@ def bind(path: str) -> socket.socket:
             os.unlink(path)
         listening.bind(path)
         with contextlib.suppress(KeyError):
-            os.chown(path, -1, grp.getgrnam(GROUP).gr_gid)
+            os.chown(path, -1, grp.getgrnam(OPERATORS_GROUP).gr_gid)
         os.chmod(path, SOCKET_MODE)
     except OSError as error:
         listening.close()
@@ -230,34 +227,3 @@ def _open_store(state: Path) -> OperationStore:
             path=error.filename or str(state),
             errno=error.errno,
         ) from error
-
-
-class NotAllowed(Refused):
-    """The caller may not use the agent, or not for this (HTTP 403)."""
-
-    code = "not-allowed"
-
-
-class Peer(Value):
-    """A user at the other end of the socket."""
-
-    uid: int
-    account: str
-
-
-class OwnerPolicy:
-    """Root, and the user who runs the agent, may do everything; nobody else may do anything."""
-
-    def caller_of(self, uid: int) -> Peer:
-        """Return who a user id is.
-
-        Raises:
-            NotAllowed: it is another user.
-        """
-        if uid not in (0, os.geteuid()):
-            raise NotAllowed("only root and the user who runs this agent may use it")
-        return Peer(uid, pwd.getpwuid(uid).pw_name)
-
-    def check(self, caller: Caller, call: LibraryCall, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments as they are."""
-        return arguments

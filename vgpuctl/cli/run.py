@@ -86,7 +86,7 @@ def _agent_of(settings: Settings) -> str | None:
         return settings.host
     if settings.host != LOCAL or settings.root != "/" or settings.connect is not None or os.geteuid() == 0:
         return None
-    from vgpuctl.agent.dial import SOCKET_PATH
+    from vgpuctl.model.agent_service import SOCKET_PATH
 
     return AGENT if os.access(SOCKET_PATH, os.R_OK | os.W_OK) else None
 

@@ -115,6 +115,14 @@ class Calls:
             call._ports = for_another_operation(self._ports)
             yield call
 
+    def with_settings(self: AnyCalls, settings: CallSettings) -> AnyCalls:
+        """Return this host for calls with other settings; both are closed together."""
+        other = copy(self)
+        other._settings = settings
+        other._confirm = _without_empty(settings.confirm)
+        other._ports = replace(self._ports, given_files=settings.files)
+        return other
+
     def close(self) -> None:
         """Close the host's files and its connection to libvirt. Running calls come to their end; no other one begins.
 

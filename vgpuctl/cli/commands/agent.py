@@ -81,8 +81,9 @@ def dial(settings: Settings, path: str | None) -> int:
     from vgpuctl.agent import dial as joiner
     from vgpuctl.cli import failures
     from vgpuctl.errors import Unreachable
+    from vgpuctl.model.agent_service import SOCKET_PATH
 
-    socket_path = path or joiner.SOCKET_PATH
+    socket_path = path or SOCKET_PATH
     try:
         joiner.join(socket_path)
     except OSError as error:
