@@ -27,6 +27,7 @@ from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.host.processes import HostClock
 from vgpuctl.library import GpuHost
+from vgpuctl.value import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,11 +98,13 @@ MakeAgent = Callable[..., RunningAgent]
 def running(host: str, directory: Path, policy: Any = None, open_host: Any = None) -> Iterator[RunningAgent]:
     """Run an agent of a host in a thread."""
     looks = Looks(HostClock())
+    ports = library.open_ports(host)
     agent = server.Agent(
         open_host=open_host or library.opener(host),
         open_reader=library.opener(host, looks=looks),
+        ports=replace(ports, looks=looks),
         looks=looks,
-        policy=policy or HostRights(library.open_ports(host), owner=os.geteuid()),
+        policy=policy or HostRights(ports, owner=os.geteuid()),
         state=directory / "state",
     )
     ready = threading.Event()

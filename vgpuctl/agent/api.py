@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from vgpuctl.agent import openapi
+from vgpuctl.agent.events import EventLog, EventReader
 from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.operation_store import StoredOperation
 from vgpuctl.agent.operations import OpenHost, Operation, Operations, Request
@@ -95,11 +96,14 @@ class NotAnObject(InvalidInput):
 class Api:
     """The application. `changed`: called when an operation has ended."""
 
-    def __init__(self, open_reader: OpenHost, operations: Operations, policy: Policy, looks: Looks) -> None:
+    def __init__(
+        self, open_reader: OpenHost, operations: Operations, events: EventLog, policy: Policy, looks: Looks
+    ) -> None:
         """`open_reader`: opens the host with these looks."""
         self._looks = looks
         self._reader = open_reader(CallSettings(), None)
         self._operations = operations
+        self._events = events
         self._policy = policy
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self._streams: set[asyncio.Task[Any]] = set()
@@ -107,6 +111,7 @@ class Api:
         routes = [
             Route(prefix, self._answer(self._root)),
             Route(f"{prefix}/openapi.json", self._answer(self._openapi)),
+            Route(f"{prefix}/events", self._answer(self._read_events)),
             Route(f"{prefix}/operations", self._answer(self._list_operations)),
             Route(f"{prefix}/operations/{{id}}", self._answer(self._show_operation)),
             Route(f"{prefix}/operations/{{id}}", self._answer(self._cancel_operation), methods=["DELETE"]),
@@ -149,6 +154,27 @@ class Api:
 
     async def _openapi(self, _: HttpRequest, caller: Caller) -> Response:
         return _json(openapi.document())
+
+    async def _read_events(self, request: HttpRequest, caller: Caller) -> Response:
+        """Answer with the events that are kept, after `since`; or follow them, for who accepts an event stream."""
+        since = request.headers.get("last-event-id") or request.query_params.get("since")
+        if EVENT_STREAM not in request.headers.get("accept", ""):
+            return _json({"events": self._events.since(since), "last": self._events.last_id})
+        return StreamingResponse(self._stream_events(self._events.subscribe(since)), media_type=EVENT_STREAM)
+
+    async def _stream_events(self, reader: EventReader) -> AsyncIterator[str]:
+        with reader:
+            yield ": beat\n\n"
+            while True:
+                try:
+                    events = await asyncio.wait_for(reader.read(), BEAT_SECONDS)
+                except TimeoutError:
+                    yield ": beat\n\n"
+                    continue
+                if not events:
+                    return
+                for event in events:
+                    yield f"id: {event.id}\nevent: {event.type}\ndata: {_text(event)}\n\n"
 
     async def _list_operations(self, _: HttpRequest, caller: Caller) -> Response:
         return _json({"operations": [_shown(stored) for stored in self._operations.list()]})

@@ -19,6 +19,7 @@ from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.host.processes import HostClock
 from vgpuctl.model.agent_service import SOCKET_PATH, STATE_DIRECTORY, VERSION_PATH, VIEWERS_GROUP
+from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.agent")
 
@@ -44,11 +45,13 @@ def run(
     directory = Path(state or os.environ.get("STATE_DIRECTORY") or STATE_DIRECTORY)
     with server.only_agent(directory):
         listening = _listen(path)
+        ports = library.open_ports(host, root=root, connect=connect)
         agent = server.Agent(
             open_host=library.opener(host, root=root, connect=connect),
             open_reader=library.opener(host, root=root, connect=connect, looks=looks),
+            ports=replace(ports, looks=looks),
             looks=looks,
-            policy=HostRights(library.open_ports(host, root=root, connect=connect), owner=os.geteuid()),
+            policy=HostRights(ports, owner=os.geteuid()),
             state=directory,
         )
         socket_path = str(listening.getsockname())

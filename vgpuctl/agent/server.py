@@ -17,6 +17,7 @@ import socket
 import stat
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,15 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vgpuctl.agent.api import Api, Policy
+from vgpuctl.agent.events import EventLog
 from vgpuctl.agent.looks import Looks
-from vgpuctl.agent.operation_store import OperationStore
+from vgpuctl.agent.operation_store import OperationStore, StoredOperation
 from vgpuctl.agent.operations import OpenHost, Operations
+from vgpuctl.agent.watcher import HostWatcher
 from vgpuctl.errors import FileFailed, InvalidInput, Locked, Refused
 from vgpuctl.model.agent_service import OPERATORS_GROUP, SOCKET_MODE
+from vgpuctl.model.event import EventType, Severity
+from vgpuctl.ports.host import Host
 from vgpuctl.value import Value
 
 log = logging.getLogger("vgpuctl.agent")
@@ -181,10 +186,14 @@ def check_socket(listening: socket.socket) -> None:
 
 
 class Agent(Value):
-    """What an agent is made of. `open_reader`: opens the host with the looks, `open_host` for an operation, without."""
+    """What an agent is made of. `open_host` opens the host for an operation, `open_reader` with the looks.
+
+    `ports`: the host with the looks, for what the agent itself watches.
+    """
 
     open_host: OpenHost
     open_reader: OpenHost
+    ports: Host
     looks: Looks
     policy: Policy
     state: Path
@@ -198,23 +207,42 @@ async def serve(
     Raises:
         FileFailed: the state directory cannot be read or written.
     """
-    operations = Operations(agent.open_host, _open_store(agent.state))
-    operations.on_begin = operations.on_end = lambda _: agent.looks.drop()
-    api = Api(agent.open_reader, operations, agent.policy, agent.looks)
+    store = _open_store(agent.state)
+    events = EventLog(agent.ports.clock)
+    events.start()
+    watcher = HostWatcher(agent.ports, agent.looks, events)
+    watcher.start()
+    operations = Operations(agent.open_host, store)
+    operations.on_begin = partial(_publish, events, EventType.OPERATION_BEGIN)
+    operations.on_end = partial(_publish, events, EventType.OPERATION_END)
+    api = Api(agent.open_reader, operations, events, agent.policy, agent.looks)
     config = uvicorn.Config(
         api.app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
+    watching = asyncio.create_task(watcher.run())
     operations.recover()
     ready()
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     log.info("the agent stops")
     await operations.stop(STOP_SECONDS)
+    watching.cancel()
+    await asyncio.to_thread(watcher.close)
+    events.close()
     await api.close()
     server.should_exit = True
     await serving
+
+
+def _publish(events: EventLog, kind: EventType, stored: StoredOperation) -> None:
+    ended = stored.document is not None
+    failed = ended and stored.document is not None and not stored.document.get("ok")
+    words = f"{stored.call} of {stored.account}"
+    reason = f"{words}: {'failed' if failed else 'done'}" if ended else words
+    severity = Severity.WARNING if failed else None
+    events.publish(kind, operation=stored.id, reason=reason, severity=severity)
 
 
 def _open_store(state: Path) -> OperationStore:
