@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, Literal, Self, TypeVar
+from urllib.parse import urlencode
 
 from vgpuctl import errors
 from vgpuctl.agent.protocol import (
@@ -47,6 +48,7 @@ from vgpuctl.library.call_table import CALLS, LibraryCall
 from vgpuctl.library.text_file import read_text
 from vgpuctl.model.agent_service import SOCKET_PATH
 from vgpuctl.model.documents import Failure, read_failure, to_json_value
+from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import (
     DEFAULT_WAIT_SECONDS,
     CallSettings,
@@ -54,10 +56,12 @@ from vgpuctl.model.outcome import (
     NoProgress,
     Outcome,
     Progress,
+    QueryResult,
     confirm_everything,
     never_cancelled,
 )
 from vgpuctl.model.result_reader import Mismatch, read_result, read_value
+from vgpuctl.value import EMPTY_MAPPING
 
 Dial = Callable[[], socket.socket]
 """Returns a new connection to the agent: a socket, or what behaves like one."""
@@ -152,6 +156,42 @@ class AgentHost(GpuHost):
 
     def _carry_out(self, command: str, named: object, act: Callable[[], Outcome[Data]]) -> Outcome[Data]:
         return act()
+
+    def read_events(self, after: str | None = None) -> QueryResult[tuple[Event, ...]]:
+        """Return the events that the agent keeps; `after`: those after the event with this id."""
+        path = f"/{API_VERSION}/events"
+        if after is not None:
+            path += f"?{urlencode({'since': after})}"
+        status, answer = self._request("GET", path)
+        if status != 200:
+            raise error_of(read_failure(answer["error"]))
+        return QueryResult(_read(tuple[Event, ...], answer.get("events")))
+
+    def follow_events(self, after: str | None = None) -> Iterator[Event]:
+        """Yield events as they come, from now on or after the event with this id, until the agent ends.
+
+        Raises:
+            Unreachable: the agent does not answer, or not any more.
+            Busy: too many readers follow already.
+        """
+        connection = _Connection(self._dial)
+        try:
+            headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": after} if after else {})
+            connection.request("GET", f"/{API_VERSION}/events", headers=headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise error_of(read_failure(json.loads(response.read(MAX_LINE_BYTES))["error"]))
+            for fields in _stream(response):
+                if fields is None:
+                    self._progress.on_wait()
+                else:
+                    yield _read(Event, json.loads(fields["data"]))
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            raise Unreachable(
+                f"the stream of the host agent's events ended: {error}", hint="systemctl status vgpuctl-agent"
+            ) from error
+        finally:
+            connection.close()
 
     def _query(self, method: Callable[..., Result], args: tuple[Any, ...], named: Mapping[str, Any]) -> Result:
         result: Result = self._make(method, args, named)
@@ -258,22 +298,43 @@ class AgentHost(GpuHost):
             headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(last)}
             connection.request("GET", f"/{API_VERSION}/operations/{operation}/events", headers=headers)
             response = connection.getresponse()
-            fields: dict[str, str] = {}
-            while line := response.readline(MAX_LINE_BYTES):
-                name, _, value = line.decode().rstrip("\n").partition(": ")
-                if name:
-                    fields[name] = value
-                elif "event" in fields:
-                    yield int(fields["id"]), fields["event"], json.loads(fields["data"])
-                    fields = {}
-                else:  # a beat
-                    fields = {}
+            for fields in _stream(response):
+                if fields is None:
                     self._progress.on_wait()
+                else:
+                    yield int(fields["id"]), fields["event"], json.loads(fields["data"])
         except (http.client.HTTPException, ValueError, KeyError) as error:
             raise OSError(f"it sent {error!r}") from error
         finally:
             connection.close()
         raise OSError("the stream ended early")
+
+
+def _stream(response: http.client.HTTPResponse) -> Iterator[dict[str, str] | None]:
+    """Yield the fields of each server-sent event; None for a beat, which says that the other side lives."""
+    fields: dict[str, str] = {}
+    while line := response.readline(MAX_LINE_BYTES):
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name:
+            fields[name] = value
+            continue
+        yield fields if "event" in fields else None
+        fields = {}
+
+
+def _read(kind: Any, value: object) -> Any:
+    """Return a JSON value of the agent as a type.
+
+    Raises:
+        ResultUnknown: it has another form.
+    """
+    try:
+        return read_value(kind, value)
+    except Mismatch as mismatch:
+        raise ResultUnknown(
+            f"the host agent's answer has another form: {mismatch}",
+            hint="the agent is of another version: systemctl restart vgpuctl-agent",
+        ) from mismatch
 
 
 def _arguments_of(
@@ -311,7 +372,7 @@ def _result_in(call: LibraryCall, document: Mapping[str, Any]) -> Any:
     try:
         if "Outcome" in str(kind) or "QueryResult" in str(kind):
             return read_result(kind, document)
-        return read_value(kind, document["data"])
+        return _read(kind, document["data"])
     except (Mismatch, KeyError) as mismatch:
         raise ResultUnknown(
             f"{call.name}: the host agent's answer has another form: {mismatch}",
@@ -319,8 +380,10 @@ def _result_in(call: LibraryCall, document: Mapping[str, Any]) -> Any:
         ) from mismatch
 
 
-def error_of(failure: Failure, call: LibraryCall, document: Mapping[str, Any]) -> VgpuctlError:
-    """Return the error that a document reports, of the class that the library would raise."""
+def error_of(
+    failure: Failure, call: LibraryCall | None = None, document: Mapping[str, Any] = EMPTY_MAPPING
+) -> VgpuctlError:
+    """Return the error that a document of a call reports, of the class that the library would raise."""
     error: VgpuctlError
     kind = _ERRORS.get(failure.code, VgpuctlError)
     if failure.code == Interrupted.code:
@@ -333,7 +396,7 @@ def error_of(failure: Failure, call: LibraryCall, document: Mapping[str, Any]) -
     error.facts = dict(failure.facts)
     error.undone, error.left = list(failure.undone), list(failure.left)
     error.changed = document.get("changed") is True
-    if "data" in document:
+    if call is not None and "data" in document:
         try:
             error.result = read_result(call.result_type, document)
         except Mismatch:

@@ -14,7 +14,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def join(path: str, read: int = 0, write: int = 1) -> None:
-    """Connect to the socket and carry bytes both ways until either side ends.
+    """Connect to the socket and carry bytes both ways until the agent closes the connection, or nobody reads.
 
     Raises:
         OSError: the agent cannot be reached.
@@ -34,9 +34,8 @@ def join(path: str, read: int = 0, write: int = 1) -> None:
                 data = os.read(read, CHUNK_BYTES)
                 if data:
                     agent.sendall(data)
-                else:
+                else:  # the answer is still to come, and an HTTP server takes a half-closed connection for a closed one
                     ready.unregister(read)
-                    agent.shutdown(socket.SHUT_WR)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

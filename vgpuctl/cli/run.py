@@ -15,6 +15,7 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
+    from vgpuctl.agent.client import AgentHost
     from vgpuctl.cli.entry import SignalGuard
     from vgpuctl.cli.global_options import Settings
     from vgpuctl.library import GpuHost
@@ -53,22 +54,44 @@ def open_host(
 
     if settings.is_remote:
         raise InvalidInput("this command works only on this machine", hint="omit --host ssh://")
-    agent_name = _agent_of(settings)
-    if agent_name is not None:
-        from vgpuctl.agent import client
-
-        return client.connect(
-            agent_name,
-            wait_seconds=settings.wait,
-            progress=progress,
-            confirm=confirm or library.confirm_everything,
-            cancelled=cancelled or library.never_cancelled,
-            command_line=("vgpuctl", *settings.args),
-        )
+    if _agent_of(settings) is not None:
+        return open_agent(settings, progress=progress, confirm=confirm, cancelled=cancelled)
     return library.open_host(
         settings.host,
         root=settings.root,
         connect=settings.connect,
+        wait_seconds=settings.wait,
+        progress=progress,
+        confirm=confirm or library.confirm_everything,
+        cancelled=cancelled or library.never_cancelled,
+        command_line=("vgpuctl", *settings.args),
+    )
+
+
+def open_agent(
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    confirm: Confirm | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> AgentHost:
+    """Return the host behind the agent that --host names, or behind this host's.
+
+    Raises:
+        InvalidInput: --host names no agent, and not this host.
+    """
+    from vgpuctl import library
+    from vgpuctl.agent import client
+
+    name = _agent_of(settings) or (AGENT if settings.host == LOCAL else None)
+    if name is None:
+        raise InvalidInput(
+            f"--host {settings.host}: only the host agent knows this",
+            hint=f"vgpuctl --host {settings.host} agent run --socket /PATH/agent.sock --state DIR runs one; then "
+            "--host agent:/PATH/agent.sock",
+        )
+    return client.connect(
+        name,
         wait_seconds=settings.wait,
         progress=progress,
         confirm=confirm or library.confirm_everything,

@@ -16,6 +16,7 @@ from vgpuctl.cli import command_table
 from vgpuctl.cli.command import find_command
 from vgpuctl.library.call_table import CALLS
 from vgpuctl.model import json_schema
+from vgpuctl.model.event import Event
 from vgpuctl.model.outcome import Outcome, QueryResult
 from vgpuctl.model.results import TargetsResult
 from vgpuctl.model.results.host import (
@@ -36,6 +37,7 @@ DIAL = "agent-dial"
 
 _OTHERS: dict[str, object] = {
     "agent-run": QueryResult[AgentResult],
+    "events": QueryResult[tuple[Event, ...]],
     "create-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult] | QueryResult[XmlResult],
     "ensure-vm": Outcome[ChangedVmResult | PlannedVmResult | ManyVmsResult | TargetsResult[VmResult | PlannedVmResult]],
     "completion": QueryResult[CompletionResult],
