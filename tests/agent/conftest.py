@@ -95,8 +95,10 @@ MakeAgent = Callable[..., RunningAgent]
 
 
 @contextmanager
-def running(host: str, directory: Path, policy: Any = None, open_host: Any = None) -> Iterator[RunningAgent]:
-    """Run an agent of a host in a thread."""
+def running(
+    host: str, directory: Path, policy: Any = None, open_host: Any = None, path: str | None = None
+) -> Iterator[RunningAgent]:
+    """Run an agent of a host in a thread. `path`: its socket, by default one of its own."""
     looks = Looks(HostClock())
     ports = library.open_ports(host)
     agent = server.Agent(
@@ -116,7 +118,7 @@ def running(host: str, directory: Path, policy: Any = None, open_host: Any = Non
         await server.serve(agent, listening, event, ready.set)
 
     with tempfile.TemporaryDirectory(prefix="agent-") as short:  # a socket's path has at most 107 bytes
-        path = f"{short}/agent.sock"
+        path = path or f"{short}/agent.sock"
         listening = server.bind(path)
         thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
         thread.start()

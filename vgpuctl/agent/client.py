@@ -125,8 +125,11 @@ class _Connection(http.client.HTTPConnection):
 class AgentHost(GpuHost):
     """A host behind an agent. `connect` and `vgpuctl.connect` open one."""
 
-    def __init__(self, dial: Dial, settings: CallSettings, name: str) -> None:
+    def __init__(
+        self, dial: Dial, settings: CallSettings, name: str, log_out: Callable[[], None] | None = None
+    ) -> None:
         self._dial = dial
+        self._log_out = log_out
         self._settings = settings
         self._captured_root = None
         self._confirm = settings.confirm
@@ -143,7 +146,9 @@ class AgentHost(GpuHost):
         return type(self)(self._dial, settings, self._host_name)
 
     def close(self) -> None:
-        """Do nothing: no connection outlives its request."""
+        """Log out at another host. No connection to an agent outlives its request."""
+        if self._log_out is not None:
+            self._log_out()
 
     @contextmanager
     def _one_call(self) -> Iterator[Self]:
@@ -454,15 +459,16 @@ def connect(
     """
     require_seconds("wait_seconds", wait_seconds)
     settings = CallSettings(wait_seconds, progress or NoProgress(), confirm, cancelled, command_line)
-    return AgentHost(dialer(name), settings, name)
+    dial, log_out = _dialer(name)
+    return AgentHost(dial, settings, name, log_out)
 
 
-def dialer(name: str) -> Dial:
-    """Return what makes connections to the agent of this name, see `connect`."""
+def _dialer(name: str) -> tuple[Dial, Callable[[], None] | None]:
+    """Return what makes connections to the agent of this name, see `connect`, and what ends a login, if there is one."""
     if name == LOCAL_AGENT:
-        return dial_socket()
+        return dial_socket(), None
     if name.startswith(f"{LOCAL_AGENT}:/"):
-        return dial_socket(name.removeprefix(f"{LOCAL_AGENT}:"))
+        return dial_socket(name.removeprefix(f"{LOCAL_AGENT}:")), None
     if not name.startswith("ssh://"):
         raise InvalidInput(
             f"{name} is not the name of a host agent", hint="use agent, agent:/PATH/OF/SOCKET, or ssh://[USER@]HOST"
@@ -471,5 +477,4 @@ def dialer(name: str) -> Dial:
     from vgpuctl.remote.ssh import SshConnector
 
     session = SshConnector()(parse_url(name), time.monotonic() + SSH_SECONDS)
-    dial: Dial = session.dial
-    return dial
+    return session.dial, session.close
