@@ -464,7 +464,7 @@ def connect(
 
 
 def _dialer(name: str) -> tuple[Dial, Callable[[], None] | None]:
-    """Return what makes connections to the agent of this name, see `connect`, and what ends a login, if there is one."""
+    """Return what connects to the agent of this name, see `connect`, and what ends a login, if there is one."""
     if name == LOCAL_AGENT:
         return dial_socket(), None
     if name.startswith(f"{LOCAL_AGENT}:/"):
