@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of two groups reach the agent's socket and nobody else; the version is whole at any moment."""
+"""Members of two groups reach the agent's socket and nobody else; who runs is told whole at any moment."""
 
 from __future__ import annotations
 
@@ -64,12 +64,18 @@ def test_a_link_in_place_of_the_socket_is_not_followed(tmp_path: Path) -> None:
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
-def test_the_version_is_replaced_whole_and_readable_under_any_umask(tmp_path: Path) -> None:
-    path = tmp_path / "version"
+def test_the_identity_is_replaced_whole_and_readable_under_any_umask(tmp_path: Path) -> None:
+    path = tmp_path / "agent"
     code = "import os, sys, pathlib; os.umask(0o077)\nfrom vgpuctl.agent import run_directory\n"
-    code += "run_directory.publish_version(pathlib.Path(sys.argv[1]))"
+    code += "run_directory.publish_identity(pathlib.Path(sys.argv[1])); print(os.getpid())"
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True)
-        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (f"{__version__}\n", 0o644)
-        path.write_text("0.0.1\n")
-    assert [one.name for one in tmp_path.iterdir()] == ["version"]
+        done = subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True)
+        assert agent_service.parse_identity(path.read_text()) == (__version__, done.stdout.strip())
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+        path.write_text("0.0.1 1\n")
+    assert [one.name for one in tmp_path.iterdir()] == ["agent"]
+
+
+@pytest.mark.parametrize("text", [None, "", "0.3.0", "0.3.0 1 2\n"])
+def test_an_identity_that_is_none(text: str | None) -> None:
+    assert agent_service.parse_identity(text) is None

@@ -18,7 +18,7 @@ from vgpuctl.agent import run_directory, server, systemd
 from vgpuctl.agent.looks import Looks
 from vgpuctl.agent.rights import HostRights
 from vgpuctl.host.processes import HostClock
-from vgpuctl.model.agent_service import SOCKET_PATH, STATE_DIRECTORY, VERSION_PATH, VIEWERS_GROUP
+from vgpuctl.model.agent_service import IDENTITY_PATH, SOCKET_PATH, STATE_DIRECTORY, VIEWERS_GROUP
 from vgpuctl.value import replace
 
 log = logging.getLogger("vgpuctl.agent")
@@ -75,7 +75,7 @@ def _listen(path: str | None) -> socket:
         except OSError as error:
             log.warning("%s: the group %s cannot connect: %s", socket_path, VIEWERS_GROUP, error.strerror)
     if socket_path == SOCKET_PATH:
-        run_directory.publish_version(Path(VERSION_PATH))
+        run_directory.publish_identity(Path(IDENTITY_PATH))
     return listening
 
 

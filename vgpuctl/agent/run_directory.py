@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent itself does in /run/vgpuctl-agent: who may connect, and which version runs.
+"""What the agent itself does in /run/vgpuctl-agent: who may connect, and who runs.
 
 The server does, once it listens and before it says READY=1:
 
     run_directory.let_group_connect(socket_path, grp.getgrnam(agent_service.VIEWERS_GROUP).gr_gid)
-    run_directory.publish_version(Path(agent_service.VERSION_PATH))
+    run_directory.publish_identity(Path(agent_service.IDENTITY_PATH))
 
 The socket unit gives the socket to one group, vgpuctl. To connect to a Unix socket takes the right to write to it, so
 members of vgpuctl-view, who may only read, would not get as far as the agent, which knows their rights. A POSIX ACL
@@ -17,6 +17,7 @@ import os
 import struct
 from pathlib import Path
 
+from vgpuctl.model import agent_service
 from vgpuctl.version import __version__
 
 _ACL = "system.posix_acl_access"
@@ -44,13 +45,13 @@ def let_group_connect(path: str, group_id: int) -> None:
     os.setxattr(path, _ACL, value, follow_symlinks=False)
 
 
-def publish_version(path: Path) -> None:
-    """Write this program's version where doctor and install-host read it; no reader sees half of it.
+def publish_identity(path: Path) -> None:
+    """Write this program's version and pid where doctor and install-host read it; no reader sees half of it.
 
     Raises:
         OSError: the directory is not there or cannot be written.
     """
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(f"{__version__}\n", encoding="ascii")
+    temporary.write_text(agent_service.identity_text(__version__, os.getpid()), encoding="ascii")
     temporary.chmod(0o644)
     temporary.replace(path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host agent: whether it runs as it was installed, who can connect, and that it is of this version.
 
-A host on which nobody enabled it has nothing to check. The running agent writes its version into a file, so that no
-check has to connect to it.
+A host on which nobody enabled it has nothing to check. The running agent writes its version and pid into a file, so
+that no check has to connect to it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from vgpuctl.doctor.check import (
 from vgpuctl.doctor.own_files import UNIT_DIRECTORIES, WANTS_DIRECTORY
 from vgpuctl.model.agent_service import (
     GROUPS,
+    IDENTITY_PATH,
     OPERATORS_GROUP,
     SERVICE_UNIT,
     SOCKET_MODE,
     SOCKET_PATH,
     SOCKET_UNIT,
-    VERSION_PATH,
+    parse_identity,
 )
 from vgpuctl.model.numbers import parse_integer
 from vgpuctl.value import Value
@@ -55,7 +56,9 @@ class AgentProblem(Value):
 def _check_agent(context: CheckContext) -> Finding:
     enabled = {unit for unit, folder in _WANTS.items() if unit in (context.folder(folder).names or ())}
     pids = [pid for path in _PROCESS_FILES for pid in (context.file(path).text or "").split()]
-    if not enabled and not pids:
+    identity = parse_identity(context.file(IDENTITY_PATH).text)
+    runs = identity is not None and identity[1] in pids  # what an agent that ended left in its cgroup is not the agent
+    if not enabled and not runs:
         problems = [problem for folder in _WANTS.values() if (problem := context.folder(folder).problem)]
         return unknown(*problems) if problems else not_applicable(f"the agent is not enabled: {ENABLE_COMMAND}")
     unreadable = [problem for path in (*_PROCESS_FILES, GROUP_FILE) if (problem := context.file(path).problem)]
@@ -66,10 +69,12 @@ def _check_agent(context: CheckContext) -> Finding:
     faults = [
         *_find_unit_problems(context, enabled),
         *_find_access_problems(context),
-        *_find_run_problems(context, pids),
+        *_find_run_problems(identity if runs else None),
     ]
-    if not faults:
-        return ok(f"{SERVICE_UNIT} runs (pid {pids[0]}), version {__version__}", f"{SOCKET_PATH}: {OPERATORS_GROUP}")
+    if not faults and identity is not None:
+        return ok(
+            f"{SERVICE_UNIT} runs (pid {identity[1]}), version {__version__}", f"{SOCKET_PATH}: {OPERATORS_GROUP}"
+        )
     verdict = Verdict.FAIL if any(one.verdict is Verdict.FAIL for one in faults) else Verdict.WARN
     return Finding(verdict, tuple(one.line for one in faults), "; ".join(dict.fromkeys(one.fix for one in faults)))
 
@@ -103,16 +108,16 @@ def _find_access_problems(context: CheckContext) -> Iterator[AgentProblem]:
         yield AgentProblem(Verdict.FAIL, line, _RESTART_BOTH)
 
 
-def _find_run_problems(context: CheckContext, pids: list[str]) -> Iterator[AgentProblem]:
-    version = (context.file(VERSION_PATH).text or "").strip()
-    if not pids:
+def _find_run_problems(identity: tuple[str, str] | None) -> Iterator[AgentProblem]:
+    """Check the running agent's version; `identity` None: none runs."""
+    if identity is None:
         yield AgentProblem(
             Verdict.FAIL,
             f"{SERVICE_UNIT} does not run",
             f"systemctl start {SERVICE_UNIT}; journalctl -b -u {SERVICE_UNIT} shows why",
         )
-    elif version != __version__:
-        line = f"the agent that runs is version {version or 'unknown'}, this vgpuctl is {__version__}"
+    elif identity[0] != __version__:
+        line = f"the agent that runs is version {identity[0]}, this vgpuctl is {__version__}"
         yield AgentProblem(Verdict.WARN, line, _RESTART)
 
 
@@ -127,10 +132,10 @@ CHECKS = (
         id="agent",
         title="the host agent, and who can connect to it",
         looks_at=f"`{SERVICE_UNIT}` and `{SOCKET_UNIT}` in systemd's directories and cgroups, `{SOCKET_PATH}`, "
-        f"`{VERSION_PATH}`, `{GROUP_FILE}`",
+        f"`{IDENTITY_PATH}`, `{GROUP_FILE}`",
         run=_check_agent,
         paths=PathsToRead(
-            files=(*_PROCESS_FILES, VERSION_PATH, GROUP_FILE),
+            files=(*_PROCESS_FILES, IDENTITY_PATH, GROUP_FILE),
             folders=(*UNIT_DIRECTORIES, *_WANTS.values(), *SLICE_DIRECTORIES),
             permissions=(SOCKET_PATH,),
         ),

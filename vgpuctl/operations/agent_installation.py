@@ -137,7 +137,8 @@ def _start_or_restart(system: System, changes: AgentChanges, *, enable: bool) ->
         return (_systemctl(system, "start", *_UNITS),) if enable else ()
     if {action.path for action in changes.actions} & {unit.path for unit in AGENT_UNITS}:
         return (_systemctl(system, "restart", *_UNITS),)
-    is_current = (system.read(agent_service.VERSION_PATH) or __version__).strip() == __version__
+    identity = agent_service.parse_identity(system.read(agent_service.IDENTITY_PATH))
+    is_current = identity is None or identity[0] == __version__
     return () if is_current else (_systemctl(system, "restart", agent_service.SERVICE_UNIT),)
 
 

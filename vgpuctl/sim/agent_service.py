@@ -19,7 +19,7 @@ _SOCKET_LINK = "etc/systemd/system/sockets.target.wants/vgpuctl-agent.socket"
 _SERVICE_LINK = "etc/systemd/system/multi-user.target.wants/vgpuctl-agent.service"
 _SERVICE_FILES = {
     "/sys/fs/cgroup/system.slice/vgpuctl-agent.service/cgroup.procs": "1309",
-    "/run/vgpuctl-agent/version": __version__,
+    "/run/vgpuctl-agent/agent": f"{__version__} 1309",
 }
 
 

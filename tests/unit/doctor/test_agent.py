@@ -18,13 +18,13 @@ from tests.unit.doctor.check_results import (
 from vgpuctl.doctor.agent import GROUP_FILE, SOCKETS_WANTS_DIRECTORY
 from vgpuctl.doctor.check import SLICE_DIRECTORIES, FileContent, FolderListing
 from vgpuctl.doctor.own_files import UNIT_DIRECTORIES, WANTS_DIRECTORY
-from vgpuctl.model.agent_service import SERVICE_UNIT, SOCKET_PATH, SOCKET_UNIT, VERSION_PATH
+from vgpuctl.model.agent_service import IDENTITY_PATH, SERVICE_UNIT, SOCKET_PATH, SOCKET_UNIT, identity_text
 from vgpuctl.model.port_values import FilePermissions
 from vgpuctl.version import __version__
 
 GROUPS = "root:x:0:\nvgpuctl:x:970:alice\nvgpuctl-view:x:971:\nbroken\n"
 PROCESSES = f"{SLICE_DIRECTORIES[0]}/{SERVICE_UNIT}/cgroup.procs"
-FILES = {GROUP_FILE: GROUPS, PROCESSES: "4711\n4712\n", VERSION_PATH: f"{__version__}\n"}
+FILES = {GROUP_FILE: GROUPS, PROCESSES: "4711\n4712\n", IDENTITY_PATH: identity_text(__version__, 4712)}
 BOTH = (SERVICE_UNIT, SOCKET_UNIT)
 FOLDERS = {
     UNIT_DIRECTORIES[0]: BOTH,
@@ -47,10 +47,10 @@ CASES = {
     "nobody enabled it": case("agent", NOT_APPLICABLE, "vgpuctl install-host --agent", folders=SYSTEMD),
     "the package has it, disabled": case("agent", NOT_APPLICABLE, folders={**SYSTEMD, UNIT_DIRECTORIES[1]: BOTH}),
     "a host without systemd": case("agent", NOT_APPLICABLE),
-    "it runs": agent(OK, "pid 4711", __version__),
+    "it runs": agent(OK, "pid 4712", __version__),
     "the package's units": agent(OK, folders={UNIT_DIRECTORIES[0]: (), UNIT_DIRECTORIES[1]: BOTH}),
     "systemd's hierarchy of cgroups version 1": agent(
-        OK, files={PROCESSES: FileContent(), f"{SLICE_DIRECTORIES[1]}/{SERVICE_UNIT}/cgroup.procs": "4711\n"}
+        OK, files={PROCESSES: FileContent(), f"{SLICE_DIRECTORIES[1]}/{SERVICE_UNIT}/cgroup.procs": "4712\n"}
     ),
     "groups of a directory service": agent(WARN, "no group vgpuctl-view", files={GROUP_FILE: "root:x:0:\n"}),
     "no groups and no socket": agent(
@@ -78,9 +78,13 @@ CASES = {
     "a socket of another group": agent(FAIL, "group 971", "vgpuctl (970)", socket=FilePermissions(0o660, 0, 971)),
     "a socket of another user": agent(FAIL, "owner 1000", socket=FilePermissions(0o660, 1000, 970)),
     "another version": agent(
-        WARN, "version 0.0.1", __version__, f"systemctl restart {SERVICE_UNIT}", files={VERSION_PATH: "0.0.1\n"}
+        WARN, "version 0.0.1", __version__, f"systemctl restart {SERVICE_UNIT}", files={IDENTITY_PATH: "0.0.1 4712\n"}
     ),
-    "an unknown version": agent(WARN, "version unknown", files={VERSION_PATH: FileContent()}),
+    "a process that has not said who it is": agent(FAIL, "does not run", files={IDENTITY_PATH: FileContent()}),
+    "what an agent that ended left behind": agent(FAIL, "does not run", files={PROCESSES: "4711\n"}),
+    "what a removed agent left behind": case(
+        "agent", NOT_APPLICABLE, folders=SYSTEMD, files={PROCESSES: "4711\n", IDENTITY_PATH: "0.0.1 4712\n"}
+    ),
     "directories that cannot be read": case(
         "agent", UNKNOWN, "denied", folders={WANTS_DIRECTORY: FolderListing(problem="Permission denied")}
     ),

@@ -57,9 +57,9 @@ def put_package_units(root: Path) -> None:
 
 
 def publish(root: Path, version: str) -> None:
-    path = root / agent_service.VERSION_PATH[1:]
+    path = root / agent_service.IDENTITY_PATH[1:]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{version}\n")
+    path.write_text(agent_service.identity_text(version, 4711))
 
 
 def test_installed_once_then_nothing_to_do_then_gone_but_its_groups(ports: Host, root: Path) -> None:
